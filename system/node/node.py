@@ -204,7 +204,7 @@ class Node:
         if effects.is_behind:
             self._touch()
         if effects.is_checkpoint_due:
-            self._checkpointer.hasten()
+            self._checkpointer.checkpoint_soon()
         if self.broker.core.deadline_ms < self._timer_due_ms:
             self._timer_changed.set()
 
@@ -363,7 +363,7 @@ class Checkpointer:
                 self._broker.checkpointed(checkpoint)
                 self._on_saved()
 
-    def hasten(self) -> None:
+    def checkpoint_soon(self) -> None:
         """Save soon: what the broker may keep until then is filling up."""
         self._due.set()
 

@@ -103,15 +103,15 @@ class RaftCore(MemberState):
         leading = self._leadership
         if leading is None:
             if now_ms >= self._election_due_ms:
-                self._canvass()
+                self._start_pre_vote()
         elif now_ms >= leading.heartbeat_due_ms:
             if not leading.hears_quorum(now_ms):
                 self._become_follower(self.term, None)
             elif self._disk.is_stalled(now_ms):
-                self._abdicate(leading)
+                self._step_down(leading)
             else:
                 leading.retransmit_stalled(now_ms)
-                leading.go_on_handing_over(now_ms, must_leave=self._disk.is_full)
+                leading.continue_transfer(now_ms, must_leave=self._disk.is_full)
                 leading.heartbeat(now_ms)
 
     def receive(self, message: Message, now_ms: float) -> None:
@@ -224,7 +224,7 @@ class RaftCore(MemberState):
         if not is_full:
             return
         if self._leadership is not None:
-            self._leadership.go_on_handing_over(now_ms, must_leave=True)
+            self._leadership.continue_transfer(now_ms, must_leave=True)
         elif self.role is Role.CANDIDATE:
             self._become_follower(self.term, None)
 

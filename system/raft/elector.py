@@ -11,23 +11,23 @@ from shaketable.system.raft.protocol import VoteRequest
 
 
 class Elector:
-    """Votes that a candidate has, for one canvass (PreVote) or one election."""
+    """Votes that a candidate has, for one pre-vote or one election."""
 
-    __slots__ = ("_votes", "canvass", "term")
+    __slots__ = ("_votes", "pre_vote", "term")
 
     def __init__(self) -> None:
         self._votes: dict[str, None] = {}
         self.term = -1
-        self.canvass = True
+        self.pre_vote = True
 
-    def start(self, member: str, term: int, *, canvass: bool) -> None:
+    def start(self, member: str, term: int, *, pre_vote: bool) -> None:
         """Begin to count anew, with the candidate's own vote."""
         self._votes = {member: None}
-        self.term, self.canvass = term, canvass
+        self.term, self.pre_vote = term, pre_vote
 
-    def granted(self, voter: str, term: int, *, canvass: bool) -> None:
+    def granted(self, voter: str, term: int, *, pre_vote: bool) -> None:
         """Note a vote, if it is for what is being counted."""
-        if (term, canvass) == (self.term, self.canvass):
+        if (term, pre_vote) == (self.term, self.pre_vote):
             self._votes[voter] = None
 
     def is_won(self, membership: Membership) -> bool:

@@ -135,7 +135,7 @@ class Leadership:
         appended = self._appended
         while appended and appended[0][0] <= index:
             self._committed_position = appended.popleft()[1]
-        self.urge_target()
+        self.send_timeout_now_to_target()
 
     # ---- to the followers -------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class Leadership:
             begin_index = self._ledger.log.begin.index
             is_new = dispatcher.acknowledged(response.match_index, begin_index, now_ms)
             if self.transfer.target == response.follower:
-                self.urge_target()
+                self.send_timeout_now_to_target()
         elif dispatcher.refused(response.prev_index):
             self._compare_lower(dispatcher, response, now_ms)
         self.push_entries(dispatcher, now_ms)
@@ -227,9 +227,9 @@ class Leadership:
     def _begin_transfer(self, target: str, now_ms: float, *, must_leave: bool) -> None:
         self.transfer.begin(target, now_ms, must_leave=must_leave)
         self.reads.drop_lease()
-        self.urge_target()
+        self.send_timeout_now_to_target()
 
-    def go_on_handing_over(self, now_ms: float, *, must_leave: bool) -> None:
+    def continue_transfer(self, now_ms: float, *, must_leave: bool) -> None:
         """At each heartbeat: urge a target again, give it up, or begin by ourselves.
 
         A leader that `must_leave` looks for any voter that is close behind, others for one
@@ -239,7 +239,7 @@ class Leadership:
         transfer.give_up(now_ms)
         if transfer.target is not None:
             transfer.must_leave = transfer.must_leave or must_leave
-            self.urge_target()
+            self.send_timeout_now_to_target()
             return
         end_index = self._ledger.log.end_index
         if must_leave:
@@ -251,7 +251,7 @@ class Leadership:
         if next_leader is not None:
             self.hand_over(next_leader.peer, now_ms, must_leave=must_leave)
 
-    def urge_target(self) -> None:
+    def send_timeout_now_to_target(self) -> None:
         """Tell the target of a transfer to stand, once it has everything.
 
         Where there is time everything is committed here as well: whoever waits for an append
@@ -261,16 +261,16 @@ class Leadership:
             dispatcher, end_index = self.dispatchers[target], self._ledger.log.end_index
             is_settled = self.transfer.must_leave or self._ledger.commit_index >= end_index
             if is_settled and dispatcher.match_index == end_index:
-                self._urge(dispatcher)
+                self._send_timeout_now(dispatcher)
 
-    def urge_best(self, now_ms: float) -> None:
+    def send_timeout_now_to_best(self, now_ms: float) -> None:
         """This member is about to step down: ask the voter that has everything to stand."""
         end_index = self._ledger.log.end_index
         best = self.transfer.best(self.voting, end_index, now_ms)
         if best is not None and best.match_index == end_index:
-            self._urge(best)
+            self._send_timeout_now(best)
 
-    def _urge(self, dispatcher: EntryDispatcher) -> None:
+    def _send_timeout_now(self, dispatcher: EntryDispatcher) -> None:
         self._send(dispatcher.peer, LeadershipTransfer(self._term, self._member))
 
     # ---- changing the membership --------------------------------------------------------------

@@ -92,7 +92,7 @@ class PendingWrites:
     def release(self, term: int) -> list[tuple[str, Message]]:
         """Return the messages that may go now; those of an older term are dropped.
 
-        Votes are kept whatever their term: a granted canvass carries the asked one.
+        Votes are kept whatever their term: a granted pre-vote carries the asked one.
         """
         ready = [held for held in self._held if held[0] <= self.synced_seq]
         if ready:
@@ -105,9 +105,9 @@ class PendingWrites:
 
 
 def _kind(message: Message) -> tuple[type[Message], bool]:
-    """What may replace what: a vote is no canvass, and the word of neither is the other's."""
-    is_canvass = isinstance(message, VoteRequest | VoteResponse) and message.canvass
-    return type(message), is_canvass
+    """What may replace what: a vote is no pre-vote, and the word of neither is the other's."""
+    is_pre_vote = isinstance(message, VoteRequest | VoteResponse) and message.pre_vote
+    return type(message), is_pre_vote
 
 
 class Ledger:

@@ -215,22 +215,22 @@ class MemberState:
     def _note_role(self) -> None:
         self._effects.role_changes.append(RoleChange(self.role, self.term, self.leader))
 
-    def _canvass(self) -> None:
+    def _start_pre_vote(self) -> None:
         """Ask whether an election could be won before disturbing anybody (PreVote)."""
         if not self._may_stand():
             self._become_follower(self.term, None)
             return
         self._become_candidate()
-        self._elector.start(self.member, self.term + 1, canvass=True)
-        self._ask_votes(self.term + 1, canvass=True)
+        self._elector.start(self.member, self.term + 1, pre_vote=True)
+        self._ask_votes(self.term + 1, pre_vote=True)
 
     def _campaign(self, *, is_transfer: bool = False) -> None:
         self._become_candidate()
         self.term, self.voted_for = self.term + 1, self.member
         self._save_state()
         self._note_role()
-        self._elector.start(self.member, self.term, canvass=False)
-        self._ask_votes(self.term, canvass=False, is_transfer=is_transfer)
+        self._elector.start(self.member, self.term, pre_vote=False)
+        self._ask_votes(self.term, pre_vote=False, is_transfer=is_transfer)
 
     def _become_candidate(self) -> None:
         self._restart_election_timer()
@@ -239,9 +239,9 @@ class MemberState:
         if was != (self.role, self.leader):
             self._note_role()
 
-    def _ask_votes(self, term: int, *, canvass: bool, is_transfer: bool = False) -> None:
+    def _ask_votes(self, term: int, *, pre_vote: bool, is_transfer: bool = False) -> None:
         request = VoteRequest(
-            term, self.member, self._log_end_term(), self.log.end_index, canvass, is_transfer
+            term, self.member, self._log_end_term(), self.log.end_index, pre_vote, is_transfer
         )
         for voter in self.membership.voters:
             if voter != self.member:
@@ -254,7 +254,7 @@ class MemberState:
         The only voter would else lead a term that it may forget, and lead it once more.
         """
         if self.role is Role.CANDIDATE and self._elector.is_won(self.membership):
-            if self._elector.canvass:
+            if self._elector.pre_vote:
                 self._campaign()
             elif self._answer_term() <= self.ledger.pending.synced_seq:
                 self._become_leader()
@@ -276,10 +276,10 @@ class MemberState:
         self._note_role()
         self._leadership.heartbeat(self._now_ms)
 
-    def _abdicate(self, leading: Leadership) -> None:
+    def _step_down(self, leading: Leadership) -> None:
         """Step down of our own accord; who has everything need not wait for a timeout."""
         leading.heartbeat(self._now_ms)
-        leading.urge_best(self._now_ms)
+        leading.send_timeout_now_to_best(self._now_ms)
         self._become_follower(self.term, None)
 
     # ---- elections -----------------------------------------------------------------------
@@ -288,13 +288,13 @@ class MemberState:
         granted, term = False, None
         if not self._must_not_disturb(request):
             is_complete = self._is_up_to_date(request)
-            if request.canvass:
+            if request.pre_vote:
                 granted = request.term > self.term and is_complete
                 term = request.term if granted else None
             else:
                 granted = self._vote(request, is_complete=is_complete)
         answer = VoteResponse(
-            self.term if term is None else term, self.member, granted, request.canvass
+            self.term if term is None else term, self.member, granted, request.pre_vote
         )
         self._send_durably(request.candidate, answer)
 
@@ -310,11 +310,11 @@ class MemberState:
         return True
 
     def _on_vote_response(self, response: VoteResponse) -> None:
-        if response.term > self.term and not (response.canvass and response.granted):
+        if response.term > self.term and not (response.pre_vote and response.granted):
             self._become_follower(response.term, None)
             return
         if self.role is Role.CANDIDATE and response.granted:
-            self._elector.granted(response.voter, response.term, canvass=response.canvass)
+            self._elector.granted(response.voter, response.term, pre_vote=response.pre_vote)
             self._count_votes()
 
     def _on_transfer(self, request: LeadershipTransfer) -> None:
@@ -387,7 +387,7 @@ class MemberState:
         self._confirm_reads(leading)
         is_settled = self.ledger.memberships.current_index <= self.ledger.commit_index
         if not self._is_voter and is_settled:
-            self._abdicate(leading)  # its own removal is committed (dissertation 4.2.2)
+            self._step_down(leading)  # its own removal is committed (dissertation 4.2.2)
 
     def _confirm_reads(self, leading: Leadership) -> None:
         if leading.reads.needs_confirmation:

@@ -17,7 +17,7 @@ from shaketable.system.raft.membership import Membership
 
 
 class Role(enum.Enum):
-    """A member's role (DLedger's MemberState.Role); a CANDIDATE may still be canvassing."""
+    """A member's role (DLedger's MemberState.Role); a CANDIDATE may still be in its pre-vote."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
@@ -65,25 +65,25 @@ class RaftConfig:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """Ask for a vote, or (`canvass`) whether there would be one: PreVote."""
+    """Ask for a vote, or (`pre_vote`) whether there would be one: PreVote."""
 
     term: int
     candidate: str
     last_term: int
     last_index: int
-    canvass: bool
+    pre_vote: bool
     is_transfer: bool = False
     """The leader itself asked for this election: a voter that still hears it may vote."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse:
-    """The answer. `term` is the voter's, or the asked one where a canvass is granted."""
+    """The answer. `term` is the voter's, or the asked one where a pre-vote is granted."""
 
     term: int
     voter: str
     granted: bool
-    canvass: bool
+    pre_vote: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,7 @@ class SimMember:
         world.counts.states.add((self.core.role.value, type(message).__name__))
         if isinstance(message, LeadershipTransfer):
             self.shadow.asked_term = message.term
-        elif isinstance(message, VoteResponse) and message.canvass and message.granted:
+        elif isinstance(message, VoteResponse) and message.pre_vote and message.granted:
             self.shadow.grants[message.voter] = None
         now_ms = self.local_ms()
         self.shadow.hearing.arrives(self.core, message, now_ms)
@@ -365,7 +365,7 @@ class SimMember:
         for connection, replies in effects.replies.items():
             self._answer(connection, replies)
         if effects.is_checkpoint_due:
-            self.flush.hasten()
+            self.flush.checkpoint_soon()
         if effects.is_behind:
             self.step_soon()
         self._set_timer()
@@ -444,7 +444,7 @@ def check_said(shadow: Shadow, peer: str, message: Message) -> None:
                 f"{message.match_index} is acknowledged, {shadow.durable_index} is durable",
                 shadow.name,
             )
-    elif isinstance(message, VoteResponse) and message.granted and not message.canvass:
+    elif isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
         state = shadow.state
         is_kept = state.term == message.term and state.voted_for == peer
         if not is_kept and state.term <= message.term:
@@ -461,7 +461,7 @@ def check_campaign(shadow: Shadow, core: RaftCore, write: Write) -> None:
     asked = shadow.asked_term == write.term - 1
     if not asked and len(shadow.grants) + 1 < core.membership.quorum:
         raise Violated(
-            "canvass-before-campaign",
+            "pre-vote-before-campaign",
             f"term {write.term} is opened with {len(shadow.grants)} of"
             f" {core.membership.quorum - 1} members asked for it",
             shadow.name,

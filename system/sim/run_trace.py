@@ -59,10 +59,10 @@ class Trace:
 def describe(message: Message) -> str:
     """Return a message as a line of a trace."""
     if isinstance(message, VoteRequest):
-        kind = "canvass" if message.canvass else "vote?"
+        kind = "pre_vote" if message.pre_vote else "vote?"
         return f"{kind} term={message.term} last={message.last_term}/{message.last_index}"
     if isinstance(message, VoteResponse):
-        kind = "would" if message.canvass else "vote"
+        kind = "would" if message.pre_vote else "vote"
         return f"{kind} {'yes' if message.granted else 'no'} term={message.term}"
     if isinstance(message, PushRequest):
         entries = "".join(f" +{b.first_index}..{b.last_index}(t{b.term})" for b in message.batches)
@@ -89,9 +89,9 @@ def numbers_of(message: Message) -> tuple[float, ...]:
     if isinstance(message, PushResponse):
         return message.term, message.success, message.match_index, message.read_round
     if isinstance(message, VoteRequest):
-        return message.term, message.last_term, message.last_index, message.canvass
+        return message.term, message.last_term, message.last_index, message.pre_vote
     if isinstance(message, VoteResponse):
-        return message.term, message.granted, message.canvass
+        return message.term, message.granted, message.pre_vote
     if isinstance(message, SnapshotRequest):
         return message.term, message.snapshot.end.index
     return (message.term,)

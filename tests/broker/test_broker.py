@@ -66,10 +66,10 @@ class Bench:
         self.broker.tick(self.now_ms)
         self.pump()
         peers = self.broker.core.peers
-        for canvass in (True, False):
+        for pre_vote in (True, False):
             for peer in peers:
-                term = self.broker.core.term + (1 if canvass else 0)
-                self.broker.receive(VoteResponse(term, peer, True, canvass), self.now_ms)
+                term = self.broker.core.term + (1 if pre_vote else 0)
+                self.broker.receive(VoteResponse(term, peer, True, pre_vote), self.now_ms)
                 self.pump()
         self.acknowledge_all()
 
@@ -319,9 +319,9 @@ def test_a_new_leaders_first_send_goes_behind_what_its_term_start_commits() -> N
     bench.pump()
     bench.now_ms += 1000
     bench.broker.tick(bench.now_ms)
-    for canvass in (True, False):
+    for pre_vote in (True, False):
         bench.pump()
-        bench.broker.receive(VoteResponse(2, "n2", True, canvass), bench.now_ms)
+        bench.broker.receive(VoteResponse(2, "n2", True, pre_vote), bench.now_ms)
     bench.pump()
     end = bench.broker.core.log.end_index
     bench.broker.receive(PushResponse(2, "n2", True, end, 0), bench.now_ms)

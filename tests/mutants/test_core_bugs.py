@@ -45,14 +45,14 @@ def test_a_leader_takes_appends_again_when_a_handover_fails(mutant: Mutant) -> N
 
 
 @with_and_without("prevotes-count-as-votes")
-def test_an_answer_to_a_canvass_is_no_vote(mutant: Mutant) -> None:
+def test_an_answer_to_a_pre_vote_is_no_vote(mutant: Mutant) -> None:
     elector: Elector = mutant.core.elector_type()
     voters = Membership(("n0", "n1", "n2"))
-    elector.start("n0", 5, canvass=True)
-    elector.granted("n1", 5, canvass=True)
+    elector.start("n0", 5, pre_vote=True)
+    elector.granted("n1", 5, pre_vote=True)
     assert elector.is_won(voters)
-    elector.start("n0", 5, canvass=False)
-    elector.granted("n2", 5, canvass=True)
+    elector.start("n0", 5, pre_vote=False)
+    elector.granted("n2", 5, pre_vote=True)
     assert elector.is_won(voters) is (mutant is not HEALTHY)
 
 

@@ -38,7 +38,7 @@ def votes_of(group: BrokerGroup, voter: str, *requests: VoteRequest) -> list[boo
 
 @with_and_without("double-vote")
 def test_a_voter_votes_once_a_term(mutant: Mutant) -> None:
-    asked = [VoteRequest(1, candidate, -1, -1, canvass=False) for candidate in ("n1", "n2")]
+    asked = [VoteRequest(1, candidate, -1, -1, pre_vote=False) for candidate in ("n1", "n2")]
     granted = votes_of(BrokerGroup(3, mutant=mutant), "n0", *asked)
     assert granted == [True, mutant is not HEALTHY]
 
@@ -47,7 +47,7 @@ def test_a_voter_votes_once_a_term(mutant: Mutant) -> None:
 def test_a_candidate_without_the_log_gets_no_vote(mutant: Mutant) -> None:
     group = BrokerGroup(3, mutant=mutant)
     group.lead().answer(send("t", 0, b"x"))
-    asked = VoteRequest(9, "n2", -1, -1, canvass=False, is_transfer=True)
+    asked = VoteRequest(9, "n2", -1, -1, pre_vote=False, is_transfer=True)
     assert votes_of(group, "n1", asked) == [mutant is not HEALTHY]
 
 
@@ -57,7 +57,7 @@ def test_a_log_ends_with_its_last_entry_s_term(mutant: Mutant) -> None:
     group.lead()
     core = group.members["n1"].core
     entry_term = core.term
-    votes_of(group, "n1", VoteRequest(9, "n2", -1, -1, canvass=False, is_transfer=True))
+    votes_of(group, "n1", VoteRequest(9, "n2", -1, -1, pre_vote=False, is_transfer=True))
     assert core.term == 9
     assert core._log_end_term() == (entry_term if mutant is HEALTHY else 9)
 
@@ -166,7 +166,7 @@ def test_a_learner_s_copy_is_not_counted(mutant: Mutant) -> None:
 @with_and_without("lease-after-restart")
 def test_who_restarts_keeps_the_promise_of_its_lease(mutant: Mutant) -> None:
     group = BrokerGroup(3, mutant=mutant, raft=RaftConfig(lease_ms=200.0))
-    asked = VoteRequest(1, "n1", -1, -1, canvass=False)
+    asked = VoteRequest(1, "n1", -1, -1, pre_vote=False)
     assert any(votes_of(group, "n0", asked)) is (mutant is not HEALTHY)
 
 

@@ -44,8 +44,8 @@ def test_a_snapshot_that_fits_no_frame_is_dropped_and_said(
 
 def test_what_came_in_front_of_a_bad_message_is_answered_at_once(tmp_path: Path) -> None:
     node = new_node(tmp_path)
-    good = VoteRequest(1, "n1", -1, -1, canvass=False)
-    bad = VoteRequest(1, "n1", -1, -1, canvass=False)
+    good = VoteRequest(1, "n1", -1, -1, pre_vote=False)
+    bad = VoteRequest(1, "n1", -1, -1, pre_vote=False)
 
     async def main() -> None:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -139,13 +139,13 @@ def test_a_checkpoint_that_is_due_early_is_saved_early_and_told_of():
         checkpointer = Checkpointer(both, both, machine, trio.lowlevel.checkpoint, on_saved)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(checkpointer.run)
-            checkpointer.hasten()
+            checkpointer.checkpoint_soon()
             await told[0].wait()
             while both.tried < 2:
-                checkpointer.hasten()
+                checkpointer.checkpoint_soon()
                 await trio.sleep(0.001)
             assert both.saved == [1]
-            checkpointer.hasten()
+            checkpointer.checkpoint_soon()
             await told[1].wait()
             nursery.cancel_scope.cancel()
 

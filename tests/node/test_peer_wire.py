@@ -115,7 +115,7 @@ def test_a_flipped_bit_in_the_entries_is_refused(data: st.DataObject) -> None:
 
 
 def test_another_groups_message_is_refused() -> None:
-    frame = wire.encode(VoteRequest(1, "n0", 0, 0, canvass=True), "other")
+    frame = wire.encode(VoteRequest(1, "n0", 0, 0, pre_vote=True), "other")
     with pytest.raises(CommandError, match="group 'other'"):
         through(frame)
 
@@ -139,12 +139,12 @@ HIGH = 2**63 - 1
 @pytest.mark.parametrize(
     "message",
     [
-        VoteRequest(HIGH, "n0", 0, 0, canvass=False),
-        VoteResponse(HIGH, "n0", False, canvass=False),
+        VoteRequest(HIGH, "n0", 0, 0, pre_vote=False),
+        VoteResponse(HIGH, "n0", False, pre_vote=False),
         PushRequest(HIGH, "n0", -1, -1, -1, 0),
         PushResponse(HIGH, "n0", False, -1, 0),
         LeadershipTransfer(HIGH, "n0"),
-        VoteRequest(7 + wire.TERM_LEAP_MAX + 1, "n0", 0, 0, canvass=True),
+        VoteRequest(7 + wire.TERM_LEAP_MAX + 1, "n0", 0, 0, pre_vote=True),
     ],
 )
 def test_a_term_behind_which_there_is_no_next_is_refused(message: Message) -> None:
@@ -156,7 +156,7 @@ def test_a_term_behind_which_there_is_no_next_is_refused(message: Message) -> No
 @pytest.mark.parametrize(
     "message",
     [
-        VoteRequest(7, "n0", 8, 0, canvass=False),
+        VoteRequest(7, "n0", 8, 0, pre_vote=False),
         PushRequest(7, "n0", 0, 8, -1, 0),
         PushRequest(7, "n0", -1, -1, -1, 0, tuple(batches([b"a"], LogEnd(), 8))),
         PushResponse(7, "n0", False, -1, 0, 5, 4, 8),
@@ -171,7 +171,7 @@ def test_entries_of_a_later_term_than_their_owner_is_in_are_refused(message: Mes
 def test_terms_of_a_working_group_are_taken() -> None:
     """Whoever is far behind, or ahead, is in a working group as well."""
     for term in (0, 6, 7, 8, 7 + wire.TERM_LEAP_MAX):
-        wire.refuse_odd_terms(VoteRequest(term, "n0", -1, -1, canvass=True), 7)
+        wire.refuse_odd_terms(VoteRequest(term, "n0", -1, -1, pre_vote=True), 7)
         wire.refuse_odd_terms(PushResponse(term, "n0", False, -1, 0), 7)
     (batch,) = batches([b"a"], LogEnd(), 7)
     wire.refuse_odd_terms(PushRequest(7, "n0", 4, 7, -1, 0, (batch,)), 0)
@@ -181,7 +181,7 @@ def test_terms_of_a_working_group_are_taken() -> None:
 def test_a_name_that_no_vote_could_be_written_for_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="node id"):
         save_hard_state(SimDisk(), "/store", HardState(7, name))
-    for message in (VoteRequest(7, name, 6, 9, canvass=False), LeadershipTransfer(7, name)):
+    for message in (VoteRequest(7, name, 6, 9, pre_vote=False), LeadershipTransfer(7, name)):
         with pytest.raises(CommandError, match="bad _"):
             through(wire.encode(message, "g"))
 

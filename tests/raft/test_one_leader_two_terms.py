@@ -87,9 +87,9 @@ def test_what_a_stuck_write_holds_back_stays_bounded() -> None:
     pending = PendingWrites()
     pending.add(SaveState(3, None))
     for term in range(4, 1000):
-        for is_canvass in (True, False):
-            pending.hold(1, "n0", VoteResponse(term, "n2", True, is_canvass))
-            pending.hold(1, "n0", VoteRequest(term, "n2", 0, 0, is_canvass))
+        for is_pre_vote in (True, False):
+            pending.hold(1, "n0", VoteResponse(term, "n2", True, is_pre_vote))
+            pending.hold(1, "n0", VoteRequest(term, "n2", 0, 0, is_pre_vote))
         pending.hold(1, f"stranger{term}", VoteResponse(term, "n2", False, False))
         if term == 100:
             pending.hold(1, "n1", PushResponse(100, "n2", True, 7, 0))
@@ -98,10 +98,10 @@ def test_what_a_stuck_write_holds_back_stays_bounded() -> None:
     said = pending.release(999)
     assert [message for peer, message in said if peer == "n0"] == [
         message
-        for is_canvass in (True, False)
+        for is_pre_vote in (True, False)
         for message in (
-            VoteResponse(999, "n2", True, is_canvass),
-            VoteRequest(999, "n2", 0, 0, is_canvass),
+            VoteResponse(999, "n2", True, is_pre_vote),
+            VoteRequest(999, "n2", 0, 0, is_pre_vote),
         )
     ]
     assert said[-1][0] == "stranger999"

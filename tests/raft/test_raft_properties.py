@@ -138,7 +138,7 @@ def two_candidates_ask_one_voter(storage: type[Storage]) -> Group:
     group.tick("n0")
     group.tick("n2")
     group.network = [m for m in group.network if m[1] == "n1"]
-    for _ in range(4):  # both canvasses, both answers
+    for _ in range(4):  # both pre-votes, both answers
         group.deliver()
     asked = [m for m in group.network if m[1] == "n1"]
     assert [m[0] for m in asked] == ["n0", "n2"]

@@ -402,7 +402,7 @@ def calm(mutant: Mutant):
 class Mute(RaftCore):
     """Never stands for election."""
 
-    def _canvass(self) -> None:
+    def _start_pre_vote(self) -> None:
         self._restart_election_timer()
 
 
@@ -497,7 +497,7 @@ def test_no_file_goes_before_its_time():
     [
         ("ack-before-quorum", "acknowledged-is-committed"),
         ("ack-before-fsync", "acknowledged-is-durable"),
-        ("no-prevote", "canvass-before-campaign"),
+        ("no-prevote", "pre-vote-before-campaign"),
         ("vote-not-awaited", "vote-is-durable"),
         ("dispatch-before-commit", "reads-are-committed"),
     ],
@@ -511,7 +511,7 @@ def test_planted_bugs_break_the_invariant_meant_for_them(name, invariant):
 
 
 class Disturbed(RaftCore):
-    """Has a canvass, and votes for whoever wins one, although it hears a leader."""
+    """Has a pre-vote, and votes for whoever wins one, although it hears a leader."""
 
     def _must_not_disturb(self, request):
         return False

@@ -353,11 +353,11 @@ CHANGES: dict[str, Callable[[str], Change]] = {
 def describe(message: Message) -> str:
     """One line for a message."""
     if isinstance(message, VoteRequest):
-        kind = "canvass" if message.canvass else "vote?"
+        kind = "pre_vote" if message.pre_vote else "vote?"
         urged = " urged" if message.is_transfer else ""
         return f"{kind} term={message.term} last={message.last_term}/{message.last_index}{urged}"
     if isinstance(message, VoteResponse):
-        kind = "would" if message.canvass else "vote"
+        kind = "would" if message.pre_vote else "vote"
         return f"{kind} {'yes' if message.granted else 'no'} term={message.term}"
     if isinstance(message, PushRequest):
         entries = "".join(f" +{b.first_index}..{b.last_index}(t{b.term})" for b in message.batches)

@@ -118,9 +118,9 @@ LEARNER_STANDS = Mutant(
 
 
 class NoPrevote(RaftCore):
-    """Stands for election without a canvass, and lets live leaders be disturbed."""
+    """Stands for election without a pre-vote, and lets live leaders be disturbed."""
 
-    def _canvass(self) -> None:
+    def _start_pre_vote(self) -> None:
         if self._may_stand():
             self._campaign()
         else:
@@ -151,9 +151,9 @@ class _AnyAnswer(Elector):
 
     __slots__ = ()
 
-    def granted(self, voter: str, term: int, *, canvass: bool) -> None:
+    def granted(self, voter: str, term: int, *, pre_vote: bool) -> None:
         """Count it, whatever it answers."""
-        super().granted(voter, term, canvass=self.canvass)
+        super().granted(voter, term, pre_vote=self.pre_vote)
 
 
 class PrevotesCountAsVotes(RaftCore):
@@ -166,7 +166,7 @@ PREVOTES_COUNT_AS_VOTES = Mutant(
     "prevotes-count-as-votes",
     PrevotesCountAsVotes,
     about="""
-    A candidate counts answers to its canvass (PreVote) as votes, when they come late.
+    A candidate counts answers to its pre-vote (PreVote) as votes, when they come late.
 
     It leads with promises that bind nobody, while another one is elected in the same term.
 
@@ -238,9 +238,9 @@ class _AlwaysWell(DiskHealth):
 class _Stays(Leadership):
     """Never hands over because it must leave."""
 
-    def go_on_handing_over(self, now_ms: float, *, must_leave: bool) -> None:
+    def continue_transfer(self, now_ms: float, *, must_leave: bool) -> None:
         if not must_leave:
-            super().go_on_handing_over(now_ms, must_leave=False)
+            super().continue_transfer(now_ms, must_leave=False)
 
 
 class LeadsWithDeadDisk(RaftCore):

@@ -62,7 +62,7 @@ class _VoteRequest(Fields, rename="camel"):
     candidate: _Member
     last_term: _Index
     last_index: _Index
-    canvass: bool
+    pre_vote: bool
     group: str
     is_transfer: bool = False
 
@@ -71,7 +71,7 @@ class _VoteResponse(Fields, rename="camel"):
     term: _Number
     voter: _Member
     granted: bool
-    canvass: bool
+    pre_vote: bool
     group: str
 
 
@@ -136,13 +136,15 @@ def encode(message: Message, group: str, address: str = "") -> bytes:
             message.candidate,
             message.last_term,
             message.last_index,
-            message.canvass,
+            message.pre_vote,
             group,
             message.is_transfer,
         )
     elif isinstance(message, VoteResponse):
         code, flag = RequestCode.DLEDGER_VOTE, ONEWAY_FLAG | RESPONSE_FLAG
-        fields = _VoteResponse(message.term, message.voter, message.granted, message.canvass, group)
+        fields = _VoteResponse(
+            message.term, message.voter, message.granted, message.pre_vote, group
+        )
     elif isinstance(message, PushRequest):
         code = RequestCode.DLEDGER_PUSH
         fields = _push_fields(message, group)
@@ -224,12 +226,12 @@ def decode(command: Command, group: str) -> Message:
             vote.candidate,
             vote.last_term,
             vote.last_index,
-            vote.canvass,
+            vote.pre_vote,
             vote.is_transfer,
         )
     elif command.code == RequestCode.DLEDGER_VOTE:
         answer = _VoteResponse.from_ext(ext)
-        message = VoteResponse(answer.term, answer.voter, answer.granted, answer.canvass)
+        message = VoteResponse(answer.term, answer.voter, answer.granted, answer.pre_vote)
     elif command.code == RequestCode.DLEDGER_PUSH and not command.is_response:
         message = _decode_push(_PushRequest.from_ext(ext), bytes(command.body))
     elif command.code == RequestCode.DLEDGER_PUSH:

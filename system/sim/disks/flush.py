@@ -46,7 +46,7 @@ class Flush:
         self._marked_ms = self._checkpoint_ms = self._synced_ms = self._world.heap.now_ms
         self._checkpointed = writer.log.committed_index
         self._checkpoint: tuple[int, BrokerCheckpoint] | None = None
-        self._is_hastened = False
+        self._is_soon = False
         self._asked_keys_ms = float("-inf")
 
     def add(self, writes: list[Write], write_seq: int) -> None:
@@ -67,17 +67,17 @@ class Flush:
         """What was taken to be saved is of a state that was replaced."""
         self._checkpoint = None
 
-    def hasten(self) -> None:
+    def checkpoint_soon(self) -> None:
         """Take a checkpoint soon: what the broker may keep until then is filling up."""
-        if not self._is_hastened:
-            self._is_hastened = True
+        if not self._is_soon:
+            self._is_soon = True
             heap = self._world.heap
             due_ms = max(heap.now_ms, self._checkpoint_ms + CHECKPOINT_PAUSE_MS)
-            heap.push(due_ms, self._hastened)
+            heap.push(due_ms, self._checkpoint_now)
 
-    def _hastened(self) -> None:
+    def _checkpoint_now(self) -> None:
         member = self._member
-        if self._incarnation != member.incarnation or member.postponed(self._hastened):
+        if self._incarnation != member.incarnation or member.postponed(self._checkpoint_now):
             return
         self._world.acting = member
         if not self._is_busy:  # else what is under way takes it when it is done
@@ -204,10 +204,10 @@ class Flush:
             elif not self._is_timed:
                 self._is_timed = True
                 heap.push(due_ms, self._mark_due)
-        is_hastened = self._is_hastened and now_ms - self._checkpoint_ms >= CHECKPOINT_PAUSE_MS
-        if is_hastened or now_ms - self._checkpoint_ms >= settings.checkpoint_interval_ms:
+        is_soon = self._is_soon and now_ms - self._checkpoint_ms >= CHECKPOINT_PAUSE_MS
+        if is_soon or now_ms - self._checkpoint_ms >= settings.checkpoint_interval_ms:
             self._checkpoint_ms = now_ms
-            self._is_hastened = False
+            self._is_soon = False
             self._take_checkpoint()
 
     def _take_checkpoint(self) -> None:

@@ -19,7 +19,7 @@ from shaketable.system.raft.protocol import (
 from shaketable.system.sim.rules.violation import Violated
 
 Asked = tuple[str, int, bool]
-"""Who asked for a vote, of which term, and whether it was a canvass."""
+"""Who asked for a vote, of which term, and whether it was a pre-vote."""
 
 
 class Hearing:
@@ -38,7 +38,7 @@ class Hearing:
             if message.term >= core.term:
                 self._heard_ms = now_ms
         elif isinstance(message, VoteRequest):
-            asked = message.candidate, message.term, message.canvass
+            asked = message.candidate, message.term, message.pre_vote
             if self._must_refuse(core, message, now_ms):
                 if asked not in self._answerable:
                     self._forbidden.add(asked)
@@ -56,8 +56,8 @@ class Hearing:
         """Raise Violated where a vote is granted that had to be refused."""
         if not isinstance(message, VoteResponse) or not message.granted:
             return
-        if (peer, message.term, message.canvass) in self._forbidden:
-            what = "would vote" if message.canvass else "votes"
+        if (peer, message.term, message.pre_vote) in self._forbidden:
+            what = "would vote" if message.pre_vote else "votes"
             raise Violated(
                 "leader-is-left-alone",
                 f"{name} hears a leader, and {what} for {peer} in term {message.term}",

@@ -105,7 +105,7 @@ PROMISES: dict[str, Promise] = {
         "A follower acknowledges an entry only once the entry is on its own disk.",
         "The leader counts copies that a crash takes away: a majority that is none.",
     ),
-    "canvass-before-campaign": Promise(
+    "pre-vote-before-campaign": Promise(
         "A member opens a new term only after a majority said that it would vote for it.",
         "One that was cut off would come back with a higher term and end a healthy leadership.",
     ),

@@ -139,9 +139,9 @@ def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
         message = sending.message
         kind = what = ""
         first = last = -1
-        if isinstance(message, VoteRequest) and not message.canvass:
+        if isinstance(message, VoteRequest) and not message.pre_vote:
             kind, what = "vote", f"a request for a vote in term {message.term}"
-        elif isinstance(message, VoteResponse) and not message.canvass and message.granted:
+        elif isinstance(message, VoteResponse) and not message.pre_vote and message.granted:
             kind, what = "vote", f"a vote in term {message.term}"
         elif isinstance(message, PushRequest) and message.batches:
             first, last = message.batches[0].first_index, message.batches[-1].last_index
