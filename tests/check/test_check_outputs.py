@@ -80,12 +80,12 @@ def test_no_result_is_written_over_a_history_or_another_result(
 def test_one_result_that_cannot_be_written_takes_nothing_from_the_other(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = check_terminal.check_summary.write_atomically
+    write = check_terminal.write_atomically
 
     def full(path: Path, content: bytes | str) -> None:
         write(Path("/proc/no/such") if path.suffix == ".json" else path, content)
 
-    monkeypatch.setattr(check_terminal.check_summary, "write_atomically", full)
+    monkeypatch.setattr(check_terminal, "write_atomically", full)
     assert shell.check("invalid.log", "--json", "out.json", "--html", "page.html") == 255
     assert shell.err.startswith("shaketable: cannot write ")
     assert shell.err.count("\n") == 1

@@ -312,7 +312,7 @@ def test_reader_works_where_no_cache_can_be_written(tmp_path, log):
     log.write(tmp_path, "n0")
     program = (
         "import sys, numba, pathlib\n"
-        "from shaketable.harness.targets import dledger_files\n"
+        "from shaketable.harness.targets.logs import dledger_files\n"
         "read = dledger_files.read_entries(pathlib.Path(sys.argv[1]), 'n0')\n"
         "print(sum(batch.num_rows for batch in read))"
     )
