@@ -12,7 +12,7 @@ from typing import Final
 
 from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
-from shaketable.harness.generators.keys import KeySpread
+from shaketable.harness.generators.clients import KeySpread
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4

@@ -16,7 +16,7 @@ from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.groups import GroupClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient
-from shaketable.harness.generators.keys import KeySpread
+from shaketable.harness.generators.clients import KeySpread
 from shaketable.workloads.key_questions import Greatest
 from shaketable.workloads.misrequests import Unasked
 from shaketable.workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer

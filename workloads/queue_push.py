@@ -16,7 +16,7 @@ from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError
 from shaketable.harness.contracts.groups import GroupClient, Handed
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient
-from shaketable.harness.generators.keys import KeySpread
+from shaketable.harness.generators.clients import KeySpread
 from shaketable.workloads.queue_consumer import TOPIC
 from shaketable.workloads.queue_retries import Retries, Returning
 
@@ -27,7 +27,7 @@ LEAVE_SHARE: Final = 0.065
 LEAVING_S: Final = 3.0
 LEAVING_EVERY_S: Final = 10.0
 """Consumers leave for so long, and then stay: what must not happen to a group to which nothing
-happens is seen in between (`checkers.anomalies.queue_owners`)."""
+happens is seen in between (`checkers.queues.queue_owners`)."""
 TIDY_FIRST_S: Final = 0.5
 """Those that leave first then do so in good order: what they had handled must not come again."""
 TIDY_SHARE: Final = 0.5
@@ -37,10 +37,10 @@ FAIL_SHARE: Final = 0.1
 again, under the queue's lock in their place, else by the retry topic."""
 PATIENCE_S: Final = 25.0
 """So long consumers go on in the end until the group has committed all: longer than
-`checkers.anomalies.push_delivery` needs to call a message overdue after the last fault."""
+`checkers.queues.push_delivery` needs to call a message overdue after the last fault."""
 SHORT_S: Final = 2.5
 """So long a queue that ends before what was acknowledged is asked for its end after the heal:
-longer than `checkers.anomalies.push_delivery` gives it to show that."""
+longer than `checkers.queues.push_delivery` gives it to show that."""
 LOOK_AFTER_S: Final = 0.2
 """How often it is asked in the end how far the group is."""
 

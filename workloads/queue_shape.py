@@ -37,7 +37,7 @@ TAGS: Final = 3
 BATCH_MAX: Final = 8
 """Messages of one batch."""
 HOLD_S: Final = 3.0
-"""How long a poll is held, longer than what `checkers.anomalies.held_polls` allows for."""
+"""How long a poll is held, longer than what `checkers.queues.held_polls` allows for."""
 WAY_SHARE: Final = 0.25
 """Of a producer's steps, for each way of sending that is not the plain one."""
 SELECT_SHARE: Final = 0.3
@@ -57,7 +57,7 @@ DRAIN_HOLD_S: Final = 0.5
 """How long a poll at the end of a queue that is being drained waits."""
 OVERDUE_S: Final = 20.0
 """So long behind its time a delayed message is waited for while a queue is drained: longer than
-`checkers.anomalies.delayed_messages` needs to call one overdue after the last fault."""
+`checkers.queues.delayed_messages` needs to call one overdue after the last fault."""
 
 
 @dataclass(frozen=True, slots=True)

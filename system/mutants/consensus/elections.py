@@ -166,7 +166,7 @@ PREVOTES_COUNT_AS_VOTES = Mutant(
     "prevotes-count-as-votes",
     PrevotesCountAsVotes,
     about="""
-    A candidate counts answers to its pre-vote (PreVote) as votes, when they come late.
+    A candidate counts answers to its pre-vote as votes, when they come late.
 
     It leads with promises that bind nobody, while another one is elected in the same term.
 
