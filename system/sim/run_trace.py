@@ -59,7 +59,7 @@ class Trace:
 def describe(message: Message) -> str:
     """Return a message as a line of a trace."""
     if isinstance(message, VoteRequest):
-        kind = "pre_vote" if message.pre_vote else "vote?"
+        kind = "pre-vote" if message.pre_vote else "vote?"
         return f"{kind} term={message.term} last={message.last_term}/{message.last_index}"
     if isinstance(message, VoteResponse):
         kind = "would" if message.pre_vote else "vote"

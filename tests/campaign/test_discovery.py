@@ -63,7 +63,7 @@ def test_built_ins_are_found_by_their_package() -> None:
         "queue-operators", "queue-ordered", "queue-push",
         "queue-push-ordered", "register", "set",
     ]  # fmt: skip
-    assert built_in["queue"] is message_queue.PLUGIN
+    assert built_in["queue"] is message_queue.PLUGINS[0]
     assert discovery.get("workloads", "log") is log.PLUGIN
     assert discovery.summary(log.PLUGIN) == (
         "Appends of unique values and reads across several queues."

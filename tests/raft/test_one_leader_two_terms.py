@@ -108,7 +108,7 @@ def test_what_a_stuck_write_holds_back_stays_bounded() -> None:
     assert not pending.release(999)
 
 
-def test_a_vote_that_waits_is_not_replaced_by_a_canvass() -> None:
+def test_a_vote_that_waits_is_not_replaced_by_a_pre_vote() -> None:
     pending = PendingWrites()
     pending.add(SaveState(3, "n0"))
     vote, no = VoteResponse(3, "n2", True, False), VoteResponse(3, "n2", False, True)

@@ -353,7 +353,7 @@ CHANGES: dict[str, Callable[[str], Change]] = {
 def describe(message: Message) -> str:
     """One line for a message."""
     if isinstance(message, VoteRequest):
-        kind = "pre_vote" if message.pre_vote else "vote?"
+        kind = "pre-vote" if message.pre_vote else "vote?"
         urged = " urged" if message.is_transfer else ""
         return f"{kind} term={message.term} last={message.last_term}/{message.last_index}{urged}"
     if isinstance(message, VoteResponse):
