@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shaketable.harness.contracts.compiled import compiled, inlined
+from shaketable.harness.compiled import compiled, inlined
 from shaketable.harness.history.rows import HAS_EXPECTED, HAS_INPUT, HAS_OFFSET, HAS_OUTPUT, NO_TEXT
 
 NEMESIS = -1
