@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shaketable.harness.contracts.compiled import inlined
+from shaketable.harness.compiled import inlined
 
 Int32s = npt.NDArray[np.int32]
 

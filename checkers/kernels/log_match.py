@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shaketable.harness.contracts.compiled import compiled
+from shaketable.harness.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]

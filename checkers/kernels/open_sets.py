@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shaketable.harness.contracts.compiled import compiled, inlined
+from shaketable.harness.compiled import compiled, inlined
 
 READ, NOT, WRITE, CAS, SKIPPED, UNFIT = range(6)
 """What an operation does: it reads `a`, finds other than `a` (a cas that answered no), writes

@@ -86,7 +86,7 @@ from shaketable.checkers.kernels.queue_arrays import (
     Pairs,
 )
 from shaketable.checkers.kernels.search_moves import mix
-from shaketable.harness.contracts.compiled import bare, compiled, inlined
+from shaketable.harness.compiled import bare, compiled, inlined
 
 # Which pairs may come next in the order of a FIFO queue, and which of them goes first.
 

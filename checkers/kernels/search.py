@@ -77,7 +77,7 @@ from shaketable.checkers.kernels.search_moves import (
     push_moves,
     step,
 )
-from shaketable.harness.contracts.compiled import bare, compiled, inlined
+from shaketable.harness.compiled import bare, compiled, inlined
 
 
 @inlined

@@ -29,7 +29,7 @@ from shaketable.checkers.kernels.search_arrays import (
     Cursor,
     History,
 )
-from shaketable.harness.contracts.compiled import bare, inlined
+from shaketable.harness.compiled import bare, inlined
 
 
 @inlined

@@ -43,7 +43,7 @@ from shaketable.checkers.kernels.search_arrays import (
     Int32s,
     Int64s,
 )
-from shaketable.harness.contracts.compiled import compiled, inlined
+from shaketable.harness.compiled import compiled, inlined
 
 VALUE = 1
 """problem.Family.VALUE."""

@@ -28,7 +28,7 @@ from shaketable.checkers.kernels.search_arrays import (
     Int32s,
 )
 from shaketable.checkers.kernels.search_moves import mix
-from shaketable.harness.contracts.compiled import bare, compiled, inlined
+from shaketable.harness.compiled import bare, compiled, inlined
 
 Node = tuple[int, int, int, int]
 """Event, state, row of used unknown outcomes, flags. The masks are in Cursor.child."""

@@ -57,7 +57,7 @@ from shaketable.checkers.kernels.search_arrays import (
     Words,
 )
 from shaketable.checkers.kernels.search_history import CAS, READ, VALUE, WRITE, takes
-from shaketable.harness.contracts.compiled import bare, compiled, inlined
+from shaketable.harness.compiled import bare, compiled, inlined
 
 # How states go on: one value by itself, other states as the driver told.
 

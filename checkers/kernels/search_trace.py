@@ -35,7 +35,7 @@ from shaketable.checkers.kernels.search_arrays import (
 )
 from shaketable.checkers.kernels.search_cursor import move_to, step_forward
 from shaketable.checkers.kernels.search_moves import mix, step
-from shaketable.harness.contracts.compiled import bare, compiled, inlined
+from shaketable.harness.compiled import bare, compiled, inlined
 
 NOT_ABSORBED = -1
 NEVER_NAMED = -2

@@ -37,7 +37,7 @@ from shaketable.checkers.kernels.search_arrays import (
 )
 from shaketable.checkers.kernels.search_cursor import move_to
 from shaketable.checkers.kernels.search_memo import forget
-from shaketable.harness.contracts.compiled import bare, compiled, inlined
+from shaketable.harness.compiled import bare, compiled, inlined
 
 # ---- what a quest is at
 PHASE = 0

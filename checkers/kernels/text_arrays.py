@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shaketable.harness.contracts.compiled import compiled
+from shaketable.harness.compiled import compiled
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]

@@ -63,7 +63,7 @@ from shaketable.checkers.kernels.text_arrays import (
     Int32s,
     Texts,
 )
-from shaketable.harness.contracts.compiled import bare, inlined
+from shaketable.harness.compiled import bare, inlined
 
 # Gives gets, puts and appends of one text their places, and takes them back.
 

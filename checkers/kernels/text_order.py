@@ -94,7 +94,7 @@ from shaketable.checkers.kernels.text_moves import (
     resume,
     settle,
 )
-from shaketable.harness.contracts.compiled import bare, compiled, inlined
+from shaketable.harness.compiled import bare, compiled, inlined
 
 
 @bare

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shaketable.harness.contracts.compiled import compiled, inlined
+from shaketable.harness.compiled import compiled, inlined
 from shaketable.harness.history.rows import HAS_EXPECTED, HAS_INPUT, HAS_OFFSET, HAS_OUTPUT, NO_TEXT
 
 MORE, UNREADABLE, CLOSING, ODD, ROWS_FULL, TEXTS_FULL = range(6)

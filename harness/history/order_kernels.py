@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shaketable.harness.contracts.compiled import compiled
+from shaketable.harness.compiled import compiled
 from shaketable.harness.history.rows import (
     EMPTY,
     HAS_EXPECTED,

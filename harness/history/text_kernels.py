@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shaketable.harness.contracts.compiled import compiled, inlined
+from shaketable.harness.compiled import compiled, inlined
 from shaketable.harness.history.frame_kernels import TextTable, intern
 from shaketable.harness.history.frame_kernels import place as place_text
 from shaketable.harness.history.rows import (

@@ -172,7 +172,7 @@ def judge(
         ),
         faults_unavailable=_unavailable(folder),
     )
-    write(folder, judged)
+    write_results(folder, judged)
     if any(verdict.findings or verdict.observed for verdict in verdicts):
         progress("keeping what the logs hold around what was found")
     kept_evidence.keep(folder, job, verdicts)
@@ -388,7 +388,7 @@ class Results:
         return join(self.verdicts)
 
 
-def write(folder: RunFolder, results: Results) -> None:
+def write_results(folder: RunFolder, results: Results) -> None:
     """Write results.json.
 
     Raises:

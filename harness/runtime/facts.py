@@ -44,7 +44,7 @@ class RunFacts:
         self._path = path
         self._facts: Json = {"status": "running", **facts, "phases": []}
         self._now_ns = now_ns
-        self._machine = read()
+        self._machine = read_machine()
         self._write()
 
     def now_ns(self) -> int:
@@ -62,7 +62,7 @@ class RunFacts:
         finally:
             span["stop_ns"] = self._now_ns()
             if name == LAST_PHASE:
-                self._facts["machine"] = between(self._machine, read())
+                self._facts["machine"] = machine_use_between(self._machine, read_machine())
             self._write()
 
     def update(self, **facts: object) -> None:
@@ -144,7 +144,7 @@ class Reading:
     ours_s: float
 
 
-def read() -> Reading | None:
+def read_machine() -> Reading | None:
     """Read the machine's account and ours; None where there is none to be read."""
     try:
         total_s, busy_s = parse(STAT.read_text(), os.sysconf("SC_CLK_TCK"))
@@ -170,7 +170,7 @@ def parse(stat: str, ticks_a_s: int) -> tuple[float, float]:
     return sum(ticks) / ticks_a_s, (sum(ticks) - idle) / ticks_a_s
 
 
-def between(first: Reading | None, last: Reading | None) -> Json:
+def machine_use_between(first: Reading | None, last: Reading | None) -> Json:
     """Return the facts: `cpus`, and `busy_with_others`, a share of them all, 0 to 1 (or null)."""
     facts: Json = {"cpus": os.cpu_count(), "busy_with_others": None}
     if first is not None and last is not None and last.total_s > first.total_s:

@@ -226,13 +226,13 @@ def build(
         records.close()
         raise
     try:
-        helpers = name_servers(target, site, folder, start_ns, campaign.mutant)
-        members = configure(target, site, folder, start_ns, words_of(campaign))
+        helpers = configure_name_servers(target, site, folder, start_ns, campaign.mutant)
+        members = configure_nodes(target, site, folder, start_ns, words_of(campaign))
     except BaseException:
         site.network.close()
         records.close()
         raise
-    introduce(records.ledger, site, members, helpers)
+    note_in_ledger(records.ledger, site, members, helpers)
     logs = StoredLogs(target.read_log, records.ledger.process)
     world = ProcessWorld(
         target, members, site.network, records.status_log, observer, start_ns, helpers, logs
@@ -380,7 +380,7 @@ def words_of(campaign: Campaign) -> frozenset[Word]:
 # The processes of a run's nodes, configured and told to those who must know them, not started.
 
 
-def configure(
+def configure_nodes(
     target: Target, site: Site, folder: RunFolder, start_ns: int, words: Collection[Word]
 ) -> dict[str, Member]:
     """Have the target configure each node, for faults that need these words.
@@ -401,7 +401,7 @@ def configure(
     return members
 
 
-def name_servers(
+def configure_name_servers(
     target: Target, site: Site, folder: RunFolder, start_ns: int, mutant: str | None = None
 ) -> list[NodeProcess]:
     """Return the processes of the name servers, which have the planted bug if it is theirs.
@@ -415,7 +415,7 @@ def name_servers(
     ]
 
 
-def introduce(
+def note_in_ledger(
     ledger: Ledger, site: Site, members: Mapping[str, Member], helpers: Sequence[NodeProcess]
 ) -> None:
     """Have the ledger name every process that is started, and links know who calls."""

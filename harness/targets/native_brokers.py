@@ -13,15 +13,14 @@ that has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 import trio
 
-from shaketable.harness.contracts.errors import IndefiniteError, UsageError
+from shaketable.harness.contracts.errors import IndefiniteError
 from shaketable.harness.contracts.plugins import (
     Address,
     Json,
@@ -31,7 +30,6 @@ from shaketable.harness.contracts.plugins import (
     Promises,
 )
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
-from shaketable.harness.contracts.simulation import Ask, SeedRun, Step, Violation
 from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server
 from shaketable.harness.targets.logs.native_files import PLACE_FILE, Place, read_messages
@@ -44,8 +42,6 @@ from shaketable.system.client import (
     OutcomeUnknownError,
     RefusedError,
 )
-from shaketable.system.sim.native_world.run import run_seed
-from shaketable.system.sim.planted_bugs import native_bugs, planted_bug
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,7 +173,7 @@ class NativeTarget:
     @property
     def simulator(self) -> Simulator:
         """The simulated world of a master and its slaves."""
-        from shaketable.harness.targets.native_brokers import NativeSimulator  # noqa: PLC0415 - see below
+        from shaketable.harness.targets.native_simulation import NativeSimulator  # noqa: PLC0415 - see below
 
         return NativeSimulator(self.name, self._role, has_slaves=self._has_slaves)
 
@@ -359,84 +355,3 @@ def number_of(node: str) -> int:
 def broker_of(node: str, masters: int) -> int:
     """Return the number of the broker name that a node belongs to."""
     return number_of(node) % masters
-
-
-# The simulated world of masters and slaves, as the commands that run its seeds see it.
-
-NODE = "node"
-SLAVE_BEHIND_EXPIRED = "slave behind expired"
-STRANGER = "stranger"
-
-
-class NativeSimulator:
-    """Implements `contracts.simulation.Simulator` over `system.sim.native_world`.
-
-    Args:
-        target: whose planted bugs these are.
-        role: what a master's brokerRole is.
-        has_slaves: whether it has any.
-    """
-
-    worlds: Mapping[str, str] = {
-        NODE: "a master and its slaves, whole nodes on trio, with small files that soon expire"
-    }
-    occurrences: tuple[str, ...] = ("wipe", SLAVE_BEHIND_EXPIRED, STRANGER)
-
-    def __init__(self, target: str, role: str, *, has_slaves: bool) -> None:
-        self._target = target
-        self._role = role
-        self._has_slaves = has_slaves
-
-    @cached_property
-    def mutants(self) -> Mapping[str, str]:
-        """The planted bugs."""
-        return native_bugs(self._target)
-
-    def states(self, world: str) -> frozenset[str]:
-        """None: a master stays one, and so does a slave."""
-        del world
-        return frozenset()
-
-    def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
-        """Run one seed; behind `virtual_s` comes the time in which all settles."""
-        done = run_seed(
-            ask.seed,
-            int(ask.virtual_s * 1e3),
-            self._role,
-            has_slaves=self._has_slaves,
-            mutant=planted_bug(ask.mutant),
-            trace=write,
-        )
-        counts, broken = done.counts, done.violation
-        violation = None
-        if broken is not None:
-            where = f" (at {broken.node})" if broken.node else ""
-            violation = Violation(broken.invariant, broken.at_ms, broken.finding + where)
-        return SeedRun(
-            seed=ask.seed,
-            virtual_ms=done.ended_ms,
-            events=counts.events,
-            operations=counts.operations,
-            faults=sum(counts.faults.values()),
-            digest=done.digest,
-            saw={
-                "wipe": counts.faults.get("wipe", 0),
-                SLAVE_BEHIND_EXPIRED: counts.faults.get("slave_behind_expired", 0),
-                STRANGER: counts.faults.get("stranger", 0),
-            },
-            violation=violation,
-        )
-
-    def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
-        """Run one seed, and show each line of its trace as a step."""
-
-        def tell(line: str) -> None:
-            at, _, what = line.strip().partition(" ")
-            show(Step(float(at), what.strip()))
-
-        return self.run(ask, tell).violation
-
-    def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
-        """Refuse: only members of a group record what they are given."""
-        del show
-        raise UsageError(f"{path}: runs of the target {self._target} are replayed by their seeds")

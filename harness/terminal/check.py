@@ -189,11 +189,11 @@ def _check_all(
                 continue
             checked.append(one)
             codes.append(EXIT_BY_OUTCOME[one.outcome])
-            show(out, one, is_alone=len(paths) == 1, has_page=given.html is not None)
+            show_one(out, one, is_alone=len(paths) == 1, has_page=given.html is not None)
     finally:
         engines.stop()
     if len(paths) > 1 and checked:
-        show_all(out, checked, len(paths) - len(checked))
+        show_checked(out, checked, len(paths) - len(checked))
     return codes
 
 
@@ -391,7 +391,7 @@ class Refused:
     why: str
 
 
-def show(out: Console, one: CheckedHistory, *, is_alone: bool, has_page: bool) -> None:
+def show_one(out: Console, one: CheckedHistory, *, is_alone: bool, has_page: bool) -> None:
     """Print the verdict on one history; the failing part only where it stands alone."""
     verdict = one.outcome.name
     line = Text(verdict, style=STYLES[verdict])
@@ -407,7 +407,7 @@ def show(out: Console, one: CheckedHistory, *, is_alone: bool, has_page: bool) -
         out.print(Text("  page: add --html FILE", style="dim"))
 
 
-def show_all(out: Console, checked: Sequence[CheckedHistory], refused: int) -> None:
+def show_checked(out: Console, checked: Sequence[CheckedHistory], refused: int) -> None:
     """Print how many histories of a call had which verdict, and how many had none."""
     counts = {name: sum(one.outcome.name == name for one in checked) for name in STYLES}
     said = ", ".join(f"{count} {name.lower()}" for name, count in counts.items() if count)

@@ -76,7 +76,7 @@ def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | N
     result = decide(policy, reading.read(runs, policy), today)
     codes = [
         result.code,
-        *write(result, given, importlib.metadata.version("shaketable")),
+        *write_files(result, given, importlib.metadata.version("shaketable")),
     ]
     named = "the default policy" if given.policy is None else str(given.policy)
     try:
@@ -226,7 +226,7 @@ def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
         taken.add(path.resolve())
 
 
-def write(result: GateResult, options: GateOptions, version: str) -> list[int]:
+def write_files(result: GateResult, options: GateOptions, version: str) -> list[int]:
     """Write what was asked for, each file though another could not be; return exit codes."""
     from shaketable.reports.gating import junit, markdown, sarif  # noqa: PLC0415 - only where asked for
 

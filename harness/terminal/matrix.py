@@ -95,7 +95,7 @@ def _run(
     ours = [cell.id for cell in plan.cells if not cell.skipped]
     todo = pending(ours, journal.attempts, again and is_resumed)
     shown = output.shown(folder.path)
-    show_heading(output.out, plan, len(todo), jobs, shown)
+    show_matrix_heading(output.out, plan, len(todo), jobs, shown)
     progress = make_progress(output.out, len(todo))
 
     def read(cell: str, attempt: int, code: int, took_s: float) -> Outcome:
@@ -115,7 +115,7 @@ def _run(
     text = json.dumps(table.to_json(plan, journal.attempts), indent=1)
     write_atomically(folder.results_json, text + "\n")
     write_atomically(folder.page, render_matrix(view))
-    show(output.out, view, output.shown(folder.page))
+    show_matrix(output.out, view, output.shown(folder.page))
     if not is_done:
         return tell(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
     return table.exit_code(plan, journal.attempts)
@@ -230,7 +230,7 @@ ENDS: Final = {"OPEN": "NOT DONE"}
 WHY_CHARS_MAX: Final = 300
 
 
-def show_heading(console: Console, plan: Plan, todo: int, jobs: int, folder: str) -> None:
+def show_matrix_heading(console: Console, plan: Plan, todo: int, jobs: int, folder: str) -> None:
     """Say what is about to be run."""
     runnable = sum(not cell.skipped for cell in plan.cells)
     text = Text("shaketable", style="bold")
@@ -243,7 +243,7 @@ def show_heading(console: Console, plan: Plan, todo: int, jobs: int, folder: str
     console.print(Text(folder, style="dim"), soft_wrap=True)
 
 
-def show(console: Console, view: MatrixView, page: str) -> None:
+def show_matrix(console: Console, view: MatrixView, page: str) -> None:
     """Print the table, what is not valid with its reason, and what could not be run."""
     console.print()
     rows = Table(

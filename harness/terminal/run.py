@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import built_in
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.campaigns.campaign import (
+    Campaign,
+    parse_faults,
+    parse_names,
+    parse_scenarios,
+)
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.history import run_folder
 from shaketable.harness.judging import judge
 from shaketable.harness.terminal import heal, session
-from shaketable.harness.terminal.options import RunOptions
 from shaketable.harness.terminal.output import out
 
 TEST_COUNT_MAX: Final = 10_000
@@ -125,3 +132,157 @@ def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:
         for path in judge.render(folder):
             out.print(str(path), soft_wrap=True)
     return ExitCode.VALID
+
+
+# The options of `shaketable run`: what the command line may say about a campaign.
+#
+# Every key of a campaign file is an option of the same name with dashes. An option that is
+# not given says nothing: the campaign file stands, and where it is silent the default.
+#
+# Source: jepsen.cli (names of the options); DESIGN.md section 3.
+
+SHAKING: Final = Group("What to shake and how", sort_key=1)
+CLIENTS: Final = Group("What clients do", sort_key=2)
+RUNS: Final = Group("Runs", sort_key=3)
+GROUP: Final = Group("Fine tuning", sort_key=4)
+
+_DEFAULTS: Final[dict[str, Any]] = msgspec.to_builtins(Campaign())
+OUTSIDE_CAMPAIGN: Final = frozenset({"test_count", "base_port"})
+"""Options that belong to the call, not to the campaign."""
+
+
+def _default(key: str) -> Callable[[Any], str]:
+    """Show the campaign's default where the option's own is "not given"."""
+    value = _DEFAULTS[key]
+    text = ",".join(value) if isinstance(value, list | tuple) else value
+    return lambda _: f"{text:g}" if isinstance(text, float) else str(text)
+
+
+def _option(
+    key: str, group: Group, metavar: str | None, *names: str, default: bool = True
+) -> Parameter:
+    return Parameter(
+        name=names or None,
+        group=group,
+        metavar=metavar,
+        show_default=_default(key) if default else False,
+    )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line says about a campaign; None where it says nothing.
+
+    Attributes:
+        target: System under test (`list targets`).
+        nodes: Size of the group; the nodes are n0, n1, ... 0: two to seven, as the seed says.
+        faults: Comma-separated faults (`list faults`); none; all; default: those of the target.
+        scenarios: Comma-separated sequences of faults (`list scenarios`) to draw beside them, none,
+            or all that can be made of these faults.
+        victims: Nodes that faults strike: leader, followers, one, minority, majority, all, n1 ...
+        nemesis_schedule: How faults follow each other: random, periodic or sequence (as named).
+        faults_at_once: Lanes of faults, each as if it were alone.
+        budget: What faults may take out of the group together: quorum (one is left), or none.
+        nemesis_interval: Mean quiet time between the end of a fault and the next, in seconds.
+        fault_duration_min: Shortest time that a fault holds, in seconds.
+        fault_duration_max: Longest time that a fault holds, in seconds.
+        time_limit: How long clients work, in seconds, without setup, heal, drain and check.
+        steady: How much of that passes before the first fault, in seconds.
+        mutant: Planted bug to run the target with, to see it found.
+        promise: Target to whose promises this one is held beside its own, as dledger.
+        world: Where the group runs: process, as processes of this machine; netns, each of them in
+            a network namespace of its own; sim, simulated.
+        workload: What clients do (`list workloads`); "default": what the target is for.
+        queues: Queues that the workload uses.
+        key_skew: How hot the first queues are: 0, all alike; 1, the n-th is used 1/n as often.
+        clients_per_key: Clients that use a queue: groups share the queues out; 0, all use all.
+        concurrency: Clients in all: 10, or 3n for three times the nodes.
+        workers: Processes that the clients are spread over.
+        rate: Operations a second, all clients together; 0: as fast as they can.
+        think_time: Mean pause of each client between two operations, in seconds.
+        op_timeout: After this many seconds without an answer an operation's outcome is unknown.
+        seed: What everything is drawn from; printed, so that a run can be repeated.
+        test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
+        stop_at_first_violation: End the shaking at the first violation that is seen live (of a
+            log, under faults that the target promises to stand).
+        name: Folder under the store.
+        store: Where runs are kept.
+        engine: spark, or local: the same checks in one process, without Java.
+        spark_master: Spark that checks the history: local[*], spark://HOST:PORT, yarn, k8s://URL.
+        spark_remote: Spark Connect server that checks it instead: sc://HOST:PORT.
+        base_port: First of the loopback ports to use, instead of free ones.
+        disk: How nodes write: real, or volatile, where a kill loses what was not synced.
+        ack: What an acknowledgement stands for: fsync, or page-cache.
+        leases_ms: Leases for reads at the leader, which trust clocks, in milliseconds; 0: none.
+        record: What nodes record of themselves: none, or inputs, for `replay`.
+        limits: How many topics and members of a group a broker keeps: usual, or low.
+        data_file_size: Bytes in a file of the log; small, so that a short run crosses many ends.
+        index_file_size: Bytes in a file of the log's index.
+    """
+
+    target: Annotated[str | None, _option("target", SHAKING, "NAME")] = None
+    nodes: Annotated[int | None, _option("nodes", SHAKING, "N")] = None
+    faults: Annotated[str | None, _option("faults", SHAKING, "NAMES", "--faults", "--nemesis")] = (
+        None
+    )
+    scenarios: Annotated[str | None, _option("scenarios", SHAKING, "NAMES")] = None
+    victims: Annotated[str | None, _option("victims", SHAKING, "NAMES", default=False)] = None
+    nemesis_schedule: Annotated[str | None, _option("nemesis_schedule", SHAKING, "KIND")] = None
+    faults_at_once: Annotated[int | None, _option("faults_at_once", SHAKING, "N")] = None
+    budget: Annotated[str | None, _option("budget", SHAKING, "KIND")] = None
+    nemesis_interval: Annotated[float | None, _option("nemesis_interval", SHAKING, "S")] = None
+    fault_duration_min: Annotated[float | None, _option("fault_duration_min", SHAKING, "S")] = None
+    fault_duration_max: Annotated[float | None, _option("fault_duration_max", SHAKING, "S")] = None
+    time_limit: Annotated[float | None, _option("time_limit", SHAKING, "S")] = None
+    steady: Annotated[float | None, _option("steady", SHAKING, "S")] = None
+    mutant: Annotated[str | None, _option("mutant", SHAKING, "NAME", default=False)] = None
+    promise: Annotated[str | None, _option("promise", SHAKING, "TARGET", default=False)] = None
+    world: Annotated[str | None, _option("world", SHAKING, "NAME")] = None
+
+    workload: Annotated[str | None, _option("workload", CLIENTS, "NAME", "--workload", "-w")] = None
+    queues: Annotated[int | None, _option("queues", CLIENTS, "N")] = None
+    key_skew: Annotated[float | None, _option("key_skew", CLIENTS, "X")] = None
+    clients_per_key: Annotated[int | None, _option("clients_per_key", CLIENTS, "N")] = None
+    concurrency: Annotated[str | None, _option("concurrency", CLIENTS, "N")] = None
+    workers: Annotated[int | None, _option("workers", CLIENTS, "N")] = None
+    rate: Annotated[float | None, _option("rate", CLIENTS, "HZ")] = None
+    think_time: Annotated[float | None, _option("think_time", CLIENTS, "S")] = None
+    op_timeout: Annotated[float | None, _option("op_timeout", CLIENTS, "S")] = None
+
+    seed: Annotated[str | None, _option("seed", RUNS, "SEED", default=False)] = None
+    test_count: Annotated[int, Parameter(group=RUNS, metavar="N", show_default=False)] = 1
+    stop_at_first_violation: Annotated[
+        bool | None,
+        Parameter(name="--stop-at-first-violation", group=RUNS, negative="", show_default=False),
+    ] = None
+    name: Annotated[str | None, _option("name", RUNS, "NAME")] = None
+    store: Annotated[str | None, _option("store", RUNS, "FOLDER")] = None
+    engine: Annotated[str | None, _option("engine", RUNS, "NAME")] = None
+    spark_master: Annotated[str | None, _option("spark_master", RUNS, "URL")] = None
+    spark_remote: Annotated[str | None, _option("spark_remote", RUNS, "URL", default=False)] = None
+    base_port: Annotated[int | None, Parameter(group=RUNS, metavar="PORT")] = None
+
+    disk: Annotated[str | None, _option("disk", GROUP, "KIND")] = None
+    ack: Annotated[str | None, _option("ack", GROUP, "KIND")] = None
+    leases_ms: Annotated[int | None, _option("leases_ms", GROUP, "MS")] = None
+    record: Annotated[str | None, _option("record", GROUP, "KIND")] = None
+    limits: Annotated[str | None, _option("limits", GROUP, "KIND")] = None
+    data_file_size: Annotated[int | None, _option("data_file_size", GROUP, "BYTES")] = None
+    index_file_size: Annotated[int | None, _option("index_file_size", GROUP, "BYTES")] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return what was given about the campaign, by the keys of a campaign file."""
+        given = {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if field.name not in OUTSIDE_CAMPAIGN
+            and (value := getattr(self, field.name)) is not None
+        }
+        if self.faults is not None:
+            given["faults"] = parse_faults(self.faults, discovery.find("faults"))
+        if self.scenarios is not None:
+            given["scenarios"] = parse_scenarios(self.scenarios)
+        if self.victims is not None:
+            given["victims"] = parse_names(self.victims)
+        return given

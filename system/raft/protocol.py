@@ -251,7 +251,7 @@ class Effects:
 
 
 class EntryReader(Protocol):
-    """Reads entries that are no longer in memory. `system.store.CommitLog` is one."""
+    """Reads entries that are no longer in memory. `store.commit_log.CommitLog` is one."""
 
     def read_entries(self, first_index: int, bytes_max: int) -> Batch:
         """Return entries from `first_index` on: one term, one file, at least one entry."""

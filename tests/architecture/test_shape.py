@@ -23,7 +23,7 @@ def test_functions_are_short(found: Shape) -> None:
     assert statistics.median(found.function_lines) <= 7
 
 
-def test_modules_do_not_import_each_other_in_circles(found: Shape) -> None:
+def test_there_are_no_more_import_cycles(found: Shape) -> None:
     assert len(found.cycles) <= CYCLES_MAX, found.cycles
 
 

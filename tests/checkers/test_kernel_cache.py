@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shaketable.harness.contracts.compiled import forget_stale
+from shaketable.harness.compiled import forget_stale
 
 
 def test_a_change_to_any_kernel_forgets_what_was_kept(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from shaketable.harness.campaigns.campaign import FILE_ONLY, Campaign, loads, re
 from shaketable.harness.campaigns.repeat import OPTIONS_TYPED_MAX, repeat_command
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.terminal.commands import app
-from shaketable.harness.terminal.options import OUTSIDE_CAMPAIGN, RunOptions
+from shaketable.harness.terminal.run import OUTSIDE_CAMPAIGN, RunOptions
 
 
 def parsed(line: str) -> tuple[Path | None, RunOptions]:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.terminal import session
+from shaketable.harness.terminal import summary
 from shaketable.reports.availability.recovery import Gap, Recovery
 from shaketable.reports.model import CheckerView, FaultRow, RunView, Violation, ViolationGroup
 
@@ -73,7 +73,7 @@ def run_view(**changed: object) -> RunView:
 
 
 def test_a_valid_run() -> None:
-    assert dict(session.rows(run_view(), "store/latest/report.html")) == {
+    assert dict(summary.rows(run_view(), "store/latest/report.html")) == {
         "operations": "31,204: 30,911 ok, 12 fail, 281 info (outcome unknown)",
         "faults": "1 of 2 bit (kill 1 of 2); never drawn: pause",
         "recovery": "median 0.50 s, worst 0.50 s; longest without an acknowledgement 2.00 s",
@@ -103,7 +103,7 @@ def test_one_finding_of_each_kind_stands_in_words_the_lost_first() -> None:
         (),
         totals=(("lost-append", 15_447),),
     )
-    found = session.findings_rows(run_view(verdict="INVALID", checkers=(order, durability)))
+    found = summary.findings_rows(run_view(verdict="INVALID", checkers=(order, durability)))
     assert [label for label, _ in found] == ["finding", "finding", "finding", ""]
     assert found[0][1].startswith("lost-append (15,447 of them): the append at offset 7 was")
     assert [text.split()[0] for _, text in found[1:3]] == ["stale-read", "unheard-of"]
@@ -120,12 +120,12 @@ def test_one_finding_of_each_kind_stands_in_words_the_lost_first() -> None:
     ],
 )
 def test_faults(faults: tuple[FaultRow, ...], asked: tuple[str, ...], said: str) -> None:
-    assert session.faults_text(faults, asked) == said
+    assert summary.faults_text(faults, asked) == said
 
 
 def test_a_group_that_never_served_again() -> None:
     view = run_view(faults=(fault(0, "kill", True, None),))
-    assert dict(session.rows(view, ""))["recovery"] == "the group never served again"
+    assert dict(summary.rows(view, ""))["recovery"] == "the group never served again"
 
 
 def test_kills_of_the_leader_are_told_next_to_the_goal() -> None:
@@ -133,35 +133,35 @@ def test_kills_of_the_leader_are_told_next_to_the_goal() -> None:
         replace(fault(number, "kill", True, (number + 1) * S // 10), killed_leader=True)
         for number in range(5)
     )
-    said = dict(session.rows(run_view(faults=(*kills, fault(9, "pause", True, 3 * S))), ""))
+    said = dict(summary.rows(run_view(faults=(*kills, fault(9, "pause", True, 3 * S))), ""))
     assert said["failover"] == (
         "5 kills of the leader, next acknowledged write after: median 0.30 s (goal 1.00 s), "
         "p99 0.50 s (goal 2.00 s)"
     )
     silent = replace(fault(0, "kill", True, None), killed_leader=True)
-    said = dict(session.rows(run_view(faults=(silent,)), ""))
+    said = dict(summary.rows(run_view(faults=(silent,)), ""))
     assert said["failover"] == "after 1 kill of the leader no write was acknowledged"
-    assert "failover" not in dict(session.rows(run_view(), ""))
+    assert "failover" not in dict(summary.rows(run_view(), ""))
 
 
 def test_faults_that_cannot_be_had_are_told() -> None:
     lacking = (("transfer", "nobody can be asked"),)
     done = (fault(0, "kill", True, 1),)
-    said = session.faults_text(done, ("kill", "transfer"), lacking)
+    said = summary.faults_text(done, ("kill", "transfer"), lacking)
     assert said == "1 of 1 bit (kill 1); not available: transfer"
 
 
 def test_notes_are_few_and_short() -> None:
-    rows = session.note_rows(["short", "x" * 500, "third", "fourth", "fifth"])
+    rows = summary.note_rows(["short", "x" * 500, "third", "fourth", "fifth"])
     assert [label for label, _ in rows] == ["note", "note", "note", ""]
-    assert max(len(text) for _, text in rows) == session.NOTE_CHARS_MAX
+    assert max(len(text) for _, text in rows) == summary.NOTE_CHARS_MAX
     assert rows[-1][1] == "and 2 more in the report"
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_it_fits_the_terminal_and_begins_with_the_verdict(width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
-    session.show(console, run_view(), "store/latest/report.html")
+    summary.show(console, run_view(), "store/latest/report.html")
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert lines[1].startswith("VALID  every checker")

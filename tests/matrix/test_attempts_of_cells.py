@@ -66,7 +66,7 @@ def test_faults_that_its_world_lacks_are_kept_with_their_reason(tmp_path: Path) 
     assert "without loss" in page
     assert "<b>a</b> without loss: a TCP stream loses nothing" in page
     console = Console(file=StringIO(), width=100)
-    matrix.show(console, shown, "store/m/matrix.html")
+    matrix.show_matrix(console, shown, "store/m/matrix.html")
     assert isinstance(console.file, StringIO)
     printed = console.file.getvalue()
     assert "VALID in part" in printed

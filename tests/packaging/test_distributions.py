@@ -94,7 +94,8 @@ def test_what_is_built_from_the_source_distribution_is_the_same(
 ) -> None:
     packed = built("sdist", ROOT, tmp_path / "sdist")
     with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        archive.extractall(tmp_path / "unpacked")
     (project,) = (tmp_path / "unpacked").iterdir()
     assert names(built("wheel", project, tmp_path / "again")) == names(wheel)
 

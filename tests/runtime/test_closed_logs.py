@@ -14,7 +14,7 @@ from fake_target import FakeTarget
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.plugins import Promises
 from shaketable.harness.judging import judge
-from shaketable.harness.terminal import session
+from shaketable.harness.terminal import summary
 from shaketable.reports.run_page.view import build_view
 
 PROMISED = Promises(
@@ -58,7 +58,7 @@ def campaign(
 
 
 def said(view: Any) -> str:
-    return " ".join([view.why, *(text for _, text in session.rows(view, "report.html"))])
+    return " ".join([view.why, *(text for _, text in summary.rows(view, "report.html"))])
 
 
 @pytest.mark.parametrize("target", [Closed, Untold])

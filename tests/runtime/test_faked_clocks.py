@@ -69,7 +69,7 @@ async def telling(folder: Path, told: str, *, notices: bool = True) -> AsyncIter
     ledger = Ledger(folder / "faults.jsonl", monotonic_ns)
     network = FakeNetwork()
     site = Site(network, {"n0": layout}, {})
-    rig.introduce(ledger, site, members, ())
+    rig.note_in_ledger(ledger, site, members, ())
     process.start()
     pid = process.pid
     try:

@@ -12,7 +12,7 @@ import trio.testing
 from shaketable.harness.runtime import supervisor
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.supervisor import MemoryUse
-from shaketable.harness.terminal.session import memory_text
+from shaketable.harness.terminal.summary import memory_text
 
 
 def test_what_grows_is_seen_and_who_is_gone_is_left_out(tmp_path: Path) -> None:

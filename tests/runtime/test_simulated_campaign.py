@@ -26,7 +26,7 @@ from shaketable.harness.runtime.observer import PHASES, SilentObserver
 from shaketable.harness.runtime.simulated.run import groups_of, run_simulated
 from shaketable.harness.runtime.supervisor import RunResult
 from shaketable.harness.targets.simulated_group import BrokerGroup
-from shaketable.harness.terminal import session
+from shaketable.harness.terminal import summary
 from shaketable.reports.availability.worked import worked_until
 from shaketable.reports.plotting.lanes import phase_spans
 from shaketable.reports.run_page.view import build_view
@@ -206,7 +206,7 @@ def test_a_bug_that_only_the_world_and_the_nodes_see_is_named_first(tmp_path: Pa
     assert view.verdict == "INVALID"
     assert view.why.startswith("The invariant committed-never-changes was broken at n")
     assert view.first_page == "violations/001-invariant-broken.html"
-    label, first = session.rows(view, "report.html")[0]
+    label, first = summary.rows(view, "report.html")[0]
     assert (label, first.partition(":")[0]) == ("finding", "invariant-broken")
     page = (result.folder.path / view.first_page).read_text()
     assert "A committed entry is the same on every member, for ever." in page

@@ -9,7 +9,7 @@ import pytest
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import Ask, Step
-from shaketable.harness.targets.native_brokers import (
+from shaketable.harness.targets.native_simulation import (
     NODE,
     SLAVE_BEHIND_EXPIRED,
     STRANGER,

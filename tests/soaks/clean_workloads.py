@@ -104,8 +104,9 @@ class Soak:
             shutil.rmtree(store)
         elif not (store / "latest").exists():
             say(output)
-        with self._file.open("a") as file:
-            file.write(json.dumps(ended) + "\n")
+        if exit_code in VERDICTS:  # what could not be run, or not be judged, is run again
+            with self._file.open("a") as file:
+                file.write(json.dumps(ended) + "\n")
         return ended
 
 

@@ -249,7 +249,7 @@ def _finished(
     pq.write_table(ordered, run.operations / "part-0.parquet")
     _write_course(run, max(row["call_ns"] for row in rows) + S)
     campaign = Campaign(name="every-kind", seed="7", faults=("partition",))
-    judge.write(
+    judge.write_results(
         run,
         judge.Results(
             campaign, promised(checkers), tuple(verdicts), (WINDOW,), None,

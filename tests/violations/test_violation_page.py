@@ -92,7 +92,7 @@ def test_a_lost_append_is_told_from_promise_to_cause(lost: Any, page_of: PageOf)
 
 
 def test_the_report_the_junit_file_and_the_summary_lead_to_it(lost: Any) -> None:
-    from shaketable.harness.terminal import session  # noqa: PLC0415 - reports first
+    from shaketable.harness.terminal import summary  # noqa: PLC0415 - reports first
 
     folder = lost.write()
     reports.write(folder)
@@ -104,7 +104,7 @@ def test_the_report_the_junit_file_and_the_summary_lead_to_it(lost: Any) -> None
     assert f"{folder}/{path}" in "".join(
         failure.text or "" for failure in junit.getroot().iter("failure")
     )
-    lines = session.rows(view, "store/x/report.html")
+    lines = summary.rows(view, "store/x/report.html")
     assert ("violation", f"store/x/{path}") in lines
     assert any(path in text for label, text in lines if label == "finding")
     assert all((folder / link).exists() for link in report.links if link.startswith("violations"))

@@ -73,7 +73,7 @@ def heal_store(store: Path, depth: int = 2) -> list[Healed]:
     be read or written is told in `left`.
     """
     store = store.resolve()
-    found = by_folder()
+    found = processes_by_folder()
     lost = marks.left_scratch(Path(tempfile.gettempdir()))
     runs = {path for path in found if any(map(path.is_relative_to, (store, *lost)))}
     for below in range(1, depth + 1):
@@ -94,7 +94,7 @@ def heal_run(folder: Path, forget: Collection[int] = ()) -> Healed:
         HarnessError: its ledger cannot be read or written.
     """
     folder = folder.resolve()
-    healed = _heal(folder, by_folder().get(folder, {}), forget)
+    healed = _heal(folder, processes_by_folder().get(folder, {}), forget)
     if healed.is_alive:
         raise UsageError(f"{folder}: its harness is at work; end that first (Ctrl-C)")
     return healed
@@ -126,20 +126,20 @@ def _heal(path: Path, marked: Mapping[int, marks.Mark], forget: Collection[int] 
     if not path.is_dir():  # somebody deleted it: all that is left are processes
         if any(mark.harness.is_alive for mark in marked.values()):
             return Healed(path, is_alive=True)
-        return Healed(path, *end(path, None))
+        return Healed(path, *end_processes(path, None))
     with marks.alone(path) as is_alone:
         try:
             account = ledger.read(folder.faults_jsonl)
         except HarnessError as error:  # its processes are known by their marks
             if not is_alone or any(mark.harness.is_alive for mark in marked.values()):
                 return Healed(path, is_alive=True)
-            did, left = end(path, None)
+            did, left = end_processes(path, None)
             return Healed(path, did, (*left, str(error)))
         if not is_alone or _is_alive(account, marked):
             return Healed(path, is_alive=True)
         if strange := sorted(set(forget) - {fault.fault for fault in account.open}):
             raise UsageError(f"{path}: no fault {strange[0]} of this run is open")
-        did, left = end(path, account)
+        did, left = end_processes(path, account)
         undone, stuck = _undo_faults(folder, account, forget)
         did += _forget_clocks(account) + _take_orders_back(folder, account) + undone
         left += stuck
@@ -346,7 +346,7 @@ END_TIMEOUT_S: Final = 5.0
 POLL_S: Final = 0.01
 
 
-def by_folder() -> dict[Path, dict[int, marks.Mark]]:
+def processes_by_folder() -> dict[Path, dict[int, marks.Mark]]:
     """Return the marks of all processes that have one, by the run's folder and the pid."""
     found: dict[Path, dict[int, marks.Mark]] = {}
     own = _own_line()
@@ -357,7 +357,7 @@ def by_folder() -> dict[Path, dict[int, marks.Mark]]:
     return found
 
 
-def end(path: Path, account: Account | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def end_processes(path: Path, account: Account | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """End a run's processes by SIGKILL, which a stopped one obeys, too.
 
     Returns a line for each that was ended, and one for whatever is left.

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 # Compiled: a log of 10 GB has 30 million entries, and Python decodes 0.1 million a second.
-from shaketable.harness.contracts.compiled import compiled
+from shaketable.harness.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

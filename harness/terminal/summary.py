@@ -1,0 +1,184 @@
+"""The end of a run in a screenful: verdict and why, what happened, where the report is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from rich.console import Console
+from rich.text import Text
+
+from shaketable.harness.terminal.output import INDENT, show_rows
+from shaketable.reports import plain_words
+from shaketable.reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS, Failover
+from shaketable.reports.availability.recovery import RecoverySummary, summarise
+from shaketable.reports.model import FaultRow, RunView, ViolationGroup
+
+FINDINGS_SHOWN = 3
+"""Findings that the summary shows, each of another kind; the report has them all."""
+NOTES_SHOWN = 3
+NOTE_CHARS_MAX = 140
+"""Longer notes are cut; the report has them whole."""
+NS_PER_S = 1e9
+MB = 1e6
+COPIED = ("violation", "report", "repeat")
+STYLES = {"VALID": "bold green", "INVALID": "bold red", "UNKNOWN": "bold yellow"}
+
+
+def show(console: Console, view: RunView, report: str) -> None:
+    """Print the summary of a judged run; `report` is the path to print."""
+    console.print()
+    verdict = Text(view.verdict, style=STYLES.get(view.verdict, "bold"))
+    verdict.append(f"  {view.why}", style="not bold default")
+    console.print(verdict, highlight=False)
+    console.print()
+    lines = rows(view, report)
+    width = max(len(label) for label, _ in lines)
+    show_rows(console, [line for line in lines if line[0] not in COPIED], "dim", label_width=width)
+    for label, text in lines:
+        if label in COPIED:  # never broken into lines: people copy and click it
+            line = Text(f"{'':{INDENT}}{label:{width}}  ", style="dim").append(text, "not dim")
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def rows(view: RunView, report: str) -> list[tuple[str, str]]:
+    """Return the summary's lines as label and text. Pure."""
+    lines = [
+        *findings_rows(view),
+        ("operations", operations_text(view.outcomes)),
+        ("faults", faults_text(view.faults, view.faults_asked, view.faults_unavailable)),
+        ("recovery", recovery_text(summarise(row.recovery for row in view.faults))),
+        ("failover", failover_text(view.failover)),
+        ("leader", leader_text(view.leader_changes)),
+        ("memory", memory_text(view.memory)),
+        ("observed", f"never promised: {view.observed}" if view.observed else ""),
+        *note_rows(view.notes),
+        ("seed", view.seed),
+        ("violation", page_path(report, view.first_page)),
+        ("report", report),
+        ("repeat", view.command),
+    ]
+    return [(label, text) for label, text in lines if text]
+
+
+def page_path(report: str, page: str) -> str:
+    """Return the path of a violation's page, which lies beside the report; "" if none does."""
+    return str(PurePath(report).parent / page) if page else ""
+
+
+def operations_text(outcomes: tuple[int, int, int]) -> str:
+    """Say how many operations there were and how they ended."""
+    ok, fail, info = outcomes
+    return f"{sum(outcomes):,}: {ok:,} ok, {fail:,} fail, {info:,} info (outcome unknown)"
+
+
+def faults_text(
+    faults: Sequence[FaultRow],
+    asked: Sequence[str],
+    unavailable: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Say how many faults bit, by name, and which could not be had."""
+    lacking = [name for name, _ in unavailable]
+    asked = [name for name in asked if name not in lacking]
+    text = _applied_text(faults, asked)
+    return f"{text}; not available: {', '.join(lacking)}" if lacking else text
+
+
+def _applied_text(faults: Sequence[FaultRow], asked: Sequence[str]) -> str:
+    if not asked:
+        return "none asked for"
+    if not faults:
+        return f"none applied of {', '.join(asked)}"
+    applied = Counter(row.window.name for row in faults)
+    bit = Counter(row.window.name for row in faults if row.window.bit)
+    each = ", ".join(
+        f"{name} {count}" if bit[name] == count else f"{name} {bit[name]} of {count}"
+        for name, count in sorted(applied.items())
+    )
+    never = [name for name in asked if name not in applied]
+    rest = f"; never drawn: {', '.join(never)}" if never else ""
+    return f"{bit.total()} of {applied.total()} bit ({each}){rest}"
+
+
+def recovery_text(recovery: RecoverySummary) -> str:
+    """Say how long the group took to serve again."""
+    if recovery.median_ns is None or recovery.max_ns is None:
+        return "the group never served again" if recovery.never else ""
+    text = f"median {_seconds(recovery.median_ns)}, worst {_seconds(recovery.max_ns)}"
+    if recovery.gap_max_ns is not None:
+        text += f"; longest without an acknowledgement {_seconds(recovery.gap_max_ns)}"
+    return text + _not_at_all(recovery.never, "fault")
+
+
+def failover_text(failover: Failover | None) -> str:
+    """Say how soon writes went on after the leader was killed, next to the goal."""
+    if failover is None:
+        return ""
+    kills = "1 kill" if failover.kills == 1 else f"{failover.kills} kills"
+    if failover.median_ns is None or failover.p99_ns is None:
+        return f"after {kills} of the leader no write was acknowledged"
+    return (
+        f"{kills} of the leader, next acknowledged write after: median "
+        f"{_seconds(failover.median_ns)} (goal {_seconds(GOAL_MEDIAN_NS)}), p99 "
+        f"{_seconds(failover.p99_ns)} (goal {_seconds(GOAL_P99_NS)})"
+    ) + _not_at_all(failover.never, "kill")
+
+
+def _not_at_all(count: int, what: str) -> str:
+    return f"; not at all after {count} {what}{'s' if count > 1 else ''}" if count else ""
+
+
+def leader_text(changes: int | None) -> str:
+    """Say how often the leader changed."""
+    if changes is None:
+        return "not known who led"
+    return {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes} times")
+
+
+def memory_text(memory: Sequence[tuple[str, int, int, int]]) -> str:
+    """Say what each process of ours had of memory after the steady phase, and at the end."""
+    return "; ".join(
+        f"{name} {first / MB:.0f} MB, at the end {last / MB:.0f}, at most {most / MB:.0f}"
+        for name, first, last, most in memory
+    )
+
+
+def note_rows(notes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the first notes, each short, and how many more there are."""
+    lines = [
+        ("note", note if len(note) <= NOTE_CHARS_MAX else f"{note[: NOTE_CHARS_MAX - 1]}…")
+        for note in notes[:NOTES_SHOWN]
+    ]
+    if len(notes) > NOTES_SHOWN:
+        lines.append(("", f"and {len(notes) - NOTES_SHOWN} more in the report"))
+    return lines
+
+
+def findings_rows(view: RunView) -> list[tuple[str, str]]:
+    """Return the gravest findings that made the verdict, in words, and how many more there are."""
+    of_kind: dict[str, list[ViolationGroup]] = {}
+    decisive = [checker for checker in view.checkers if checker.verdict == view.verdict]
+    for checker in decisive:
+        for group in checker.groups:
+            of_kind.setdefault(group.kind, []).append(group)
+    totals = plain_words.add_up(checker.totals for checker in decisive)
+    kinds = sorted((kind for kind in totals if kind in of_kind), key=plain_words.rank)
+    kinds = kinds[:FINDINGS_SHOWN]
+    lines = [("finding", _finding_text(of_kind[kind], totals[kind])) for kind in kinds]
+    rest = sum(checker.findings_total for checker in decisive) - len(kinds)
+    if rest > 0 and kinds:
+        lines.append(("", f"and {rest:,} more; see the report"))
+    return lines
+
+
+def _finding_text(groups: Sequence[ViolationGroup], total: int) -> str:
+    """Say one finding of a kind, and how many there are of it under all faults."""
+    count = f" ({total:,} of them)" if total > 1 else ""
+    said = next((group.shown[0].message for group in groups if group.shown), groups[0].title)
+    page = next((each.page for group in groups for each in group.shown if each.page), "")
+    return f"{groups[0].kind}{count}: {said}{f' Page: {page}' if page else ''}"
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / NS_PER_S:.2f} s"
