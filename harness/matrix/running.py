@@ -7,7 +7,6 @@ count as not run.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,16 +16,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from shaketable.harness import guard
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.history.run_folder import LATEST, RunFolder
-from shaketable.harness.matrix.folder import FaultCount, Journal, MatrixFolder, Outcome
-from shaketable.reports.availability.recovery import summarise
-from shaketable.reports.run_page.view import build_view
+from shaketable.harness.matrix.folder import Journal, MatrixFolder, Outcome
 
 POLL_S: Final = 0.1
 TERM_EVERY_S: Final = 1.0
@@ -185,87 +179,3 @@ def _send(process: Process, number: signal.Signals) -> None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-# Reads what came of a cell's run: from its folder, or from what it said when it failed.
-
-VERDICTS: Final = (ExitCode.VALID, ExitCode.INVALID, ExitCode.UNKNOWN)
-SAID_CHARS_MAX: Final = 400
-OUTPUT_TAIL_BYTES: Final = 8 * 1024
-CLOCK_DOUBT_S: Final = 1.0
-
-
-def read_outcome(
-    folder: MatrixFolder, cell: str, attempt: int, code: int, took_s: float, bites_min: int
-) -> Outcome:
-    """Return what came of an attempt whose process ended with `code`.
-
-    One in which a fault bit less often than `bites_min` is unknown at best.
-    """
-    run = _run(folder, cell, time.time() - took_s)
-    if code not in VERDICTS or run is None:
-        return Outcome(
-            attempt=attempt,
-            code=code if code not in VERDICTS else ExitCode.HARNESS,
-            why=_said(folder.output(cell, attempt)) or f"the run ended with exit status {code}",
-            run="" if run is None else str(run.path.relative_to(folder.path)),
-            took_s=round(took_s, 1),
-        )
-    view = build_view(run.path)
-    recovery = summarise(row.recovery for row in view.faults)
-    faults, lacking = _faults(run)
-    why = view.why if code != ExitCode.VALID else ""
-    seldom = [name for name, count in faults.items() if count.bit < bites_min]
-    if code == ExitCode.VALID and seldom:
-        told = ", ".join(f"{name} {faults[name].bit} of {faults[name].done}" for name in seldom)
-        code, why = ExitCode.UNKNOWN, f"bit too seldom, at least {bites_min} asked for: {told}"
-    return Outcome(
-        attempt=attempt,
-        code=code,
-        why=why,
-        run=str(run.path.relative_to(folder.path)),
-        faults=faults,
-        lacking=lacking,
-        recovery_ns=recovery.median_ns,
-        recovery_max_ns=recovery.max_ns,
-        operations=sum(view.outcomes),
-        took_s=round(took_s, 1),
-    )
-
-
-def _run(folder: MatrixFolder, cell: str, since_s: float) -> RunFolder | None:
-    """The run of a cell that was made since then, if it got as far as having a folder."""
-    link = folder.runs / cell / LATEST
-    if not link.exists() or link.lstat().st_mtime < since_s - CLOCK_DOUBT_S:
-        return None  # of an attempt before
-    return RunFolder(link.resolve())
-
-
-def _faults(run: RunFolder) -> tuple[dict[str, FaultCount], dict[str, str]]:
-    """How often each fault bit, and why others that were asked for were not done."""
-    try:
-        results: dict[str, Any] = json.loads(run.results_json.read_bytes())
-    except (OSError, ValueError):
-        return {}, {}
-    lacking = {
-        str(name): str(why) for name, why in (results.get("faults_unavailable") or {}).items()
-    }
-    done = {
-        name: FaultCount(bit=int(of["bit"]), done=int(of["done"]))
-        for name, of in results["faults"]["by_name"].items()
-        if name not in lacking
-    }
-    return done, lacking
-
-
-def _said(output: Path) -> str:
-    """The last line that a run printed: the harness' own error comes last."""
-    try:
-        with output.open("rb") as file:
-            file.seek(max(0, output.stat().st_size - OUTPUT_TAIL_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return ""
-    said = [line.strip() for line in lines if line.strip()]
-    ours = [line for line in said if line.startswith("shaketable:")] or said
-    return ours[-1].removeprefix("shaketable:").strip()[:SAID_CHARS_MAX] if ours else ""

@@ -30,7 +30,7 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.words import LinkShape, Word
 from shaketable.harness.marks import scratch_prefix
 from shaketable.harness.network import enter
-from shaketable.harness.network.fabric import node_address
+from shaketable.harness.network.addresses import node_address
 from shaketable.harness.network.netns import PacketNetwork
 
 WORDS: Final = (

@@ -26,7 +26,7 @@ from pyroute2 import NetlinkError
 
 from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.contracts.words import LinkShape
-from shaketable.harness.network import fabric
+from shaketable.harness.network import addresses, fabric
 from shaketable.harness.network.fabric import Port
 from shaketable.harness.network.packet_links import PacketLinks
 
@@ -44,7 +44,7 @@ class Switch:
     def __init__(self, ports: Sequence[Port], control: socket.socket) -> None:
         self._ports = {port.node: port for port in ports}
         nodes = {
-            port.node: socket.inet_aton(fabric.node_address(number))
+            port.node: socket.inet_aton(addresses.node_address(number))
             for number, port in enumerate(ports)
         }
         self._links = PacketLinks(nodes)
@@ -139,7 +139,7 @@ class Switch:
     ) -> dict[bytes, tuple[tuple[str, str], socket.socket]]:
         """Say for each hardware address over which link it is reached, and by which socket."""
         return {
-            bytes.fromhex(fabric.hardware_address(number).replace(":", "")): (
+            bytes.fromhex(addresses.hardware_address(number).replace(":", "")): (
                 (source.node, port.node),
                 port.socket,
             )

@@ -14,7 +14,7 @@ from shaketable.harness.campaigns.campaign import Campaign, node_names
 from shaketable.harness.contracts.abilities import AdvertisesAddresses
 from shaketable.harness.contracts.plugins import Address, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.network import fabric as at
+from shaketable.harness.network import addresses as at
 from shaketable.harness.network.callers import Callers
 from shaketable.harness.network.links import Network
 from shaketable.harness.network.netns import PacketNetwork

@@ -89,7 +89,7 @@ def _run(
     folder: MatrixFolder, plan: Plan, journal: Journal, jobs: int, *, again: bool, is_resumed: bool
 ) -> int:
     """Run what is to be run, show and write what came of it; return the exit code."""
-    from shaketable.harness.matrix.running import read_outcome  # noqa: PLC0415 - half a second, for others
+    from shaketable.harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
     from shaketable.reports.matrix_page.page import render_matrix  # noqa: PLC0415 - as above
 
     ours = [cell.id for cell in plan.cells if not cell.skipped]

@@ -52,3 +52,28 @@ def test_a_mistyped_command_is_one_line_that_helps(
     assert line.lower().endswith("see ./shaketable --help")
     assert "?;" not in line
     assert "Available" not in line
+
+
+BEFORE = {
+    "shaketable.harness.terminal.session": ("shaketable.reports.model", "bokeh", "pyspark"),
+    "shaketable.harness.terminal.matrix": ("shaketable.reports.model", "pyarrow", "bokeh"),
+    "shaketable.harness.runtime.supervisor": ("pyarrow", "numba", "pyroute2", "shaketable.system"),
+    "shaketable.harness.runtime.clients.worker": ("pyarrow", "numba", "shaketable.system"),
+    "shaketable.harness.targets.async_replication": ("numba", "shaketable.system.sim.world"),
+}
+"""What is loaded where something begins, and what is not: it is needed later, or elsewhere."""
+
+
+@pytest.mark.parametrize("module", BEFORE)
+def test_what_is_needed_late_is_loaded_late(module: str) -> None:
+    program = f"import sys, {module}; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert module in loaded
+    assert not loaded.intersection(BEFORE[module])
