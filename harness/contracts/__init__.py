@@ -1,1 +1,1 @@
-"""What all parts agree on: protocols of plug-ins, promises, verdicts, errors. Imports no part."""
+"""Contracts shared by all parts: plug-in protocols, promises, verdicts, errors. Imports no part."""

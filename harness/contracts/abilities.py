@@ -1,6 +1,6 @@
-"""What a target may be able to do besides what every target must: optional protocols.
+"""Optional protocols of a target: capabilities that not every target has.
 
-A fault or command that needs such an ability says in one line that a target lacks it.
+A fault or command that needs one reports in one line that the target lacks it.
 
 Source: jepsen.db (`Pause`, `Primary`), optional protocols of a database.
 """
@@ -20,26 +20,26 @@ if TYPE_CHECKING:  # faults import this module, and client workers them
 
 @runtime_checkable
 class TransfersLeadership(Protocol):
-    """A target whose leader can be asked to hand leadership over."""
+    """A target whose leader can transfer its leadership."""
 
     async def transfer_leadership(self, layout: NodeLayout, to: str, timeout_s: float) -> None:
-        """Ask the node, which leads, to hand leadership to node `to`.
+        """Ask the node, which leads, to transfer leadership to node `to`.
 
-        Returns when it was agreed to; `to` may come to lead only later, or never.
+        Returns once it agreed; `to` may become leader only later, or never.
 
         Raises:
-            DefiniteError: refused: leadership stays where it is.
-            IndefiniteError: no answer: it may be handed over.
+            DefiniteError: refused; the leader does not change.
+            IndefiniteError: no answer; leadership may be transferred.
         """
         ...
 
 
 @runtime_checkable
 class AdvertisesAddresses(Protocol):
-    """A target whose nodes tell each other where they are: one address of a node for all others.
+    """A target whose nodes advertise one address to all peers.
 
-    Such nodes find it in `NodeLayout.advertised_address`. Where links are proxies, who calls is
-    then told by the process that holds the other end (harness.network.callers).
+    Such nodes find it in `NodeLayout.advertised_address`. If links are proxies, the process that
+    holds the other end of a connection identifies the caller (harness.network.callers).
     """
 
     advertises_addresses: bool
@@ -47,56 +47,56 @@ class AdvertisesAddresses(Protocol):
 
 @runtime_checkable
 class ChangesMembers(Protocol):
-    """A target whose group can be told to do without a member, and to take it back."""
+    """A target whose group members can be removed and added back."""
 
     def why_no_member_may_go(self, nodes: Sequence[str]) -> str | None:
-        """Say in a few words why no such group can do without a member; None if it can."""
+        """Return a short reason why no member can be removed from such a group; None if one can."""
         ...
 
     async def remove_member(
         self, layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
     ) -> tuple[str, ...]:
-        """Take a node out of its group; return which nodes are members once that holds.
+        """Remove a node from its group; return the members once that is in effect.
 
         Raises:
-            DefiniteError: refused: the membership is as it was.
-            IndefiniteError: no answer: it may change yet.
+            DefiniteError: refused; the membership is unchanged.
+            IndefiniteError: no answer; it may still change.
         """
         ...
 
     async def add_member(
         self, layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
     ) -> tuple[str, ...]:
-        """Have a node in its group, with a vote; return which nodes are members then.
-
-        Doing it twice is doing it once.
+        """Add a node to its group as a voter (idempotent); return the members after that.
 
         Raises:
-            IndefiniteError: it has no vote in time.
+            IndefiniteError: it is not a voter in time.
         """
         ...
 
 
 @runtime_checkable
 class NamesBrokers(Protocol):
-    """A target whose clients can find its nodes by name servers, and join consumer groups.
+    """A target whose clients can find nodes through name servers, and join consumer groups.
 
-    A name server is a process of the run beside the nodes: no fault strikes it, one its links. It
-    is started if a workload is about consumer groups, or the target `needs_name_server` for all.
+    A name server is a process beside the nodes. Faults of nodes do not select it; its links can be
+    cut as any other. It is started if the workload uses consumer groups, or if `needs_name_server`
+    is set, which is for all workloads.
     """
 
     needs_name_server: bool
 
     def name_server(self, address: Address) -> Launch:
-        """Say how to start a name server that listens there."""
+        """Return how to start a name server that listens at `address`."""
         ...
 
 
 @runtime_checkable
 class UsuallyShaken(Protocol):
-    """A target that says which faults a campaign draws from that names none.
+    """A target with default faults, for campaigns that name none.
 
-    Those that its documentation speaks of: what it promises to stand, and what it does not.
+    These should be the faults that its documentation speaks of: those that it promises to survive
+    and those that it does not.
     """
 
     default_faults: tuple[str, ...]
@@ -104,7 +104,7 @@ class UsuallyShaken(Protocol):
 
 @runtime_checkable
 class UsuallyUsed(Protocol):
-    """A target that says what clients do in a campaign that names no workload."""
+    """A target with a default workload, for campaigns that name none."""
 
     @property
     def default_workload(self) -> str:
@@ -114,28 +114,28 @@ class UsuallyUsed(Protocol):
 
 @runtime_checkable
 class LinksNodes(Protocol):
-    """A target that says which nodes have anything to tell each other."""
+    """A target that knows which nodes communicate with each other."""
 
     def why_no_links(self, nodes: Sequence[str]) -> str | None:
-        """Say in a few words why these nodes never talk to each other; None if they do."""
+        """Return a short reason why these nodes never communicate; None if they do."""
         ...
 
 
 @runtime_checkable
 class LosesDisks(Protocol):
-    """A target that says how a node comes back that lost its disk.
+    """A target that defines how a node recovers from the loss of its disk.
 
-    `lost` is how often each node lost its disk so far; nodes that never did may be missing.
+    `lost` maps nodes to how often each has lost its disk; nodes that never did may be missing.
     """
 
     def why_no_disk_may_go(self, nodes: Sequence[str]) -> str | None:
-        """Say in a few words why no disk of such a group may be lost; None if one may."""
+        """Return a short reason why no disk of such a group may be lost; None if one may."""
         ...
 
     def why_not_now(self, node: str, missing: Sequence[str]) -> str | None:
-        """Say why this node's disk must not be lost now: a budget. None if it may.
+        """Return why this node's disk must not be lost now (the fault budget); None if it may be.
 
-        `missing` are the other nodes that are down, stopped, or not whole again yet.
+        `missing` are the other nodes that are down, stopped, or not fully recovered.
         """
         ...
 
@@ -146,10 +146,10 @@ class LosesDisks(Protocol):
     async def renew(
         self, layouts: Mapping[str, NodeLayout], node: str, lost: Mapping[str, int]
     ) -> Mapping[str, Launch]:
-        """Write the configurations with which the group goes on, now that the node lost its disk.
+        """Write the configurations with which the group continues after the node lost its disk.
 
-        Returns how nodes are started from now on, those first that must be there first: the
-        node itself, and others whose part changes (they are started again).
+        Returns how to start nodes from now on, in the order in which they must start: the node
+        itself, and others whose role changes (these are restarted).
         """
         ...
 
@@ -160,22 +160,20 @@ class LosesDisks(Protocol):
         lost: Mapping[str, int],
         timeout_s: float,
     ) -> None:
-        """See to it that the node, which runs again, has what the others have.
-
-        Doing it twice is doing it once.
+        """Wait until the restarted node has caught up with the others (idempotent).
 
         Raises:
-            IndefiniteError: it has not in time.
+            IndefiniteError: it has not caught up in time.
         """
         ...
 
 
 @runtime_checkable
 class ShowsLogs(Protocol):
-    """A target that says whether what its nodes stored can be read (`Target.read_log`).
+    """A target that declares whether its nodes' logs can be read (`Target.read_log`).
 
-    Where it cannot, whether acknowledged appends are kept is judged by what clients read after the
-    heal. Of a target that does not say, logs in which nothing stands at all show nothing.
+    If they cannot, the durability of acknowledged appends is judged by what clients read after the
+    heal. For a target that does not declare it, logs without any entry prove nothing.
     """
 
     logs_readable: bool
@@ -183,10 +181,10 @@ class ShowsLogs(Protocol):
 
 @runtime_checkable
 class SegmentedLog(Protocol):
-    """A target whose nodes' logs consist of parts that can be read apart, at the same time."""
+    """A target whose nodes' logs consist of segments that can be read in parallel."""
 
     def log_segments(self, directory: Path, node: str) -> tuple[str, ...]:
-        """Return the names of the parts, in the log's order.
+        """Return the names of the segments, in log order.
 
         Raises:
             OSError: the files cannot be read.
@@ -194,7 +192,7 @@ class SegmentedLog(Protocol):
         ...
 
     def read_segment(self, directory: Path, node: str, segment: str) -> Iterator[pa.RecordBatch]:
-        """Decode one part: all parts in their order give the rows of `Target.read_log`.
+        """Decode one segment. All segments in order give the rows of `Target.read_log`.
 
         Raises:
             OSError: the files cannot be read.
@@ -204,17 +202,17 @@ class SegmentedLog(Protocol):
 
 @runtime_checkable
 class TunesReplication(Protocol):
-    """A target that lets a campaign choose when it acknowledges, and whether it trusts clocks.
+    """A target whose acknowledgement policy and leases a campaign can choose.
 
-    The choices are the options "ack" ("fsync", "page-cache") and "leases_ms" (0: none; at most
-    `lease_max_ms`) of a node.
+    The node options are "ack" ("fsync", "page-cache") and "leases_ms" (0: no leases; at most
+    `lease_max_ms`).
     """
 
     lease_max_ms: int
 
 
 class NodeSteering(Protocol):
-    """The orders of one node, and what it counted of them (docs/faults.md)."""
+    """The orders to one node, and the node's counts of their effects (docs/faults.md)."""
 
     def order(
         self,
@@ -222,7 +220,7 @@ class NodeSteering(Protocol):
         harms: Sequence[Mapping[str, object]] = (),
         trips: Sequence[Mapping[str, object]] = (),
     ) -> int:
-        """Let these be all orders in force from now on; return their version.
+        """Replace all orders in force; return the version of the new ones.
 
         Raises:
             OSError: they cannot be written.
@@ -230,42 +228,42 @@ class NodeSteering(Protocol):
         ...
 
     def effects(self) -> Mapping[str, int]:
-        """What the node counted, by name; empty if it never did."""
+        """Return the node's counters by name; empty if it has not counted yet."""
         ...
 
     def harm(self, number: int) -> Mapping[str, int]:
-        """What the node counted of one harm; empty if it never knew of it."""
+        """Return the node's counters of one disk fault; empty if it does not know that fault."""
         ...
 
 
 @runtime_checkable
 class SteersNodes(Protocol):
-    """A target whose nodes obey orders about their clocks and disks, and count what they do."""
+    """A target whose nodes obey orders about their clocks and disks, and count the effects."""
 
     def steering(self, layout: NodeLayout) -> NodeSteering:
-        """Return where the orders of a node go; it obeys if it has the option "steering"."""
+        """Return where to write a node's orders. The node obeys if it has the option "steering"."""
         ...
 
 
 @runtime_checkable
 class ShowsClock(Protocol):
-    """A target whose nodes are programs of others, and show what time it is for them.
+    """A target whose nodes are third-party programs that expose their wall clock.
 
-    Their wall clocks can be faked (harness.runtime.processes.faketime). Whether a program notices
-    is measured by what it shows; a target that has this ability promises nothing about it.
+    Their wall clocks can be faked (harness.runtime.processes.faketime). The exposed clock is how
+    the harness measures whether the program is affected; this promises nothing about the program.
     """
 
     async def wall_clock(self, layout: NodeLayout, timeout_s: float) -> float:
-        """Return the wall clock of a node, in seconds since the epoch, as coarse as it shows it.
+        """Return a node's wall clock in seconds since the epoch, at the resolution it exposes.
 
-        May raise whatever the library raises that it is asked with: then it shows nothing.
+        Raises whatever the client library raises; then the clock is not readable.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Vital:
-    """Bytes [start, behind) of a file that a node must not lose without noticing."""
+    """Bytes [start, behind) of a file: durable data that a node must not lose without noticing."""
 
     path: Path
     start: int
@@ -274,11 +272,11 @@ class Vital:
 
 @runtime_checkable
 class ExplainsEnds(Protocol):
-    """A target whose nodes say by their exit status why they ended.
+    """A target whose nodes give the reason for their exit in the exit status.
 
-    `end_causes` maps an exit status to BROKE_RULE or FOUND_DAMAGE of `contracts.broken_rules`; one
-    that is not in it says nothing. A node that ends so, without a fault that explains it, is a
-    violation.
+    `end_causes` maps an exit status to BROKE_RULE or FOUND_DAMAGE of `contracts.broken_rules`;
+    other statuses mean nothing. A node that exits with one of these, and no fault that explains it,
+    is a violation.
     """
 
     end_causes: Mapping[int, str]
@@ -286,10 +284,10 @@ class ExplainsEnds(Protocol):
 
 @runtime_checkable
 class NoticesDamage(Protocol):
-    """A target that says which parts of a node's files are on its disk for certain."""
+    """A target that knows which parts of a node's files are certainly durable."""
 
     def vital(self, layout: NodeLayout) -> Sequence[Vital]:
-        """Return the parts of a dead node's files that it has promised to keep.
+        """Return the parts of a dead node's files that the node has promised to keep.
 
         Raises:
             OSError: they cannot be read.
@@ -299,17 +297,17 @@ class NoticesDamage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """What is said of a planted bug.
+    """The description of a planted bug.
 
     Attributes:
         name: as `--mutant` takes it.
         family: what kind of part it breaks: "consensus", "client", ...
         targets: the names of the targets that have the part.
-        breaks: what it breaks, one line.
-        source: after what it is modelled, one line.
+        breaks: what it breaks, in one line.
+        source: the real bug or paper that it is modelled on, in one line.
         links: the addresses in `source`.
-        workload: with which it is hunted; empty: any.
-        faults: under which it is hunted.
+        workload: the workload to hunt it with; empty: any.
+        faults: the faults to hunt it under.
         is_simulated: whether the target's simulated worlds have the part.
     """
 
@@ -326,23 +324,23 @@ class PlantedBug:
 
 @runtime_checkable
 class CataloguesBugs(Protocol):
-    """What `Target.mutants` may be besides a map: one that says more of each bug."""
+    """Optional protocol of `Target.mutants`: a mapping that also describes each bug."""
 
     def catalogue(self) -> Sequence[PlantedBug]:
-        """Return what is said of each."""
+        """Return the description of each bug."""
         ...
 
 
 @runtime_checkable
 class PlantsBugsBeside(Protocol):
-    """A target whose planted bugs may also be in its clients and in its name servers."""
+    """A target that can also plant bugs in its clients and name servers."""
 
     def client_of(
         self, addresses: Mapping[str, Address], timeout_s: float, bug: str | None = None
     ) -> TargetClient:
-        """Return a client as `Target.client` does, with that bug planted, if one is named."""
+        """Return a client as `Target.client` does, with the bug planted, if one is named."""
         ...
 
     def name_server_with(self, bug: str, address: Address) -> Launch:
-        """Say how to start a name server with that bug planted (NamesBrokers)."""
+        """Return how to start a name server with that bug planted (NamesBrokers)."""
         ...

@@ -1,7 +1,7 @@
-"""How a run is told that a rule of the nodes was broken: by the world, or by a node that ended.
+"""How a run learns that a node or its world broke an invariant.
 
-Words in a log are never read for that: a program may print anything. What counts is the exit
-status, of targets that say what theirs mean (`contracts.abilities.ExplainsEnds`).
+Log output is not searched for this, since a program may print anything. Only the exit status
+counts, for targets that declare what theirs mean (`contracts.abilities.ExplainsEnds`).
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ from dataclasses import dataclass
 from typing import Final
 
 BROKE_RULE: Final = "broke-rule"
-"""A rule of its own is broken (an invariant of its protocol): it stopped rather than go on."""
+"""The node found an invariant of its protocol broken and stopped rather than go on."""
 FOUND_DAMAGE: Final = "found-damage"
-"""It found what it had stored damaged, and would not start on it."""
+"""The node found its stored data damaged and refused to start."""
 ENDED_UNHARMED: Final = "ended-unharmed"
-"""It ended by itself, and its world knows that nothing had been done to it that ends a node."""
+"""The node exited by itself, and its world knows of no fault that would make a node exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """An invariant that a world saw broken while a campaign ran in it.
+    """An invariant that a world saw broken during a campaign.
 
     Attributes:
         invariant: its name.
-        finding: what was seen, when it was first broken.
-        node: at which node; "" where it is of the whole group.
-        at_ns: when, since the run's start.
-        promise: what it promises, in a sentence; `matters`: why that matters, or "".
-        operations: of the history, that show it.
+        finding: what was seen when it was first broken.
+        node: the node; "" for the whole group.
+        at_ns: when, in ns since the start of the run.
+        promise: what the invariant guarantees, in a sentence.
+        matters: why that matters; may be empty.
+        operations: ids of the history's operations that show it.
     """
 
     invariant: str

@@ -1,8 +1,7 @@
-"""Independent streams of pseudo-randomness, all drawn from one printed seed.
+"""Independent pseudo-random streams, all derived from one seed.
 
-Every draw of a campaign names what it is for, so that leaving one out (a fault, a
-client, a jitter) shifts no other: that is what makes a schedule repeatable and a
-failing run shrinkable.
+Each stream is named for its purpose. Leaving one out (a fault, a client, a jitter) does not change
+any other stream, so schedules repeat and failing runs can be shrunk.
 
 Source: Hypothesis' choice sequence; TigerBeetle's one seed, one universe.
 """
@@ -15,18 +14,18 @@ import secrets
 from random import Random
 
 SEED_BYTES = 4
-"""Size of a seed drawn for the user: short enough to be typed again."""
+"""Size of a seed generated for the user: short enough to retype."""
 
 
 def draw(seed: str, *names: str | int) -> Random:
-    """Return the stream that `names` own under `seed`: the same in every process.
+    """Return the random generator of the stream `names` under `seed`; the same in every process.
 
-    The names are joined as JSON, so that ("a", "b") and ("ab",) differ, as do 1 and "1".
+    The names are joined as JSON, so ("a", "b") and ("ab",) differ, as do 1 and "1".
     """
     key = json.dumps([seed, *names], ensure_ascii=True, separators=(",", ":"))
     return Random(int.from_bytes(hashlib.blake2b(key.encode(), digest_size=32).digest(), "big"))
 
 
 def new_seed() -> str:
-    """Return a fresh seed, for a campaign that names none. The only draw not from a seed."""
+    """Return a fresh seed for a campaign without one. The only randomness that is not seeded."""
     return secrets.token_hex(SEED_BYTES)

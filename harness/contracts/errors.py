@@ -1,4 +1,4 @@
-"""Errors of a client's operation, definite or indefinite in the type, and of the user's input.
+"""Errors of client operations (definite or indefinite, by type), of user input, of the harness.
 
 Source: Jepsen's ok/fail/info; maelstrom marks each error *definite?* or not.
 """
@@ -9,27 +9,27 @@ from collections.abc import Iterator, Mapping
 
 
 class DefiniteError(Exception):
-    """The operation certainly did not happen and never will: recorded as `fail`."""
+    """The operation did not happen and never will; recorded as `fail`."""
 
 
 class IndefiniteError(Exception):
-    """The operation may have happened, or may happen later: recorded as `info`."""
+    """The operation may have happened, or may still happen; recorded as `info`."""
 
 
 class UsageError(Exception):
-    """The user asked for something that cannot be: one line, exit code 254."""
+    """The user's request is invalid: printed as one line, exit code 254."""
 
 
 class HarnessError(Exception):
-    """The harness could not do its work: one line, exit code 255."""
+    """The harness could not do its work: printed as one line, exit code 255."""
 
 
 class NamespaceNeededError(HarnessError):
-    """The command runs in a network namespace of its own: the entry starts it again in one."""
+    """The command needs its own network namespace; the entry point restarts it in one."""
 
 
 def all_of(failed: Mapping[str, Exception]) -> Exception:
-    """Return one error for what failed of several, by whose it was; the only one as it is."""
+    """Return one error for several failures, by what failed; a single one is returned as is."""
     if len(failed) == 1:
         return next(iter(failed.values()))
     told = "; ".join(f"{whose}: {error}" for whose, error in failed.items())
@@ -39,7 +39,7 @@ def all_of(failed: Mapping[str, Exception]) -> Exception:
 
 
 def clearest(error: BaseException) -> BaseException:
-    """Return, of a group of errors, the one that says most: what one can do something about."""
+    """Return the most useful error of a group: one that the user can act on, if there is any."""
     leaves = list(_leaves(error))
     for kind in (UsageError, HarnessError):
         for leaf in leaves:

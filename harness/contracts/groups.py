@@ -1,7 +1,7 @@
-"""What a workload of consumer groups needs: a client that joins a group, steps that depend on it.
+"""Consumer groups: a client that joins a group, and workloads whose steps depend on its state.
 
-Beside `contracts.plugins`: a target offers such clients if it can
-(`contracts.abilities.NamesBrokers`), a workload that needs them says so by being a `GroupWorkload`.
+An addition to `contracts.plugins`: a target has such clients if it can
+(`contracts.abilities.NamesBrokers`); a workload that needs them is a `GroupWorkload`.
 
 Source: jepsen.tests.kafka (subscribe, assign, poll, commits), RocketMQ's DefaultLitePullConsumer.
 """
@@ -17,9 +17,12 @@ from shaketable.harness.contracts.plugins import Operation, TargetClient, Worklo
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What a poll brought: (offset, value) in the order of delivery, and where to go on.
+    """The result of a poll.
 
-    `is_outside`: the queue does not reach the offset asked for; `next_offset` is in it again.
+    Attributes:
+        messages: (offset, value) in the order of delivery.
+        next_offset: where to poll next.
+        is_outside: the requested offset is out of the queue's range; `next_offset` is in it again.
     """
 
     messages: Sequence[tuple[int, int]]
@@ -29,9 +32,9 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """Messages of queue `key` that a consumer was handed: (offset, value) in their order.
+    """Messages of queue `key` delivered to a push consumer: (offset, value) in order.
 
-    `attempts`: how often each of them had been sent back before; empty where nobody says.
+    `attempts`: how often each was sent back before; empty if that is not known.
     """
 
     key: str
@@ -44,12 +47,12 @@ DEAD: Final = "%DLQ%"
 
 
 def retry_key(topic: str, number: int) -> str:
-    """Return the key of the queue by which messages of a topic come again, on broker name n."""
+    """Return the key of a topic's retry queue on broker name `number`."""
     return f"{topic}/{RETRY}/{number}"
 
 
 def dead_key(topic: str) -> str:
-    """Return the key of all queues in which a topic's dead letters lie."""
+    """Return the key of all of a topic's dead-letter queues."""
     return f"{topic}/{DEAD}"
 
 
@@ -61,11 +64,11 @@ class GroupClient(TargetClient, Protocol):
     """
 
     def use(self, topic: str, queues: int) -> None:
-        """Say which topic all is about, and how many queues it has; to be called first."""
+        """Set the topic and its number of queues. Call this first."""
         ...
 
     def is_unbalanced(self) -> bool:
-        """True if the group may have changed, or `rebalance` is due again."""
+        """Return whether the group may have changed, or `rebalance` is due."""
         ...
 
     async def send(self, key: str, value: int) -> int:
@@ -81,15 +84,15 @@ class GroupClient(TargetClient, Protocol):
         ...
 
     async def rebalance(self) -> tuple[str, ...]:
-        """Ask who is in the group; return the queues that are this consumer's now."""
+        """Ask for the group's members; return the queues assigned to this consumer."""
         ...
 
     async def fetch(self, key: str) -> int | None:
-        """Return the offset that the group committed, None if it committed none."""
+        """Return the group's committed offset; None if there is none."""
         ...
 
     async def commit(self, key: str, offset: int) -> None:
-        """Let the group go on at `offset`."""
+        """Commit `offset` for the group: the next message to consume."""
         ...
 
     async def begin(self, key: str) -> int:
@@ -97,21 +100,21 @@ class GroupClient(TargetClient, Protocol):
         ...
 
     async def poll(self, key: str, offset: int) -> Polled:
-        """Return the messages from `offset` on, as many as come at once, perhaps none."""
+        """Return the messages from `offset` on, as many as one answer brings; may be none."""
         ...
 
 
 @runtime_checkable
 class GroupWorkload(Workload, Protocol):
-    """A workload whose next operation depends on where its client stands."""
+    """A workload whose next operation depends on the state of its client."""
 
     def opened(self, client: GroupClient) -> TargetClient:
-        """Return that client with the memory of this workload, for one process of a history."""
+        """Wrap the client with this workload's state, for one process of a history."""
         ...
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
-        """Turn a drawn operation into what this client, as it stands, does; None: nothing now.
+        """Turn a generated operation into what this client does in its present state; None: no-op.
 
-        Of a final operation: what is still to be done of it, None when all is.
+        For a final operation: what is still to do; None when done.
         """
         ...

@@ -1,6 +1,6 @@
-"""What operators do to a group: nodes ended in good order and started again, members that change.
+"""What operators do to a group: graceful stops and restarts, and membership changes.
 
-The words `stop` and `members` (`contracts.words`): optional protocols beside
+The capabilities `stop` and `members` (`contracts.words`): optional protocols beside
 `contracts.plugins.World`.
 
 Source: jepsen.nemesis.membership; redpanda-data/chaos (rolling restarts, reconfiguration).
@@ -15,43 +15,44 @@ from shaketable.harness.contracts.plugins import Json
 
 @runtime_checkable
 class StopsNodes(Protocol):
-    """A world that can ask a node to end, and say when its group serves again."""
+    """A world that can stop a node gracefully and tell when its group is ready again."""
 
     async def stop(self, node: str) -> Json:
-        """Ask the node's process to end in good order, and wait until it has; SIGKILL if not.
+        """Stop the node's process gracefully and wait for its exit; SIGKILL it if it does not exit.
 
-        Returns {"incarnation": n} for `World.restart`; n is `UNTOUCHED` if it did not run.
+        Returns {"incarnation": n} for `World.restart`; n is `UNTOUCHED` if the node was not
+        running.
         """
         ...
 
     def incarnation(self, node: str) -> int:
-        """How often the node was started."""
+        """Return how often the node was started."""
         ...
 
     async def until_ready(self, timeout_s: float) -> bool:
-        """Wait until all nodes that run answer, and know one leader; False if not in time."""
+        """Wait until all running nodes answer and agree on a leader; return False on timeout."""
         ...
 
 
 @runtime_checkable
 class MovesMembers(Protocol):
-    """A world in which the membership of the group can be changed.
+    """A world in which the group's membership can be changed.
 
     Its target is a `contracts.abilities.ChangesMembers`.
     """
 
     async def remove_member(self, node: str) -> Json:
-        """Ask whoever leads to take the node out of its group, and wait until that holds.
+        """Ask the leader to remove the node from its group, and wait until it is removed.
 
-        Returns {"took_ms" (None if it was not seen to be out), "members": the nodes that are
-        members then, as the leader says, "error": why it was refused or not seen, or None}.
+        Returns {"took_ms" (None if the removal was not observed), "members": the current members as
+        the leader reports them, "error": why it was refused or not observed, or None}.
         """
         ...
 
     async def add_member(self, node: str) -> Json:
-        """Have the node in its group again, with a vote (idempotent); answers in the same way.
+        """Add the node to its group again, as a voter (idempotent). Returns as `remove_member`.
 
         Raises:
-            IndefiniteError: it has no vote in time.
+            IndefiniteError: it is not a voter in time.
         """
         ...

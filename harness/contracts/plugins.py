@@ -1,11 +1,11 @@
 """The protocols that plug-ins implement, and how plug-ins are found.
 
-A target, fault, workload or checker is one file. Built-ins are found by a scan of
-their package (module attribute `PLUGIN`), external ones by the entry-point groups
-shaketable.targets, .faults, .workloads and .checkers.
+A target, fault, workload or checker is one file. Built-ins are found by scanning their package
+(module attribute `PLUGIN`), external ones by the entry-point groups shaketable.targets, .faults,
+.workloads and .checkers.
 
-Source: jepsen.db, jepsen.nemesis, jepsen.generator, jepsen.checker; DESIGN.md
-sections 1 and 2 (decisions 5, 10, 11, 13).
+Source: jepsen.db, jepsen.nemesis, jepsen.generator, jepsen.checker; DESIGN.md sections 1 and 2
+(decisions 5, 10, 11, 13).
 """
 
 from __future__ import annotations
@@ -26,20 +26,27 @@ if TYPE_CHECKING:
     from shaketable.harness.contracts.verdict import Verdict
 
 
-# What a checker implements, and what it is told of the run: the contracts of judging.
-#
-# `contracts.plugins` hands all of it on, beside the protocols of the other plug-ins.
+# ---- checkers ----------------------------------------------------------------------------
 
 UNMEASURED: Final = ("could not be applied", "probe ", "not undone")
-"""How the evidence of a fault begins of which nobody knows whether it bit."""
+"""Prefixes of a fault's evidence when it is unknown whether the fault took effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultWindow:
-    """One fault as it was done: from when it was applied to when it was undone (ns).
+    """One fault as it was injected, from when it was applied to when it was undone.
 
-    `began_ns` is just before it was applied (the SIGKILL sent, the leader asked); None where
-    the history does not say. `start_ns` is when that was done.
+    Attributes:
+        fault: its number in the campaign.
+        name: the fault's name.
+        description: what it did ("isolate leader n1").
+        start_ns: when it had been applied, in ns since the start of the run.
+        stop_ns: when it had been undone, in ns since the start of the run.
+        bit: whether it took effect.
+        evidence: what shows that.
+        began_ns: just before it was applied (the SIGKILL sent, the leader asked), in ns; None if
+            the
+            history does not record it.
     """
 
     fault: int
@@ -53,26 +60,26 @@ class FaultWindow:
 
     @property
     def from_ns(self) -> int:
-        """When the fault began to be applied, as early as is known."""
+        """The earliest known time at which the fault may have acted, in ns."""
         return self.start_ns if self.began_ns is None else self.began_ns
 
     @property
     def may_have_bitten(self) -> bool:
-        """It bit, or was begun and never measured: what it took away may have been taken."""
+        """Whether the fault took effect, or was applied and never measured and so may have."""
         return self.bit or self.evidence.startswith(UNMEASURED)
 
 
 SEARCH_BYTES = 512 << 20
-"""What a search may hold unless it is told otherwise: the whole process stays below 1 GB then."""
+"""Default memory limit of a search, in bytes. It keeps the whole process below 1 GB."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchBudget:
-    """What the search of one partition may spend, and when the whole check has to end.
+    """Limits on the search of one partition, and the deadline of the whole check.
 
-    `time_s` and `memory_bytes` are for each partition. `deadline_unix_s` is one moment for
-    all of them, in seconds of Unix time, since executors share no other clock. Past any of
-    these what is open is undecided: a checker says so and never guesses.
+    `time_s` and `memory_bytes` apply to each partition. `deadline_unix_s` is one moment for all of
+    them, in Unix time, the only clock that executors share. What is open when a limit is reached is
+    undecided: a checker reports UNKNOWN and never guesses.
     """
 
     time_s: float = 60.0
@@ -82,20 +89,28 @@ class SearchBudget:
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What every partition of a check needs to know; small, sent to every executor.
+    """What a checker needs to know about the run; small, sent to every executor.
 
-    `committed` maps each node that answered while draining to its committed index; a
-    node that did not answer is absent. `incomplete` says, in words, why the history is
-    known to lack events, if it is: then no verdict may be VALID or rest on absence.
-    `families` maps faults to their families (`contracts.words.FAMILIES`), as far as is known.
-    `unread` are nodes whose logs could not be read: what they hold nobody knows. `logs_declared`:
-    the target says that its logs can be read, so that an empty one is a log without entries.
-    `final_from_ns` is when the clients' final operations began, after the heal; None if nobody
-    knows. `elections_ns` are when a later term was first seen; `stalls` when (from, to, in ns) the
-    clients' own processes came to nothing. `topics` are those that a checker judges alone (of keys
-    "topic/queue"); who is not named there judges all. `search` is what a search may spend.
-    `clock_unix_s` is the only clock of a checker, put in by the engine (importable, so that it can
-    be sent to executors); without one, as in a test of one checker, time never runs out.
+    Attributes:
+        nodes: the ids of the group's nodes.
+        committed: the committed index of each node that answered after the heal; a node that did
+            not answer is absent.
+        promises: what the target promises.
+        windows: the faults that were injected.
+        faults_asked: names of the faults that the campaign requested.
+        incomplete: why the history is known to lack events, or None. If set, no verdict may be
+            VALID or rest on the absence of an event.
+        search: limits of a search.
+        clock_unix_s: a checker's only clock, set by the engine (importable, so that it can be sent
+            to executors). None, as in a test of one checker: there are no time limits.
+        families: the families of faults (`contracts.words.FAMILIES`), as far as known.
+        unread: nodes whose logs could not be read, so their contents are unknown.
+        logs_declared: the target declares that its logs can be read, so an empty one has no
+            entries.
+        final_from_ns: when the clients' final operations began, after the heal; None if unknown.
+        elections_ns: when a later term was first seen.
+        stalls: (from, to) in ns, when the clients' own processes did not run.
+        topics: the topics that a checker judges (of keys "topic/queue"); one not listed judges all.
     """
 
     nodes: tuple[str, ...]
@@ -115,18 +130,18 @@ class CheckContext:
     topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def judges(self, checker: str, key: str | None) -> bool:
-        """Whether the checker of that name judges that key."""
+        """Return whether that checker judges that key."""
         topics = self.topics.get(checker)
         return topics is None or key is None or key.partition("/")[0] in topics
 
     def beyond(self, stood: frozenset[str]) -> str:
-        """Name the faults done that nobody promised to stand who promises to stand `stood`."""
+        """Return the names of the injected faults that `stood` does not cover, as one text."""
         names = sorted({window.name for window in self.windows if window.may_have_bitten})
         family = self.families.get
         return ", ".join(name for name in names if not stands(stood, name, family(name, "")))
 
     def begin_search(self) -> Callable[[], bool]:
-        """Start the time of one partition's search; the answer says, when asked, if it is over."""
+        """Start the clock of one partition's search; return a function that tells if time is up."""
         clock, deadline = self.clock_unix_s, self.search.deadline_unix_s
         if clock is None:
             return lambda: False
@@ -136,11 +151,13 @@ class CheckContext:
 
 
 class Checker(Protocol):
-    """A pure function of Arrow tables, applied to each partition, then a conclusion.
+    """A pure function of Arrow tables, applied to each partition, and a final merge.
 
-    `tables` names what it reads: "operations" and/or "entries". `partition` is the
-    column expression by which both are split: "key" (the queue), "bucket" (entries
-    by ranges of their log index, see checkers.engine), or "history" (all in one part).
+    Attributes:
+        name: the checker's name.
+        tables: what it reads: "operations", "entries" or both.
+        partition: the column by which both are split: "key" (the queue), "bucket" (entries by
+            ranges of their log index, see checkers.engine), or "history" (one partition).
     """
 
     name: str
@@ -148,21 +165,21 @@ class Checker(Protocol):
     partition: str
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Check one partition; return rows of FINDINGS (kind "checked" rows carry counts)."""
+        """Check one partition; return rows of FINDINGS (rows of kind "checked" carry counts)."""
         ...
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
-        """Join the findings of all partitions into a verdict."""
+        """Merge the findings of all partitions into a verdict."""
         ...
 
 
 @runtime_checkable
 class KeysChecker(Protocol):
-    """What a checker of operations by key may offer beside `check`: many small keys in one call.
+    """Optional, for a checker that is partitioned by key: check many small keys in one call.
 
-    A partition of its own costs a call some hundred microseconds before anything is judged,
-    more than a kernel needs for a thousand operations. Engines call `check_keys` for whole
-    files of keys, and `check` key by key where that raised, so that a crash costs one key.
+    A call for each partition costs some hundred microseconds before anything is checked, more than
+    a kernel needs for a thousand operations. Engines call `check_keys` for whole files of keys. If
+    that raises, they call `check` key by key, so that a crash costs one key.
     """
 
     def check_keys(
@@ -170,13 +187,14 @@ class KeysChecker(Protocol):
     ) -> pa.Table:
         """Check all keys of `operations`; return the findings of all.
 
-        Conclusions must not depend on which keys came together: the rows are those that
-        `check` gives for each key, but "checked" rows may be added up into one.
+        The result must not depend on which keys are in one call: the rows are those that `check`
+        returns for each key, but "checked" rows may be summed into one.
 
         Args:
             operations: rows of schema.OPERATIONS_CODED, sorted by key and then by call_ns, each
-                column in one chunk. Key n has the rows bounds[n] to bounds[n + 1].
-            bounds: one element more than there are keys; rises strictly.
+                column
+                in one chunk. Key n has the rows bounds[n] to bounds[n + 1].
+            bounds: one element more than there are keys; strictly increasing.
             context: as for `check`.
         """
         ...
@@ -206,7 +224,7 @@ __all__ = [
 ]
 
 Json = dict[str, Any]
-"""A JSON object: what plans, undos and options are made of."""
+"""A JSON object: the type of plans, undos and options."""
 
 
 # ---- targets -----------------------------------------------------------------------------
@@ -225,14 +243,19 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """Where one node lives: its id, its folder, where it listens, where it finds its peers.
+    """Where a node's files are, where it listens, and how it reaches its peers.
 
-    `peers` maps every *other* node to the address under which this node must reach it
-    (a proxy, so that the link can be cut); `peer_address` is where this node listens
-    for them; `client_address` is where clients and status requests reach it. With
-    `name_servers` (contracts.abilities.NamesBrokers) it registers there. `advertised_address` is
-    where all peers reach it, of a target that asks for one address for all of them
-    (contracts.abilities.AdvertisesAddresses): then `peers` holds theirs.
+    Attributes:
+        node: the node's id.
+        directory: its folder.
+        client_address: where clients and status requests reach it.
+        peer_address: where it listens for its peers.
+        peers: for every *other* node, the address under which this node must reach it (a proxy, so
+            that the link can be cut).
+        options: planted bug, seed, disk, file sizes, ...
+        name_servers: where it registers (contracts.abilities.NamesBrokers); may be empty.
+        advertised_address: the one address for all peers, for a target that needs one
+            (contracts.abilities.AdvertisesAddresses); then `peers` holds theirs.
     """
 
     node: str
@@ -247,10 +270,10 @@ class NodeLayout:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start a node process.
+    """How to start a node's process.
 
-    `files` are texts by the names that they get in the node's folder, whenever it is started: its
-    configuration. So a world that has no such folder can read it, too.
+    `files` are the configuration: texts by file name, written to the node's folder before each
+    start. They are data so that a world without such a folder can read them too.
     """
 
     argv: tuple[str, ...]
@@ -261,7 +284,7 @@ class Launch:
         """Write the files into the node's folder.
 
         Raises:
-            OSError: one cannot be written.
+            OSError: a file cannot be written.
         """
         for name, text in self.files.items():
             (directory / name).write_text(text, encoding="utf-8")
@@ -269,11 +292,18 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node says of itself. `role` is leader, follower or candidate.
+    """A node's status as it reports it.
 
-    `group`: nodes of one name replicate one log; each such group has a leader of its own.
-    `wall_ms` and `monotonic_ms`: what its clocks showed when it said so, of nodes that tell it;
-    the latter counts from where CLOCK_MONOTONIC of the machine does.
+    Attributes:
+        node: its id.
+        role: leader, follower or candidate.
+        term: its current term.
+        leader: the leader that it knows; None for none.
+        committed_index: its commit index.
+        end_index: the last index of its log.
+        group: nodes of the same group replicate one log; each group has a leader of its own.
+        wall_ms: its wall clock when it answered; None if it does not report it.
+        monotonic_ms: its monotonic clock, from the same origin as the machine's CLOCK_MONOTONIC.
     """
 
     node: str
@@ -288,14 +318,14 @@ class NodeStatus:
 
 
 class TargetClient(Protocol):
-    """A client of the target inside a worker process (trio). One operation at a time.
+    """A client of the target, in a worker process (trio). One operation at a time.
 
     Methods raise `DefiniteError` or `IndefiniteError`.
     """
 
     @property
     def node(self) -> str | None:
-        """Who answered last."""
+        """The node that answered last."""
         ...
 
     async def append(self, key: str, value: int) -> int:
@@ -303,11 +333,11 @@ class TargetClient(Protocol):
         ...
 
     async def read(self, key: str, offset: int) -> int | None:
-        """Return the value at `offset`, or None where the queue ends at or before it."""
+        """Return the value at `offset`; None if the queue ends at or before it."""
         ...
 
     async def end(self, key: str) -> int:
-        """Return the queue's end offset: the offset that the next append would get."""
+        """Return the queue's end offset: the offset of the next append."""
         ...
 
     async def aclose(self) -> None:
@@ -323,17 +353,17 @@ class Target(Protocol):
     mutants: Mapping[str, str]  # name -> what it breaks
 
     def prepare(self, layout: NodeLayout) -> Launch:
-        """Write the node's configuration into its folder; say how to start it."""
+        """Write the node's configuration into its folder; return how to start it."""
         ...
 
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
-        """Ask a node for its status; None if it does not answer in time."""
+        """Ask a node for its status; return None if it does not answer in time."""
         ...
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> TargetClient:
         """Return a client that finds the leader among `addresses` by itself.
 
-        Beside the nodes there are the name servers, if there are any, as "ns0", ...
+        `addresses` also holds the name servers, if there are any, as "ns0", ...
         """
         ...
 
@@ -351,7 +381,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Whether a fault bit, and what shows it."""
+    """Whether a fault took effect, and the evidence for it."""
 
     bit: bool
     what: str
@@ -359,64 +389,67 @@ class Evidence:
 
 
 UNTOUCHED = -1
-"""The incarnation that `World.kill` and `pause` answer with when they could do nothing."""
+"""The incarnation that `World.kill` and `World.pause` return if they did nothing."""
 
 
 class World(Protocol):
-    """The small vocabulary that each world implements for faults (stop, cut, ...)."""
+    """What every world can do to nodes, for faults to use (kill, pause, cut, ...)."""
 
     nodes: tuple[str, ...]
 
     async def leader(self, order: Sequence[str] = ()) -> str | None:
-        """The node that most recently said it leads the highest term, if any answers.
+        """Return the node that most recently claimed to lead the highest term, if any answers.
 
-        Where several groups have leaders, the first of these in `order`.
+        If several groups have leaders: the first of them in `order`.
         """
         ...
 
     async def kill(self, node: str) -> Json:
-        """End the node's process by SIGKILL; return {"incarnation": n} for `restart`.
+        """SIGKILL the node's process; return {"incarnation": n} for `restart`.
 
-        n is `UNTOUCHED` for a node that did not run: it is another fault's to restart.
+        n is `UNTOUCHED` if the node was not running: then another fault has to restart it.
         """
         ...
 
     async def restart(self, node: str, incarnation: int) -> None:
-        """Start the node again if its dead incarnation is still `incarnation` (idempotent)."""
+        """Start the node again if `incarnation` is still its latest and dead (idempotent)."""
         ...
 
     async def pause(self, node: str) -> Json:
-        """Stop the node's process by SIGSTOP; return {"incarnation": n}.
+        """SIGSTOP the node's process; return {"incarnation": n} for `resume`.
 
-        n is `UNTOUCHED` for a node that did not run, or was paused by another fault.
+        n is `UNTOUCHED` if the node was not running, or was paused by another fault.
         """
         ...
 
     async def resume(self, node: str, incarnation: int) -> None:
-        """Let that incarnation go on (SIGCONT); nothing if it is gone (idempotent)."""
+        """SIGCONT that incarnation; do nothing if it is gone (idempotent)."""
         ...
 
     def is_paused(self, node: str) -> bool:
-        """True if the kernel reports the node's process as stopped."""
+        """Return whether the kernel reports the node's process as stopped."""
         ...
 
     def is_alive(self, node: str, incarnation: int) -> bool:
-        """True if that incarnation of the node still runs (or is paused)."""
+        """Return whether that incarnation of the node is still running (or paused)."""
         ...
 
     async def cut(self, links: Sequence[tuple[str, str]]) -> str:
         """Hold all bytes that flow from a to b, for each (a, b); return a cut id.
 
-        Cuts are counted: a link is open when every cut that names it is mended.
+        Cuts are counted: a link is open once every cut that names it is healed.
         """
         ...
 
     async def mend(self, cut: str, how: str) -> None:
-        """Mend that cut (idempotent). `how`: "deliver" what was held, or "reset" connections."""
+        """Heal that cut (idempotent).
+
+        `how`: "deliver" what was held, or "reset" the connections.
+        """
         ...
 
     def held(self, cut: str) -> Json:
-        """What that cut has held so far: {"bytes": n, "connections": n}."""
+        """Return what that cut has held so far: {"bytes": n, "connections": n}."""
         ...
 
     def why_not_wiped(self, node: str) -> str | None:
@@ -436,10 +469,10 @@ class World(Protocol):
         ...
 
     async def transfer(self, to: str) -> Json:
-        """Ask whoever leads to hand leadership to `to`; wait a while until `to` leads.
+        """Ask the leader to transfer leadership to `to`; wait a while until `to` leads.
 
-        Returns {"from": who led, None if nobody, "took_ms": from asking until `to` was seen
-        to lead, None if it was not, "error": what the leader answered, None if it agreed}.
+        Returns {"from": the old leader, None if there was none, "took_ms": from the request until
+        `to` was seen to lead, None if it was not, "error": the leader's answer, None if it agreed}.
         """
         ...
 
@@ -447,44 +480,43 @@ class World(Protocol):
 class Fault(Protocol):
     """A fault is data with an undo (DESIGN.md decision 10).
 
-    `plan` draws everything that can be drawn before the run; `aim` replaces symbolic
-    targets ("leader") by nodes as they are now; `apply` returns the undo as JSON; `undo`
-    is idempotent and undoes exactly this fault; `probe`, called just before `undo`,
-    says whether the fault bit.
+    `plan` makes all random choices before the run; `aim` replaces roles ("leader") by the nodes
+    that have them now; `apply` returns the undo as JSON; `undo` is idempotent and undoes exactly
+    this fault; `probe`, called just before `undo`, tells whether the fault took effect.
     """
 
     name: str
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault under the campaign's options ({"victims": ["leader"]}).
+        """Return this fault with the campaign's options applied ({"victims": ["leader"]}).
 
         Raises:
-            UsageError: an option has a value that this fault cannot take.
+            UsageError: an option has a value that this fault does not accept.
         """
         ...
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Say in a few words why this fault cannot be done to that group; None if it can."""
+        """Return a short reason why the fault cannot be injected into that group; None if it can."""
         ...
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw the `turn`-th instance of this fault in a campaign (turn counts from 0)."""
+        """Choose the `turn`-th instance of this fault in a campaign (`turn` counts from 0)."""
         ...
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Return the plan with nodes in place of roles. Pure."""
+        """Return the plan with roles replaced by nodes. Pure."""
         ...
 
     def describe(self, plan: Json) -> str:
-        """Say in a few words what an aimed plan does: "isolate leader n1"."""
+        """Return a few words on what an aimed plan does: "isolate leader n1"."""
         ...
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Do it; return the undo."""
+        """Inject the fault; return its undo."""
         ...
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Say whether it bit."""
+        """Measure whether the fault took effect."""
         ...
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -497,9 +529,15 @@ class Fault(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation to invoke. `aim` in [0, 1) is where a read looks (see the workload).
+    """One operation to invoke.
 
-    `offset` is where, if that is known already; `expected` what a cas compares with.
+    Attributes:
+        f: what to do ("append", "read", ...).
+        key: the queue or register.
+        value: what to write.
+        aim: in [0, 1), where in the queue a read reads (see the workload).
+        offset: the exact offset, if it is already known.
+        expected: the value that a cas compares with.
     """
 
     f: str
@@ -511,11 +549,14 @@ class Operation:
 
 
 class Answer(NamedTuple):
-    """What an operation was answered, as the OPERATIONS table holds it.
+    """The result of an operation, as stored in the OPERATIONS table.
 
-    `messages`: (offset, value) in the order of delivery, of an operation that may bring several.
-    `elements`: the values that a read of a whole set returned, none perhaps.
-    `attempts`: of each message how often it had come before, where it may have come again.
+    Attributes:
+        output: the value that was read or returned.
+        offset: the offset that it is at.
+        messages: (offset, value) in the order of delivery, if the operation can return several.
+        elements: the values that a read of a whole set returned; may be empty.
+        attempts: for each message, how often it was delivered before, if it can be redelivered.
     """
 
     output: int | None = None
@@ -532,35 +573,35 @@ class Workload(Protocol):
 
     @property
     def checkers(self) -> tuple[str, ...]:
-        """The names of those who judge it."""
+        """The names of the checkers that judge it."""
         ...
 
     def configured(self, options: Json) -> Workload:
-        """Return this workload under the campaign's options ({"queues": 4}).
+        """Return this workload with the campaign's options applied ({"queues": 4}).
 
         Raises:
-            UsageError: an option has a value that this workload cannot take.
+            UsageError: an option has a value that this workload does not accept.
         """
         ...
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Draw the endless operations of one client: the same for the same seed."""
+        """Generate the endless operations of one client; the same for the same seed."""
         ...
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
-        """The operations of one client after the heal (final reads)."""
+        """Generate the operations of one client after the heal (final reads)."""
         ...
 
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Do it; return what came of it."""
+        """Run the operation; return its result."""
         ...
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Turn `aim` into an offset, given the highest end of the queue that this worker saw."""
+        """Turn `aim` into an offset, given the highest end of the queue seen by this worker."""
         ...
 
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """The least end of the queue that this answer proves; 0 where it proves nothing."""
+        """Return the lowest end of the queue that this answer proves; 0 if it proves none."""
         ...

@@ -1,4 +1,4 @@
-"""What a target promises, as data; `contracts.plugins` hands it on.
+"""What a target promises, as data. Re-exported by `contracts.plugins`.
 
 Source: DESIGN.md decision 5.
 """
@@ -24,17 +24,16 @@ FAULTS_OF_LINKS: Final = frozenset(
         "name-server-links",
     }
 )
-"""Faults of the network between nodes, and between them and name servers: who stands a partition
-promises to stand each of them."""
+"""Faults of links between nodes, or to name servers: who promises "partition" promises them all."""
 FAULTS_OF_PROCESSES: Final = frozenset(
     {"rolling-restart", "crash-loop", "members", "name-servers", "cpu", "memory", "descriptors"}
 )
-"""Who stands kills and pauses promises to stand these, which are made of them."""
+"""Faults made of kills and pauses: promising "kill" and "pause" promises all of these."""
 FAULTS_OF_CLOCKS: Final = frozenset({"clock"})
 FAULTS_OF_DISKS: Final = frozenset(
     {"power", "disk-errors", "disk-full", "disk-slow", "disk-stall", "damage"}
 )
-"""Faults of one node's disk, and of many at once; `rollback` is none that anybody stands."""
+"""Disk faults, of one node or many at once. Not `rollback`: no target promises to survive it."""
 OURS: Final = (
     frozenset({"kill", "pause", "transfer", "wipe", "rollback"})
     | FAULTS_OF_LINKS
@@ -42,9 +41,9 @@ OURS: Final = (
     | FAULTS_OF_CLOCKS
     | FAULTS_OF_DISKS
 )
-"""Faults that every target's promises could name: what they do not name is not promised."""
+"""The built-in faults: promises can name each of these, and one not named is not promised."""
 RAISED: Final = "Raised by hand to what"
-"""How the note of promises begins that a target does not make itself."""
+"""Prefix of the note of promises that the user added to a target by hand."""
 FAMILIES: Final[Mapping[str, frozenset[str]]] = {
     "process": frozenset(
         {"kill", "pause", "transfer", "rolling-restart", "crash-loop", "name-servers"}
@@ -55,7 +54,7 @@ FAMILIES: Final[Mapping[str, frozenset[str]]] = {
     "membership": frozenset({"members"}),
     "resources": frozenset({"cpu", "memory", "descriptors"}),
 }
-"""Our faults by family (`contracts.words.FAMILIES`), but for rollbacks, which nobody stands."""
+"""Built-in faults by family (`contracts.words.FAMILIES`), except rollback, which none promises."""
 STANDS_BY: Final[Mapping[str, frozenset[str]]] = {
     "process": frozenset({"kill", "pause"}),
     "network": frozenset({"partition"}),
@@ -64,15 +63,16 @@ STANDS_BY: Final[Mapping[str, frozenset[str]]] = {
     "membership": frozenset({"members"}),
     "resources": frozenset({"cpu", "memory", "descriptors"}),
 }
-"""By family (`contracts.words.FAMILIES`): whoever stands these stands other people's faults of it.
-Rollbacks nobody stands."""
+"""By family (`contracts.words.FAMILIES`): a target that promises these faults also promises
+external faults of that family. Rollback is absent: no target promises it.
+"""
 
 
 def stands(stood: frozenset[str], fault: str, family: str) -> bool:
-    """Say if who promises to stand the faults `stood` promises to stand this one.
+    """Return whether promising the faults in `stood` also promises `fault`.
 
-    One that the promises could not name, since it is somebody's own plug-in, is judged by its
-    family; one that says no family is not promised.
+    A built-in fault has to be named. An external one (a plug-in) is judged by its family; without a
+    family it is not promised.
     """
     if fault in stood or fault in OURS:
         return fault in stood
@@ -80,7 +80,7 @@ def stands(stood: frozenset[str], fault: str, family: str) -> bool:
 
 
 def in_families(faults: frozenset[str]) -> str:
-    """Say these faults by their families, where they are all of one, and the rest by name."""
+    """Return a phrase for these faults: whole families by name, then the remaining faults."""
     whole = [family for family, ours in FAMILIES.items() if ours <= faults]
     rest = sorted(faults.difference(*(FAMILIES[family] for family in whole)))
     if not whole:
@@ -92,20 +92,22 @@ def in_families(faults: frozenset[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """What a target promises, as data; checkers judge these and nothing else.
+    """What a target promises. Checkers judge these and nothing else.
 
-    `durable_under`: names of faults that an acknowledged append survives; see `stands`.
-    `linearizable`: operation names (f) that are linearizable together, for each key.
-    `committed_prefix`: committed log prefixes are equal on all nodes.
-    `excludes`: anomalies (docs/anomalies.md) that it promises never to show, beside those
-    that its linearizable operations cannot show.
-    `note`: one sentence for the report.
-    `copies`: on how many nodes an acknowledged append must stand at least; None: on a majority
-    of them, and on every node that has committed that far.
-    `delivered_under`: faults under which a message that is kept stays at its offset, so that
-    consumers are given it; None: those of `durable_under`.
-    `documented`: what its documentation says about what it does not promise, with the source;
-    shown beside what is observed and breaks no promise.
+    Attributes:
+        durable_under: names of faults that an acknowledged append survives; see `stands`.
+        linearizable: operation names (f) that are linearizable together, for each key.
+        committed_prefix: committed log prefixes are equal on all nodes.
+        note: one sentence for the report.
+        excludes: anomalies (docs/anomalies.md) that never occur, beside those that its linearizable
+            operations rule out already.
+        copies: on how many nodes an acknowledged append is stored at least; None: on a majority,
+            and
+            on every node that has committed that far.
+        delivered_under: faults under which a stored message stays at its offset, so that consumers
+            receive it; None: those of `durable_under`.
+        documented: what the target's documentation says about what it does not promise, with the
+            source. Shown beside what is observed; breaks no promise.
     """
 
     durable_under: frozenset[str] = frozenset()
@@ -119,14 +121,13 @@ class Promises:
 
     @property
     def all_delivered_under(self) -> frozenset[str]:
-        """Faults under which what is kept is delivered as well."""
+        """Faults under which stored messages are also delivered."""
         return self.durable_under if self.delivered_under is None else self.delivered_under
 
     def raised_to(self, other: Promises, name: str) -> Promises:
-        """Return these promises with all that target `name` promises beside: judged by hand.
+        """Return these promises plus those of target `name`, when the user raises them by hand.
 
-        On how many nodes something stands, and that all keep one log, are facts of how a target
-        is built, no matter of promises: these stay.
+        `copies` and `committed_prefix` do not change: they describe how the target is built.
         """
         return replace(
             self,

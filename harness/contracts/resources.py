@@ -1,6 +1,6 @@
-"""What can be taken from one process: processor time, memory, descriptors.
+"""Resource exhaustion of one process: processor time, memory, file descriptors.
 
-The words `cpu`, `memory` and `descriptors` (`contracts.words`), apart for their length.
+The capabilities `cpu`, `memory` and `descriptors` (`contracts.words`).
 
 Source: DESIGN.md decision 10; Chaos Mesh's StressChaos; setrlimit(2).
 """
@@ -15,14 +15,15 @@ from shaketable.harness.contracts.plugins import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What is taken from a process. What is None (or 1.0) is left to it.
+    """What is taken from a process. None (or a share of 1.0) leaves a resource alone.
 
     Attributes:
-        cpu_share: the share of the time in which it may run at all, in slices of `slice_ms`.
-        memory_spare_bytes: how much more memory (address space) it may take than it has now.
+        cpu_share: share of the time in which the process may run, in slices of `slice_ms`.
+        slice_ms: length of a slice.
+        memory_spare_bytes: how much more memory (address space) it may allocate than it has now.
         descriptors_spare: how many more files and connections it may open than it has now.
-        callers: so many connections are asked for at its door meanwhile, and say nothing: what
-            a process does not want it does not miss.
+        callers: this many idle connections are opened to it meanwhile, since a limit on
+            descriptors has no effect on a process that opens none.
     """
 
     cpu_share: float = 1.0
@@ -32,34 +33,32 @@ class Resources:
     callers: int = 0
 
     def to_json(self) -> Json:
-        """For a plan; `Resources(**json)` reads it back."""
+        """Return it as JSON for a plan; `Resources(**json)` reads it back."""
         return asdict(self)
 
 
 @runtime_checkable
 class TakesResources(Protocol):
-    """A world that can take processor time, memory and descriptors from a node's process.
+    """A world that can limit processor time, memory and descriptors of a node's process.
 
-    An incarnation that ends for want of them while they are taken ended by that fault, and not
-    by itself; `give_back` starts the node again.
+    If the process exits because of a limit, the fault is the cause; `give_back` restarts the node.
     """
 
     async def take(self, node: str, resources: Resources) -> str:
-        """Take that from the node's process that runs now; return an id ("" if none runs)."""
+        """Apply these limits to the node's running process; return an id ("" if none runs)."""
         ...
 
     async def give_back(self, taken: str) -> None:
-        """Give exactly that back, and start what ended for want of it (idempotent)."""
+        """Lift exactly these limits; restart a node that exited because of them (idempotent)."""
         ...
 
     def taken(self, taken: str) -> Json:
-        """What that did so far, as measured from outside; also after it was given back.
+        """Return the effects so far, measured from outside; also after the limits were lifted.
 
-        Always "node" and "ended" (how its process ended for want of it; None if it did not). Of
-        the processor: "stopped_ms", "stops", "cpu_ms" (time it ran), "wall_ms", and
-        "cpu_share_before". Of memory: "limit_bytes", "had_bytes", "refused" (lines in its log
-        that say so), "silent" (it runs, and answers nothing). Of descriptors: "limit", "open" (the
-        most seen), "unaccepted" (connections that waited at its door with none free, the most
-        seen), "refused".
+        Always "node" and "ended" (how its process exited because of the limit; None if it did not).
+        CPU: "stopped_ms", "stops", "cpu_ms" (time it ran), "wall_ms", and "cpu_share_before".
+        Memory: "limit_bytes", "had_bytes", "refused" (lines in its log that report it), "silent"
+        (running, but not answering). Descriptors: "limit", "open" (the most seen), "unaccepted"
+        (connections that waited to be accepted with no descriptor free, the most seen), "refused".
         """
         ...

@@ -1,6 +1,6 @@
-"""The clocks and disks of simulated nodes: what a simulated group may offer beside its words.
+"""Clocks, disks and links of simulated nodes: optional protocols of a simulated group.
 
-`harness.runtime.simulated.steered` makes the words of `contracts.words` of it.
+`harness.runtime.simulated.steered` builds the capabilities of `contracts.words` on them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shaketable.harness.contracts.words import Link, LinkShape
 
 @dataclass(frozen=True, slots=True)
 class SimulatedReading:
-    """A node's clocks at one instant: the world's time, and what the node's clocks are ahead by."""
+    """A node's clocks at one instant: world time, and by how much the node's clocks are ahead."""
 
     now_ms: float
     ahead_ms: float
@@ -24,9 +24,9 @@ class SimulatedReading:
 
 @dataclass(slots=True, eq=False)
 class SimulatedHarm:
-    """Calls of a kind that fail ("EIO", "ENOSPC") or, with "power", end the machine; counted.
+    """A disk fault: calls of one kind fail ("EIO", "ENOSPC") or, with "power", end the machine.
 
-    As in `contracts.words.DiskHarm`; `calls` and `errors` grow while it is in force.
+    Fields as in `contracts.words.DiskHarm`; `calls` and `errors` count while it is in force.
     """
 
     op: str
@@ -42,15 +42,15 @@ class SteersSimulated(Protocol):
     """A `contracts.simulation.SimulatedGroup` whose nodes' clocks and disks can be changed."""
 
     def set_rate(self, node: str, rate: float) -> None:
-        """Let a node's clocks run at a rate, from now on (0: they stand still)."""
+        """Set the rate of a node's clocks from now on (0: frozen)."""
         ...
 
     def advance(self, node: str, ahead_ms: float) -> None:
-        """Let a node's monotonic clock jump ahead."""
+        """Advance a node's monotonic clock by `ahead_ms`."""
         ...
 
     def set_wall_error(self, node: str, error_ms: float) -> None:
-        """Let a node's wall clock be ahead by that much now."""
+        """Set by how much a node's wall clock is ahead."""
         ...
 
     def reading(self, node: str) -> SimulatedReading:
@@ -58,27 +58,27 @@ class SteersSimulated(Protocol):
         ...
 
     def follow_harms(self, node: str, harms: Sequence[SimulatedHarm]) -> None:
-        """These harms of a node's disk are in force from now on."""
+        """Replace the disk faults in force on a node."""
         ...
 
     def set_lateness(self, node: str, late_ms: float) -> None:
-        """Let each piece of a node's disk work take that much longer."""
+        """Delay each disk operation of a node by `late_ms`."""
         ...
 
     def stall(self, node: str, until_ms: float) -> None:
-        """Let no disk work of a node end before that time of the world."""
+        """Let no disk operation of a node complete before `until_ms` (world time)."""
         ...
 
     def effects(self, node: str) -> Mapping[str, int]:
-        """What a node's disk was called for so far: "read", "write", "sync", "name", "work"."""
+        """Return how many calls a node's disk got: "read", "write", "sync", "name", "work"."""
         ...
 
     def lost_bytes(self) -> int:
-        """How many unsynced bytes crashes took so far, of all nodes."""
+        """Return how many unsynced bytes crashes discarded so far, on all nodes."""
         ...
 
 
-# What a simulated group may be able to do to its links: behind `ShapesLinks` in world sim.
+# Optional: shaping of links. Implements `ShapesLinks` in world sim.
 #
 # Source: as `contracts.simulation`.
 
@@ -87,11 +87,11 @@ class SimulatedShape(Protocol):
     """One shape in force."""
 
     def end(self) -> None:
-        """Take it away. Called once."""
+        """Remove the shape. Called once."""
         ...
 
     def did(self) -> Json:
-        """What it did so far; see `ShapesLinks.shaped`."""
+        """Return its effects so far; see `ShapesLinks.shaped`."""
         ...
 
 

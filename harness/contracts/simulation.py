@@ -1,7 +1,7 @@
-"""The seam between the commands `simulate`, `replay`, `shrink` and a target's simulated worlds.
+"""The interface between `simulate`, `replay`, `shrink` and a target's simulated worlds.
 
-A target that can be simulated offers a `Simulator` (`Simulated` below). All that decides a
-run is in an `Ask`: the same one gives the same run in every process.
+A target that can be simulated has a `Simulator` (`Simulated` below). An `Ask` holds everything that
+a run depends on: equal ones give equal runs in every process.
 
 Source: TigerBeetle's VOPR (one seed, one universe); FoundationDB's simulation; SIMULATION.md.
 """
@@ -32,10 +32,10 @@ class Ask:
     """What to simulate: everything that a run depends on.
 
     Attributes:
-        seed: what everything is drawn from.
+        seed: all random choices derive from it.
         world: one of the simulator's worlds.
-        mutant: planted bug to run with; None: the system as it is.
-        virtual_s: how long the run is, in its own time.
+        mutant: the planted bug to run with; None: the unmodified system.
+        virtual_s: length of the run in virtual time, in seconds.
     """
 
     seed: int
@@ -46,7 +46,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What the system must never do, and did: the invariant's name, when, and what was seen."""
+    """A broken invariant: its name, when it broke, and what was seen."""
 
     invariant: str
     at_ms: float
@@ -55,19 +55,19 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedRun:
-    """What became of one seed.
+    """The result of one seed.
 
     Attributes:
-        seed: which.
-        virtual_ms: how long it ran, in its own time: less than asked for after a violation.
-        events: things that happened (messages, timers, disk operations, ...).
+        seed: the seed.
+        virtual_ms: length of the run in virtual time: less than requested after a violation.
+        events: number of events (messages, timers, disk operations, ...).
         operations: client operations invoked.
         faults: faults injected.
-        saw: how often what happened that not every seed does ("truncation": 2); the names
-            are those of `Simulator.occurrences`.
-        states: protocol states reached, of those that `Simulator.states` lists.
         digest: of the trace: equal for equal runs.
-        violation: the first invariant broken, if one was.
+        saw: how often each rare occurrence happened ("truncation": 2); the names are those of
+            `Simulator.occurrences`.
+        states: protocol states reached, of those that `Simulator.states` lists.
+        violation: the first invariant broken, if any.
     """
 
     seed: int
@@ -85,8 +85,8 @@ class SeedRun:
 class Step:
     """One event of a run: when, what happened, and the state of the nodes after it.
 
-    `nodes` maps each node to a line about its state, in the order of their ids; nodes of
-    which there is nothing new may be left out.
+    `nodes` maps each node to a line about its state, ordered by id; unchanged nodes may be left
+    out.
     """
 
     at_ms: float
@@ -97,9 +97,9 @@ class Step:
 class Simulator(Protocol):
     """The simulated worlds of one target.
 
-    `worlds` and `mutants` map names to what they are. `occurrences` names what is counted by
-    the share of seeds in which it happened; `states` lists for each world the protocol
-    states that its runs can reach.
+    Attributes:
+        worlds: name -> description of each world.
+        occurrences: rare occurrences, reported as the share of seeds in which they happened.
     """
 
     worlds: Mapping[str, str]
@@ -111,14 +111,14 @@ class Simulator(Protocol):
         ...
 
     def states(self, world: str) -> frozenset[str]:
-        """The protocol states that runs of this world can reach."""
+        """Return the protocol states that runs of this world can reach."""
         ...
 
     def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
-        """Run one seed, with every invariant watched.
+        """Run one seed and watch every invariant.
 
-        `write` is given the trace, every event in a line without its end: the same lines for
-        the same `ask`.
+        `write` gets the trace, one event a line, without line ends: the same lines for the same
+        `ask`.
         """
         ...
 
@@ -127,10 +127,10 @@ class Simulator(Protocol):
         ...
 
     def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
-        """Replay what a file holds: a schedule, or a recording of a real node's inputs.
+        """Replay a file: a schedule, or a recording of a real node's inputs.
 
         Raises:
-            UsageError: it holds nothing of that kind, or is damaged: one line says where.
+            UsageError: it holds neither, or is damaged; one line tells where.
         """
         ...
 
@@ -143,13 +143,13 @@ class Simulated(Protocol):
 
     @property
     def simulator(self) -> Simulator:
-        """Its worlds. Imports what they need only now."""
+        """Its worlds. What they need is imported only on access."""
         ...
 
 
 @dataclass(slots=True)
 class Tally:
-    """What many seeds add up to. `add` in any order gives the same sums."""
+    """Totals over many seeds. `add` in any order gives the same totals."""
 
     seeds: int = 0
     virtual_ms: float = 0.0
@@ -162,7 +162,7 @@ class Tally:
     violations: list[SeedRun] = field(default_factory=list)
 
     def add(self, run: SeedRun) -> None:
-        """Take in one seed."""
+        """Add the result of one seed."""
         self.seeds += 1
         self.virtual_ms += run.virtual_ms
         self.events += run.events
@@ -179,19 +179,19 @@ class Tally:
 
     @property
     def operations_per_virtual_s(self) -> float:
-        """Client operations a second of the runs' own time."""
+        """Client operations per second of virtual time."""
         return self.operations / (self.virtual_ms / 1e3) if self.virtual_ms else 0.0
 
     def share(self, occurrence: str) -> float:
-        """The share of the seeds in which it happened."""
+        """Return the share of seeds in which it happened."""
         return self.saw_in.get(occurrence, 0) / self.seeds if self.seeds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """How a planted bug was looked for from one first seed on.
+    """The result of a search for a planted bug, from `first_seed` on.
 
-    `seeds` were run, the last of them the one that found it, if `violation` is there.
+    `seeds` were run. If `violation` is set, the last of them found it.
     """
 
     mutant: str
@@ -201,7 +201,7 @@ class Hunt:
 
 
 def hunt(simulator: Simulator, ask: Ask, seeds_max: int) -> Hunt:
-    """Run seeds from `ask.seed` on until one breaks an invariant, `seeds_max` at most."""
+    """Run up to `seeds_max` seeds from `ask.seed` on, until one breaks an invariant."""
     assert ask.mutant is not None, "nothing is hunted in the system as it is"
     for number in range(seeds_max):
         one = Ask(
@@ -213,12 +213,12 @@ def hunt(simulator: Simulator, ask: Ask, seeds_max: int) -> Hunt:
     return Hunt(ask.mutant, ask.seed, seeds_max, None)
 
 
-# ---- failing runs made small -------------------------------------------------------------
+# ---- shrinking failing runs --------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What there is to tell of a run: its faults and its client operations."""
+    """The size of a run: its faults and its client operations."""
 
     faults: int
     operations: int
@@ -230,20 +230,20 @@ class Size:
 
 
 Watch = Callable[[int, Size], bool]
-"""Told after each run how many were done and what the smallest failing one has; True: go on."""
+"""Called after each run with the number of runs and the smallest failing size; True: go on."""
 
 
 class ShrunkRun(Protocol):
-    """A failing run made small, and its story.
+    """A failing run that was shrunk, and its story.
 
     Attributes:
-        mutant: the planted bug that it needs, if one.
-        violation: the invariant that it breaks: the same one as at the start.
-        before: what the run had at the start.
-        after: what it has now.
-        runs: how many were tried.
-        seconds: of real time it took.
-        is_finished: False if a limit or `Watch` ended it: it may get smaller still.
+        mutant: the planted bug that it needs, if any.
+        violation: the invariant that it breaks: the same as at the start.
+        before: its size at the start.
+        after: its size now.
+        runs: how many runs were tried.
+        seconds: real time spent, in seconds.
+        is_finished: False if a limit or `Watch` ended it, so that it might shrink further.
     """
 
     mutant: str | None
@@ -255,11 +255,11 @@ class ShrunkRun(Protocol):
     is_finished: bool
 
     def tell(self, width: int) -> str:
-        """Return its story for a terminal that is so many characters wide."""
+        """Return its story for a terminal of `width` characters."""
         ...
 
     def save(self, folder: Path) -> tuple[Path, Path]:
-        """Write it for `replay_file` and its story as a page into a folder; return both paths.
+        """Write it for `replay_file`, and its story as a page, into a folder; return both paths.
 
         Raises:
             OSError: they cannot be written.
@@ -269,22 +269,22 @@ class ShrunkRun(Protocol):
 
 @runtime_checkable
 class Shrinker(Protocol):
-    """A simulator that can also make failing runs small.
+    """A simulator that can also shrink failing runs.
 
-    `shrinkable` are those of its worlds whose runs it can.
+    `shrinkable` are the worlds whose runs it can shrink.
     """
 
     shrinkable: frozenset[str]
 
     def shrink(self, ask: Ask, seconds_max: float, watch: Watch) -> ShrunkRun | None:
-        """Make the run of a seed small; None if it breaks nothing."""
+        """Shrink the run of a seed; None if it breaks nothing."""
         ...
 
     def shrink_file(self, path: Path, seconds_max: float, watch: Watch) -> ShrunkRun | None:
-        """Go on with a run that was saved; None if it breaks nothing (any more).
+        """Continue with a saved run; None if it breaks nothing (any more).
 
         Raises:
-            UsageError: the file holds no such run: one line says why.
+            UsageError: the file holds no such run; one line tells why.
         """
         ...
 
@@ -294,7 +294,7 @@ class Shrinker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A node's process that ended by itself, what it said last, and with which exit status."""
+    """A node's process that exited by itself: its last output and its exit status."""
 
     node: str
     incarnation: int
@@ -303,18 +303,20 @@ class Ended:
 
 
 class SimulatedGroup(Protocol):
-    """A group of whole nodes in a simulated world, for a campaign to shake.
+    """A group of whole nodes in a simulated world, for campaigns.
 
-    The campaign's own tasks run inside the world, on its time; `run` is its only trio.run.
-    All else may be called from there alone.
+    The campaign's own tasks run inside the world, in virtual time; `run` is the only trio.run. All
+    other methods may be called from there alone.
 
     Attributes:
+        clients_host: the name of the clients' host as an end of links.
         addresses: where clients reach the nodes, and the name servers beside them.
-        layouts, machines: where the nodes live, their clocks and disks.
-        ended, broken: processes that ended, and invariants seen broken (each once), in order.
-        clients_host: what the clients' host is called as an end of links.
+        layouts: where the nodes' files are.
+        machines: the nodes' clocks and disks.
+        ended: processes that exited, in order.
+        broken: invariants seen broken (each once), in order.
 
-    What is said of a node's life holds of a name server, too: kill, pause, resume, start.
+    kill, pause, resume and start apply to name servers too.
     """
 
     clients_host: str
@@ -327,94 +329,94 @@ class SimulatedGroup(Protocol):
 
     @property
     def target(self) -> Target:
-        """Whose nodes they are: what asks them, and changes them, in this world."""
+        """The target of the nodes: how to query and reconfigure them in this world."""
         ...
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
-        """Run `main` in the world, on a host beside the nodes. Raises what it raises."""
+        """Run `main` in the world, on a host beside the nodes. Raises what `main` raises."""
         ...
 
     def now_ns(self) -> int:
-        """The world's time since its start."""
+        """Return the virtual time since the start, in ns."""
         ...
 
     def be_client(self) -> None:
-        """Let the running task, and those that it starts, be of the clients' host."""
+        """Put the running task, and those that it starts, on the clients' host."""
         ...
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> TargetClient:
-        """Return a client of the group; its dice are the world's."""
+        """Return a client of the group, with a random generator of the world."""
         ...
 
     def operation_ended(self, what: str, took_s: float, may_s: float) -> None:
-        """An operation of a client took so long, and might take so long."""
+        """Report how long a client's operation took, and how long it may take, for an invariant."""
         ...
 
     def operation_raised(self, what: str, error: Exception) -> None:
-        """An operation of a client ended with an error that no client should raise."""
+        """Report that a client's operation raised an error that no client should raise."""
         ...
 
     def clients_left(self) -> None:
-        """All clients were closed: nothing of theirs should be left."""
+        """Report that all clients were closed: none of their resources should be left."""
         ...
 
     def incarnation(self, node: str) -> int:
-        """How often the node was started."""
+        """Return how often the node was started."""
         ...
 
     def is_running(self, node: str) -> bool:
-        """True while the node has a process, paused or not."""
+        """Return whether the node has a process, paused or not."""
         ...
 
     def is_paused(self, node: str) -> bool:
-        """True while its process stands still."""
+        """Return whether its process is paused."""
         ...
 
     def start(self, node: str) -> None:
-        """Start a node that does not run."""
+        """Start a node that is not running."""
         ...
 
     def configure(self, node: str, launch: Launch) -> None:
-        """Let the node be started in this way from now on."""
+        """Set how the node is started from now on."""
         ...
 
     def lose_power(self, node: str) -> None:
-        """End the node's process at once; whatever its disk is, what was not synced may be lost."""
+        """Kill the node's process and drop what it had not synced, whatever kind of disk it has."""
         ...
 
     def lose_disk(self, node: str) -> int:
-        """Let a node that does not run have an empty disk; return how many files went."""
+        """Empty the disk of a node that is not running; return how many files were lost."""
         ...
 
     def kill(self, node: str) -> None:
-        """End the node's process at once; with a volatile disk what was not synced is lost."""
+        """Kill the node's process; with a volatile disk, what was not synced is lost."""
         ...
 
     def stop(self, node: str) -> None:
-        """Ask the node to end in good order; it takes its time."""
+        """Ask the node to stop gracefully, which takes time."""
         ...
 
     def pause(self, node: str) -> None:
-        """Let the node's process stand still."""
+        """Pause the node's process."""
         ...
 
     def resume(self, node: str) -> None:
-        """Let it go on."""
+        """Resume the node's process."""
         ...
 
     def cut(self, links: Sequence[tuple[str, str]]) -> Callable[[str], None]:
-        """Hold what flows from a to b, for each (a, b); return what mends exactly that.
+        """Hold what flows from a to b, for each (a, b); return a function that heals just this cut.
 
-        It is called once, with "deliver" or "reset". Cuts are counted.
+        Call it once, with "deliver" or "reset". Cuts are counted.
         """
         ...
 
     def held(self, links: Sequence[tuple[str, str]]) -> tuple[int, int]:
-        """The bytes, and the connections, that these links hold back now."""
+        """Return how many bytes and how many connections these links hold back now."""
         ...
 
     def problems(self) -> tuple[str, ...]:
-        """One line for each name server that ended by itself."""
+        """Return one line for each name server that exited by itself."""
         ...
 
     def save(self, name: str, directory: Path) -> None:
@@ -428,16 +430,16 @@ class SimulatedGroup(Protocol):
 
 @runtime_checkable
 class SimulatesGroups(Protocol):
-    """A target of which whole groups can be simulated, for campaigns to shake."""
+    """A target whose whole groups can be simulated, for campaigns."""
 
     def simulated_group(
         self, nodes: Sequence[str], options: Json, name_servers: Sequence[str]
     ) -> SimulatedGroup:
-        """Return a group whose nodes are not started.
+        """Return a group whose nodes are not started yet.
 
         Args:
             nodes: their ids.
             options: as in `NodeLayout.options`.
-            name_servers: the names of those that run beside the nodes.
+            name_servers: the names of the name servers beside the nodes.
         """
         ...

@@ -1,7 +1,7 @@
-"""What a checker concludes, and how conclusions join.
+"""Verdicts of checkers, and how they are merged.
 
-Source: jepsen.checker `merge-valid` (false > unknown > true); exit codes of
-jepsen.cli, with 1 ranked above 2 so that "unknown" never hides "invalid".
+Source: jepsen.checker `merge-valid` (false > unknown > true); exit codes of jepsen.cli, with 1
+ranked above 2 so that "unknown" never hides "invalid".
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final
 
 INDEX_DETAILS: Final = {"divergent": ("index",), "index-twice": ("index",), "term-fell": ("index",),
                         "damaged": ("index",), "gap": ("first", "last")}  # fmt: skip
-"""Details in which findings of these kinds say which indices of the log they are about."""
+"""For findings of these kinds, the details that hold the log indices concerned."""
 
 
 class Outcome(enum.IntEnum):
-    """A verdict's value, ordered so that `max` joins: one violation beats any doubt."""
+    """The value of a verdict, ordered so that `max` merges: one violation outweighs any doubt."""
 
     VALID = 0
     UNKNOWN = 1
@@ -25,7 +25,7 @@ class Outcome(enum.IntEnum):
 
     @property
     def json_value(self) -> bool | str:
-        """The value that results.json carries: true, false or "unknown"."""
+        """The value written to results.json: true, false or "unknown"."""
         return "unknown" if self is Outcome.UNKNOWN else self is Outcome.VALID
 
 
@@ -49,14 +49,15 @@ _EXIT_RANK = {255: 4, 254: 3, 1: 2, 2: 1, 0: 0}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a checker has to say about one place in a history.
+    """One thing that is wrong at one place in a history, with its evidence.
 
-    `kind` names the anomaly in the field's words ("lost-append", "stale-read").
-    `key` is the queue, `offset` the place in it (None where it has none).
-    `operations` are ids of operations (the index of their invoke) that witness it.
-    `message` is one sentence for a person who did not write the test.
-    `details` is JSON-able evidence: who acknowledged, under which fault, what
-    stands there instead.
+    Attributes:
+        kind: the anomaly, by the name used in the literature ("lost-append", "stale-read").
+        message: one sentence for a reader who did not write the test.
+        key: the queue.
+        offset: the offset in the queue; None if it has none.
+        operations: ids of the operations that show it (the index of their invoke).
+        details: JSON-able evidence: who acknowledged, under which fault, what is stored instead.
     """
 
     kind: str
@@ -71,10 +72,15 @@ class Finding:
 class Verdict:
     """A checker's conclusion.
 
-    `counts` are numbers worth printing (operations checked, lost, ...); `data` is
-    JSON-able material for the report. `observed` marks breaches of what the target
-    never promised: shown, but they leave `outcome` VALID. At most
-    `FINDINGS_KEPT_MAX` findings are kept; `findings_total` counts all of them.
+    Attributes:
+        checker: the checker's name.
+        outcome: VALID, INVALID or UNKNOWN.
+        summary: one line for the terminal and the report.
+        findings: the first `FINDINGS_KEPT_MAX` findings at most.
+        findings_total: how many findings there were in all.
+        counts: numbers worth printing (operations checked, lost, ...).
+        data: JSON-able material for the report.
+        observed: violations of what the target never promised; shown, but `outcome` stays VALID.
     """
 
     checker: str
@@ -91,10 +97,10 @@ FINDINGS_KEPT_MAX = 200
 
 
 def join(verdicts: Iterable[Verdict]) -> Outcome:
-    """Join verdicts as invalid > unknown > valid; nothing checked at all is unknown."""
+    """Merge verdicts as invalid > unknown > valid; no verdict at all is unknown."""
     return max((verdict.outcome for verdict in verdicts), default=Outcome.UNKNOWN)
 
 
 def worst_exit(codes: Iterable[int]) -> int:
-    """Join the exit codes of several runs: 255 > 254 > 1 > 2 > 0."""
+    """Merge the exit codes of several runs: 255 > 254 > 1 > 2 > 0."""
     return max(codes, key=lambda code: _EXIT_RANK.get(code, 4), default=int(ExitCode.VALID))
