@@ -2,6 +2,10 @@
 
 `programs(version)` and `servers()` fetch and compile once and keep the result in the user's cache;
 `Java` runs what is in them and ends it. Without Maven and a JDK the tests skip.
+
+    .venv/bin/python -m tests.support.foreign_java
+
+fetches everything before the tests start, so that no test's time limit includes a download.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +38,9 @@ OPENED = (
 )
 """What RocketMQ's mapped files want of a Java above 8."""
 
+HAS_MAVEN = all(shutil.which(tool) for tool in ("mvn", "javac", "java"))
 needs_maven = pytest.mark.skipif(
-    any(shutil.which(tool) is None for tool in ("mvn", "javac", "java")),
+    not HAS_MAVEN,
     reason="no mvn, javac and java on PATH (Debian: maven, default-jdk-headless)",
 )
 
@@ -194,3 +200,19 @@ def java_in(folder: Path) -> Iterator[Java]:
             program.process.kill()
         for program in java.started:
             program.end()
+
+
+def main() -> None:
+    """Fetch and compile all that the tests use; print how long it took."""
+    if not HAS_MAVEN:
+        sys.stdout.write("no mvn, javac and java on PATH: tests with Apache's programs will skip\n")
+        return
+    began = time.monotonic()
+    for version in (OLD, NEW):
+        programs(version)
+    servers()
+    sys.stdout.write(f"Apache's programs are in the cache ({time.monotonic() - began:.0f} s)\n")
+
+
+if __name__ == "__main__":
+    main()
