@@ -15,11 +15,15 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 # The same examples everywhere, in CI and at home, and no deadline: a busy machine is no failure.
+# tests/soaks/fresh_examples.py runs the profile "fresh", which draws others each time.
 settings.register_profile(
     "shaketable",
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],  # it measures the machine as well
+)
+settings.register_profile(
+    "fresh", settings.get_profile("shaketable"), derandomize=False, print_blob=True
 )
 settings.load_profile("shaketable")
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = (
     "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/checking.md", "docs/models.md",
     "docs/upgrading.md", "docs/extending.md", "docs/gate.md", "docs/store.md",
-    "docs/violation.md", "docs/calibration.md",
+    "docs/violation.md", "docs/calibration.md", "docs/debugging.md",
 )  # fmt: skip
 COMMAND = re.compile(r"(?:^|`)(\./shaketable[^`#\n]*)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")

@@ -1,0 +1,60 @@
+"""CI runs the same Hypothesis examples each time, the soak others."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.soaks import fresh_examples
+
+CONFTEST = Path(__file__).parent.parent / "conftest.py"
+TESTS = """
+from hypothesis import given, settings, strategies
+
+@settings(max_examples=20)
+@given(strategies.integers())
+def test_prints_examples(number):
+    print("\\nexample", number)
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    shutil.copy(CONFTEST, tmp_path / "conftest.py")
+    (tmp_path / "test_examples.py").write_text(TESTS)
+    return tmp_path
+
+
+def examples(tree: Path, *options: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *options],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return [line for line in done.stdout.splitlines() if line.startswith("example")]
+
+
+def test_ci_runs_the_same_examples(tree: Path) -> None:
+    first = examples(tree)
+    assert len(first) == 20
+    assert examples(tree) == first
+
+
+def test_the_soak_runs_others(tree: Path) -> None:
+    fresh = [examples(tree, "--hypothesis-profile=fresh", f"--hypothesis-seed={n}") for n in (1, 2)]
+    assert len(fresh[0]) == len(fresh[1]) == 20
+    assert fresh[0] != fresh[1]
+
+
+def test_a_folder_without_property_tests_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fresh_examples.main([str(tmp_path)]) == fresh_examples.NO_TESTS
+    assert str(tmp_path) in capsys.readouterr().err
