@@ -80,7 +80,7 @@ class Admin:
     ) -> None:
         """Answer DLedger's METADATA with this member's state, and what its clocks show."""
         core = self._core
-        memberships, begin = core.ledger.memberships, core.log.begin
+        memberships, begin = core.ledger.memberships, core.log.start
         membership = memberships.current
         fields = MetadataResponse(
             core.member,

@@ -100,7 +100,7 @@ class PendingAppends:
         """
         log, committed = self._core.log, self._core.ledger.commit_index
         for append in self.waiting:
-            stands = log.begin.index <= append.last_index <= committed
+            stands = log.start.index <= append.last_index <= committed
             if stands and log.term_at(append.last_index) == self._term:
                 self._outbox.put(append.connection, append.reply)
             else:

@@ -186,7 +186,7 @@ class Broker:
     def leave(self, now_ms: float) -> None:
         """The process is about to end: a leader hands over, and appends are refused meanwhile."""
         self._append_built(now_ms)
-        self.core.leave(now_ms)
+        self.core.resign(now_ms)
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
         """The disk refused a write for want of room, or took it at last.
@@ -215,7 +215,7 @@ class Broker:
             wall_ms=wall_ms,
             forgettable_index=self._forgettable_index(),
         )
-        if begin is not None and begin.index > self.core.log.begin.index:
+        if begin is not None and begin.index > self.core.log.start.index:
             self._compact(begin)
 
     def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:

@@ -115,7 +115,7 @@ class BrokerInfo:
             "dledgerRole": core.role.value,
             "putTps": rates,
             "putMessageTimesTotal": str(self._message_count),
-            "commitLogMinOffset": str(core.log.begin.position),
+            "commitLogMinOffset": str(core.log.start.position),
             "commitLogMaxOffset": str(core.log.end_position),
             "dledgerTerm": str(core.term),
             "dledgerLeader": core.leader or "",

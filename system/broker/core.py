@@ -79,7 +79,7 @@ class Core(Protocol):
     def transfer(self, target: str, now_ms: float) -> None:
         """Hand the leadership over. Raises NotLeaderError, TransferError."""
 
-    def leave(self, now_ms: float) -> None:
+    def resign(self, now_ms: float) -> None:
         """Hand the leadership over, if there is one and somebody to take it."""
 
     def compact(self, snapshot: Snapshot) -> None:

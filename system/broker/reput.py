@@ -60,7 +60,7 @@ class Reput:
         *,
         log_format: LogFormat = DLEDGER_FORMAT,
     ) -> None:
-        begin, snapshot = ledger.log.begin, ledger.snapshot
+        begin, snapshot = ledger.log.start, ledger.snapshot
         if checkpoint is not None and checkpoint.applied_index < begin.index:
             checkpoint = None
         self._native = native if checkpoint is None and begin.index < 0 else None
@@ -89,7 +89,7 @@ class Reput:
         if self._native is not None:
             self._native_walk = iter(self._native())
             self._native_begins = {}
-        if checkpoint is not None and checkpoint.begin_position < begin.position:
+        if checkpoint is not None and checkpoint.start_position < begin.position:
             self.queues.forget_below(begin.position)
 
     @property
@@ -137,8 +137,8 @@ class Reput:
 
     def checkpoint(self) -> BrokerCheckpoint | None:
         """Return what is applied, None if nothing of it is new since the last one saved."""
-        begin_position = self._ledger.log.begin.position
-        is_saved = (self.applied_index, begin_position) == self._saved_place
+        start_position = self._ledger.log.start.position
+        is_saved = (self.applied_index, start_position) == self._saved_place
         if self._native is not None or is_saved:
             return None
         return BrokerCheckpoint(
@@ -148,13 +148,13 @@ class Reput:
             encode_state(self.tables.state(self.queues.ranges())),
             self.queues.units_since_checkpoint(),
             self.keys.since_checkpoint(),
-            begin_position,
+            start_position,
             self._store_ms,
         )
 
     def checkpointed(self, checkpoint: BrokerCheckpoint) -> None:
         """Take note that a checkpoint of this state was saved."""
-        self._saved_place = (checkpoint.applied_index, checkpoint.begin_position)
+        self._saved_place = (checkpoint.applied_index, checkpoint.start_position)
         self.queues.checkpointed(checkpoint.units)
         self.keys.checkpointed(checkpoint.keys)
         self._key_count -= len(checkpoint.keys)

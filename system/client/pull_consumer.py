@@ -39,10 +39,10 @@ from shaketable.system.store.message import (
     TAGS,
     DamagedMessage,
     Message,
+    decode_message_id,
     encode_message,
     find_property,
     offset_message_id,
-    place_of_message_id,
     walk_messages,
 )
 
@@ -200,7 +200,7 @@ class PullConsumer:
         Raises RefusedError (also where nothing stands there), OutcomeUnknownError;
         DamagedResponseError is one. ValueError: this is no message id.
         """
-        address, position = place_of_message_id(message_id)
+        address, position = decode_message_id(message_id)
         command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext=ViewMessage(position).to_ext())
         self.asked_address = address
         answer = await self._channels.call(address, command, self._timeout_s)

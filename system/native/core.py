@@ -142,7 +142,7 @@ class NativeCore:
         """Refuse. Raises TransferError."""
         raise TransferError(f"a master cannot hand over to {target}: there is no group")
 
-    def leave(self, now_ms: float) -> None:
+    def resign(self, now_ms: float) -> None:
         """Nobody takes a master's place."""
 
     def compact(self, snapshot: Snapshot) -> None:
@@ -234,7 +234,7 @@ class NativeCore:
 
     def begin_at(self, position: int) -> None:
         """Slave without messages: let the log begin where the master's last file does."""
-        assert self._log.end_position == self._log.begin.position, "messages would be lost"
+        assert self._log.end_position == self._log.start.position, "messages would be lost"
         snapshot = Snapshot(native_end(position), _NOBODY, -1, b"")
         self.ledger.install(snapshot)
         self._effects.installed = snapshot
@@ -270,7 +270,7 @@ class NativeLogView(LogView):
     def __init__(
         self, reader: EntryReader, begin: LogEnd, end: LogEnd, tail_bytes_max: int = 16 << 20
     ) -> None:
-        super().__init__(reader, (), end.index, end.position, tail_bytes_max, begin=begin)
+        super().__init__(reader, (), end.index, end.position, tail_bytes_max, start=begin)
 
     def end(self) -> LogEnd:
         """Return the log's end."""

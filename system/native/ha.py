@@ -117,7 +117,7 @@ class SlaveConnection:
             return position
         end_position = self._core.written_position
         begin = end_position - end_position % self._file_bytes
-        return max(begin, self._core.log.begin.position)
+        return max(begin, self._core.log.start.position)
 
 
 class MasterConnection:

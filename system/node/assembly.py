@@ -162,7 +162,7 @@ def _open_log(config: NodeConfig, machine: Machine, parts: Mutant) -> CommitLog:
     log.info(
         "event=recovered begin_index=%d end_index=%d term=%d voted_for=%s torn_bytes=%d "
         "committed_index=%d aborted=%s",
-        commit_log.begin.index,
+        commit_log.start.index,
         commit_log.end.index,
         commit_log.state.term,
         commit_log.state.voted_for or "-",
@@ -188,7 +188,7 @@ def _start(
     if snapshot is None and native is not None:
         if config.is_joining:  # upgraded before it was told to join
             raise _joining_with_native_log(str(config.native_log))
-        begin = commit_log.begin
+        begin = commit_log.start
         snapshot = upgraded_snapshot(begin, bootstrap, native, checkpoint, files.queues)
     return BrokerStart(
         member=config.self_id,
@@ -200,7 +200,7 @@ def _start(
         term=commit_log.state.term,
         voted_for=commit_log.state.voted_for,
         spans=tuple(commit_log.spans),
-        begin=commit_log.begin,
+        begin=commit_log.start,
         end_index=commit_log.end.index,
         end_position=commit_log.end.position,
         applied_to=commit_log.committed_index,

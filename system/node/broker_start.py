@@ -95,7 +95,7 @@ def build_broker(
         start.end_index,
         start.end_position,
         start.raft.tail_bytes_max,
-        begin=start.begin,
+        start=start.begin,
     )
     core = parts.core(
         start.member,

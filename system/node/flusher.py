@@ -121,7 +121,7 @@ class Flusher:
             await self._run_disk_work(self._writer.sync)
         if now_ms >= self._mark_due_ms:
             self._mark_due_ms = math.inf
-            await self._run_disk_work(self._writer.advance_mark)
+            await self._run_disk_work(self._writer.advance_watermark)
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + CHECKPOINT_INTERVAL_MS
             index = self._checkpoint_index()

@@ -143,7 +143,7 @@ class Node:
     def _leave(self) -> None:
         with suppress(DiskFull):  # hints, all of them: a start does without
             self.commit_log.save_checkpoint(self.broker.core.ledger.checkpoint_index)
-            self.commit_log.advance_mark()
+            self.commit_log.advance_watermark()
         self._checkpointer.close()
         self.commit_log.close()
 

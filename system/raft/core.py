@@ -105,13 +105,13 @@ class RaftCore(MemberState):
             if now_ms >= self._election_due_ms:
                 self._start_pre_vote()
         elif now_ms >= leading.heartbeat_due_ms:
-            if not leading.hears_quorum(now_ms):
+            if not leading.is_quorum_active(now_ms):
                 self._become_follower(self.term, None)
             elif self._disk.is_stalled(now_ms):
                 self._step_down(leading)
             else:
                 leading.retransmit_stalled(now_ms)
-                leading.continue_transfer(now_ms, must_leave=self._disk.is_full)
+                leading.continue_transfer(now_ms, must_step_down=self._disk.is_full)
                 leading.heartbeat(now_ms)
 
     def receive(self, message: Message, now_ms: float) -> None:
@@ -194,9 +194,9 @@ class RaftCore(MemberState):
         self._now_ms = now_ms
         if self._leadership is None or not self._leadership.is_ready:
             raise NotLeaderError(self.leader)
-        self._leadership.hand_over(target, now_ms)
+        self._leadership.transfer_to(target, now_ms)
 
-    def leave(self, now_ms: float) -> None:
+    def resign(self, now_ms: float) -> None:
         """This process is about to end: a leader hands over to the voter that is closest behind.
 
         It takes no appends any more, has everything committed and only then urges the other, so
@@ -205,7 +205,7 @@ class RaftCore(MemberState):
         """
         self._now_ms = now_ms
         if self._leadership is not None and self._leadership.is_ready:
-            self._leadership.leave(now_ms)
+            self._leadership.resign(now_ms)
 
     def compact(self, snapshot: Snapshot) -> None:
         """Let `snapshot` stand for the entries up to its end, which are committed."""
@@ -224,7 +224,7 @@ class RaftCore(MemberState):
         if not is_full:
             return
         if self._leadership is not None:
-            self._leadership.continue_transfer(now_ms, must_leave=True)
+            self._leadership.continue_transfer(now_ms, must_step_down=True)
         elif self.role is Role.CANDIDATE:
             self._become_follower(self.term, None)
 

@@ -43,7 +43,7 @@ class EntryDispatcher:
         "_sent_position",
         "_snapshot_index",
         "_snapshot_sent_ms",
-        "heard_ms",
+        "last_contact_ms",
         "match_index",
         "next_index",
         "peer",
@@ -60,7 +60,7 @@ class EntryDispatcher:
         self.next_index = end_index + 1
         self.match_index = -1
         self.read_round = 0
-        self.heard_ms = now_ms  # a new leader grants everybody one period of silence
+        self.last_contact_ms = now_ms  # a new leader grants everybody one period of silence
         self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes)
         self._in_flight_bytes = 0
         self._sent_position = 0  # behind the newest of these
@@ -100,12 +100,12 @@ class EntryDispatcher:
         self._in_flight_bytes += size
         self.next_index = last_index + 1
 
-    def acknowledged(self, match_index: int, begin_index: int, now_ms: float) -> bool:
+    def acknowledged(self, match_index: int, compacted_index: int, now_ms: float) -> bool:
         """The follower holds everything to `match_index` durably; True if that is new.
 
         In COMPARE the stream starts behind it: what the follower has beyond it and has
         not synced yet is sent once more, and skipped there. INSTALL ends when the follower
-        has everything up to `begin_index`, where the leader's log begins; where that moved on
+        has everything up to `compacted_index`, where the leader's log begins; where that moved on
         while a snapshot was under way, the next one follows at once.
         """
         is_new = match_index > self.match_index
@@ -119,9 +119,9 @@ class EntryDispatcher:
         if self.state is DispatchState.APPEND:
             if self.next_index <= self.match_index:
                 self.next_index = self.match_index + 1
-        elif self.state is DispatchState.COMPARE or self.match_index >= begin_index:
+        elif self.state is DispatchState.COMPARE or self.match_index >= compacted_index:
             self.state = DispatchState.APPEND
-            self.next_index = max(self.match_index, begin_index) + 1
+            self.next_index = max(self.match_index, compacted_index) + 1
         elif match_index >= self._snapshot_index:
             self._snapshot_sent_ms = float("-inf")
         return is_new
@@ -130,11 +130,11 @@ class EntryDispatcher:
         """Fall back to COMPARE: ask whether the logs agree just before `next_index`."""
         self._start_over(DispatchState.COMPARE, max(next_index, self.match_index + 1))
 
-    def install(self, begin_index: int) -> None:
-        """Send the snapshot that stands for everything up to `begin_index`, then go on."""
+    def install(self, compacted_index: int) -> None:
+        """Send the snapshot that stands for everything up to `compacted_index`, then go on."""
         if self.state is not DispatchState.INSTALL:
             self._snapshot_sent_ms = float("-inf")
-        self._start_over(DispatchState.INSTALL, begin_index + 1)
+        self._start_over(DispatchState.INSTALL, compacted_index + 1)
 
     def refused(self, prev_index: int) -> bool:
         """Take a refusal at `prev_index`; True if it is news, False for an echo of the past.
@@ -169,7 +169,7 @@ class EntryDispatcher:
             return False
         sent_ms = self._snapshot_sent_ms
         if sent_ms >= 0 and (
-            now_ms - sent_ms < self._config.snapshot_retransmit_ms or self.heard_ms < sent_ms
+            now_ms - sent_ms < self._config.snapshot_retransmit_ms or self.last_contact_ms < sent_ms
         ):
             return False
         self._snapshot_index, self._snapshot_sent_ms = self.next_index - 1, now_ms

@@ -96,9 +96,9 @@ class Follower:
     def _refusal(self, prev_index: int, prev_term: int) -> PushResponse:
         log = self._ledger.log
         hint = self._hint(prev_index, prev_term)
-        if hint < log.begin.index:
+        if hint < log.start.index:
             raise InvariantError(
-                f"entries up to {log.begin.index} are committed, the leader has others at {hint}"
+                f"entries up to {log.start.index} are committed, the leader has others at {hint}"
             )
         return PushResponse(
             self._term,

@@ -90,12 +90,12 @@ class Leadership:
         matches.sort()
         return matches[-self.quorum]
 
-    def hears_quorum(self, now_ms: float) -> bool:
+    def is_quorum_active(self, now_ms: float) -> bool:
         """False if a majority has been silent for longer than CheckQuorum allows."""
         oldest = now_ms - self._config.quorum_silence_max_ms
         heard = self._own_vote
         for voter in self.voting:
-            if voter.heard_ms >= oldest:
+            if voter.last_contact_ms >= oldest:
                 heard += 1
         return heard >= self.quorum
 
@@ -177,12 +177,12 @@ class Leadership:
         dispatcher = self.dispatchers.get(response.follower)
         if dispatcher is None:
             return False  # it has left the group
-        dispatcher.heard_ms = now_ms
+        dispatcher.last_contact_ms = now_ms
         dispatcher.read_round = max(dispatcher.read_round, response.read_round)
         is_new = False
         if response.success:
-            begin_index = self._ledger.log.begin.index
-            is_new = dispatcher.acknowledged(response.match_index, begin_index, now_ms)
+            compacted_index = self._ledger.log.start.index
+            is_new = dispatcher.acknowledged(response.match_index, compacted_index, now_ms)
             if self.transfer.target == response.follower:
                 self.send_timeout_now_to_target()
         elif dispatcher.refused(response.prev_index):
@@ -192,17 +192,17 @@ class Leadership:
 
     def compacted(self) -> None:
         """The log begins later: ask followers that would need what is gone about the begin."""
-        begin_index = self._ledger.log.begin.index
+        compacted_index = self._ledger.log.start.index
         for dispatcher in self.dispatchers.values():
-            if dispatcher.next_index <= begin_index:
+            if dispatcher.next_index <= compacted_index:
                 if dispatcher.state is DispatchState.INSTALL:
-                    dispatcher.install(begin_index)
+                    dispatcher.install(compacted_index)
                 else:
                     self._compare_at(dispatcher, dispatcher.next_index)
 
     # ---- handing over ---------------------------------------------------------------------
 
-    def hand_over(self, target: str, now_ms: float, *, must_leave: bool = False) -> None:
+    def transfer_to(self, target: str, now_ms: float, *, must_step_down: bool = False) -> None:
         """Begin a transfer: no appends until the target stands or the time is up.
 
         Raises TransferError where the target could not take over, or one is under way.
@@ -213,43 +213,43 @@ class Leadership:
         if dispatcher is None or dispatcher not in self.voting:
             raise TransferError(f"{target} is no other voter of the group")
         self.transfer.require(dispatcher, self._ledger.log.end_index, now_ms)
-        self._begin_transfer(target, now_ms, must_leave=must_leave)
+        self._start_transfer(target, now_ms, must_step_down=must_step_down)
 
-    def leave(self, now_ms: float) -> None:
+    def resign(self, now_ms: float) -> None:
         """Begin to hand over to whoever would take over soonest, if a transfer may begin.
 
         However far behind: under load all are, until no more is appended.
         """
         nearest = self.transfer.nearest(self.voting, now_ms)
         if nearest is not None and self.transfer.target is None:
-            self._begin_transfer(nearest.peer, now_ms, must_leave=False)
+            self._start_transfer(nearest.peer, now_ms, must_step_down=False)
 
-    def _begin_transfer(self, target: str, now_ms: float, *, must_leave: bool) -> None:
-        self.transfer.begin(target, now_ms, must_leave=must_leave)
+    def _start_transfer(self, target: str, now_ms: float, *, must_step_down: bool) -> None:
+        self.transfer.start(target, now_ms, must_step_down=must_step_down)
         self.reads.drop_lease()
         self.send_timeout_now_to_target()
 
-    def continue_transfer(self, now_ms: float, *, must_leave: bool) -> None:
+    def continue_transfer(self, now_ms: float, *, must_step_down: bool) -> None:
         """At each heartbeat: urge a target again, give it up, or begin by ourselves.
 
-        A leader that `must_leave` looks for any voter that is close behind, others for one
+        A leader that `must_step_down` looks for any voter that is close behind, others for one
         that is preferred to them.
         """
         transfer = self.transfer
         transfer.give_up(now_ms)
         if transfer.target is not None:
-            transfer.must_leave = transfer.must_leave or must_leave
+            transfer.must_step_down = transfer.must_step_down or must_step_down
             self.send_timeout_now_to_target()
             return
         end_index = self._ledger.log.end_index
-        if must_leave:
+        if must_step_down:
             next_leader = transfer.best(self.voting, end_index, now_ms)
         elif self._config.preferred_leaders and self.is_ready:
             next_leader = transfer.preferred(self.voting, end_index, now_ms)
         else:
             return
         if next_leader is not None:
-            self.hand_over(next_leader.peer, now_ms, must_leave=must_leave)
+            self.transfer_to(next_leader.peer, now_ms, must_step_down=must_step_down)
 
     def send_timeout_now_to_target(self) -> None:
         """Tell the target of a transfer to stand, once it has everything.
@@ -259,8 +259,8 @@ class Leadership:
         """
         if (target := self.transfer.target) is not None:
             dispatcher, end_index = self.dispatchers[target], self._ledger.log.end_index
-            is_settled = self.transfer.must_leave or self._ledger.commit_index >= end_index
-            if is_settled and dispatcher.match_index == end_index:
+            is_committed = self.transfer.must_step_down or self._ledger.commit_index >= end_index
+            if is_committed and dispatcher.match_index == end_index:
                 self._send_timeout_now(dispatcher)
 
     def send_timeout_now_to_best(self, now_ms: float) -> None:
@@ -298,7 +298,7 @@ class Leadership:
             if (
                 is_streaming
                 and self._lag_of(dispatcher) <= self._config.promote_lag_entries_max
-                and dispatcher.heard_ms >= oldest_ms
+                and dispatcher.last_contact_ms >= oldest_ms
             ):
                 return learner
         return None
@@ -337,13 +337,13 @@ class Leadership:
         """The logs differ at `response.prev_index`: compare below it, or send the snapshot."""
         log = self._ledger.log
         agreed = self._next_comparison(response)
-        if agreed < log.begin.index:
+        if agreed < log.start.index:
             if self._ledger.snapshot is None:
                 # Our log begins at nothing and the follower's elsewhere: it was upgraded
                 # from a commit log of its own, which nobody here may throw away.
-                self._compare_at(dispatcher, log.begin.index + 1)
+                self._compare_at(dispatcher, log.start.index + 1)
                 return
-            dispatcher.install(log.begin.index)
+            dispatcher.install(log.start.index)
             self._push_snapshot(dispatcher, now_ms)
             return
         self._compare_at(dispatcher, agreed + 1)
@@ -356,7 +356,7 @@ class Leadership:
         )
 
     def _compare_at(self, dispatcher: EntryDispatcher, next_index: int) -> None:
-        dispatcher.compare_at(max(next_index, self._ledger.log.begin.index + 1))
+        dispatcher.compare_at(max(next_index, self._ledger.log.start.index + 1))
 
     def _push(self, dispatcher: EntryDispatcher, batches: tuple[Batch, ...] = ()) -> None:
         """One push; without entries it is a heartbeat, a comparison and a read round."""
@@ -371,7 +371,7 @@ class Leadership:
             ledger.commit_index,
             self.reads.round,
             batches,
-            log.begin.position if prev_index == log.begin.index else -1,
+            log.start.position if prev_index == log.start.index else -1,
         )
         self._send(dispatcher.peer, push)
 

@@ -113,7 +113,7 @@ def _kind(message: Message) -> tuple[type[Message], bool]:
 class Ledger:
     """The log of one member, the memberships in it, and the snapshot in front of it.
 
-    Invariants: durable_index <= log.end_index; log.begin.index <= commit_index <=
+    Invariants: durable_index <= log.end_index; log.start.index <= commit_index <=
     log.end_index, and commit_index never falls; no entry at or below commit_index is ever
     removed but by compaction. `snapshot` stands exactly at the log's begin; None only
     where the log begins at nothing (index -1, position 0).
@@ -127,7 +127,7 @@ class Ledger:
         self.snapshot = snapshot
         self.pending = PendingWrites()
         self.durable_index = log.end_index
-        self.commit_index = log.begin.index
+        self.commit_index = log.start.index
         self._writes: list[Write] = []
 
     @property
@@ -168,13 +168,13 @@ class Ledger:
         committed, so that a leader has it. Raises InvariantError where the leader lacks
         what is committed here.
         """
-        begin = self.log.begin
-        if index < begin.index:
+        start = self.log.start
+        if index < start.index:
             return True
         if index > self.log.end_index:
             return False
         is_same = self.log.term_at(index) == term
-        if index == begin.index and position not in (-1, begin.position):
+        if index == start.index and position not in (-1, start.position):
             is_same = False
         if not is_same and 0 <= index <= self.commit_index:
             raise InvariantError(f"entry {index} is committed, the leader has another one")
@@ -186,7 +186,7 @@ class Ledger:
         Raises InvariantError where that would remove a committed entry.
         """
         if batch.first_index <= self.log.end_index:
-            same = self._last_shared(batch)
+            same = self._last_matching_index(batch)
             if same >= batch.last_index:
                 return
             if same >= batch.first_index:
@@ -240,18 +240,18 @@ class Ledger:
 
     # ---- decisions that calibration may break, each in a method of its own -------------
 
-    def _last_shared(self, batch: Batch) -> int:
+    def _last_matching_index(self, batch: Batch) -> int:
         """Last index up to which our log holds the batch's entries, or one below them all.
 
         Log matching: what stands at an index with that term, stands below it too.
         """
-        begin = self.log.begin.index
-        if batch.last_index <= begin:
+        start = self.log.start.index
+        if batch.last_index <= start:
             return batch.last_index  # compacted, so it was committed: the leader has the same
         same = self.log.last_at_most(batch.last_index, batch.term)
-        if same > begin and self.log.term_at(same) == batch.term:
+        if same > start and self.log.term_at(same) == batch.term:
             return same
-        return max(begin, batch.first_index - 1)
+        return max(start, batch.first_index - 1)
 
     def _durable_after_truncate(self, end_index: int) -> int:
         """Up to where the log is durable once it ends at `end_index`."""

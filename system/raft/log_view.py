@@ -16,7 +16,7 @@ from shaketable.system.raft.protocol import CompactedError, EntryReader, Invaria
 class LogView:
     """Terms, begin, end and tail of one member's log.
 
-    `begin` is the place behind the last entry that is no longer kept (a snapshot stands for
+    `start` is the place behind the last entry that is no longer kept (a snapshot stands for
     it and everything below), or where the first entry goes. `spans` lists (first_index,
     term) of the kept entries with rising indices and terms; a span in front of them holds
     the begin's own term. An empty log ends where it begins. Not thread-safe.
@@ -30,18 +30,18 @@ class LogView:
         end_position: int = 0,
         tail_bytes_max: int = 16 << 20,
         *,
-        begin: LogEnd | None = None,
+        start: LogEnd | None = None,
     ) -> None:
         self._reader = reader
-        self.begin = begin or LogEnd()
-        self._firsts: list[int] = [self.begin.index]
-        self._terms: list[int] = [self.begin.term]
+        self.start = start or LogEnd()
+        self._firsts: list[int] = [self.start.index]
+        self._terms: list[int] = [self.start.term]
         for first, term in spans:
-            if first > self.begin.index and term != self._terms[-1]:
+            if first > self.start.index and term != self._terms[-1]:
                 self._firsts.append(first)
                 self._terms.append(term)
-        self.end_index = max(end_index, self.begin.index)
-        self.end_position = max(end_position, self.begin.position)
+        self.end_index = max(end_index, self.start.index)
+        self.end_position = max(end_position, self.start.position)
         self._tail: list[Batch] = []
         self._tail_bytes = 0
         self._tail_bytes_max = tail_bytes_max
@@ -58,8 +58,8 @@ class LogView:
 
     def end(self) -> LogEnd:
         """Return the log's end with its chain CRC, for whoever encodes what follows."""
-        if self.end_index == self.begin.index:
-            return self.begin
+        if self.end_index == self.start.index:
+            return self.start
         last = (
             self._tail[-1]
             if self._tail
@@ -73,7 +73,7 @@ class LogView:
         if index >= firsts[-1]:
             assert index <= self.end_index, f"no entry {index}, the log ends at {self.end_index}"
             return self._terms[-1]
-        assert index >= firsts[0], f"no entry {index}, the log begins at {self.begin.index}"
+        assert index >= firsts[0], f"no entry {index}, the log begins at {self.start.index}"
         return self._terms[bisect_right(firsts, index) - 1]
 
     def last_at_most(self, index: int, term: int) -> int:
@@ -87,7 +87,7 @@ class LogView:
         while span >= 0 and self._terms[span] > term:
             at = self._firsts[span] - 1
             span -= 1
-        return at if span >= 0 else self.begin.index - 1
+        return at if span >= 0 else self.start.index - 1
 
     def append(self, batch: Batch) -> None:
         """Put a batch at the end. Raises InvariantError where it does not fit there."""
@@ -109,7 +109,7 @@ class LogView:
 
     def truncate(self, end_index: int) -> None:
         """Forget every entry behind `end_index`, which is at or behind the begin."""
-        assert self.begin.index <= end_index < self.end_index
+        assert self.start.index <= end_index < self.end_index
         while self._firsts[-1] > end_index:
             self._firsts.pop()
             self._terms.pop()
@@ -124,30 +124,30 @@ class LogView:
         self._stored_index = min(self._stored_index, end_index)
         if self._tail:
             self.end_position = self._tail[-1].end_position
-        elif end_index == self.begin.index:
-            self.end_position = self.begin.position
+        elif end_index == self.start.index:
+            self.end_position = self.start.position
         else:
             self.end_position = (
                 self._reader.read_entries(end_index, 1).until(end_index).end_position
             )
 
-    def compact(self, begin: LogEnd) -> None:
-        """Forget the entries up to `begin`, the place behind one that is kept now."""
-        assert self.begin.index < begin.index <= self.end_index, f"{begin} is not in the log"
-        assert self.term_at(begin.index) == begin.term, f"{begin} is not of this log"
-        span = bisect_right(self._firsts, begin.index) - 1
+    def compact(self, start: LogEnd) -> None:
+        """Forget the entries up to `start`, the place behind one that is kept now."""
+        assert self.start.index < start.index <= self.end_index, f"{start} is not in the log"
+        assert self.term_at(start.index) == start.term, f"{start} is not of this log"
+        span = bisect_right(self._firsts, start.index) - 1
         del self._firsts[:span], self._terms[:span]
-        self._firsts[0] = begin.index
+        self._firsts[0] = start.index
         drop = 0
-        while drop < len(self._tail) and self._tail[drop].last_index <= begin.index:
+        while drop < len(self._tail) and self._tail[drop].last_index <= start.index:
             self._tail_bytes -= len(self._tail[drop].data)
             drop += 1
         del self._tail[:drop]
-        self.begin = begin
+        self.start = start
 
     def reset(self, end: LogEnd) -> None:
         """Forget everything: the log begins and ends at `end` (a snapshot was installed)."""
-        self.begin = end
+        self.start = end
         self._firsts[:] = [end.index]
         self._terms[:] = [end.term]
         self.end_index = self._stored_index = end.index
@@ -166,9 +166,9 @@ class LogView:
         At most about `bytes_max` bytes (one batch may exceed it where it alone does).
         Raises CompactedError below the log's begin.
         """
-        if first_index <= self.begin.index:
+        if first_index <= self.start.index:
             raise CompactedError(
-                f"entry {first_index} is gone, the log begins behind {self.begin.index}"
+                f"entry {first_index} is gone, the log begins behind {self.start.index}"
             )
         assert first_index <= self.end_index
         if not self._tail or first_index < self._tail[0].first_index:

@@ -87,7 +87,7 @@ class MemberState:
         self._disk = self.disk_type(self.config)
         self._following: Follower | None = None
         self._leadership: Leadership | None = None
-        self._heard_leader_ms = self._heard_before_start_ms()
+        self._last_contact_ms = self._last_contact_before_start_ms()
         self._use_membership()
         self._restart_election_timer()
 
@@ -97,19 +97,19 @@ class MemberState:
         memberships: Iterable[tuple[int, Membership]],
         snapshot: Snapshot | None,
     ) -> Ledger:
-        index, begin = -1, self.log.begin
+        index, start = -1, self.log.start
         if snapshot is not None:
-            assert snapshot.end == begin, f"the snapshot {snapshot.end} is not at {begin}"
-            if begin.index >= 0:
+            assert snapshot.end == start, f"the snapshot {snapshot.end} is not at {start}"
+            if start.index >= 0:
                 membership, index = snapshot.membership, snapshot.membership_index
         else:
-            assert (begin.index, begin.position) == (-1, 0), f"no snapshot for {begin}"
+            assert (start.index, start.position) == (-1, 0), f"no snapshot for {start}"
         history = self.memberships_type(membership, index, memberships)
         return self.ledger_type(self.log, history, snapshot)
 
     # ---- decisions that calibration may break, each in a method of its own -------------
 
-    def _heard_before_start_ms(self) -> float:
+    def _last_contact_before_start_ms(self) -> float:
         """When a leader may have been heard last, for all that a restarted member knows.
 
         With leases, one may rest on what this member echoed just before it stopped: it
@@ -135,7 +135,7 @@ class MemberState:
             return self.role is Role.LEADER and request.term <= self.term
         if self.role is Role.LEADER:
             return True
-        follows = self._now_ms - self._heard_leader_ms < self.config.election_timeout_min_ms
+        follows = self._now_ms - self._last_contact_ms < self.config.election_timeout_min_ms
         return follows and request.candidate != self.leader
 
     def _may_vote_for(self, request: VoteRequest) -> bool:
@@ -146,11 +146,11 @@ class MemberState:
         """Make term and vote durable, before anything that depends on them is said."""
         self.ledger.save_state(self.term, self.voted_for)
 
-    def _may_stand(self) -> bool:
+    def _may_campaign(self) -> bool:
         """True if this member may be elected: a voter whose disk works (DLEDGER.md E15)."""
-        return (self._is_voter or self._is_leaving()) and self._disk.may_lead(self._now_ms)
+        return (self._is_voter or self._is_being_removed()) and self._disk.may_lead(self._now_ms)
 
-    def _is_leaving(self) -> bool:
+    def _is_being_removed(self) -> bool:
         """True for a voter whose removal stands in its log and is not known to be committed.
 
         It may be the only one that has that entry: the others then have less, get no vote of
@@ -158,14 +158,14 @@ class MemberState:
         """
         memberships = self.ledger.memberships
         index = memberships.current_index
-        is_settled = index <= self.ledger.commit_index
-        return not is_settled and self.member in memberships.at(index - 1)[1].voters
+        is_committed = index <= self.ledger.commit_index
+        return not is_committed and self.member in memberships.at(index - 1)[1].voters
 
     def _may_commit(self, index: int) -> bool:
         """True if what is on a majority is committed thereby (Raft section 5.4.2)."""
         return self.log.term_at(index) == self.term
 
-    def _answer_term(self) -> int:
+    def _hard_state_seq(self) -> int:
         """After which write the term and vote we speak of are durable."""
         return self.ledger.pending.state_seq
 
@@ -176,7 +176,7 @@ class MemberState:
 
     def _send_durably(self, peer: str, message: Message) -> None:
         """Say it only when the term and vote that it speaks of are durable."""
-        if not self.ledger.pending.hold(self._answer_term(), peer, message):
+        if not self.ledger.pending.hold(self._hard_state_seq(), peer, message):
             self._send(peer, message)
 
     # ---- roles -------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class MemberState:
 
     def _become_follower(self, term: int, leader: str | None) -> None:
         if self._leadership is not None:
-            self._effects.reads_refused.extend(self._leadership.reads.abandoned())
+            self._effects.reads_refused.extend(self._leadership.reads.unserved())
             self._leadership = None
         changed = (self.role, self.term, self.leader) != (Role.FOLLOWER, term, leader)
         if term > self.term:
@@ -210,14 +210,14 @@ class MemberState:
         self.role, self.leader = Role.FOLLOWER, leader
         self._restart_election_timer()
         if changed:
-            self._note_role()
+            self._report_role_change()
 
-    def _note_role(self) -> None:
+    def _report_role_change(self) -> None:
         self._effects.role_changes.append(RoleChange(self.role, self.term, self.leader))
 
     def _start_pre_vote(self) -> None:
         """Ask whether an election could be won before disturbing anybody (PreVote)."""
-        if not self._may_stand():
+        if not self._may_campaign():
             self._become_follower(self.term, None)
             return
         self._become_candidate()
@@ -228,7 +228,7 @@ class MemberState:
         self._become_candidate()
         self.term, self.voted_for = self.term + 1, self.member
         self._save_state()
-        self._note_role()
+        self._report_role_change()
         self._elector.start(self.member, self.term, pre_vote=False)
         self._ask_votes(self.term, pre_vote=False, is_transfer=is_transfer)
 
@@ -237,7 +237,7 @@ class MemberState:
         was = (self.role, self.leader)
         self.role, self.leader, self._following = Role.CANDIDATE, None, None
         if was != (self.role, self.leader):
-            self._note_role()
+            self._report_role_change()
 
     def _ask_votes(self, term: int, *, pre_vote: bool, is_transfer: bool = False) -> None:
         request = VoteRequest(
@@ -256,7 +256,7 @@ class MemberState:
         if self.role is Role.CANDIDATE and self._elector.is_won(self.membership):
             if self._elector.pre_vote:
                 self._campaign()
-            elif self._answer_term() <= self.ledger.pending.synced_seq:
+            elif self._hard_state_seq() <= self.ledger.pending.synced_seq:
                 self._become_leader()
 
     def _become_leader(self) -> None:
@@ -273,7 +273,7 @@ class MemberState:
             reads_type=self.reads_type,
             transfer_type=self.transfer_type,
         )
-        self._note_role()
+        self._report_role_change()
         self._leadership.heartbeat(self._now_ms)
 
     def _step_down(self, leading: Leadership) -> None:
@@ -320,7 +320,7 @@ class MemberState:
     def _on_transfer(self, request: LeadershipTransfer) -> None:
         """Our leader asks us to stand at once (dissertation 3.10: TimeoutNow)."""
         is_ours = request.term == self.term and request.leader == self.leader
-        if is_ours and self.role is Role.FOLLOWER and self._may_stand():
+        if is_ours and self.role is Role.FOLLOWER and self._may_campaign():
             self._campaign(is_transfer=True)
 
     # ---- follower ------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class MemberState:
             raise InvariantError(f"{leader} and {self.member} both lead term {self.term}")
         if self.term != term or self.leader != leader or self._following is None:
             self._become_follower(term, leader)
-        self._heard_leader_ms = self._now_ms
+        self._last_contact_ms = self._now_ms
         self._election_due_ms = self._now_ms + self._election_timeout_ms
         assert self._following is not None
         return self._following
@@ -385,8 +385,8 @@ class MemberState:
             self.ledger.commit(index)
             leading.committed(index)
         self._confirm_reads(leading)
-        is_settled = self.ledger.memberships.current_index <= self.ledger.commit_index
-        if not self._is_voter and is_settled:
+        is_committed = self.ledger.memberships.current_index <= self.ledger.commit_index
+        if not self._is_voter and is_committed:
             self._step_down(leading)  # its own removal is committed (dissertation 4.2.2)
 
     def _confirm_reads(self, leading: Leadership) -> None:

@@ -49,9 +49,9 @@ class MembershipLog:
             self._memberships.pop()
         self._use_latest()
 
-    def compact(self, begin_index: int) -> None:
-        """Forget all but the membership in force at `begin_index`, and the later ones."""
-        drop = bisect_right(self._indices, begin_index) - 1
+    def compact(self, compacted_index: int) -> None:
+        """Forget all but the membership in force at `compacted_index`, and the later ones."""
+        drop = bisect_right(self._indices, compacted_index) - 1
         if drop > 0:
             del self._indices[:drop], self._memberships[:drop]
 

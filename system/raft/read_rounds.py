@@ -89,7 +89,7 @@ class ReadRounds:
         self._was_dropped = True
         self._sent.clear()
 
-    def abandoned(self) -> list[Token]:
+    def unserved(self) -> list[Token]:
         """All reads that were not served."""
         return [token for _, token, _ in self._open] + [token for token, _ in self._new]
 

@@ -16,7 +16,7 @@ class Transfer:
     """A leader's transfer of one term: at most one at a time. Times in milliseconds.
 
     While `target` is set the leader takes no appends, so that the target can catch up. A
-    leader that `must_leave` (its disk fails it) does not wait for its own commits before.
+    leader that `must_step_down` (its disk fails it) does not wait for its own commits before.
     """
 
     __slots__ = (
@@ -25,7 +25,7 @@ class Transfer:
         "_failed_ms",
         "_member",
         "_preferred_due_ms",
-        "must_leave",
+        "must_step_down",
         "target",
     )
 
@@ -33,7 +33,7 @@ class Transfer:
         self._config = config
         self._member = member
         self.target: str | None = None
-        self.must_leave = False
+        self.must_step_down = False
         self._due_ms = 0.0
         self._failed_ms: dict[str, float] = {}  # at most one a member
         self._preferred_due_ms = now_ms + config.preferred_check_ms
@@ -43,9 +43,9 @@ class Transfer:
         """When the transfer that is under way is given up, None if there is none."""
         return None if self.target is None else self._due_ms
 
-    def begin(self, target: str, now_ms: float, *, must_leave: bool) -> None:
+    def start(self, target: str, now_ms: float, *, must_step_down: bool) -> None:
         """Start handing over to `target`."""
-        self.target, self.must_leave = target, must_leave
+        self.target, self.must_step_down = target, must_step_down
         self._due_ms = now_ms + self._config.transfer_timeout_ms
 
     def give_up(self, now_ms: float) -> bool:
@@ -61,7 +61,7 @@ class Transfer:
         lag = end_index - dispatcher.match_index
         if lag > self._config.transfer_lag_entries_max:
             raise TransferError(f"{dispatcher.peer} is {lag} entries behind")
-        silent_ms = now_ms - dispatcher.heard_ms
+        silent_ms = now_ms - dispatcher.last_contact_ms
         if silent_ms > self._config.election_timeout_min_ms:
             raise TransferError(f"{dispatcher.peer} has been silent for {silent_ms:.0f} ms")
 
@@ -71,7 +71,7 @@ class Transfer:
         One to which a transfer failed lately is the last choice.
         """
         oldest_ms = now_ms - self._config.election_timeout_min_ms
-        heard = [voter for voter in voting if voter.heard_ms >= oldest_ms]
+        heard = [voter for voter in voting if voter.last_contact_ms >= oldest_ms]
         return max(
             heard,
             key=lambda voter: (not self._has_failed(voter, now_ms), voter.match_index),

@@ -163,7 +163,7 @@ class SimMember:
         native = self._native()
         snapshot = self.log.snapshot
         if snapshot is None and native is not None:
-            begin = self.log.begin
+            begin = self.log.start
             snapshot = upgraded_snapshot(begin, self._bootstrap, native, checkpoint, files.queues)
         self.core = self._new_core(snapshot)
         self.broker = mutant.broker(
@@ -206,7 +206,7 @@ class SimMember:
             log.end.index,
             log.end.position,
             world.settings.tail_bytes_max,
-            begin=log.begin,
+            start=log.start,
         )
         dice = world.draws.stream(f"election/{self.name}/{self.incarnation}")
         return world.mutant.core(

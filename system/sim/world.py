@@ -250,8 +250,8 @@ class World:
     def rot(self, member: SimMember, place: float, bit: int) -> bool:
         """End a node and let one bit of its log rot below the mark; False where there is none."""
         self.acting = member  # its disk may fail in this
-        member.log.advance_mark()
-        begin, end = member.log.begin.position, member.log.synced.position
+        member.log.advance_watermark()
+        begin, end = member.log.start.position, member.log.synced.position
         if end - begin < 1:
             return False
         position = begin + int(place * (end - begin))
@@ -269,7 +269,7 @@ class World:
     def damage(self, member: SimMember, fault: DamageFile) -> bool:
         """End a node and damage one of its files; False where there is none."""
         self.acting = member  # its disk may fail in this
-        member.log.advance_mark()
+        member.log.advance_watermark()
         self.crash(member, loses_unsynced=False)
         platter = member.disk.platter
         if not damage_file(platter, ROOT, member.name, fault.file, fault.way, fault.place):

@@ -44,7 +44,7 @@ class BrokerCheckpoint:
     `applied_position` is the byte position behind that entry, `state` the broker's own bytes.
     `units` are, of each queue, the first offset and the encoded units since the last checkpoint
     saved, `keys` the messages for the key index since then, in the log's order; both are empty
-    in what was loaded. `begin_position` is the log's begin, `store_ms` the store time of the
+    in what was loaded. `start_position` is the log's begin, `store_ms` the store time of the
     last message applied.
     """
 
@@ -54,7 +54,7 @@ class BrokerCheckpoint:
     state: bytes
     units: Mapping[Queue, tuple[int, bytes]] = field(default_factory=dict)
     keys: Sequence[KeyItem] = ()
-    begin_position: int = 0
+    start_position: int = 0
     store_ms: int = 0
 
 
@@ -73,7 +73,7 @@ class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     applied_index: int
     applied_position: int
     committed_index: int
-    begin_position: int
+    start_position: int
     store_ms: int
     state: bytes
     key_files: list[KeyFile]
@@ -105,7 +105,7 @@ class CheckpointFiles:
         self._ranges_of = ranges_of
         self._saved_index, self._saved_position = -1, 0
         self._saved_keys: tuple[KeyFile, ...] = ()
-        self._saved_begins: dict[Queue, int] = {}
+        self._saved_first_offsets: dict[Queue, int] = {}
         self._is_saving = False
 
     def load(self, log: LogPlaces) -> BrokerCheckpoint | None:
@@ -137,7 +137,7 @@ class CheckpointFiles:
         self.keys.put_messages(
             [item for item in checkpoint.keys if item[2] >= self._saved_position]
         )
-        self.keys.forget_below(checkpoint.begin_position)
+        self.keys.forget_below(checkpoint.start_position)
         key_files = self.keys.flush()
         self.queues.sync()
         _save_store_checkpoint(self._disk, self._root, checkpoint.store_ms)
@@ -191,13 +191,13 @@ class CheckpointFiles:
             return None
         for queue, ends in ranges.items():
             self.queues.cut(queue, *ends)
-        self._saved_begins = {queue: begin for queue, (begin, _) in ranges.items()}
+        self._saved_first_offsets = {queue: begin for queue, (begin, _) in ranges.items()}
         loaded = BrokerCheckpoint(
             stored.applied_index,
             stored.applied_position,
             stored.committed_index,
             stored.state,
-            begin_position=stored.begin_position,
+            start_position=stored.start_position,
             store_ms=stored.store_ms,
         )
         self._note_saved(loaded, key_files)
@@ -222,7 +222,7 @@ class CheckpointFiles:
             checkpoint.applied_index,
             checkpoint.applied_position,
             checkpoint.committed_index,
-            checkpoint.begin_position,
+            checkpoint.start_position,
             checkpoint.store_ms,
             checkpoint.state,
             list(key_files),
@@ -233,9 +233,9 @@ class CheckpointFiles:
     def _delete_expired(self, checkpoint: BrokerCheckpoint) -> None:
         """Remove the files that the checkpoint just saved needs no more."""
         for queue, (begin, _) in self._ranges_of(checkpoint.state).items():
-            if begin > self._saved_begins.get(queue, 0):
+            if begin > self._saved_first_offsets.get(queue, 0):
                 self.queues.delete_below(queue, begin)
-                self._saved_begins[queue] = begin
+                self._saved_first_offsets[queue] = begin
         self.keys.delete_forgotten()
 
 

@@ -17,6 +17,7 @@ from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.store.disk import Disk, DiskFailed, DiskFull, StoreError
+from shaketable.system.store.durable_watermark import DurableWatermark
 from shaketable.system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC
 from shaketable.system.store.hard_state import (
     HardState,
@@ -29,7 +30,7 @@ from shaketable.system.store.hard_state import (
     save_hard_state,
 )
 from shaketable.system.store.index_units import (
-    HALF_CUT,
+    TRUNCATION_RACE_ERRORS,
     UNIT_BYTES,
     NotContiguous,
     check_append,
@@ -46,7 +47,6 @@ from shaketable.system.store.snapshot_file import (
     path_of,
     save_snapshot,
 )
-from shaketable.system.store.synced_mark import SyncedMark
 
 __all__ = ["CommitLog", "HardState", "LogDamaged", "NotContiguous", "OutsideLog"]
 
@@ -89,25 +89,25 @@ class CommitLog:
         self._disk = disk
         self._root = root
         self._folder = found.path
-        self._mark = found.mark
+        self._watermark = found.watermark
         self._failure: DiskFailed | None = None
         self._truncations = 0
         self._leftover: tuple[int, int] | None = None  # see _finish_cut
         self.was_aborted = was_aborted
         self.state = found.state
         self.snapshot = found.snapshot
-        file_bytes = found.mark.mark.data_file_bytes
+        file_bytes = found.watermark.record.data_file_bytes
         self._data = self.files_type(disk, f"{found.path}/data", file_bytes, reserve=True)
         self._index = self.files_type(disk, f"{found.path}/index", index_file_bytes, reserve=False)
         found.finish_interrupted(self._data, self._index)
         self.native = found.open_native()
-        recovered = recover(self._data, self._index, self._mark, self.scan_type)
+        recovered = recover(self._data, self._index, self._watermark, self.scan_type)
         self.end = self.synced = recovered.end
         self.spans = recovered.spans
         self.memberships = recovered.memberships
         self.torn_bytes = recovered.torn_bytes
         known = load_committed_index(disk, self._folder)
-        self.committed_index = max(min(known, self.end.index), self.begin.index)
+        self.committed_index = max(min(known, self.end.index), self.start.index)
         if known > self.committed_index:  # lost with a page cache: what comes instead is not that
             self.save_checkpoint(self.committed_index)
 
@@ -137,17 +137,17 @@ class CommitLog:
         return cls(found, root, index_file_bytes, was_aborted=was_aborted)
 
     @property
-    def begin(self) -> LogEnd:
+    def start(self) -> LogEnd:
         """The end of what is no longer held: index -1 while no entry has been removed.
 
         Its position is not 0 behind a native log.
         """
-        return self._mark.mark.begin
+        return self._watermark.record.start
 
     @property
-    def begin_index(self) -> int:
+    def first_index(self) -> int:
         """Index of the first entry held (0 until old files are deleted)."""
-        return self.begin.index + 1
+        return self.start.index + 1
 
     def append(self, batch: Batch) -> None:
         """Write a batch behind the end. It must continue the log. Not durable until `sync`.
@@ -190,8 +190,8 @@ class CommitLog:
         if target == end:
             return target
         until = self._last_byte(target)
-        lowered = min(target, self._mark.mark.end, key=lambda end: end.index)
-        self._mark.move(lowered, until)
+        lowered = min(target, self._watermark.record.end, key=lambda end: end.index)
+        self._watermark.move(lowered, until)
         self.spans = tuple(span for span in self.spans if span[0] <= end_index)
         self.memberships = tuple(held for held in self.memberships if held[0] <= end_index)
         if self.synced.index > end_index:
@@ -219,18 +219,18 @@ class CommitLog:
         """
         with self._writing():
             self._finish_cut()
-            begin = snapshot.end
-            held = self.log_end_at(begin.index)
-            if held != begin:
-                raise NotContiguous(f"a snapshot at {begin} is not of this log, which has {held}")
-            first_position = begin.position
-            if begin.index < self.end.index:
-                first_position = read_unit(self._index, begin.index + 1).position
+            start = snapshot.end
+            held = self.log_end_at(start.index)
+            if held != start:
+                raise NotContiguous(f"a snapshot at {start} is not of this log, which has {held}")
+            first_position = start.position
+            if start.index < self.end.index:
+                first_position = read_unit(self._index, start.index + 1).position
             save_snapshot(self._disk, self._folder, StoredSnapshot(snapshot, replaces_log=False))
-            if begin != self.begin:
-                begin_log_at(self._mark, begin)
-                self.synced = max(self.synced, begin, key=lambda end: end.index)
-                self._forget_front(first_position)
+            if start != self.start:
+                set_log_start(self._watermark, start)
+                self.synced = max(self.synced, start, key=lambda end: end.index)
+                self._drop_before(first_position)
             self.snapshot = snapshot
 
     def install(self, snapshot: Snapshot) -> None:
@@ -244,19 +244,19 @@ class CommitLog:
         with self._writing():
             self._finish_cut()
             end = snapshot.end
-            if end.index < self.begin.index:
-                raise NotContiguous(f"a snapshot at {end} lies in front of the begin {self.begin}")
-            is_begin = end == self.begin
+            if end.index < self.start.index:
+                raise NotContiguous(f"a snapshot at {end} lies in front of the begin {self.start}")
+            is_begin = end == self.start
             if is_begin:
                 self._truncate(end.index)
             stored = StoredSnapshot(snapshot, replaces_log=not is_begin)
             save_snapshot(self._disk, self._folder, stored)
             if not is_begin:
-                replace_log(self._data, self._index, self._mark, end)
+                replace_log(self._data, self._index, self._watermark, end)
                 self.spans, self.memberships = (), ()
                 self.end = self.synced = end
                 self._truncations += 1
-                self._forget_native()
+                self._drop_native()
             self.snapshot = snapshot
 
     def save_state(self, term: int, voted_for: str | None) -> None:
@@ -272,13 +272,13 @@ class CommitLog:
             save_committed_index(self._disk, self._folder, self.end.index, committed_index)
             self.committed_index = committed_index
 
-    def advance_mark(self) -> None:
+    def advance_watermark(self) -> None:
         """Move the durable synced-to mark up to what is synced. It may lag."""
         with self._writing():
-            if self._mark.mark.end != self.synced:
+            if self._watermark.record.end != self.synced:
                 self._finish_cut()  # the mark still says up to where zeros may be missing
                 self._index.sync()
-                self._mark.move(self.synced)
+                self._watermark.move(self.synced)
 
     def close(self) -> None:
         """Sync what was appended, and close the files; after a failure only close them."""
@@ -287,7 +287,7 @@ class CommitLog:
                 self.sync()
                 mark_stopped(self._disk, self._root)
         finally:
-            for files in (self._data, self._index, self._mark, self.native):
+            for files in (self._data, self._index, self._watermark, self.native):
                 if files is not None:
                     files.close()
 
@@ -302,7 +302,7 @@ class CommitLog:
             return native.read(position, size)
         while True:
             truncations = self._truncations
-            if not self.begin.position <= position <= self.end.position - size:
+            if not self.start.position <= position <= self.end.position - size:
                 break
             data = self._data.read(position, size)
             if self._truncations == truncations:
@@ -320,11 +320,11 @@ class CommitLog:
             self._check_alive()
             truncations = self._truncations
             end = self.end
-            if not self.begin_index <= first_index <= end.index:
-                raise OutsideLog(f"entry {first_index} of {self.begin_index}..{end.index}")
+            if not self.first_index <= first_index <= end.index:
+                raise OutsideLog(f"entry {first_index} of {self.first_index}..{end.index}")
             try:
                 found = read_batch(self._data, self._index, first_index, bytes_max, end.position)
-            except HALF_CUT:
+            except TRUNCATION_RACE_ERRORS:
                 if self._truncations == truncations:
                     raise
             else:
@@ -334,13 +334,13 @@ class CommitLog:
     def log_end_at(self, index: int) -> LogEnd:
         """Return the log's end if it ended with entry `index`. Raises OutsideLog."""
         self._check_alive()
-        truncations, begin, end = self._truncations, self.begin, self.end
+        truncations, start, end = self._truncations, self.start, self.end
         if index == end.index:
             return end
-        if index == begin.index:
-            return begin
-        if not begin.index < index < end.index:
-            raise OutsideLog(f"entry {index} of a log {self.begin_index}..{end.index}")
+        if index == start.index:
+            return start
+        if not start.index < index < end.index:
+            raise OutsideLog(f"entry {index} of a log {self.first_index}..{end.index}")
         found = read_log_end(self._data, self._index, index)
         if self._truncations != truncations:
             raise OutsideLog(f"entry {index} is being truncated")
@@ -365,9 +365,9 @@ class CommitLog:
             self._leftover = None
             self.synced = self.end
 
-    def _forget_front(self, first_position: int) -> None:
+    def _drop_before(self, first_position: int) -> None:
         """After the begin moved up: forget, and remove, what lies in front of the first entry."""
-        index, end_index = self.begin_index, self.end.index
+        index, end_index = self.first_index, self.end.index
         behind = (*(first for first, _ in self.spans[1:]), end_index + 1)
         self.spans = tuple(
             (max(first, index), term)
@@ -377,12 +377,12 @@ class CommitLog:
         self.memberships = tuple(held for held in self.memberships if held[0] >= index)
         self._data.remove_below(first_position)
         self._index.remove_below(index * UNIT_BYTES)
-        self._forget_native()
+        self._drop_native()
 
-    def _forget_native(self) -> None:
+    def _drop_native(self) -> None:
         """Remove the native log once the log does not begin where that ends."""
         native = self.native
-        if native is not None and self.begin.position != native.end:
+        if native is not None and self.start.position != native.end:
             self.native = None
             native.remove()
 
@@ -427,7 +427,7 @@ class LogFolder:
 
     disk: Disk
     path: str
-    mark: SyncedMark
+    watermark: DurableWatermark
     state: HardState
     stored: StoredSnapshot | None
     native_folder: str | None
@@ -439,21 +439,21 @@ class LogFolder:
         """Open the folder, creating it if new. Raises StoreError, see CommitLog.open."""
         disk.make_dirs(f"{path}/data")
         disk.make_dirs(f"{path}/index")
-        mark = _open_mark(disk, path, data_file_bytes, native_folder)
-        if mark.mark.data_file_bytes != data_file_bytes:
+        watermark = _open_watermark(disk, path, data_file_bytes, native_folder)
+        if watermark.record.data_file_bytes != data_file_bytes:
             raise StoreError(
-                f"{path} has data files of {mark.mark.data_file_bytes} bytes:"
+                f"{path} has data files of {watermark.record.data_file_bytes} bytes:"
                 f" set mappedFileSizeCommitLog to that, not to {data_file_bytes}"
             )
         state = load_hard_state(disk, path)
         save_hard_state(disk, path, state)  # its name may stand in the page cache alone
         stored = load_snapshot(disk, path)
-        begin = mark.mark.begin
-        if stored is None and begin.index >= 0:
-            raise LogDamaged(path_of(path), f"the snapshot is missing, the log begins at {begin}")
-        if stored is not None and stored.snapshot.end.index < begin.index:
-            raise LogDamaged(path_of(path), f"the snapshot is older than the log's begin, {begin}")
-        return cls(disk, path, mark, state, stored, native_folder)
+        start = watermark.record.start
+        if stored is None and start.index >= 0:
+            raise LogDamaged(path_of(path), f"the snapshot is missing, the log begins at {start}")
+        if stored is not None and stored.snapshot.end.index < start.index:
+            raise LogDamaged(path_of(path), f"the snapshot is older than the log's begin, {start}")
+        return cls(disk, path, watermark, state, stored, native_folder)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -462,14 +462,14 @@ class LogFolder:
 
     def finish_interrupted(self, data: SegmentFiles, index: SegmentFiles) -> None:
         """End a compaction or an installation whose snapshot stands and whose mark does not."""
-        stored, mark = self.stored, self.mark
-        if stored is None or stored.snapshot.end == mark.mark.begin:
+        stored, watermark = self.stored, self.watermark
+        if stored is None or stored.snapshot.end == watermark.record.start:
             return
         save_snapshot(self.disk, self.path, stored)  # it may stand in the page cache alone
         if stored.replaces_log:
-            replace_log(data, index, mark, stored.snapshot.end)
+            replace_log(data, index, watermark, stored.snapshot.end)
         else:
-            begin_log_at(mark, stored.snapshot.end)
+            set_log_start(watermark, stored.snapshot.end)
 
     def open_native(self) -> NativeLog | None:
         """Open the native log that this log continues, None where there was none or it is gone.
@@ -477,29 +477,31 @@ class LogFolder:
         Once the log does not begin where that ends, what a crash left of its files is removed:
         entries are gone, or a leader with other messages from before has replaced the log.
         """
-        mark = self.mark.mark
-        if not mark.native_end:
+        record = self.watermark.record
+        if not record.native_end:
             return None
-        if mark.begin.position != mark.native_end:
+        if record.start.position != record.native_end:
             if self.native_folder is not None:
                 remove_native_log(
-                    self.disk, self.native_folder, mark.data_file_bytes, mark.native_end
+                    self.disk, self.native_folder, record.data_file_bytes, record.native_end
                 )
             return None
         if self.native_folder is None:
             raise StoreError(
-                f"{self.path} continues a native commit log of {mark.native_end} bytes:"
+                f"{self.path} continues a native commit log of {record.native_end} bytes:"
                 " set storePathCommitLog to the folder where that stands"
             )
-        return NativeLog(self.disk, self.native_folder, mark.data_file_bytes, mark.native_end)
+        return NativeLog(self.disk, self.native_folder, record.data_file_bytes, record.native_end)
 
 
-def begin_log_at(mark: SyncedMark, begin: LogEnd) -> None:
+def set_log_start(watermark: DurableWatermark, start: LogEnd) -> None:
     """Move the begin up. What stands in front of it need not be synced: the snapshot is."""
-    mark.begin_at(begin, max(begin, mark.mark.end, key=lambda end: end.index))
+    watermark.set_start(start, max(start, watermark.record.end, key=lambda end: end.index))
 
 
-def replace_log(data: SegmentFiles, index: SegmentFiles, mark: SyncedMark, end: LogEnd) -> None:
+def replace_log(
+    data: SegmentFiles, index: SegmentFiles, watermark: DurableWatermark, end: LogEnd
+) -> None:
     """Leave of the whole log nothing but its end.
 
     All files go before the mark moves, the one that `end` lies in as well: behind it an old tail
@@ -507,16 +509,16 @@ def replace_log(data: SegmentFiles, index: SegmentFiles, mark: SyncedMark, end: 
     """
     index.remove_all()
     data.remove_all()
-    mark.begin_at(end, end)
+    watermark.set_start(end, end)
 
 
-def _open_mark(
+def _open_watermark(
     disk: Disk, folder: str, data_file_bytes: int, native_folder: str | None
-) -> SyncedMark:
+) -> DurableWatermark:
     """Open the mark; in a new folder create it and `currterm`, in an order that a crash bears."""
     path = f"{folder}/syncedto"
     if disk.exists(path):
-        mark = SyncedMark.open(disk, path)
+        watermark = DurableWatermark.open(disk, path)
     else:
         for name in ("currterm", "checkpoint", "snapshot"):
             if disk.exists(f"{folder}/{name}"):
@@ -526,8 +528,8 @@ def _open_mark(
         native_end = 0
         if native_folder is not None:
             native_end = upgrade_native_log(disk, native_folder, data_file_bytes)
-        mark = SyncedMark.create(disk, path, data_file_bytes, native_end)
-    if not mark.mark.is_complete:
+        watermark = DurableWatermark.create(disk, path, data_file_bytes, native_end)
+    if not watermark.record.is_complete:
         save_hard_state(disk, folder, HardState())  # syncs the folder: the mark's name as well
-        mark.complete()
-    return mark
+        watermark.complete()
+    return watermark

@@ -42,7 +42,7 @@ _HEADER = np.dtype(
 )
 _HEADERS = Struct(f"{ENTRY_HEADER_BYTES}s").iter_unpack
 _CHAIN_CRC = slice(CHAINED_BYTES, CHAINED_BYTES + 4)
-_BEHIND_CHAIN_CRC = slice(CHAINED_BYTES + 4, ENTRY_HEADER_BYTES)
+_AFTER_CHAIN_CRC = slice(CHAINED_BYTES + 4, ENTRY_HEADER_BYTES)
 
 _HEAD_BYTES = 88
 """A message up to its BODYLEN, with IPv4 hosts."""
@@ -58,7 +58,7 @@ _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 
 
-def is_sound(batch: Batch) -> bool:
+def is_valid_batch(batch: Batch) -> bool:
     """True for a batch of messages in which `verify_batch(batch, None)` finds nothing wrong.
 
     False says nothing: the batch may be too small for columns, or have a membership in it.
@@ -94,7 +94,7 @@ def _is_chained(rows: NDArray[np.uint8], chain_crcs: list[int]) -> bool:
     covered = np.empty_like(rows[1:])
     covered[:, :4] = rows[:-1, _CHAIN_CRC]
     covered[:, 4 : 4 + CHAINED_BYTES] = rows[1:, :CHAINED_BYTES]
-    covered[:, 4 + CHAINED_BYTES :] = rows[1:, _BEHIND_CHAIN_CRC]
+    covered[:, 4 + CHAINED_BYTES :] = rows[1:, _AFTER_CHAIN_CRC]
     return [crc32(row) for (row,) in _HEADERS(covered.tobytes())] == chain_crcs[1:]
 
 

@@ -96,7 +96,7 @@ class ForeignLog:
                 f"and entries up to {committed_index} were committed: the files are damaged"
             )
         log.sync()
-        log.advance_mark()
+        log.advance_watermark()
         log.save_state(max(state.term, log.end.term), state.voted_for)
         log.save_checkpoint(committed_index)
         return Imported(log.end, committed_index, state)
@@ -119,7 +119,7 @@ class ForeignLog:
                 parts, size = [], 0
             if not parts:
                 first = index
-            sealed, end = self._sealed(entry, end, position)
+            sealed, end = self._with_crcs(entry, end, position)
             parts.append(sealed)
             size += len(sealed)
         if parts:
@@ -161,7 +161,7 @@ class ForeignLog:
             at += size
         return False
 
-    def _sealed(self, entry: bytes, end: LogEnd, position: int) -> tuple[bytes, LogEnd]:
+    def _with_crcs(self, entry: bytes, end: LogEnd, position: int) -> tuple[bytes, LogEnd]:
         """Verify an entry that stands behind `end`; return it with its CRCs, and the end then."""
         _, size, index, term, _, channel, chained, body_crc, body_size = HEADER.unpack_from(entry)
         if size != ENTRY_HEADER_BYTES + body_size or channel != MESSAGE_CHANNEL:

@@ -91,7 +91,7 @@ _ENTRY_FIELDS = struct.Struct(">iiqq8xi").unpack_from  # magic, size, index, ter
 _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 
 
-HALF_CUT = (OutsideLog, DamagedMembership)
+TRUNCATION_RACE_ERRORS = (OutsideLog, DamagedMembership)
 """What a read ends with that a truncation overtakes: its bytes may be zeros by half."""
 
 

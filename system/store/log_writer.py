@@ -45,7 +45,7 @@ class WritableLog(Protocol):
     """What writes are carried out on: a `CommitLog`, or a `NativeCommitLog`."""
 
     @property
-    def begin(self) -> LogEnd:
+    def start(self) -> LogEnd:
         """The place in front of the first entry held."""
 
     end: LogEnd
@@ -76,7 +76,7 @@ class WritableLog(Protocol):
     def sync(self) -> None:
         """Make everything appended durable. Raises DiskFailed."""
 
-    def advance_mark(self) -> None:
+    def advance_watermark(self) -> None:
         """Move the durable mark up to what is synced."""
 
     def save_checkpoint(self, committed_index: int) -> None:
@@ -119,10 +119,10 @@ class LogWriter:
         """Make everything appended durable. Raises DiskFailed."""
         self.log.sync()
 
-    def advance_mark(self) -> None:
+    def advance_watermark(self) -> None:
         """Move the synced-to mark up to what is synced; it lags while the disk is full."""
         with suppress(DiskFull):
-            self.log.advance_mark()
+            self.log.advance_watermark()
 
     def _make_room(self, left: Sequence[Write]) -> None:
         """Remove what has expired, although it is asked for behind what found no room.
@@ -137,7 +137,7 @@ class LogWriter:
                 break
             if isinstance(write, Compact):
                 last = write.snapshot
-        if last is None or not log.begin.index < last.end.index <= log.end.index:
+        if last is None or not log.start.index < last.end.index <= log.end.index:
             return
         if log.log_end_at(last.end.index) == last.end:
             with suppress(DiskFull):
@@ -152,7 +152,7 @@ class LogWriter:
         elif isinstance(write, Truncate):
             self.log.truncate(write.end_index)
         elif isinstance(write, Compact):
-            if write.snapshot.end.index >= self.log.begin.index:  # else `_make_room` went further
+            if write.snapshot.end.index >= self.log.start.index:  # else `_make_room` went further
                 self.log.compact(write.snapshot)
         else:
             assert isinstance(write, Install)

@@ -193,7 +193,7 @@ def offset_message_id(store_host: bytes, physical_offset: int) -> bytes:
     return (store_host + _I64.pack(physical_offset)).hex().upper().encode()
 
 
-def place_of_message_id(message_id: str) -> tuple[str, int]:
+def decode_message_id(message_id: str) -> tuple[str, int]:
     """Return which "host:port" an offset message id names, and the position in the log there.
 
     Raises ValueError for what is no id of an IPv4 host. Source: MessageDecoder.decodeMessageId.
@@ -220,15 +220,15 @@ UNIQ_KEY = b"UNIQ_KEY"
 _TAGS_CACHED_MAX = 4096
 
 
-def java_hash(text: bytes, front_hash: int = 0) -> int:
+def java_hash(text: bytes, prefix_hash: int = 0) -> int:
     """Return String.hashCode of UTF-8 text: of its UTF-16 code units, as a signed i32.
 
-    `front_hash` is that of the text in front, if this is the rest of a longer one.
+    `prefix_hash` is that of the text in front, if this is the rest of a longer one.
     """
     units: Iterable[int] = text
     if not text.isascii():
         units = memoryview(text.decode(errors="replace").encode("utf-16-le")).cast("H")
-    code = front_hash & 0xFFFFFFFF
+    code = prefix_hash & 0xFFFFFFFF
     for unit in units:
         code = (code * 31 + unit) & 0xFFFFFFFF
     return code - (1 << 32) if code >> 31 else code

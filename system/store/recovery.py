@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
 from shaketable.system.raft.membership import Membership
+from shaketable.system.store.durable_watermark import DurableWatermark, WatermarkRecord
 from shaketable.system.store.entry import (
     BLANK,
     BLANK_BYTES,
@@ -28,7 +29,6 @@ from shaketable.system.store.group_events import (
 from shaketable.system.store.hard_state import LogDamaged
 from shaketable.system.store.index_units import UNIT_BYTES, IndexRebuilder
 from shaketable.system.store.segment_files import SegmentFiles
-from shaketable.system.store.synced_mark import Mark, SyncedMark
 
 SCAN_BYTES = 8 << 20
 """Bytes read at once: more than the largest entry."""
@@ -50,7 +50,7 @@ class Recovered:
 
 
 def recover(
-    data: SegmentFiles, index: SegmentFiles, mark: SyncedMark, scan_type: type[LogScan]
+    data: SegmentFiles, index: SegmentFiles, watermark: DurableWatermark, scan_type: type[LogScan]
 ) -> Recovered:
     """Scan the log, cut its torn tail, mend its index, and make what is kept durable.
 
@@ -59,7 +59,7 @@ def recover(
     Files wholly in front of the begin are what a crash left of a compaction: they go.
     Raises LogDamaged, DiskFailed, DiskFull.
     """
-    scan = scan_type(data, index, mark.mark)
+    scan = scan_type(data, index, watermark.record)
     scan.run()
     end = scan.end
     for start in data.starts:
@@ -69,17 +69,17 @@ def recover(
     later = [start for start in data.starts if start > end.position]
     torn_bytes = data_end - end.position + sum(data.data_end(start) - start for start in later)
     file_end = data.start_of(end.position) + data.file_bytes
-    cut_until = max(data_end, min(mark.mark.cut_until, file_end))
+    cut_until = max(data_end, min(watermark.record.cut_until, file_end))
     if cut_until > end.position:
-        mark.move(mark.mark.end, cut_until)
-    data.rewrite(mark.mark.end.position, end.position)
+        watermark.move(watermark.record.end, cut_until)
+    data.rewrite(watermark.record.end.position, end.position)
     data.cut(end.position, cut_until)
     data.sync()
     data.sync_names()
     scan.rebuilder.finish()
-    mark.move(end)
+    watermark.move(end)
     data.remove_below(scan.first_position)
-    index.remove_below((mark.mark.begin.index + 1) * UNIT_BYTES)
+    index.remove_below((watermark.record.start.index + 1) * UNIT_BYTES)
     return Recovered(end, tuple(scan.spans), tuple(scan.memberships), torn_bytes)
 
 
@@ -91,15 +91,15 @@ class LogScan:
     first_position: int
     """Where the first entry behind the begin stands; the begin's position if there is none."""
 
-    def __init__(self, data: SegmentFiles, index: SegmentFiles, mark: Mark) -> None:
-        self.end = mark.begin
-        self.first_position = mark.begin.position
+    def __init__(self, data: SegmentFiles, index: SegmentFiles, record: WatermarkRecord) -> None:
+        self.end = record.start
+        self.first_position = record.start.position
         self.spans: list[tuple[int, int]] = []
         self.memberships: list[tuple[int, Membership]] = []
-        self.rebuilder = IndexRebuilder(index, mark.begin.index + 1)
+        self.rebuilder = IndexRebuilder(index, record.start.index + 1)
         self._data = data
-        self._mark = mark
-        self._position = mark.begin.position
+        self._record = record
+        self._position = record.start.position
         self._window = memoryview(b"")
         self._window_position = 0
 
@@ -112,7 +112,7 @@ class LogScan:
             while True:
                 self.step()
         except DamagedEntry as error:
-            if self.end.index < self._mark.end.index:
+            if self.end.index < self._record.end.index:
                 raise self._damage(str(error)) from None
 
     def step(self) -> None:
@@ -122,7 +122,7 @@ class LogScan:
         if not self._data.has(position):
             raise DamagedEntry("the file is missing")
         left = start + self._data.file_bytes - position
-        self._look_at(position, ENTRY_HEADER_BYTES)
+        self._load_window(position, ENTRY_HEADER_BYTES)
         at = position - self._window_position
         if len(self._window) - at < BLANK_BYTES:
             raise DamagedEntry("the file ends here")
@@ -131,13 +131,13 @@ class LogScan:
             self._position = start + self._data.file_bytes
             return
         if magic == ENTRY_MAGIC and ENTRY_HEADER_BYTES < size <= left - BLANK_BYTES:
-            self._look_at(position, size)
+            self._load_window(position, size)
             at = position - self._window_position
         found = self._verify(self._window, at, position)
-        if found.index == self._mark.end.index and found != self._mark.end:
-            raise self._damage(f"this is not the entry that was synced, {self._mark.end}")
+        if found.index == self._record.end.index and found != self._record.end:
+            raise self._damage(f"this is not the entry that was synced, {self._record.end}")
         self._note_membership(at, found)
-        if self.end.index == self._mark.begin.index:
+        if self.end.index == self._record.start.index:
             self.first_position = position
         if found.term != self.end.term or not self.spans:
             self.spans.append((found.index, found.term))
@@ -160,7 +160,7 @@ class LogScan:
             raise self._damage(str(error)) from None
         self.memberships.append((found.index, membership))
 
-    def _look_at(self, position: int, size: int) -> None:
+    def _load_window(self, position: int, size: int) -> None:
         """Have `size` bytes from `position` on in the window, where the file has them."""
         behind = self._window_position + len(self._window)
         if self._window_position <= position and position + size <= behind:
@@ -173,5 +173,5 @@ class LogScan:
         return LogDamaged(
             self._data.path(start),
             f"byte {self._position - start}, entry {self.end.index + 1}: {finding}"
-            f" (synced up to entry {self._mark.end.index})",
+            f" (synced up to entry {self._record.end.index})",
         )

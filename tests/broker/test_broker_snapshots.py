@@ -51,7 +51,7 @@ def full_files(member: Member) -> list[DataFile]:
     """The data files but the last: what the shell would find."""
     files: list[DataFile] = []
     last: LogEnd | None = None
-    for index in range(member.log.begin_index, member.log.end.index + 1):
+    for index in range(member.log.first_index, member.log.end.index + 1):
         end = member.log.log_end_at(index)
         if last and (end.position - 1) // FILE_BYTES != (last.position - 1) // FILE_BYTES:
             files.append(DataFile(last, member.group.wall_ms - RESERVED_MS))
@@ -82,8 +82,8 @@ def test_a_pull_below_the_begin_is_told_where_the_queue_begins() -> None:
     assert reply.ext["nextBeginOffset"] == reply.ext["minOffset"] == str(begin)
     assert reply.ext["maxOffset"] == "30"
     assert bodies(leader, "t", begin)[0] == b"%03d" % begin
-    assert metadata(leader)["beginIndex"] == str(leader.log.begin.index + 1)
-    assert metadata(leader)["snapshotIndex"] == str(leader.log.begin.index)
+    assert metadata(leader)["beginIndex"] == str(leader.log.start.index + 1)
+    assert metadata(leader)["snapshotIndex"] == str(leader.log.start.index)
 
 
 def test_a_fully_expired_queue_goes_on_at_its_next_offset_after_a_snapshot() -> None:
@@ -99,7 +99,7 @@ def test_a_fully_expired_queue_goes_on_at_its_next_offset_after_a_snapshot() -> 
     group.cut = set()
     group.pass_time(3000)
     follower = group.members["n2"]
-    assert [snapshot.end for snapshot in follower.installed] == [leader.log.begin]
+    assert [snapshot.end for snapshot in follower.installed] == [leader.log.start]
     assert follower.broker.queues.ranges() == leader.broker.queues.ranges()
     group.cut = {"n0"}
     heir = group.lead("n1")
@@ -159,7 +159,7 @@ def test_nothing_expires_that_is_not_applied_committed_and_durable() -> None:
     leader.pump()
     file = DataFile(LogEnd(25, leader.core.term, 99, 0), 0)
     leader.broker.disk_usage(0.99, [file], group.now_ms, group.wall_ms)
-    assert leader.core.log.begin.index == -1
+    assert leader.core.log.start.index == -1
     leader.sync()
 
 
@@ -203,7 +203,7 @@ def test_a_broker_passes_over_a_checkpoint_of_entries_that_are_gone() -> None:
     fill(leader, "t", 30)
     expire(leader, 3)
     broker = Broker(leader.core, group.config, checkpoint=BrokerCheckpoint(1, 300, 1, b""))
-    assert broker.applied_index == leader.log.begin.index
+    assert broker.applied_index == leader.log.start.index
     assert broker.queues.begin((b"t", 0)) == leader.broker.queues.begin((b"t", 0)) > 0
 
 

@@ -57,7 +57,7 @@ def test_old_messages_stay_readable_and_new_ones_go_on_behind_them() -> None:
     leader = group.lead()
     (_, units) = leader.broker.queues.units_since_checkpoint()[b"old", 1]
     assert int.from_bytes(units[12:20], "big") == ord("x"), "the hash of the tag"
-    assert leader.log.begin.position == FIRST_FILE + 2 * FILE_BYTES
+    assert leader.log.start.position == FIRST_FILE + 2 * FILE_BYTES
     replies = leader.answer(min_offset("old", 0), max_offset("old", 0), max_offset("old", 1))
     assert [reply.ext["offset"] for reply in replies] == ["7", "13", "6"]
     assert bodies(leader, 0, 7)[:2] == [b"native 00", b"native 02"]
@@ -91,7 +91,7 @@ def test_a_member_without_the_old_files_goes_on_behind_them() -> None:
     joined = group.join("n3")
     assert leader.answer(about(RequestCode.ADD_MEMBER, "n3", "127.0.0.1:4"))[0].code == 0
     group.pass_time(3000)
-    assert [snapshot.end for snapshot in joined.installed] == [leader.log.begin]
+    assert [snapshot.end for snapshot in joined.installed] == [leader.log.start]
     assert joined.broker.queues.ranges()[b"old", 0] == (13, 14)
     assert bodies(joined, 0, 13, committed=True) == [b"new"]
     again = group.restart("n3")
@@ -114,7 +114,7 @@ def test_once_entries_go_the_native_messages_are_gone_too() -> None:
     end = leader.log.log_end_at(7)
     leader.broker.disk_usage(0.1, [DataFile(end, 0)], group.now_ms, group.wall_ms)
     leader.pump()
-    assert leader.log.begin == end
+    assert leader.log.start == end
     assert leader.broker.queues.ranges()[b"old", 1] == (6, 6)
     assert leader.answer(min_offset("old", 0))[0].ext["offset"] == "19"
     again = group.restart("n0")

@@ -48,7 +48,7 @@ def expire_all(member: Member) -> None:
     for number in range(20):
         assert member.answer(send("filler", 0, b"%d" % number + bytes(500)))[0].code == 0
     last = None
-    for index in range(member.log.begin_index, member.log.end.index + 1):
+    for index in range(member.log.first_index, member.log.end.index + 1):
         end = member.log.log_end_at(index)
         if end.position <= member.log.end.position // FILE_BYTES * FILE_BYTES:
             last = end
@@ -57,10 +57,10 @@ def expire_all(member: Member) -> None:
     files = [DataFile(last, group.wall_ms - RESERVED_MS)]
     member.broker.disk_usage(0.1, files, group.now_ms, group.wall_ms)
     member.pump()
-    assert member.log.begin == last
+    assert member.log.start == last
 
 
-def hand_over(group: BrokerGroup, source: Member, target: str) -> Member:
+def transfer_to(group: BrokerGroup, source: Member, target: str) -> Member:
     source.ask(about(RequestCode.TRANSFER_LEADERSHIP, target))
     source.pump()
     group.settle()
@@ -80,14 +80,14 @@ def after_troubles() -> list[int | None]:
     group.cut = set()
     group.pass_time(3000)
     assert group.members["n2"].installed, "it was to get a snapshot"
-    heir = hand_over(group, leader, "n2")
+    heir = transfer_to(group, leader, "n2")
     found.append(committed(heir, "g", "t", 0))  # behind a snapshot and a change of leader
     group.pass_time(100)
     assert heir.save_checkpoint()
     group.members["n1"].save_checkpoint()
     group.restart("n1")
     group.pass_time(500)
-    found.append(committed(hand_over(group, heir, "n1"), "g", "t", 0))
+    found.append(committed(transfer_to(group, heir, "n1"), "g", "t", 0))
     for name in ("n0", "n1", "n2"):
         group.restart(name)
     group.pass_time(3000)

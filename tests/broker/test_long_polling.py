@@ -194,7 +194,7 @@ def test_a_snapshot_ends_the_wait_for_what_it_replaced() -> None:
         leader.answer(send("t", 0, bytes(500)))
     files = [
         DataFile(leader.log.log_end_at(index), group.wall_ms - 1000)
-        for index in range(leader.log.begin_index, leader.log.end.index)
+        for index in range(leader.log.first_index, leader.log.end.index)
         if leader.log.log_end_at(index + 1).position // FILE_BYTES
         > leader.log.log_end_at(index).position // FILE_BYTES
     ]

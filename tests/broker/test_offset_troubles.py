@@ -134,16 +134,16 @@ class Troubles:
         """Let all data files go that hold nothing but what is applied and committed."""
         member = self.group.members[self.draw.choice(NAMES)]
         log, last = member.log, LogEnd()
-        for index in range(log.begin_index, log.end.index + 1):
+        for index in range(log.first_index, log.end.index + 1):
             end = log.log_end_at(index)
             is_ours = index <= member.broker._forgettable_index()
             if is_ours and end.position <= log.end.position // FILE_BYTES * FILE_BYTES:
                 last = end
-        if last.index > log.begin.index:
+        if last.index > log.start.index:
             files = [DataFile(last, self.group.wall_ms - RESERVED_MS)]
             member.broker.disk_usage(0.1, files, self.group.now_ms, self.group.wall_ms)
             member.pump()
-            self.snapshots += log.begin == last
+            self.snapshots += log.start == last
 
     def transfer(self) -> None:
         member = self.leader()

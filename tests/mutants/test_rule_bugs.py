@@ -233,7 +233,7 @@ def test_the_synced_to_mark_never_runs_ahead_of_the_fsync(mutant: Mutant) -> Non
     log.truncate(last - 1)
     log.sync()
     log.append(batch)
-    is_ahead = log._mark.mark.end.index > log.synced.index
+    is_ahead = log._watermark.record.end.index > log.synced.index
     assert is_ahead is (mutant is not HEALTHY)
 
 
@@ -243,7 +243,7 @@ def test_what_found_no_room_is_given_back(mutant: Mutant) -> None:
     batch = leader.log.read_entries(0, 1 << 20)
 
     class FullLog:
-        begin = leader.log.begin
+        begin = leader.log.start
 
         def append(self, _: object) -> None:
             raise DiskFull("no room")

@@ -180,7 +180,7 @@ def test_an_empty_slave_begins_with_the_masters_last_file() -> None:
     begin = master.core.log.end_position // FILE_BYTES * FILE_BYTES
     assert begin > FILE_BYTES
     link.settle()
-    assert slave.core.log.begin.position == begin
+    assert slave.core.log.start.position == begin
     assert slave.held() == master.held()[begin:]
     first = slave.broker.queues.begin((b"t", 0))
     assert first > 0
@@ -284,7 +284,7 @@ def test_a_slaves_log_is_its_masters_however_the_bytes_come(sizes, seed, at_once
         if number % 4 == seed % 4:
             link.settle()
     link.settle()
-    begin = slave.core.log.begin.position
+    begin = slave.core.log.start.position
     assert slave.held() == master.held()[begin:]
     for queue, (first, end) in slave.broker.queues.ranges().items():
         assert end == master.broker.queues.end(queue)
@@ -420,7 +420,7 @@ def test_old_files_go_and_queues_begin_behind_them() -> None:
     wall_ms = found[1].last_store_ms + master.limits.expiry.reserved_ms
     master.broker.disk_usage(0.1, found, master.now_ms, wall_ms)
     master.pump()
-    begin = master.log.begin.position
+    begin = master.log.start.position
     assert begin == found[1].end.position == 2 * FILE_BYTES
     first = master.broker.queues.begin((b"t", 0))
     assert first > 0

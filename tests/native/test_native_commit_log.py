@@ -49,7 +49,7 @@ def built(log: NativeCommitLog, bodies: list[bytes]) -> list[Batch]:
 
 def held(log: NativeCommitLog) -> bytes:
     """All that the log says to hold, read message by message."""
-    at, parts = log.begin.index + 1, []
+    at, parts = log.start.index + 1, []
     while at <= log.end.index:
         batch = log.read_entries(at, 100)
         parts.append(batch.data)
@@ -155,7 +155,7 @@ def test_a_slaves_log_begins_where_its_master_says_and_front_files_expire() -> N
     log.compact(Snapshot(native_end(4 * FILE_BYTES), Membership(()), -1, b""))
     log.close()
     log = opened(disk)
-    assert (log.begin.position, log.was_aborted) == (4 * FILE_BYTES, False)
+    assert (log.start.position, log.was_aborted) == (4 * FILE_BYTES, False)
     assert log.end.position > 5 * FILE_BYTES
     with pytest.raises(OutsideLog):
         log.log_end_at(3 * FILE_BYTES)

@@ -43,7 +43,7 @@ class Writer:
         self.done += taken
         return writes[len(taken) :]
 
-    def advance_mark(self) -> None:
+    def advance_watermark(self) -> None:
         pass
 
 

@@ -227,7 +227,7 @@ def test_a_failed_fsync_poisons_the_log(tmp_path, sync):
     log = CommitLog.open(RealDisk(), str(tmp_path), "n0", 65536, 4096)
     with patch(sync, side_effect=OSError(errno.EIO, "I/O error")), suppress(DiskFailed):
         log.save_state(1, "n0")
-    for call in (log.sync, log.advance_mark, lambda: log.read(0, 0), lambda: log.truncate(-1)):
+    for call in (log.sync, log.advance_watermark, lambda: log.read(0, 0), lambda: log.truncate(-1)):
         with pytest.raises(DiskFailed, match="I/O error"):
             call()
     log.close()

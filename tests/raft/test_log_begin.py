@@ -44,7 +44,7 @@ def test_a_compacted_log_knows_what_it_kept_and_refuses_the_rest(
     place = LogEnd(begin, TERMS[begin], (begin + 1) * ENTRY_BYTES)
     log.compact(place)
     assert [log.term_at(index) for index in range(begin, 6)] == list(TERMS[begin:])
-    assert (log.begin, log.end_index, log.end_term) == (place, 5, 5)
+    assert (log.start, log.end_index, log.end_term) == (place, 5, 5)
     for index in range(begin + 1):
         with pytest.raises(CompactedError):
             log.batches_from(index, 1 << 20)
@@ -62,7 +62,7 @@ def test_a_compacted_log_can_be_cut_back_to_its_begin() -> None:
     log.compact(LogEnd(2, 2, 3 * ENTRY_BYTES))
     log.truncate(2)
     assert (log.end_index, log.end_term, log.end_position) == (2, 2, 3 * ENTRY_BYTES)
-    assert log.end() == log.begin
+    assert log.end() == log.start
     log.append(batch_of(3, 2, 7, 3 * ENTRY_BYTES))
     assert [log.term_at(index) for index in (2, 3, 4)] == [2, 7, 7]
     with pytest.raises(AssertionError):
@@ -85,7 +85,7 @@ def test_a_log_begins_anew_where_a_snapshot_ends() -> None:
 
 def test_a_recovered_log_takes_over_the_begins_term() -> None:
     begin = LogEnd(9, 3, 640)
-    log = LogView(Storage(), [(10, 3), (12, 4)], 13, 1000, begin=begin)
+    log = LogView(Storage(), [(10, 3), (12, 4)], 13, 1000, start=begin)
     assert [log.term_at(index) for index in range(9, 14)] == [3, 3, 3, 4, 4]
     assert log.term_starts_after(9) == [12]
 
@@ -144,7 +144,7 @@ def test_a_log_that_began_elsewhere_is_given_the_snapshot() -> None:
         ("n2", b"1000 bytes"),
     ]
     for name in group.names:
-        assert group.disks[name].image.begin == LogEnd(position=1000)
+        assert group.disks[name].image.start == LogEnd(position=1000)
         assert group.cores[name].log.end_position == 1000 + ENTRY_BYTES
     assert group.cores["n0"].ledger.commit_index == 0
 
@@ -195,13 +195,13 @@ def test_entries_that_come_late_for_a_compacted_follower_change_nothing(
     settle(group)
     group.compact("n1", 3)
     log = group.cores["n1"].log
-    assert (log.begin.index, log.end_index) == (3, 4)
+    assert (log.start.index, log.end_index) == (3, 4)
     count = min(count, 5 - first)
     batches = (batch_of(first, count, 1, first * ENTRY_BYTES),)
     push = PushRequest(1, "n0", first - 1, 1 if first else -1, 4, 0, batches, -1)
     group.cores["n1"].receive(push, group.now_ms)
     group.pump("n1")
-    assert (log.begin.index, log.end_index) == (3, 4)
+    assert (log.start.index, log.end_index) == (3, 4)
     answer = group.network.pop()[2]
     assert isinstance(answer, PushResponse)
     assert (answer.success, answer.match_index) == (True, 4)

@@ -156,7 +156,7 @@ def a_member_gets_two_snapshots(core: type[RaftCore]) -> None:
 class VotesAtOnceAfterItsStart(RaftCore):
     """A restarted voter forgets that a lease may rest on what it echoed."""
 
-    def _heard_before_start_ms(self) -> float:
+    def _last_contact_before_start_ms(self) -> float:
         return float("-inf")
 
 

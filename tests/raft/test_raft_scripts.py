@@ -204,7 +204,7 @@ class Interpreter:
             if core is None:
                 out.append(f"{name} crashed")
                 continue
-            begin = core.log.begin
+            begin = core.log.start
             terms = [core.log.term_at(i) for i in range(begin.index + 1, core.log.end_index + 1)]
             log = f"{begin.term}/{begin.index}@{begin.position}+{terms}"
             out.append(

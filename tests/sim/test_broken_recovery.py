@@ -10,8 +10,8 @@ from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.draws import open_stream
 from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings
 from shaketable.system.sim.world import NATIVE_FOLDER, ROOT, World
+from shaketable.system.store.durable_watermark import DurableWatermark
 from shaketable.system.store.segment_files import SegmentFiles
-from shaketable.system.store.synced_mark import SyncedMark
 
 SETTINGS = Settings(members=1, run_ms=4_000, clients=1, queues=1, ack="page-cache")
 TIMES = 40
@@ -60,7 +60,7 @@ def test_a_tail_that_is_not_cut_off_is_found(world: World, monkeypatch: pytest.M
 def test_a_cut_that_an_fsync_dropped_and_nobody_remembers_is_found(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    move = SyncedMark.move
-    monkeypatch.setattr(SyncedMark, "move", lambda mark, end, _=0: move(mark, end))
+    move = DurableWatermark.move
+    monkeypatch.setattr(DurableWatermark, "move", lambda mark, end, _=0: move(mark, end))
     with pytest.raises(Violated, match="of a torn tail are back"):
         recover(world)

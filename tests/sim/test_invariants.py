@@ -64,7 +64,7 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self.end = self.begin = LogEnd()
+        self.end = self.start = LogEnd()
         self.state = HardState()
 
     @property

@@ -105,7 +105,7 @@ class SendsAllItHas(SlaveConnection):
     """A slave without messages is sent the whole log."""
 
     def _begin(self, position: int) -> int:
-        return position or self._core.log.begin.position
+        return position or self._core.log.start.position
 
 
 class TakesOneFile(MasterConnection):

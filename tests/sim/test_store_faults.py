@@ -97,7 +97,7 @@ def test_a_stop_without_a_sync_is_found(monkeypatch):
         commit_log.mark_stopped(self._disk, self._root)
 
     monkeypatch.setattr(commit_log.CommitLog, "close", close_unsynced)
-    monkeypatch.setattr(commit_log.CommitLog, "advance_mark", lambda _: None)
+    monkeypatch.setattr(commit_log.CommitLog, "advance_watermark", lambda _: None)
     stops = [
         Stop(start_ms=at_ms, duration_ms=200, node="n1", loses_power=True)
         for at_ms in range(2000, 6000, 500)
@@ -201,7 +201,7 @@ def test_a_log_that_answers_from_outside_of_it_is_found(monkeypatch):
     right = commit_log.CommitLog.read_entries
 
     def clamped(self, first_index, bytes_max):
-        return right(self, min(max(first_index, self.begin_index), self.end.index), bytes_max)
+        return right(self, min(max(first_index, self.first_index), self.end.index), bytes_max)
 
     monkeypatch.setattr(commit_log.CommitLog, "read_entries", clamped)
     assert broken_by() == "broken-is-refused"

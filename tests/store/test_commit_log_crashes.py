@@ -25,9 +25,9 @@ from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
 from shaketable.system.store import entry, hard_state, recovery
 from shaketable.system.store.commit_log import CommitLog, LogDamaged
 from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.durable_watermark import DurableWatermark
 from shaketable.system.store.entry import DamagedEntry
 from shaketable.system.store.segment_files import SegmentFiles
-from shaketable.system.store.synced_mark import SyncedMark
 
 WORK = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 4), st.sampled_from((0, 60, 300))),
@@ -68,9 +68,9 @@ def do(script: Script, work: tuple) -> None:
             members = Membership(("n0", f"n{script.bodies + 1}"))
             script.append(1, term, syncs=False, membership=members)
         case ("truncate", back):
-            script.truncate(max(log.begin.index, log.end.index - back))
+            script.truncate(max(log.start.index, log.end.index - back))
         case ("compact", back):
-            script.compact(max(log.begin.index, log.end.index - back))
+            script.compact(max(log.start.index, log.end.index - back))
         case ("install", where, count):
             script.install(place(log, where, count, term))
         case ("sync",):
@@ -87,9 +87,9 @@ def do(script: Script, work: tuple) -> None:
 def place(log: CommitLog, where: str, count: int, term: int) -> LogEnd:
     """Where a snapshot to install stands."""
     if where == "begin":
-        return log.begin
+        return log.start
     if where == "own":
-        return log.log_end_at(max(log.begin.index, log.end.index - count))
+        return log.log_end_at(max(log.start.index, log.end.index - count))
     end = log.end
     return LogEnd(end.index + count + 1, term, end.position + 100 + 333 * count, count)
 
@@ -135,13 +135,13 @@ def test_whatever_crashes_the_promises_hold(lives):
 
 def unlowered_mark():
     """Truncate without lowering the synced-to mark first."""
-    real = SyncedMark.move
+    real = DurableWatermark.move
 
     def move(self, end, cut_until=0):
-        if end.index >= self.mark.end.index:
+        if end.index >= self.record.end.index:
             real(self, end, cut_until)
 
-    return patch.object(SyncedMark, "move", move)
+    return patch.object(DurableWatermark, "move", move)
 
 
 def tail_left_standing():
@@ -197,14 +197,14 @@ def tail_trusted_from_the_page_cache():
 
 def zeros_trusted_from_the_page_cache():
     """Forget at the start that a cut may not have reached the disk, as its fsync failed."""
-    real = SyncedMark.open.__func__
+    real = DurableWatermark.open.__func__
 
     def open_mark(cls, disk, path):
         mark = real(cls, disk, path)
-        mark.mark = replace(mark.mark, cut_until=0)
+        mark.record = replace(mark.record, cut_until=0)
         return mark
 
-    return patch.object(SyncedMark, "open", classmethod(open_mark))
+    return patch.object(DurableWatermark, "open", classmethod(open_mark))
 
 
 def torn_tail_kept():

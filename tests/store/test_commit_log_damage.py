@@ -54,7 +54,7 @@ def damaged_disk(position: int | None = None, bit: int = 0):
     append(log, 5, 1)
     append(log, 4, 4)
     log.sync()
-    log.advance_mark()
+    log.advance_watermark()
     marked = log.end
     append(log, 2, 4)
     log.sync()
@@ -298,9 +298,9 @@ def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_p
             for number in range(70):
                 append(log, 9, number)
                 log.sync()
-                log.truncate(max(log.begin.index, log.end.index - number % 20))
+                log.truncate(max(log.start.index, log.end.index - number % 20))
                 if number % 9 == 8:
-                    begin = log.log_end_at(max(log.begin.index, log.end.index - 30))
+                    begin = log.log_end_at(max(log.start.index, log.end.index - 30))
                     log.compact(Snapshot(begin, Membership(("n0",)), -1, b""))
                 if number % 31 == 30:
                     far = log.end._replace(index=log.end.index + 5, position=log.end.position + 50)
@@ -313,7 +313,7 @@ def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_p
     batches = 0
     while not is_done.is_set() or not batches:
         with suppress(OutsideLog):
-            for index in range(log.begin_index, log.end.index + 1, 7):
+            for index in range(log.first_index, log.end.index + 1, 7):
                 entry.verify_batch(log.read_entries(index, 600), None)
                 batches += 1
     flusher.join()

@@ -16,7 +16,7 @@ from store_crash_points import fail_each_sync, survey
 from store_life import FILE_BYTES, BrokenPromise
 
 from shaketable.system.store import commit_log, hard_state, recovery, snapshot_file
-from shaketable.system.store.commit_log import CommitLog, HardState, LogFolder, begin_log_at
+from shaketable.system.store.commit_log import CommitLog, HardState, LogFolder, set_log_start
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.entry import BLANK
 from shaketable.system.store.hard_state import save_hard_state
@@ -68,7 +68,7 @@ class MovesMarkBeforeSnapshot(CommitLog):
     """The begin is durable before what stands for the entries in front of it."""
 
     def compact(self, snapshot):
-        begin_log_at(self._mark, snapshot.end)
+        set_log_start(self._watermark, snapshot.end)
         super().compact(snapshot)
 
 
@@ -92,8 +92,8 @@ class VotesWithoutFsync(CommitLog):
 class MarksWhatIsNotSynced(CommitLog):
     """A power loss then looks like damage to what had been synced, and the start is refused."""
 
-    def advance_mark(self):
-        self._mark.move(self.end)
+    def advance_watermark(self):
+        self._watermark.move(self.end)
 
 
 class FlushedPositionStays(CommitLog):
@@ -163,12 +163,12 @@ def replacing_log_with(replace_log):
 
 def leaves_files(data, index, mark, end):
     """Old files stay: where the snapshot is of an entry of this log, its tail fits."""
-    mark.begin_at(end, end)
+    mark.set_start(end, end)
 
 
 def moves_mark_first(data, index, mark, end):
     """A crash leaves old files behind the new begin."""
-    mark.begin_at(end, end)
+    mark.set_start(end, end)
     index.remove_all()
     data.remove_all()
 
@@ -177,7 +177,7 @@ def leaves_the_file_it_starts_in(data, index, mark, end):
     """Only files wholly behind the snapshot's place go."""
     index.remove_all()
     data.remove_below(end.position)
-    mark.begin_at(end, end)
+    mark.set_start(end, end)
 
 
 def snapshots_never_replace():

@@ -13,7 +13,12 @@ from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.store.entry import DamagedEntry, iter_dispatches, verify_batch
 from shaketable.system.store.entry_builder import EntryBuilder
-from shaketable.system.store.entry_table import CHECKED_MIN, WALKED_MIN, is_sound, message_table
+from shaketable.system.store.entry_table import (
+    CHECKED_MIN,
+    WALKED_MIN,
+    is_valid_batch,
+    message_table,
+)
 
 COUNT = WALKED_MIN + 3
 PROPERTIES = (b"", b"TAGS\x01a\x02", b"UNIQ_KEY\x01u7\x02", b"KEYS\x01k\x02TAGS\x01b\x02")
@@ -45,7 +50,7 @@ def is_found_sound(batch: Batch) -> bool:
 @given(st.integers(0, 2**32), st.data())
 def test_whatever_byte_is_damaged_is_found(seed: int, data: st.DataObject) -> None:
     batch = batch_of(seed)
-    assert is_sound(batch)
+    assert is_valid_batch(batch)
     verify_batch(batch, None)
     raw = bytearray(batch.data)
     at = data.draw(st.integers(0, len(raw) - 1))
@@ -54,7 +59,7 @@ def test_whatever_byte_is_damaged_is_found(seed: int, data: st.DataObject) -> No
     is_first_chain = 36 <= at < 40
     """The first entry's chainCrc is taken on trust, but the second's rests on it."""
     assert not is_found_sound(damaged) or is_first_chain
-    assert is_sound(damaged) == is_found_sound(damaged)
+    assert is_valid_batch(damaged) == is_found_sound(damaged)
 
 
 @pytest.mark.parametrize(
@@ -69,24 +74,24 @@ def test_whatever_byte_is_damaged_is_found(seed: int, data: st.DataObject) -> No
 )
 def test_a_batch_that_is_announced_as_another_is_not_sound(change: dict[str, int]) -> None:
     batch = replace(batch_of(1), **change)
-    assert not is_sound(batch)
+    assert not is_valid_batch(batch)
     assert not is_found_sound(batch)
 
 
 @pytest.mark.parametrize("cut", [1, 47, 48, 500])
 def test_a_batch_that_is_cut_is_not_sound(cut: int) -> None:
     batch = batch_of(2)
-    assert not is_sound(replace(batch, data=batch.data[:-cut]))
+    assert not is_valid_batch(replace(batch, data=batch.data[:-cut]))
 
 
 def test_what_columns_are_not_for_is_left_to_the_walk() -> None:
-    assert not is_sound(batch_of(3, count=CHECKED_MIN - 1))
+    assert not is_valid_batch(batch_of(3, count=CHECKED_MIN - 1))
     builder = EntryBuilder(LogEnd(), 1, 1 << 22, bytes(8))
     for _ in range(COUNT):
         builder.add(b"t", 0, 0, b"")
     builder.add_membership(Membership(("n0",)), 0, 5)
     (batch,) = builder.take()
-    assert not is_sound(batch)
+    assert not is_valid_batch(batch)
     assert message_table(batch.data, batch.position, batch.count) is None  # of two topics
 
 
@@ -137,5 +142,5 @@ def test_a_gap_in_a_queue_is_left_to_the_walk() -> None:
 @pytest.mark.parametrize("place", [{"position": 2**63 - 1000}, {"first_index": 2**63 - 20}])
 def test_places_behind_all_numbers_are_left_to_the_walk(place: dict[str, int]) -> None:
     batch = replace(batch_of(6), **place)
-    assert not is_sound(batch)
+    assert not is_valid_batch(batch)
     assert not is_found_sound(batch)

@@ -156,12 +156,12 @@ def test_a_truncation_without_room_for_its_zeros_is_done_again():
     disk = SimDisk()
     writer = LogWriter(open_log(disk, CommitLog))
     assert not writer.carry_out(appends(writer.log, 5))
-    writer.advance_mark()
+    writer.advance_watermark()
     disk.platter.on_operation = Filling(1, 0)  # the mark finds room, the zeros do not
     todo = [Truncate(1), *appends_behind(writer.log, 1)]
     assert writer.carry_out(todo) == todo
     disk.platter.on_operation = Filling(0, 0)
-    writer.advance_mark()
+    writer.advance_watermark()
     disk.platter.on_operation = None
     assert not writer.carry_out(todo)
     assert writer.log.synced == writer.log.end
@@ -205,15 +205,15 @@ def test_what_frees_the_disk_does_not_wait_for_what_needs_the_room():
     )
     left = [*left, Compact(first), SaveState(2, None), Compact(second)]
     assert writer.carry_out(left) == left, "what needs the room came first once more"
-    assert (writer.log.begin, writer.log.end, writer.log.state.term) == (second.end, end, 1)
+    assert (writer.log.start, writer.log.end, writer.log.state.term) == (second.end, end, 1)
     again = open_log(SimDisk(deepcopy(disk.platter)), CommitLog)
-    assert (again.begin, again.end) == (second.end, end)
+    assert (again.start, again.end) == (second.end, end)
     assert not writer.carry_out(left)
-    assert (writer.log.begin, writer.log.end.index) == (second.end, 12)
+    assert (writer.log.start, writer.log.end.index) == (second.end, 12)
     assert writer.log.snapshot == second
     disk.platter.on_operation = None
     again = open_log(disk, CommitLog)
-    assert (again.begin, again.end.index, again.state) == (second.end, 12, HardState(2, None))
+    assert (again.start, again.end.index, again.state) == (second.end, 12, HardState(2, None))
 
 
 def test_a_compaction_behind_an_installation_waits_for_it():
@@ -224,7 +224,7 @@ def test_a_compaction_behind_an_installation_waits_for_it():
     todo = [SaveState(1, None), Install(here), Compact(here)]
     disk.platter.on_operation = Filling(0, 0)
     assert writer.carry_out(todo) == todo
-    assert writer.log.begin.index == -1
+    assert writer.log.start.index == -1
 
 
 def test_a_failed_disk_is_not_a_full_one():

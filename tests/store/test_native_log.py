@@ -59,7 +59,7 @@ def test_every_old_message_stays_readable_and_entries_start_behind_them():
     messages = [*NATIVE_MESSAGES, v6]
     disk, _ = upgraded(messages)
     written = open_log(disk)
-    assert written.begin == written.end == LogEnd(position=2 * FILE_BYTES)
+    assert written.start == written.end == LogEnd(position=2 * FILE_BYTES)
     assert written.snapshot is None
     append(written, 5, 200)
     for log in (written, open_log(disk)):
@@ -89,7 +89,7 @@ def test_a_file_already_ended_is_not_ended_twice():
     disk, end = upgraded()
     file = disk.open(f"{NATIVE}/{FILE_BYTES:020}")
     file.pwrite([struct.pack(">i", 2 * FILE_BYTES - end) + NATIVE_BLANK], end - FILE_BYTES)
-    assert open_log(disk).begin.position == 2 * FILE_BYTES
+    assert open_log(disk).start.position == 2 * FILE_BYTES
 
 
 def test_an_empty_file_behind_the_last_one_changes_nothing():
@@ -97,7 +97,7 @@ def test_an_empty_file_behind_the_last_one_changes_nothing():
     disk, _ = upgraded()
     disk.create(f"{NATIVE}/{2 * FILE_BYTES:020}", FILE_BYTES)
     log = open_log(disk)
-    assert log.begin.position == 2 * FILE_BYTES
+    assert log.start.position == 2 * FILE_BYTES
     append(log)
     assert open_log(disk).end.index == 0
 
@@ -120,7 +120,7 @@ def test_a_last_file_with_no_whole_message_counts_as_empty():
         open_log(disk)  # the file in front of it is not ended
     file = disk.open(f"{NATIVE}/{FILE_BYTES:020}")
     file.pwrite([struct.pack(">i", 2 * FILE_BYTES - end) + NATIVE_BLANK], end - FILE_BYTES)
-    assert open_log(disk).begin.position == 2 * FILE_BYTES
+    assert open_log(disk).start.position == 2 * FILE_BYTES
     assert not any(torn.pread(FILE_BYTES, 0))
 
 
@@ -170,16 +170,16 @@ def test_without_old_messages_the_log_starts_at_nothing(native):
     disk.create(f"{NATIVE}/{0:020}", FILE_BYTES)
     for folder in (native, NATIVE):
         log = open_log(SimDisk(deepcopy(disk.platter)), folder)
-        assert (log.begin, log.native) == (LogEnd(), None)
+        assert (log.start, log.native) == (LogEnd(), None)
 
 
 def test_expired_files_in_front_are_no_damage():
     disk, _ = upgraded(at=3 * FILE_BYTES)
     log = open_log(disk)
-    assert log.begin.position == 5 * FILE_BYTES
+    assert log.start.position == 5 * FILE_BYTES
     disk.unlink(f"{NATIVE}/{3 * FILE_BYTES:020}")
     log = open_log(disk)
-    assert log.native.begin == 4 * FILE_BYTES
+    assert log.native.start == 4 * FILE_BYTES
     assert all(message.physical_offset >= 4 * FILE_BYTES for message, _ in log.native.messages())
     with pytest.raises(OutsideLog):
         log.read(3 * FILE_BYTES, 1)
@@ -200,7 +200,7 @@ def test_a_log_made_without_it_passes_a_native_log_over():
     append(open_log(disk, None))
     put_native_log(disk, NATIVE_MESSAGES)
     log = open_log(disk)
-    assert (log.begin, log.native, log.end.index) == (LogEnd(), None, 0)
+    assert (log.start, log.native, log.end.index) == (LogEnd(), None, 0)
     assert disk.names(NATIVE)
 
 
@@ -208,7 +208,7 @@ def test_the_native_log_goes_once_entries_have_gone():
     disk, _ = upgraded()
     log = open_log(disk)
     append(log, 6, 200)
-    at_begin = Snapshot(log.begin, Membership(("n0",)), -1, b"old queues")
+    at_begin = Snapshot(log.start, Membership(("n0",)), -1, b"old queues")
     log.compact(at_begin)
     assert log.native is not None
     assert open_log(disk).snapshot == at_begin
@@ -219,7 +219,7 @@ def test_the_native_log_goes_once_entries_have_gone():
     with pytest.raises(OutsideLog):
         log.read(0, 4)
     for native in (NATIVE, None):
-        assert open_log(disk, native).begin.index == 4
+        assert open_log(disk, native).start.index == 4
 
 
 def test_a_new_member_of_an_upgraded_group_starts_behind_messages_it_never_had():
@@ -229,7 +229,7 @@ def test_a_new_member_of_an_upgraded_group_starts_behind_messages_it_never_had()
     log.install(snapshot)
     append(log, 2)
     log = open_log(disk, None)
-    assert (log.begin, log.snapshot, log.end.index) == (snapshot.end, snapshot, 1)
+    assert (log.start, log.snapshot, log.end.index) == (snapshot.end, snapshot, 1)
     assert log.read_entries(0, 1).position == 2 * FILE_BYTES
     with pytest.raises(OutsideLog):
         log.read(FILE_BYTES, 4)
@@ -238,15 +238,15 @@ def test_a_new_member_of_an_upgraded_group_starts_behind_messages_it_never_had()
 def test_a_member_with_other_messages_from_before_the_group_gives_them_up():
     log = open_log(upgraded()[0])
     append(log, 2)
-    other, _ = upgraded(NATIVE_MESSAGES, log.begin.position)  # it has more than the others
+    other, _ = upgraded(NATIVE_MESSAGES, log.start.position)  # it has more than the others
     ahead = open_log(other)
-    assert ahead.begin.position > log.begin.position
-    ahead.install(Snapshot(log.begin, Membership(("n0",)), -1, b"old queues"))
+    assert ahead.start.position > log.start.position
+    ahead.install(Snapshot(log.start, Membership(("n0",)), -1, b"old queues"))
     ahead.append(log.read_entries(0, 1 << 20))
     ahead.sync()
     for restarted in (ahead, open_log(other)):
         assert restarted.native is None
-        assert restarted.read(log.begin.position, 48) == log.read(log.begin.position, 48)
+        assert restarted.read(log.start.position, 48) == log.read(log.start.position, 48)
     assert not other.names(NATIVE)
 
 

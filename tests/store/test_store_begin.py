@@ -43,17 +43,17 @@ def test_terms_and_memberships_follow_the_begin_and_the_end():
     assert log.memberships == ((1, TWO), (8, THREE))
     log.compact(snapshot_at(log.log_end_at(2)))
     for found in (log, open_log(disk, CommitLog)):
-        assert (found.begin.index, found.begin_index) == (2, 3)
+        assert (found.start.index, found.first_index) == (2, 3)
         assert found.spans == ((3, 1), (5, 2))
         assert found.memberships == ((8, THREE),)
         assert found.read_entries(8, 1).memberships == ((8, THREE),)
-        assert found.log_end_at(2) == found.begin
+        assert found.log_end_at(2) == found.start
         assert len(entries_of(found)) == found.end.index - 2
     log = found
     log.truncate(7)
     assert (log.memberships, log.spans) == ((), ((3, 1), (5, 2)))
     log.compact(snapshot_at(log.end))
-    assert (log.begin, log.spans, log.committed_index) == (log.end, (), 2)
+    assert (log.start, log.spans, log.committed_index) == (log.end, (), 2)
     assert open_log(disk, CommitLog).committed_index == 7
 
 
@@ -63,7 +63,7 @@ def test_nothing_in_front_of_the_begin_is_answered():
     for ask in (
         lambda: log.read_entries(4, 1000),
         lambda: log.log_end_at(3),
-        lambda: log.read(log.begin.position - 1, 1),
+        lambda: log.read(log.start.position - 1, 1),
         lambda: log.truncate(3),
         lambda: log.compact(snapshot_at(LogEnd(3, 1, 700, 0))),
         lambda: log.compact(snapshot_at(log.end._replace(index=log.end.index + 1))),
@@ -82,11 +82,11 @@ def test_whole_files_in_front_of_the_first_entry_go_and_no_other():
     log.compact(snapshot_at(log.log_end_at(first_of_second - 2)))
     assert disk.names("/store/dledger-n0/data") == files
     log.compact(snapshot_at(log.log_end_at(first_of_second - 1)))
-    assert log.begin.position < FILE_BYTES, "only a blank stands behind it in its file"
+    assert log.start.position < FILE_BYTES, "only a blank stands behind it in its file"
     assert disk.names("/store/dledger-n0/data") == files[1:]
     log = open_log(disk, CommitLog)
-    assert log.begin.index == first_of_second - 1
-    log.truncate(log.begin.index)
+    assert log.start.index == first_of_second - 1
+    log.truncate(log.start.index)
     builder = EntryBuilder(log.end, 3, FILE_BYTES, bytes(8))
     builder.add(b"t", 0, 0, b"")  # it may fit into the file that is gone
     for batch in builder.take():
@@ -114,7 +114,7 @@ def test_an_installed_snapshot_is_all_there_is():
     log, disk = log_of_three_files()
     log.install(snapshot_at(log.log_end_at(4), b"the leader's"))
     for found in (log, open_log(disk, CommitLog)):
-        assert found.begin == found.end == found.synced
+        assert found.start == found.end == found.synced
         assert found.end.index == 4
         assert (found.spans, found.memberships) == ((), ())
         assert found.snapshot.state == b"the leader's"

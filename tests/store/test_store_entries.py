@@ -23,10 +23,10 @@ from shaketable.system.store.message import (
     DamagedMessage,
     Message,
     decode_message,
+    decode_message_id,
     encode_message,
     host_bytes,
     offset_message_id,
-    place_of_message_id,
     walk_messages,
 )
 
@@ -98,10 +98,10 @@ def test_the_stored_layout_is_the_documented_one():
     assert raw[88:] == b"value" + b"\x09TopicTest" + b"\x00\x07TAGS\x01a\x02"
     message_id = offset_message_id(message.store_host, 48)
     assert message_id == b"7F000001000078BF0000000000000030"
-    assert place_of_message_id(message_id.decode()) == ("127.0.0.1:30911", 48)
+    assert decode_message_id(message_id.decode()) == ("127.0.0.1:30911", 48)
     for wrong in ("", "7F", "7F000001000078BF00000000000000", "zz" * 16):
         with pytest.raises(ValueError, match="no message id"):
-            place_of_message_id(wrong)
+            decode_message_id(wrong)
 
 
 MESSAGE = st.tuples(TOPIC, st.integers(0, 9), st.integers(0, 99), st.binary(max_size=300))

@@ -76,7 +76,7 @@ class Member:
         snapshot = log.snapshot
         if snapshot is None and native is not None:
             snapshot = upgraded_snapshot(
-                log.begin, membership, native, checkpoint, self.files.queues
+                log.start, membership, native, checkpoint, self.files.queues
             )
         view = LogView(
             self.log,
@@ -84,7 +84,7 @@ class Member:
             self.log.end.index,
             self.log.end.position,
             group.tail_bytes_max,
-            begin=self.log.begin,
+            start=self.log.start,
         )
         ordinal = int(self.name[1:])
         self.core = group.mutant.core(

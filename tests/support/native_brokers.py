@@ -63,7 +63,7 @@ class NativeBroker:
         self.writer = LogWriter(self.log, "page-cache")
         self.files = CheckpointFiles(self.disk, ROOT, ROOT, ranges_of, queue_file_bytes=200)
         checkpoint = self.files.load(self.log)
-        view = NativeLogView(self.log, self.log.begin, self.log.end, self.config.tail_bytes_max)
+        view = NativeLogView(self.log, self.log.start, self.log.end, self.config.tail_bytes_max)
         self.core = mutant.native.core("broker-a-0", view, self.config, now_ms=0.0)
         self.broker = mutant.broker(
             self.core,
@@ -137,7 +137,7 @@ class NativeBroker:
 
     def held(self) -> bytes:
         """All bytes of the log."""
-        log, at, parts = self.core.log, self.core.log.begin.index + 1, []
+        log, at, parts = self.core.log, self.core.log.start.index + 1, []
         while at <= log.end_index:
             for batch in log.batches_from(at, 1000):
                 parts.append(batch.data)

@@ -73,7 +73,7 @@ class Image:
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self.snapshot = snapshot
-        self.begin = snapshot.end if snapshot else LogEnd()
+        self.start = snapshot.end if snapshot else LogEnd()
         self.entries: list[bytes] = []
 
     def copy(self) -> Image:
@@ -83,12 +83,12 @@ class Image:
 
     @property
     def end_index(self) -> int:
-        return self.begin.index + len(self.entries)
+        return self.start.index + len(self.entries)
 
     def apply(self, write: Write) -> None:
         if isinstance(write, Truncate):
-            assert write.end_index >= self.begin.index, "a truncation below the begin"
-            del self.entries[write.end_index - self.begin.index :]
+            assert write.end_index >= self.start.index, "a truncation below the begin"
+            del self.entries[write.end_index - self.start.index :]
         elif isinstance(write, Append):
             data = write.batch.data
             assert write.batch.first_index == self.end_index + 1, "a hole in the log"
@@ -97,25 +97,25 @@ class Image:
             )
         elif isinstance(write, Compact):
             end = write.snapshot.end
-            assert self.begin.index < end.index <= self.end_index, "compacts what is not there"
+            assert self.start.index < end.index <= self.end_index, "compacts what is not there"
             assert end == self.end_at(end.index), "the snapshot's end is not the log's"
-            del self.entries[: end.index - self.begin.index]
-            self.snapshot, self.begin = write.snapshot, end
+            del self.entries[: end.index - self.start.index]
+            self.snapshot, self.start = write.snapshot, end
         elif isinstance(write, Install):
-            self.snapshot, self.begin = write.snapshot, write.snapshot.end
+            self.snapshot, self.start = write.snapshot, write.snapshot.end
             self.entries.clear()
 
     def entry(self, index: int) -> bytes:
-        assert index > self.begin.index, f"entry {index} is gone"
-        return self.entries[index - self.begin.index - 1]
+        assert index > self.start.index, f"entry {index} is gone"
+        return self.entries[index - self.start.index - 1]
 
     def position(self, index: int) -> int:
-        return self.begin.position + (index - self.begin.index - 1) * ENTRY_BYTES
+        return self.start.position + (index - self.start.index - 1) * ENTRY_BYTES
 
     def end_at(self, index: int) -> LogEnd:
         """The place behind entry `index`."""
-        if index == self.begin.index:
-            return self.begin
+        if index == self.start.index:
+            return self.start
         return LogEnd(index, ENTRY.unpack_from(self.entry(index))[3], self.position(index + 1))
 
     def spans(self) -> list[tuple[int, int]]:
@@ -123,14 +123,14 @@ class Image:
         for number, entry in enumerate(self.entries):
             term = ENTRY.unpack_from(entry)[3]
             if not spans or spans[-1][1] != term:
-                spans.append((self.begin.index + 1 + number, term))
+                spans.append((self.start.index + 1 + number, term))
         return spans
 
     def memberships(self) -> list[tuple[int, Membership]]:
         found = []
         for number, entry in enumerate(self.entries):
             if (membership := membership_in(entry)) is not None:
-                found.append((self.begin.index + 1 + number, membership))
+                found.append((self.start.index + 1 + number, membership))
         return found
 
 
@@ -178,7 +178,7 @@ class Storage:
         return Batch(first_index, len(entries), term, position, b"".join(entries), memberships)
 
     def read(self, position: int, size: int) -> bytes:
-        at = position - self._written.begin.position
+        at = position - self._written.start.position
         assert at >= 0, "read below the begin"
         return b"".join(self._written.entries)[at : at + size]
 
@@ -225,7 +225,7 @@ class Group:
             image.end_index,
             image.position(image.end_index + 1),
             self.config.tail_bytes_max,
-            begin=image.begin,
+            start=image.start,
         )
         ordinal = self.names.index(name)
         self.cores[name] = self.core_type(
@@ -309,14 +309,14 @@ class Group:
         self.pump(name)
 
     def leave(self, name: str) -> None:
-        self.cores[name].leave(self.now_ms)
+        self.cores[name].resign(self.now_ms)
         self.pump(name)
 
     def compact(self, name: str, index: int, state: bytes = b"") -> None:
         """Let a snapshot stand for a member's entries up to `index`."""
         core = self.cores[name]
         membership_index, membership = core.membership_at(index)
-        position = core.log.begin.position + (index - core.log.begin.index) * ENTRY_BYTES
+        position = core.log.start.position + (index - core.log.start.index) * ENTRY_BYTES
         end = LogEnd(index, core.log.term_at(index), position)
         core.compact(Snapshot(end, membership, membership_index, state))
         self.pump(name)

@@ -59,7 +59,7 @@ class GroupMachine(RuleBasedStateMachine):
         """A member's entries behind its log's begin."""
         log = self.group.cores[name].log
         out: list[bytes] = []
-        while (index := log.begin.index + 1 + len(out)) <= log.end_index:
+        while (index := log.start.index + 1 + len(out)) <= log.end_index:
             for batch in log.batches_from(index, 1 << 20):
                 data = batch.data
                 out += [data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES)]
@@ -207,7 +207,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         self.committed_stands()  # before it is out of sight
         index = core.ledger.commit_index - keep
-        begin = core.log.begin.index
+        begin = core.log.start.index
         if index > begin:
             kept = self.entries(name)[: index - begin]
             state = core.ledger.snapshot.state if core.ledger.snapshot else b""
@@ -224,7 +224,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         for name, core in self.group.cores.items():
             seen = max(core.ledger.commit_index, self.group.acknowledged[name]) + 1
-            begin = core.log.begin.index + 1
+            begin = core.log.start.index + 1
             entries = self.entries(name)[: seen - begin]
             known = min(seen, len(self.committed))
             assert begin <= len(self.committed), f"{name} compacted what nobody committed"
@@ -252,7 +252,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         for name, core in self.group.cores.items():
             if core.role is Role.LEADER and core.term > self.committed_term:
-                begin = core.log.begin.index + 1
+                begin = core.log.start.index + 1
                 entries = self.entries(name)[: len(self.committed) - begin]
                 assert entries == self.committed[begin:], f"{name} leads without all entries"
 
@@ -262,7 +262,7 @@ class GroupMachine(RuleBasedStateMachine):
         if not hasattr(self, "committed"):
             return
         for name, core in self.group.cores.items():
-            snapshot, begin = core.ledger.snapshot, core.log.begin
+            snapshot, begin = core.ledger.snapshot, core.log.start
             assert (snapshot.end if snapshot else LogEnd()) == begin, f"{name} has no {begin}"
             if snapshot is not None:
                 assert snapshot.state == self.chain[begin.index + 1]
@@ -272,7 +272,7 @@ class GroupMachine(RuleBasedStateMachine):
         """Two logs that agree on index and term agree on everything up to there."""
         if not hasattr(self, "committed"):
             return
-        logs = [(c.log.begin.index + 1, self.entries(n)) for n, c in self.group.cores.items()]
+        logs = [(c.log.start.index + 1, self.entries(n)) for n, c in self.group.cores.items()]
         for one_begin, one in logs:
             for other_begin, other in logs:
                 begin = max(one_begin, other_begin)
@@ -288,7 +288,7 @@ class GroupMachine(RuleBasedStateMachine):
             for core in self.group.cores.values():
                 ledger = core.ledger
                 assert ledger.durable_index <= core.log.end_index
-                assert core.log.begin.index <= ledger.commit_index <= core.log.end_index
+                assert core.log.start.index <= ledger.commit_index <= core.log.end_index
                 assert ledger.memberships.current_index <= core.log.end_index
 
 

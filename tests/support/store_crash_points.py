@@ -239,12 +239,12 @@ def crash_again(
 
 def check(log: CommitLog, may: tuple[Promise, ...] | list[Promise], disk: SimDisk) -> Promise:
     """Compare a log just opened with what it may hold; return what it holds."""
-    found = Promise(log.begin, log.snapshot, tuple(entries_of(log)), log.end.index, log.state)
+    found = Promise(log.start, log.snapshot, tuple(entries_of(log)), log.end.index, log.state)
     kept = any(is_kept(promise, found) for promise in may)
     assert kept, f"{shown(found)} is not {list(map(shown, may))}"
     assert log.synced == log.end
-    assert found.snapshot is None or found.snapshot.end == log.begin
-    assert log.begin.index <= log.committed_index <= log.end.index
+    assert found.snapshot is None or found.snapshot.end == log.start
+    assert log.start.index <= log.committed_index <= log.end.index
     check_spans(log, found.entries)
     check_files(log, disk)
     check_native(log, disk)
@@ -253,8 +253,8 @@ def check(log: CommitLog, may: tuple[Promise, ...] | list[Promise], disk: SimDis
 
 def is_kept(promise: Promise, found: Promise) -> bool:
     return (
-        (promise.begin, promise.snapshot, promise.state)
-        == (found.begin, found.snapshot, found.state)
+        (promise.start, promise.snapshot, promise.state)
+        == (found.start, found.snapshot, found.state)
         and found.entries == promise.entries[: len(found.entries)]
         and found.synced >= promise.synced
     )
@@ -262,7 +262,7 @@ def is_kept(promise: Promise, found: Promise) -> bool:
 
 def shown(promise: Promise) -> str:
     return (
-        f"{promise.begin.index + 1}..+{len(promise.entries)}, synced {promise.synced},"
+        f"{promise.start.index + 1}..+{len(promise.entries)}, synced {promise.synced},"
         f" {promise.state}, snapshot {promise.snapshot and promise.snapshot.state!r}"
     )
 
@@ -270,7 +270,7 @@ def shown(promise: Promise) -> str:
 def entries_of(log: CommitLog) -> list[bytes]:
     """Read the log back, verified from its begin on."""
     found: list[bytes] = []
-    while (index := log.begin_index + len(found)) <= log.end.index:
+    while (index := log.first_index + len(found)) <= log.end.index:
         batch = log.read_entries(index, 700)
         end = verify_batch(batch, log.log_end_at(index - 1))
         assert end == log.log_end_at(batch.last_index), "the log's end is not its last entry's"
@@ -280,7 +280,7 @@ def entries_of(log: CommitLog) -> list[bytes]:
 
 
 def check_spans(log: CommitLog, entries: tuple[bytes, ...]) -> None:
-    first = log.begin_index
+    first = log.first_index
     terms = [_TERM_AT_16(entry)[0] for entry in entries]
     starts = [i for i, term in enumerate(terms) if i == 0 or term != terms[i - 1]]
     assert log.spans == tuple((first + i, terms[i]) for i in starts)
@@ -292,13 +292,13 @@ def check_spans(log: CommitLog, entries: tuple[bytes, ...]) -> None:
 
 def check_files(log: CommitLog, disk: SimDisk) -> None:
     """No file lies wholly outside the log; zeros stand behind the end; nothing is read there."""
-    end, begin = log.end.position, log.begin.position
+    end, begin = log.end.position, log.start.position
     for start in log._data.starts:
         assert start <= end, f"a data file at {start}, the log ends at {end}"
         assert start + FILE_BYTES > begin, f"a data file at {start}, the log begins at {begin}"
         assert log._data.data_end(max(start, end)) <= max(start, end), "bytes behind the end"
     for start in log._index.starts:
-        assert start + INDEX_FILE_BYTES > log.begin_index * 32, f"an index file at {start}"
+        assert start + INDEX_FILE_BYTES > log.first_index * 32, f"an index file at {start}"
     first_below = begin - 1 if log.native is None else -1
     for position in (first_below, end):
         try:

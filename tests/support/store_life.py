@@ -36,7 +36,7 @@ class BrokenPromise(AssertionError):  # noqa: N818 - a finding
 class Promise:
     """What a log must hold now, and what it may hold."""
 
-    begin: LogEnd
+    start: LogEnd
     snapshot: Snapshot | None = None
     entries: tuple[bytes, ...] = ()
     """Behind the begin these may stand, and nothing else."""
@@ -102,14 +102,14 @@ class Script:
         self.mark()
         self.install(self.log.log_end_at(self.log.end.index - 3))  # the tail behind it fits
         self.append(2, 7)
-        self.install(self.log.begin)
+        self.install(self.log.start)
         self.append(3, 7, body_bytes=400)
         far = LogEnd(self.log.end.index + 40, 7, self.log.end.position + 7 * FILE_BYTES + 11, 99)
         self.install(far)
         self.append(1, 8, body_bytes=700)  # goes to the file behind: nothing stands at the begin
         self.append(5, 8, membership=Membership(("n0", "n1")))
         self.compact(self.log.end.index - 2)
-        self.truncate(self.log.begin.index)
+        self.truncate(self.log.start.index)
         self.append(1, 9)
         inside = self.log.end._replace(index=self.log.end.index + 3, chain_crc=7, term=9)
         self.install(inside._replace(position=inside.position + 200))  # in the file that is there
@@ -131,7 +131,7 @@ class Script:
         self.may = [replace(self.now, synced=self.log.end.index)]
 
     def mark(self) -> None:
-        self.writer.advance_mark()
+        self.writer.advance_watermark()
 
     def checkpoint(self) -> None:
         self.log.save_checkpoint(self.log.end.index)
@@ -170,7 +170,7 @@ class Script:
         now = replace(self.now, synced=min(self.now.synced, end_index))
         self.may = [now]
         self.carry_out([Truncate(end_index)])
-        kept = now.entries[: end_index - now.begin.index]
+        kept = now.entries[: end_index - now.start.index]
         if kept != now.entries:  # what is cut is cut durably; nothing to cut, nothing synced
             now = replace(now, entries=kept, synced=end_index)
         self.may = [now]
@@ -178,9 +178,9 @@ class Script:
     def compact(self, index: int, state: bytes = b"queues") -> None:
         begin, now = self.log.log_end_at(index), self.now
         snapshot = Snapshot(begin, Membership(("n0", "n1")), -1, state + b" %d" % index)
-        left = now.entries[index - now.begin.index :]
+        left = now.entries[index - now.start.index :]
         after = replace(
-            now, begin=begin, snapshot=snapshot, entries=left, synced=max(now.synced, index)
+            now, start=begin, snapshot=snapshot, entries=left, synced=max(now.synced, index)
         )
         self.may = [now, after]
         self.carry_out([Compact(snapshot)])
@@ -188,7 +188,7 @@ class Script:
 
     def install(self, end: LogEnd) -> None:
         now = self.now
-        if end == now.begin:
+        if end == now.start:
             now = replace(now, synced=end.index)
         snapshot = Snapshot(end, Membership(("n0", "n1")), -1, b"the leader's %d" % self.bodies)
         after = Promise(end, snapshot, (), end.index, now.state)

@@ -210,7 +210,7 @@ class Reads:
 
     def _is_in_place(self, read: Read) -> bool:
         """Whether what is applied here stands in the log; a read is refused where not."""
-        if self._reput.applied_index >= self._core.log.begin.index:
+        if self._reput.applied_index >= self._core.log.start.index:
             return True
         # A snapshot has replaced the log, and not yet what was applied of the old one.
         self._refuse_busy(read, "a snapshot is being put in place")

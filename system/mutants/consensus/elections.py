@@ -55,7 +55,7 @@ VOTE_FOR_SHORTER_LOG = Mutant(
 class VoteNotAwaited(RaftCore):
     """Says everything at once."""
 
-    def _answer_term(self) -> int:
+    def _hard_state_seq(self) -> int:
         return 0
 
 
@@ -100,7 +100,7 @@ END_TERM_IS_CURRENT_TERM = Mutant(
 class LearnerStands(RaftCore):
     """A member that stands whatever it is."""
 
-    def _may_stand(self) -> bool:
+    def _may_campaign(self) -> bool:
         return bool(self.membership.voters) and self._disk.may_lead(self._now_ms)
 
 
@@ -121,7 +121,7 @@ class NoPrevote(RaftCore):
     """Stands for election without a pre-vote, and lets live leaders be disturbed."""
 
     def _start_pre_vote(self) -> None:
-        if self._may_stand():
+        if self._may_campaign():
             self._campaign()
         else:
             self._become_follower(self.term, None)
@@ -179,7 +179,7 @@ PREVOTES_COUNT_AS_VOTES = Mutant(
 class LeaseAfterRestart(RaftCore):
     """Votes right after a start, also where leases are on."""
 
-    def _heard_before_start_ms(self) -> float:
+    def _last_contact_before_start_ms(self) -> float:
         return float("-inf")
 
 
@@ -238,9 +238,9 @@ class _AlwaysWell(DiskHealth):
 class _Stays(Leadership):
     """Never hands over because it must leave."""
 
-    def continue_transfer(self, now_ms: float, *, must_leave: bool) -> None:
-        if not must_leave:
-            super().continue_transfer(now_ms, must_leave=False)
+    def continue_transfer(self, now_ms: float, *, must_step_down: bool) -> None:
+        if not must_step_down:
+            super().continue_transfer(now_ms, must_step_down=False)
 
 
 class LeadsWithDeadDisk(RaftCore):

@@ -203,8 +203,8 @@ UNCLAMPED_COMMIT_INDEX = Mutant(
 class _ReplacesItsTail(Ledger):
     """Never sees that it holds a batch already, and lets committed entries go."""
 
-    def _last_shared(self, batch: Batch) -> int:
-        return max(self.log.begin.index, batch.first_index - 1)
+    def _last_matching_index(self, batch: Batch) -> int:
+        return max(self.log.start.index, batch.first_index - 1)
 
     def _may_truncate(self, end_index: int) -> bool:
         return True
@@ -308,8 +308,8 @@ class _ComparesForEver(EntryDispatcher):
 
     __slots__ = ()
 
-    def install(self, begin_index: int) -> None:
-        self._start_over(DispatchState.COMPARE, begin_index + 1)
+    def install(self, compacted_index: int) -> None:
+        self._start_over(DispatchState.COMPARE, compacted_index + 1)
 
 
 class ExpiredEntriesNotServed(RaftCore):

@@ -135,7 +135,7 @@ class MarkAheadOfFsync(CommitLog):
     def append(self, batch: Batch) -> None:
         """Write, and note at once that it is durable."""
         super().append(batch)
-        self._mark.move(self.end)
+        self._watermark.move(self.end)
 
 
 MARK_AHEAD_OF_FSYNC = Mutant(

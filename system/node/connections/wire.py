@@ -35,7 +35,7 @@ from shaketable.system.remoting.command import (
 )
 from shaketable.system.remoting.requests import Fields
 from shaketable.system.store.entry import DamagedEntry, verify_batch
-from shaketable.system.store.entry_table import is_sound
+from shaketable.system.store.entry_table import is_valid_batch
 from shaketable.system.store.group_events import (
     DamagedMembership,
     decode_membership,
@@ -287,7 +287,7 @@ def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
         first = fields.prev_index + 1
         batch = Batch(first, fields.count, fields.entry_term, fields.position, data)
         try:
-            memberships = () if is_sound(batch) else _examine(batch)
+            memberships = () if is_valid_batch(batch) else _examine(batch)
         except (DamagedEntry, DamagedMembership) as error:
             raise CommandError(f"damaged entries from {fields.leader}: {error}") from None
         if memberships:

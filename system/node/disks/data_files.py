@@ -24,7 +24,7 @@ class DataFiles:
         `index` is committed and durable. Raises DiskFailed; OutsideLog where the log is being
         replaced: ask again later.
         """
-        begin = self._log.begin
+        begin = self._log.start
         self._found = [file for file in self._found if file.end.index > begin.index]
         last = self._found[-1].end if self._found else begin
         end_position = self._log.end.position

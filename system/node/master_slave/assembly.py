@@ -44,7 +44,7 @@ def assemble_native(
     log.info(
         "event=recovered role=%s begin=%d end=%d torn_bytes=%d aborted=%s",
         settings.config.role.value,
-        commit_log.begin.position,
+        commit_log.start.position,
         commit_log.end.position,
         commit_log.torn_bytes,
         commit_log.was_aborted,
@@ -53,7 +53,7 @@ def assemble_native(
     files = checkpoint_files(config, machine, root)
     checkpoint = files.load(commit_log)
     view = NativeLogView(
-        commit_log, commit_log.begin, commit_log.end, settings.config.tail_bytes_max
+        commit_log, commit_log.start, commit_log.end, settings.config.tail_bytes_max
     )
     core = made_of.core(config.self_id, view, settings.config, now_ms=machine.clock.now_ms())
     broker = mutant.broker(
@@ -119,7 +119,7 @@ class NativeDataFiles:
     def until(self, index: int) -> list[DataFile]:
         """Return the full files in front of byte `index`, oldest first. Raises DiskFailed."""
         log = self._log
-        begin = log.begin.position
+        begin = log.start.position
         self._found = [file for file in self._found if file.end.position > begin]
         last = self._found[-1].end.position if self._found else begin
         behind = last - last % self._file_bytes + self._file_bytes

@@ -14,11 +14,11 @@ from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.sim.broken_starts.folder_copy import Folder
 from shaketable.system.store.disk import read_file, replace_file
+from shaketable.system.store.durable_watermark import SLOT_BYTES, DurableWatermark
 from shaketable.system.store.entry import ENTRY_MAGIC, HEADER, chain_crc, next_position
 from shaketable.system.store.entry_builder import EntryBuilder
 from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL, encode_membership
 from shaketable.system.store.snapshot_file import load_snapshot, save_snapshot
-from shaketable.system.store.synced_mark import SLOT_BYTES, SyncedMark
 
 _MAGIC_AND_CRC = struct.Struct(">8sI")
 _CRC = struct.Struct(">I")
@@ -44,12 +44,12 @@ def no_mark(folder: Folder) -> bool:
 
 def no_snapshot(folder: Folder) -> bool:
     """Lose what stands for the entries in front of the log."""
-    return folder.open().begin.index >= 0 and folder.forget("snapshot")
+    return folder.open().start.index >= 0 and folder.forget("snapshot")
 
 
 def older_snapshot(folder: Folder) -> bool:
     """Put a snapshot there of before the log's begin."""
-    stored, begin = load_snapshot(folder.disk, folder.path), folder.open().begin
+    stored, begin = load_snapshot(folder.disk, folder.path), folder.open().start
     if stored is None or begin.index < 1:
         return False
     older = replace(stored.snapshot, end=LogEnd(begin.index - 1, begin.term, begin.position))
@@ -96,12 +96,12 @@ def mark_of_another_format(folder: Folder) -> bool:
 def mark_of_another_log(folder: Folder) -> bool:
     """Have the mark name an entry that is not the one that stands there."""
     log = folder.open()
-    if log.end.index == log.begin.index:
+    if log.end.index == log.start.index:
         return False
     log.close()
-    mark = SyncedMark.open(folder.disk, f"{folder.path}/syncedto")
-    mark.move(mark.mark.end._replace(chain_crc=mark.mark.end.chain_crc ^ 1))
-    mark.close()
+    watermark = DurableWatermark.open(folder.disk, f"{folder.path}/syncedto")
+    watermark.move(watermark.record.end._replace(chain_crc=watermark.record.end.chain_crc ^ 1))
+    watermark.close()
     return True
 
 
@@ -109,7 +109,7 @@ def data_cut_between_entries(folder: Folder) -> bool:
     """Cut the last data file right in front of its last entry."""
     log = folder.open()
     end = log.end
-    if end.index == log.begin.index:
+    if end.index == log.start.index:
         return False
     file_bytes = folder.data_file_bytes
     start = (end.position - 1) // file_bytes * file_bytes

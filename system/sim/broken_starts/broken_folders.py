@@ -73,14 +73,14 @@ def check_broken(disk: SimDisk, root: str, name: str, native: str, settings: Set
 
 def check_outside(log: CommitLog, file_bytes: int) -> None:
     """Ask a log for what it does not hold: it says so. Raises Violated."""
-    begin, end = log.begin, log.end
+    begin, end = log.start, log.end
     _check_outside(lambda: log.read(end.position - 1, 2))
     _check_outside(lambda: log.read_entries(end.index + 1, 1))
     _check_outside(lambda: log.read_entries(begin.index, 1))
     _check_outside(lambda: log.log_end_at(end.index + 1))
     _check_outside(lambda: log.log_end_at(begin.index - 1))
     if log.native is not None:
-        native_end, first_end = log.native.end, log.native.begin + file_bytes
+        native_end, first_end = log.native.end, log.native.start + file_bytes
         _check_outside(lambda: log.read(native_end - 1, 2))
         if first_end < native_end:
             _check_outside(lambda: log.read(first_end - 1, 2))
@@ -105,9 +105,9 @@ def _check_outside(ask: Callable[[], object]) -> None:
 
 def check_flips(log: CommitLog, draw: Stream) -> None:
     """Flip bits of a batch of a log, one at a time: each is noticed. Raises Violated."""
-    if log.end.index < log.begin_index:
+    if log.end.index < log.first_index:
         return
-    first = draw.randint(log.begin_index, log.end.index)
+    first = draw.randint(log.first_index, log.end.index)
     batch = log.read_entries(first, _BATCH_BYTES_MAX)
     before = log.log_end_at(first - 1)
     verify_batch(batch, before)

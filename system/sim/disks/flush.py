@@ -97,7 +97,7 @@ class Flush:
         log = self._writer.log
         with suppress(DiskFull):  # hints, all of them
             log.save_checkpoint(self._member.core.ledger.checkpoint_index)
-            log.advance_mark()
+            log.advance_watermark()
         self._files.close()
         log.close()
         return writes
@@ -108,7 +108,7 @@ class Flush:
         if world.key_queries is None or world.heap.now_ms < self._asked_keys_ms + ASK_KEYS_EVERY_MS:
             return
         self._asked_keys_ms = world.heap.now_ms
-        begin = max(checkpoint.begin_position, self._member.log.begin.position)
+        begin = max(checkpoint.start_position, self._member.log.start.position)
         world.counts.keys_found += world.key_queries.check(
             self._files.keys, begin, checkpoint.applied_position
         )
@@ -198,7 +198,7 @@ class Flush:
         if self._mark_is_behind:
             due_ms = self._marked_ms + settings.mark_lag_ms
             if now_ms >= due_ms:
-                self._writer.advance_mark()
+                self._writer.advance_watermark()
                 self._marked_ms = now_ms
                 self._mark_is_behind = False
             elif not self._is_timed:

@@ -160,4 +160,4 @@ def _is_lost(slave: Host, master: Host) -> bool:
     if slave.node is None or master.node is None:
         return False
     end = slave.node.commit_log.end.position
-    return 0 < end < master.node.commit_log.begin.position
+    return 0 < end < master.node.commit_log.start.position

@@ -99,7 +99,7 @@ class Invariants:
                 "durable-survives", f"the log ends at {log.end.index}, {kept} was durable"
             )
         self._check_removed(shadow, log)
-        if kept > log.begin.index and kept >= 0:
+        if kept > log.start.index and kept >= 0:
             found = log.log_end_at(kept).chain_crc
             try:
                 expected = shadow.crc_at(kept)
@@ -218,11 +218,11 @@ class Invariants:
     def _check_gone(self, shadow: Shadow, index: int) -> None:
         """What a snapshot stands for is taken out of the log, or the disk fills up with it."""
         log = shadow.log
-        if log is not None and log.begin.index < index:
+        if log is not None and log.start.index < index:
             raise Violated(
                 "compacted-is-gone",
                 f"a snapshot stands for entries up to {index}, the log begins behind"
-                f" {log.begin.index}",
+                f" {log.start.index}",
                 shadow.name,
             )
 

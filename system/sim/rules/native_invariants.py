@@ -80,8 +80,8 @@ class NativeInvariants:
         shadow = self.shadows.get(name)
         if shadow is None or shadow.lost_disk:
             shadow = self.shadows[name] = NativeShadow(name, group, config)
-            shadow.begin_at(log.begin.position)
-            for _, data in _pieces(log, log.begin.position):
+            shadow.begin_at(log.start.position)
+            for _, data in _pieces(log, log.start.position):
                 shadow.content += data
         else:
             self._check_recovered(shadow, log)
@@ -128,7 +128,7 @@ class NativeInvariants:
             raise Violated(
                 "log-survives", f"the log ends at {end}, it was written up to {shadow.end}"
             )
-        for at, data in _pieces(log, max(shadow.begin, log.begin.position)):
+        for at, data in _pieces(log, max(shadow.begin, log.start.position)):
             if data != shadow.bytes_at(at, at + len(data)):
                 raise Violated("log-survives", f"other bytes were recovered at {at}")
 

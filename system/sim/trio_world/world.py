@@ -279,10 +279,10 @@ class TrioWorld:
         if host.node is None:
             return False
         try:
-            host.log.advance_mark()
+            host.log.advance_watermark()
         except (DiskFailed, DiskFull, PowerLoss):
             return False  # the node will meet it, too
-        begin, end = host.log.begin.position, host.log.synced.position
+        begin, end = host.log.start.position, host.log.synced.position
         if end - begin < 1:
             return False
         position = begin + int(place * (end - begin))
@@ -307,7 +307,7 @@ class TrioWorld:
         """End a node and damage one of its files; False where there is none."""
         if host.node is not None:
             with suppress(DiskFailed, DiskFull, PowerLoss):
-                host.log.advance_mark()
+                host.log.advance_watermark()
         self.crash(host, loses_unsynced=False)
         platter = host.disk.platter
         if not damage_file(platter, STORE_ROOT, host.name, fault.file, fault.way, fault.place):

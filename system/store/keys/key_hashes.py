@@ -18,7 +18,7 @@ from shaketable.system.store.message import UNIQ_KEY, find_property, java_hash, 
 KeyItem = tuple[bytes, bytes, int, int]
 """A message that may have keys: topic, properties, position in the log, store time in ms."""
 
-_KEYS_MARK = b"KEYS"
+_KEYS_NAME = b"KEYS"
 _BYTES_AT_ONCE = 1 << 18
 """Of keys that are hashed in one step, which takes some ten times as much memory."""
 
@@ -48,7 +48,7 @@ def hashed_keys(items: Sequence[KeyItem]) -> HashedKeys:
     owners: list[KeyItem] = []
     for item in items:
         properties = item[1]
-        if _KEYS_MARK in properties:
+        if _KEYS_NAME in properties:
             for key in keys_in(properties):
                 keys.append(key)
                 owners.append(item)

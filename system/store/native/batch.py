@@ -122,7 +122,7 @@ def _check_message(data: Buffer, at: int, size: int, position: int, *, is_v1: bo
     crc, physical_offset, sys_flag = _CHECKED(data, at)
     if physical_offset != position:
         raise DamagedMessage(f"PHYSICALOFFSET {physical_offset} stands at {position}")
-    body_at = at + _BODY_LENGTH_AT + 4 + _more_bytes(sys_flag)
+    body_at = at + _BODY_LENGTH_AT + 4 + _v6_bytes(sys_flag)
     behind = at + size
     if body_at >= behind:
         raise DamagedMessage(f"the message at {position} ends within its head")
@@ -152,7 +152,7 @@ def iter_native_dispatches(
             return  # it is the last there
         body_length_at = at + _BODY_LENGTH_AT
         if sys_flag & _HOSTS_V6:
-            body_length_at += _more_bytes(sys_flag)
+            body_length_at += _v6_bytes(sys_flag)
             if sys_flag & BORN_HOST_V6:
                 (store_ms,) = _I64(data, at + _STORE_TIME_AT + _V6_BYTES)
         topic_at = body_length_at + 4 + _SIZE(data, body_length_at)[0]
@@ -177,6 +177,6 @@ def blank(room: int) -> bytes:
     return BLANK.pack(room, BLANK_MAGIC) + bytes(room - BLANK_BYTES)
 
 
-def _more_bytes(sys_flag: int) -> int:
+def _v6_bytes(sys_flag: int) -> int:
     """Return how many bytes longer the head is where hosts are IPv6."""
     return _V6_BYTES * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))

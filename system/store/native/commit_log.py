@@ -35,7 +35,7 @@ from shaketable.system.store.native.batch import (
 from shaketable.system.store.native.log import SCAN_BYTES
 from shaketable.system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
 
-FILES_LOOKED_AT = 3
+FILES_SCANNED_MIN = 3
 """So many of the last files recovery always looks at, after a crash (RocketMQ's number)."""
 _FLUSHED = struct.Struct(">q")
 _FLUSHED_AT = 24
@@ -89,7 +89,7 @@ class NativeCommitLog:
         return cls(disk, root, folder, file_bytes, was_aborted=was_aborted)
 
     @property
-    def begin(self) -> LogEnd:
+    def start(self) -> LogEnd:
         """The place in front of the oldest byte held."""
         return self._begin
 
@@ -136,8 +136,8 @@ class NativeCommitLog:
         """Remove the files wholly in front of `snapshot.end`, the begin of one of them."""
         with self._writing():
             position = snapshot.end.position
-            if not self.begin.position <= position <= self.end.position:
-                raise NotContiguous(f"a begin at {position} is not of {self.begin}..{self.end}")
+            if not self.start.position <= position <= self.end.position:
+                raise NotContiguous(f"a begin at {position} is not of {self.start}..{self.end}")
             self._begin = native_end(position)
             self._files.remove_below(position)
 
@@ -169,7 +169,7 @@ class NativeCommitLog:
         with self._writing():
             self._save_flushed(self.synced.position)
 
-    def advance_mark(self) -> None:
+    def advance_watermark(self) -> None:
         """Do nothing: there is no synced-to mark."""
 
     def close(self) -> None:
@@ -186,11 +186,11 @@ class NativeCommitLog:
     def read(self, position: int, size: int) -> bytes:
         """Read bytes of one file. Raises OutsideLog."""
         self._check_alive()
-        if self.begin.position <= position and position + size <= self.end.position:
+        if self.start.position <= position and position + size <= self.end.position:
             data = self._files.read(position, size)
             if len(data) == size:
                 return data
-        raise OutsideLog(f"bytes {position}..{position + size} of {self.begin}..{self.end}")
+        raise OutsideLog(f"bytes {position}..{position + size} of {self.start}..{self.end}")
 
     def read_entries(self, first_index: int, bytes_max: int) -> NativeBatch:
         """Read whole messages from byte `first_index` on, of one file, at least one.
@@ -199,8 +199,8 @@ class NativeCommitLog:
         """
         self._check_alive()
         end_position = self.end.position
-        if not self.begin.position <= first_index < end_position:
-            raise OutsideLog(f"byte {first_index} of {self.begin}..{self.end}")
+        if not self.start.position <= first_index < end_position:
+            raise OutsideLog(f"byte {first_index} of {self.start}..{self.end}")
         file_end = self._files.start_of(first_index) + self._files.file_bytes
         held = min(file_end, end_position) - first_index
         data = self._files.read(first_index, min(held, max(bytes_max, 8)))
@@ -215,8 +215,8 @@ class NativeCommitLog:
 
     def log_end_at(self, index: int) -> LogEnd:
         """Return the log's end if it ended with byte `index`. Raises OutsideLog."""
-        if not self.begin.index <= index <= self.end.index:
-            raise OutsideLog(f"byte {index} of {self.begin}..{self.end}")
+        if not self.start.index <= index <= self.end.index:
+            raise OutsideLog(f"byte {index} of {self.start}..{self.end}")
         return native_end(index + 1)
 
     # ---- recovery ---------------------------------------------------------------------
@@ -248,7 +248,7 @@ class NativeCommitLog:
         What stands behind it goes, durably.
         """
         file_bytes = self._files.file_bytes
-        looked_at = FILES_LOOKED_AT if self.was_aborted else 1
+        looked_at = FILES_SCANNED_MIN if self.was_aborted else 1
         flushed = self._flushed_position()
         from_the_end = starts[-1] - (looked_at - 1) * file_bytes
         start = max(starts[0], min(from_the_end, self._files.start_of(flushed)))

@@ -55,7 +55,7 @@ def upgrade_native_log(disk: Disk, folder: str, file_bytes: int) -> int:
         log.end_with_blank()
     finally:
         log.close()
-    return log.end if log.end > log.begin else 0
+    return log.end if log.end > log.start else 0
 
 
 def remove_native_log(disk: Disk, folder: str, file_bytes: int, end: int) -> None:
@@ -68,7 +68,7 @@ def remove_native_log(disk: Disk, folder: str, file_bytes: int, end: int) -> Non
 class NativeLog:
     """The native commit log in one folder. `read` may run beside the writer's thread."""
 
-    begin: int
+    start: int
     """Position of the oldest byte held."""
     end: int
     """Where the last file ends and DLedger's entries start: dividedCommitlogOffset."""
@@ -83,12 +83,12 @@ class NativeLog:
         """
         _check_files(disk, folder, file_bytes)
         self._files = SegmentFiles(disk, folder, file_bytes, reserve=True)
-        self.begin = min([start for start in self._files.starts if start < end], default=end)
+        self.start = min([start for start in self._files.starts if start < end], default=end)
         self.end = end
         self.torn_bytes = 0
         self._window = memoryview(b"")
         self._window_position = 0
-        for start in (end - file_bytes, *range(self.begin, end, file_bytes)):
+        for start in (end - file_bytes, *range(self.start, end, file_bytes)):
             if not self._files.has(start):
                 self.close()
                 raise NativeLogDamaged(
@@ -98,11 +98,11 @@ class NativeLog:
 
     def read(self, position: int, size: int) -> bytes:
         """Read bytes of one file. Raises OutsideLog."""
-        if self.begin <= position and position + size <= self.end:
+        if self.start <= position and position + size <= self.end:
             data = self._files.read(position, size)
             if len(data) == size:
                 return data
-        raise OutsideLog(f"bytes {position}..{position + size} of {self.begin}..{self.end}")
+        raise OutsideLog(f"bytes {position}..{position + size} of {self.start}..{self.end}")
 
     def messages(self, position: int | None = None) -> Iterator[tuple[Message, int]]:
         """Walk the messages from `position`, where one stands, or all: (message, its size).
@@ -110,7 +110,7 @@ class NativeLog:
         For consume queues and the key index; a message's physical_offset is its position.
         One walk at a time. Raises NativeLogDamaged.
         """
-        at = self.begin if position is None else position
+        at = self.start if position is None else position
         while at < self.end:
             try:
                 message = self._message_at(at)
@@ -135,8 +135,8 @@ class NativeLog:
 
     def end_with_blank(self) -> None:
         """Verify every message, and end the last file with a blank, durably."""
-        tail = self.begin
-        for start in range(self.begin, self.end, self._files.file_bytes):
+        tail = self.start
+        for start in range(self.start, self.end, self._files.file_bytes):
             is_last = start + self._files.file_bytes == self.end
             tail = self._walk_to_end(start, is_last=is_last)
         if self.torn_bytes and tail % self._files.file_bytes == 0:
@@ -155,7 +155,7 @@ class NativeLog:
                 del message
                 at += self._size_at(at)
         except DamagedMessage as error:
-            if not is_last or self._finds_message_behind(at):
+            if not is_last or self._finds_message_after(at):
                 raise self._damage(at, str(error)) from None
             self.torn_bytes = self._files.data_end(at) - at
         return at
@@ -163,7 +163,7 @@ class NativeLog:
     def _message_at(self, position: int) -> Message | None:
         """Return the verified message at `position`, None for a blank. Raises DamagedMessage."""
         file_end = self._files.start_of(position) + self._files.file_bytes
-        self._look_at(position, _SIZE_AND_MAGIC.size)
+        self._load_window(position, _SIZE_AND_MAGIC.size)
         size = self._size_at(position)
         if size < BLANK_BYTES or position + size > file_end:
             raise DamagedMessage(f"a message of {size} bytes where {file_end - position} are left")
@@ -172,7 +172,7 @@ class NativeLog:
             if magic == BLANK_MAGIC:
                 return None
             raise DamagedMessage("a message leaves no room for a blank")
-        self._look_at(position, size)
+        self._load_window(position, size)
         at = position - self._window_position
         message = decode_message(self._window[at : at + size])
         if message.physical_offset != position:
@@ -186,7 +186,7 @@ class NativeLog:
         size: int = _SIZE_AND_MAGIC.unpack_from(self._window, at)[0]
         return size
 
-    def _look_at(self, position: int, size: int) -> None:
+    def _load_window(self, position: int, size: int) -> None:
         """Have `size` bytes from `position` on in the window, where the file has them."""
         behind = self._window_position + len(self._window)
         if self._window_position <= position and position + size <= behind:
@@ -194,7 +194,7 @@ class NativeLog:
         self._window = memoryview(self._files.read(position, max(SCAN_BYTES, size)))
         self._window_position = position
 
-    def _finds_message_behind(self, position: int) -> bool:
+    def _finds_message_after(self, position: int) -> bool:
         """Whether a whole message stands behind a bad one: then that is damage, no torn tail."""
         data_end = self._files.data_end(position)
         data = self._files.read(position, max(0, data_end - position))
