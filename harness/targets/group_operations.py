@@ -52,7 +52,7 @@ from shaketable.system.client import (
     RefusedError,
     ResponseCode,
     Sent,
-    id_behind,
+    id_after,
     stored_bytes,
     tags_of,
 )
@@ -254,7 +254,7 @@ class GroupOperations:
         places = [shift] if shift else [stored_bytes(seen) + head for head in ENTRY_HEAD_BYTES]
         async with self._definite_or_not():
             for place in places:
-                message = await self._viewed(id_behind(seen, place))
+                message = await self._viewed(id_after(seen, place))
                 if message is None:
                     continue
                 is_mine = (message.topic, message.queue_id) == (
@@ -328,7 +328,7 @@ class GroupOperations:
             self._heartbeat_due_s = trio.current_time() + HEARTBEAT_S
         self._rebalance_due_s = trio.current_time() + REBALANCE_S
         async with self._definite_or_not():
-            mine = await self._membership.division(self._topic)
+            mine = await self._membership.assignment(self._topic)
             if mine is None:
                 self._heartbeat_due_s = 0.0  # who leads now may not know of us
                 raise RefusedError(-1, "nobody could say who is in the group")
@@ -406,7 +406,7 @@ class GroupOperations:
                 code = await code_of(self._misrequests()[number], asker)
             finally:
                 client.close()
-            self._consumer.asked_address = leader
+            self._consumer.last_address = leader
         return code
 
     def _leaders_client(self, leader: str) -> BrokerGroupClient:
@@ -636,10 +636,10 @@ class GroupOperations:
             await self._make_topic()
         except (RefusedError, OutcomeUnknownError) as error:
             raise DefiniteError(f"no topic yet: {error}") from error
-        self._consumer.asked_address = None
+        self._consumer.last_address = None
         try:
             yield
-            self._answered_by = self._consumer.asked_address or self._answered_by
+            self._answered_by = self._consumer.last_address or self._answered_by
         except RefusedError as error:
             self._is_made = False  # a broker that lost its disk lost its topics as well
             self._consumer.forget(self._topic)  # what it knows may be of before that

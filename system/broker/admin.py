@@ -68,7 +68,7 @@ class Admin:
         if not self._appender.is_ready:
             self._outbox.refuse_not_leader(connection, command)
         elif command.code == RequestCode.TRANSFER_LEADERSHIP:
-            self._begin_transfer(connection, command, fields.member, now_ms)
+            self._start_transfer(connection, command, fields.member, now_ms)
         elif command.code == RequestCode.ADD_MEMBER:
             change = AddLearner(_checked_member(fields.member), _checked_address(fields.address))
             self._change(connection, command, change, now_ms, wall_ms)
@@ -130,7 +130,7 @@ class Admin:
             return
         self._transfer = None
 
-    def _begin_transfer(
+    def _start_transfer(
         self, connection: Connection, command: Command, target: str, now_ms: float
     ) -> None:
         if target == self._core.member:

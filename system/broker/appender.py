@@ -33,8 +33,8 @@ from shaketable.system.store.entry import EntryTooLarge, iter_messages
 from shaketable.system.store.group_events import (
     EVENT_TOPIC,
     MEMBERSHIP_QUEUE,
-    TAKEN_OVER_PROPERTIES,
-    TAKEN_OVER_QUEUE,
+    MIGRATION_PROPERTIES,
+    MIGRATION_QUEUE,
     TERM_START_PROPERTIES,
     TERM_START_QUEUE,
 )
@@ -48,7 +48,7 @@ from shaketable.system.store.message import Message
 class PendingAppend(NamedTuple):
     """An append and its last entry's index; `reply` says that the group has it.
 
-    `is_waited`: its sender wants to know what became of disk and slave (setWaitStoreMsgOK).
+    `wait_store_ok`: its sender wants to know what became of disk and slave (setWaitStoreMsgOK).
     """
 
     last_index: int
@@ -57,7 +57,7 @@ class PendingAppend(NamedTuple):
     opaque: int
     serialize_type: int
     reply: bytes
-    is_waited: bool = True
+    wait_store_ok: bool = True
 
 
 class PendingAppends:
@@ -81,7 +81,7 @@ class PendingAppends:
         while self.waiting and self.waiting[0].due_ms <= now_ms:
             self._answer_unknown(self.waiting.popleft(), "[502] no quorum acknowledged in time")
 
-    def take_back(self, refusal: Refusal) -> None:
+    def refuse_unappended(self, refusal: Refusal) -> None:
         """Refuse those whose entries the core did not take: they would stand behind its log."""
         code, remark = refusal
         end_index, waiting = self._core.log.end_index, self.waiting
@@ -134,9 +134,9 @@ class Appender:
     `next_offset` is the offset of each queue's next message, where this term's entries have
     moved it; for the others it is the end of the consume queue, once everything from before
     the term is applied (`is_ready`). Invariant: what `builder` holds follows the core's log.
-    `voided` are called when the core refused what was built, and at a term's end, with the last
+    `discard_callbacks` run when the core refuses what was built, and at a term's end, with the last
     entry that this member has built and that stands: -1 at a term's end.
-    `to_take_over` are bodies of entries (`taken_over`) that the group's log is to have.
+    `to_migrate` are bodies of entries (`taken_over`) that the group's log is to have.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class Appender:
         reput: Reput,
         config: BrokerConfig,
         log_format: LogFormat = DLEDGER_FORMAT,
-        to_take_over: tuple[bytes, ...] = (),
+        to_migrate: tuple[bytes, ...] = (),
     ) -> None:
         self.next_offset: dict[Queue, int] = {}
-        self.voided: list[Callable[[int], None]] = []
+        self.discard_callbacks: list[Callable[[int], None]] = []
         self._core = core
         self._reput = reput
         self._config = config
@@ -156,22 +156,22 @@ class Appender:
         self._builder: Builder | None = None
         self._term = -1
         self._term_start_index = -1
-        self._to_take_over = to_take_over
-        self._took_over_term = -1
+        self._to_migrate = to_migrate
+        self._migrated_in_term = -1
         if core.is_ready:  # it leads without an election: from behind what was recovered
             self._term, self._term_start_index = core.term, core.log.end_index
 
     @property
     def is_ready(self) -> bool:
         """True where this member leads, and knows every queue's next offset."""
-        return self._is_caught_up and not self.owes_take_over
+        return self._is_caught_up and not self.is_migration_pending
 
     @property
-    def owes_take_over(self) -> bool:
+    def is_migration_pending(self) -> bool:
         """Whether what was before the group is to be in its tables before it serves anybody."""
-        if self._to_take_over and taken_over.is_done(self._reput.tables.offsets):
-            self._to_take_over = ()
-        return bool(self._to_take_over)
+        if self._to_migrate and taken_over.is_done(self._reput.tables.offsets):
+            self._to_migrate = ()
+        return bool(self._to_migrate)
 
     @property
     def _is_caught_up(self) -> bool:
@@ -206,7 +206,7 @@ class Appender:
     def offset_of(self, queue: Queue) -> int:
         """Return the offset that the queue's next message gets."""
         offset = self.next_offset.get(queue)
-        return self._reput.queues.end(queue) if offset is None else offset
+        return self._reput.queues.max_offset(queue) if offset is None else offset
 
     def start_term(self, now_ms: float, wall_ms: int) -> None:
         """Append the new leader's own entry, by which older ones get committed.
@@ -217,7 +217,7 @@ class Appender:
         self.end_term()
         self._term = core.term
         self._term_start_index = core.log.end_index + 1
-        offset = queues.end((EVENT_TOPIC, TERM_START_QUEUE))
+        offset = queues.max_offset((EVENT_TOPIC, TERM_START_QUEUE))
         self.builder.add(
             EVENT_TOPIC,
             TERM_START_QUEUE,
@@ -236,18 +236,22 @@ class Appender:
             _is_term_start(log.batches_from(first, 1)[0]) for first in log.term_starts_after(index)
         )
 
-    def take_over(self, now_ms: float, wall_ms: int) -> None:
+    def migrate(self, now_ms: float, wall_ms: int) -> None:
         """Append what is to be taken over from before the group, once in a term."""
-        if not self.owes_take_over or self._took_over_term == self._term or not self._is_caught_up:
+        if (
+            not self.is_migration_pending
+            or self._migrated_in_term == self._term
+            or not self._is_caught_up
+        ):
             return
-        queue = (EVENT_TOPIC, TAKEN_OVER_QUEUE)
-        for body in self._to_take_over:
+        queue = (EVENT_TOPIC, MIGRATION_QUEUE)
+        for body in self._to_migrate:
             offset = self.offset_of(queue)
-            properties = TAKEN_OVER_PROPERTIES
+            properties = MIGRATION_PROPERTIES
             self.builder.add(*queue, offset, body, properties, store_ms=wall_ms, born_ms=wall_ms)
             self.next_offset[queue] = offset + 1
         if self.append(now_ms) is None:
-            self._took_over_term = self._term
+            self._migrated_in_term = self._term
 
     def end_term(self) -> None:
         """Forget what only holds while this member leads."""
@@ -255,7 +259,7 @@ class Appender:
         self.next_offset.clear()
         if self._term != -1:
             self._term = -1
-            self._void(-1)
+            self._run_discard_callbacks(-1)
 
     def append(self, now_ms: float) -> Refusal | None:
         """Hand what was built to the core; where it refuses, all of it is as never built."""
@@ -280,7 +284,7 @@ class Appender:
             for queue, offset, *_ in reversed(taken_back):
                 self.next_offset[queue] = offset
         self._builder = None
-        self._void(self._core.log.end_index)
+        self._run_discard_callbacks(self._core.log.end_index)
         return refusal
 
     def append_membership(
@@ -324,9 +328,9 @@ class Appender:
         )
         self.next_offset[queue] = offset + 1
 
-    def _void(self, stands_to: int) -> None:
-        for forget in self.voided:
-            forget(stands_to)
+    def _run_discard_callbacks(self, last_kept: int) -> None:
+        for forget in self.discard_callbacks:
+            forget(last_kept)
 
 
 def _is_term_start(batch: Batch) -> bool:

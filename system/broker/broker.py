@@ -21,7 +21,7 @@ from shaketable.system.broker.consume_queue import ConsumeQueues, UnitReader
 from shaketable.system.broker.core import Core
 from shaketable.system.broker.delays.delay_delivery import DelayDelivery
 from shaketable.system.broker.effects import BrokerEffects, Connection
-from shaketable.system.broker.expiry import DataFile, new_begin
+from shaketable.system.broker.expiry import DataFile, expired_end
 from shaketable.system.broker.groups.group_requests import GroupRequests
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.log_format import Dispatch
@@ -82,7 +82,7 @@ class Broker:
             log_format=mode.format,
         )
         self._outbox = Outbox(core, mode.not_leader)
-        self._appender = Appender(core, self._reput, config, mode.format, mode.to_take_over)
+        self._appender = Appender(core, self._reput, config, mode.format, mode.to_migrate)
         self._pending = mode.pending(core, self._outbox)
         self._groups = self.groups_type(
             core, self._reput, self._appender, self._pending, self._outbox, config, mode
@@ -91,7 +91,7 @@ class Broker:
         self._sends = self.sends_type(self._appender, self._pending, self._outbox, config, topics)
         self._conditional = self.conditional_type(self._sends, self._appender, self._outbox)
         consumers = self._groups.heartbeats.groups
-        codes = mode.anywhere_codes
+        codes = mode.any_member_codes
         self._reads = self.reads_type(core, self._reput, self._outbox, config, consumers, codes)
         self._admin = Admin(core, self._reput, self._appender, self._pending, self._outbox, config)
         self._delays = self.delays_type(core, self._reput, self._appender, config)
@@ -177,11 +177,11 @@ class Broker:
         """Writes up to `write_seq` are durable."""
         self.core.synced(write_seq, now_ms)
 
-    def gone(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Connection) -> None:
         """A client's connection closed: nobody waits for its replies any more."""
         self._outbox.drop(connection)
         self._reads.drop(connection)
-        self._groups.gone(connection)
+        self._groups.connection_closed(connection)
 
     def leave(self, now_ms: float) -> None:
         """The process is about to end: a leader hands over, and appends are refused meanwhile."""
@@ -208,12 +208,12 @@ class Broker:
         self._append_built(now_ms)
         self._is_over_full_ratio = used_ratio > self._config.expiry.full_ratio
         self.core.disk_full(self._is_disk_full or self._is_over_full_ratio, now_ms)
-        begin = new_begin(
+        begin = expired_end(
             files,
             self._config.expiry,
             used_ratio=used_ratio,
             wall_ms=wall_ms,
-            forgettable_index=self._forgettable_index(),
+            compactable_index=self._compactable_index(),
         )
         if begin is not None and begin.index > self.core.log.start.index:
             self._compact(begin)
@@ -230,18 +230,18 @@ class Broker:
             self._appender.start_term(now_ms, wall_ms)
         elif (learner := core.learner_to_promote) is not None:
             self._admin.promote(learner, now_ms, wall_ms)
-        self._appender.take_over(now_ms, wall_ms)
+        self._appender.migrate(now_ms, wall_ms)
         self._delays.deliver(now_ms, wall_ms)
         effects = core.take()
         if effects.installed is not None:
             self._checkpoint = None  # of what is no more
             self._reput.install(effects.installed)
-        is_behind = self._reput.apply_some(self._dispatch_limit(effects.commit_index))
+        has_more = self._reput.apply_some(self._dispatch_limit(effects.commit_index))
         if core.role is Role.LEADER:
             self._acknowledge(effects.acknowledged_index)
         else:
             self._leave_leadership()
-        ready, refused = self._groups.sift(
+        ready, refused = self._groups.claim_reads(
             effects.reads_ready, effects.reads_refused, effects.commit_index, now_ms
         )
         self._reads.confirm(ready, refused, effects.commit_index)
@@ -255,7 +255,7 @@ class Broker:
             effects.role_changes,
             effects.membership,
             effects.installed,
-            is_behind or self._delays.has_more,
+            has_more or self._delays.has_more,
             self._reput.is_checkpoint_due,
         )
 
@@ -287,7 +287,7 @@ class Broker:
         """Answer the appends that the group acknowledged (DLedger's QuorumAckChecker)."""
         self._pending.acknowledge(index)
 
-    def _forgettable_index(self) -> int:
+    def _compactable_index(self) -> int:
         """Up to where a snapshot may stand for entries: applied, committed and durable here."""
         return min(self._reput.applied_index, self.core.ledger.checkpoint_index)
 
@@ -305,7 +305,7 @@ class Broker:
             return
         if command.code in READ_CODES:
             if not self._groups.refuses_pull(connection, command, wall_ms):
-                self._reads.ask(connection, command, now_ms)
+                self._reads.submit(connection, command, now_ms)
         elif self._groups.serves(command.code):
             self._groups.handle(connection, command, now_ms, wall_ms)
         elif command.code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.APPEND_AT):
@@ -344,7 +344,7 @@ class Broker:
     def _append_built(self, now_ms: float) -> None:
         """Hand over what this turn's requests built; refuse them where the core takes nothing."""
         if refusal := self._appender.append(now_ms):
-            self._pending.take_back(refusal)
+            self._pending.refuse_unappended(refusal)
 
     def _leave_leadership(self) -> None:
         self._appender.end_term()

@@ -62,38 +62,40 @@ class BrokerInfo:
         if not self._samples or now_ms >= self._samples[-1][0] + SAMPLE_INTERVAL_MS:
             self._samples.append((now_ms, self._message_count))
 
-    def all_topics(self, by: Connection, asked: Command, _: float, __: int) -> None:
+    def all_topics(self, connection: Connection, request: Command, _: float, __: int) -> None:
         """GET_ALL_TOPIC_CONFIG: every topic by its name (TopicConfigSerializeWrapper)."""
         table = {topic.topic_name: topic.to_wire() for topic in self._reput.tables.topics}
         version = _version(self._topic_events.version(TOPIC_QUEUE))
-        self._answer(by, asked, {"dataVersion": version, "topicConfigTable": table})
+        self._answer(connection, request, {"dataVersion": version, "topicConfigTable": table})
 
-    def all_offsets(self, by: Connection, asked: Command, _: float, __: int) -> None:
+    def all_offsets(self, connection: Connection, request: Command, _: float, __: int) -> None:
         """GET_ALL_CONSUMER_OFFSET: by "topic@group" and queue id, which stands unquoted."""
         table = self._reput.tables.offsets.state()
         self._answer(
-            by,
-            asked,
+            connection,
+            request,
             {
                 "dataVersion": self._offset_version,
                 "offsetTable": table,
             },
         )
 
-    def all_delay_offsets(self, by: Connection, asked: Command, _: float, __: int) -> None:
+    def all_delay_offsets(
+        self, connection: Connection, request: Command, _: float, __: int
+    ) -> None:
         """GET_ALL_DELAY_OFFSET: how far the delivery is, by level from 1 on (delayOffset.json)."""
         done = self._reput.tables.offsets.state().get(key_of(DELIVERY_GROUP, SCHEDULE_TOPIC), {})
         table = {queue_id + 1: offset for queue_id, offset in sorted(done.items())}
         self._answer(
-            by,
-            asked,
+            connection,
+            request,
             {
                 "dataVersion": self._offset_version,
                 "offsetTable": table,
             },
         )
 
-    def all_groups(self, by: Connection, asked: Command, _: float, __: int) -> None:
+    def all_groups(self, connection: Connection, request: Command, _: float, __: int) -> None:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the groups that are known, each as by default.
 
         Known are those that committed offsets and those that have clients here, and what a
@@ -103,9 +105,9 @@ class BrokerInfo:
         names = tables.offsets.groups() | {group.name for group in self._groups}
         table = {name: group_config(name) for name in sorted(names)} | tables.groups
         version = self._offset_version
-        self._answer(by, asked, {"dataVersion": version, "subscriptionGroupTable": table})
+        self._answer(connection, request, {"dataVersion": version, "subscriptionGroupTable": table})
 
-    def runtime(self, by: Connection, asked: Command, now_ms: float, _: int) -> None:
+    def runtime(self, connection: Connection, request: Command, now_ms: float, _: int) -> None:
         """GET_BROKER_RUNTIME_INFO: a table of names and texts (KVTable)."""
         core, rates = self._core, self._rates(now_ms)
         table = {
@@ -125,17 +127,17 @@ class BrokerInfo:
         table |= dict.fromkeys(_NOT_KEPT, "0") | self._status()
         for name in ("getTransferredTps", "getTransferedTps"):  # as 5.x and as 4.x spell it
             table[name] = "0.0 0.0 0.0"  # not counted, but the tools split it
-        self._answer(by, asked, {"table": table})
+        self._answer(connection, request, {"table": table})
 
-    def config(self, by: Connection, asked: Command, _: float, __: int) -> None:
+    def config(self, connection: Connection, request: Command, _: float, __: int) -> None:
         """GET_BROKER_CONFIG: what the broker was started with, as lines of a broker.conf."""
         lines = [f"{key}={value}\n" for key, value in sorted(self._config.properties.items())]
-        self._outbox.answer(by, asked, body="".join(lines).encode())
+        self._outbox.answer(connection, request, body="".join(lines).encode())
 
-    def refuse_config(self, by: Connection, asked: Command, _: float, __: int) -> None:
+    def refuse_config(self, connection: Connection, request: Command, _: float, __: int) -> None:
         """UPDATE_BROKER_CONFIG: there is no way to change a broker while it runs."""
         remark = "the configuration is read at the start: change broker.conf and restart the node"
-        self._outbox.refuse(by, asked, ResponseCode.NO_PERMISSION, remark)
+        self._outbox.refuse(connection, request, ResponseCode.NO_PERMISSION, remark)
 
     def _rates(self, now_ms: float) -> str:
         """Messages a second over the last 10 s, minute and ten minutes, or since the start."""
@@ -157,8 +159,8 @@ class BrokerInfo:
     def _offset_version(self) -> dict[str, int]:
         return _version(self._offset_events.version(OFFSET_QUEUE))
 
-    def _answer(self, by: Connection, asked: Command, value: object) -> None:
-        self._outbox.answer(by, asked, body=dumps(value, unquoted_integer_keys=True))
+    def _answer(self, connection: Connection, request: Command, value: object) -> None:
+        self._outbox.answer(connection, request, body=dumps(value, unquoted_integer_keys=True))
 
 
 _NOT_KEPT = (

@@ -14,7 +14,7 @@ from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.topic_tables import taken_over
 from shaketable.system.broker.topic_tables.topics import TopicTable
-from shaketable.system.store.group_events import OFFSET_QUEUE, TAKEN_OVER_QUEUE, TOPIC_QUEUE
+from shaketable.system.store.group_events import MIGRATION_QUEUE, OFFSET_QUEUE, TOPIC_QUEUE
 
 
 class BrokerTables:
@@ -52,5 +52,5 @@ class BrokerTables:
                 self.offsets.forget_topic(deleted)
         elif queue_id == OFFSET_QUEUE:
             self.offsets.apply(body)
-        elif queue_id == TAKEN_OVER_QUEUE:
+        elif queue_id == MIGRATION_QUEUE:
             taken_over.apply(body, self.topics, self.offsets)

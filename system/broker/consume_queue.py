@@ -42,20 +42,20 @@ class UnitReader(Protocol):
 class _Tail:
     """One queue: its range, and the units in memory, which end at its end."""
 
-    __slots__ = ("begin", "end", "first", "is_new", "is_quiet", "saved", "units")
+    __slots__ = ("first", "is_new", "max_offset", "min_offset", "notify_next", "saved", "units")
 
-    def __init__(self, begin: int, end: int) -> None:
-        self.begin = begin
-        self.first = end  # offset of units[0:20]
-        self.end = end
-        self.saved = end  # units below are in the files
+    def __init__(self, min_offset: int, max_offset: int) -> None:
+        self.min_offset = min_offset
+        self.first = max_offset  # offset of units[0:20]
+        self.max_offset = max_offset
+        self.saved = max_offset  # units below are in the files
         self.is_new = False  # whether it stands in the list of what the next checkpoint saves
-        self.is_quiet = True  # whether its next message is to be noted: a checkpoint, a watcher
+        self.notify_next = True  # whether its next message is to be noted: a checkpoint, a watcher
         self.units = bytearray()
 
-    def begin_anew(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> None:
         """Have nothing in front of an offset behind the end: what lies between is nowhere."""
-        self.begin = self.first = self.end = self.saved = offset
+        self.min_offset = self.first = self.max_offset = self.saved = offset
         self.units.clear()
 
 
@@ -82,9 +82,11 @@ class ConsumeQueues:
         self._new: list[Queue] = []
         self._watched: set[Queue] = set()
         self._arrived: list[Queue] = []
-        for queue, (begin, end) in (ranges or {}).items():
-            assert 0 <= begin <= end, f"queue {queue} of range {begin}..{end}"
-            self._queues[queue] = _Tail(begin, end)
+        for queue, (min_offset, max_offset) in (ranges or {}).items():
+            assert 0 <= min_offset <= max_offset, (
+                f"queue {queue} of range {min_offset}..{max_offset}"
+            )
+            self._queues[queue] = _Tail(min_offset, max_offset)
 
     # ---- dispatch ---------------------------------------------------------------------
 
@@ -99,15 +101,15 @@ class ConsumeQueues:
         tail = self._queues.get(queue)
         if tail is None:
             tail = self._queues[queue] = _Tail(0, 0)
-        if offset != tail.end:
+        if offset != tail.max_offset:
             if not self._may_skip:
-                raise _gap(queue, offset, tail.end)
-            if offset < tail.end:
+                raise _gap(queue, offset, tail.max_offset)
+            if offset < tail.max_offset:
                 return
-            tail.begin_anew(offset)
+            tail.restart_at(offset)
         tail.units += _PACK(position, size, tags_code)
-        tail.end = offset + 1
-        if tail.is_quiet:
+        tail.max_offset = offset + 1
+        if tail.notify_next:
             self._note(queue, tail)
 
     def append_run(self, queue: Queue, first_offset: int, count: int, units: Buffer) -> None:
@@ -118,18 +120,18 @@ class ConsumeQueues:
         tail = self._queues.get(queue)
         if tail is None:
             tail = self._queues[queue] = _Tail(0, 0)
-        if first_offset != tail.end:
-            raise _gap(queue, first_offset, tail.end)
+        if first_offset != tail.max_offset:
+            raise _gap(queue, first_offset, tail.max_offset)
         tail.units += units
-        tail.end += count
-        if tail.is_quiet:
+        tail.max_offset += count
+        if tail.notify_next:
             self._note(queue, tail)
 
     def watch(self, queue: Queue) -> None:
         """Have `take_arrived` name this queue once, when its next message is dispatched."""
         self._watched.add(queue)
         if (tail := self._queues.get(queue)) is not None:
-            tail.is_quiet = True
+            tail.notify_next = True
 
     def unwatch(self, queue: Queue) -> None:
         """Nobody waits for this queue's next message any more."""
@@ -141,7 +143,7 @@ class ConsumeQueues:
         return arrived
 
     def _note(self, queue: Queue, tail: _Tail) -> None:
-        tail.is_quiet = False
+        tail.notify_next = False
         if not tail.is_new:
             tail.is_new = True
             self._new.append(queue)
@@ -151,19 +153,19 @@ class ConsumeQueues:
 
     # ---- reads ------------------------------------------------------------------------
 
-    def begin(self, queue: Queue) -> int:
+    def min_offset(self, queue: Queue) -> int:
         """Lowest offset that is retained; the end if nothing is."""
         tail = self._queues.get(queue)
-        return tail.begin if tail else 0
+        return tail.min_offset if tail else 0
 
-    def end(self, queue: Queue) -> int:
+    def max_offset(self, queue: Queue) -> int:
         """Offset that the next committed message of the queue will have."""
         tail = self._queues.get(queue)
-        return tail.end if tail else 0
+        return tail.max_offset if tail else 0
 
     def ranges(self) -> dict[Queue, tuple[int, int]]:
         """Return every queue's begin and end, for a checkpoint."""
-        return {queue: (tail.begin, tail.end) for queue, tail in self._queues.items()}
+        return {queue: (tail.min_offset, tail.max_offset) for queue, tail in self._queues.items()}
 
     def find(
         self, queue: Queue, offset: int, count_max: int, bytes_max: int
@@ -173,11 +175,11 @@ class ConsumeQueues:
         None in front of the queue's begin. Raises StoreError where the files cannot be read.
         """
         tail = self._queues.get(queue)
-        if tail is None or not tail.begin <= offset < tail.end:
+        if tail is None or not tail.min_offset <= offset < tail.max_offset:
             return []
         found: list[tuple[int, int]] = []
         total = 0
-        units = self._units(queue, tail, offset, min(count_max, tail.end - offset))
+        units = self._units(queue, tail, offset, min(count_max, tail.max_offset - offset))
         for position, size, _ in _UNIT.iter_unpack(units):
             total += size
             if found and total > bytes_max:
@@ -191,9 +193,9 @@ class ConsumeQueues:
         None outside the queue's range. Raises StoreError where the files cannot be read.
         """
         tail = self._queues.get(queue)
-        if tail is None or not tail.begin <= offset < tail.end:
+        if tail is None or not tail.min_offset <= offset < tail.max_offset:
             return []
-        count = min(count_max, tail.end - offset)
+        count = min(count_max, tail.max_offset - offset)
         return list(_UNIT.iter_unpack(self._units(queue, tail, offset, count)))
 
     def _units(self, queue: Queue, tail: _Tail, offset: int, count: int) -> bytes | bytearray:
@@ -216,7 +218,7 @@ class ConsumeQueues:
         units = {}
         for queue in self._new:
             tail = self._queues[queue]
-            start = max(tail.saved, tail.begin)
+            start = max(tail.saved, tail.min_offset)
             units[queue] = (start, bytes(tail.units[(start - tail.first) * UNIT_BYTES :]))
         return units
 
@@ -230,9 +232,9 @@ class ConsumeQueues:
             if tail is None:
                 continue  # saved of the log that a snapshot has replaced since
             tail.saved = max(tail.saved, start + len(data) // UNIT_BYTES)
-            tail.is_new = tail.saved < tail.end
-            tail.is_quiet = True
-            spare = min(tail.saved, tail.end - self._tail_units_max) - tail.first
+            tail.is_new = tail.saved < tail.max_offset
+            tail.notify_next = True
+            spare = min(tail.saved, tail.max_offset - self._tail_units_max) - tail.first
             if spare > 0 and self._reader is not None:
                 del tail.units[: spare * UNIT_BYTES]
                 tail.first += spare
@@ -256,8 +258,8 @@ class ConsumeQueues:
     def forget_below(self, position: int) -> None:
         """Move each queue's begin to its first message at or behind the log's new begin."""
         for queue, tail in self._queues.items():
-            tail.begin = self._offset_at(queue, tail, position)
-            spare = min(tail.begin, tail.end) - tail.first
+            tail.min_offset = self._offset_at(queue, tail, position)
+            spare = min(tail.min_offset, tail.max_offset) - tail.first
             if spare > 0:
                 del tail.units[: spare * UNIT_BYTES]
                 tail.first += spare
@@ -265,7 +267,7 @@ class ConsumeQueues:
 
     def _offset_at(self, queue: Queue, tail: _Tail, position: int) -> int:
         """Search a queue's retained units, whose positions rise, for the first at `position`."""
-        low, high = tail.begin, tail.end
+        low, high = tail.min_offset, tail.max_offset
         if low == high or self._position(queue, tail, low) >= position:
             return low
         while high - low > 1:  # the unit at low is in front of the position
@@ -281,6 +283,6 @@ class ConsumeQueues:
         return position
 
 
-def _gap(queue: Queue, offset: int, end: int) -> InvariantError:
+def _gap(queue: Queue, offset: int, max_offset: int) -> InvariantError:
     name = queue[0].decode(errors="replace")
-    return InvariantError(f"queue {name}/{queue[1]} goes on at {offset}, not {end}")
+    return InvariantError(f"queue {name}/{queue[1]} goes on at {offset}, not {max_offset}")

@@ -17,7 +17,7 @@ class BrokerEffects:
 
     `membership`, where it is not None, is whom to keep connections with from now on.
     `installed`, where it is not None, replaced everything applied before: checkpoint files
-    and key index of the old state stand for nothing any more. `is_behind` says that more is
+    and key index of the old state stand for nothing any more. `has_more` says that more is
     left to apply than one step takes: `take` should be called again soon, with nothing else
     having happened. `is_checkpoint_due` says that key items fill half of their bound: a
     checkpoint should be taken now, since applying stops at the bound.
@@ -30,5 +30,5 @@ class BrokerEffects:
     role_changes: list[RoleChange] = field(default_factory=list)
     membership: Membership | None = None
     installed: Snapshot | None = None
-    is_behind: bool = False
+    has_more: bool = False
     is_checkpoint_due: bool = False

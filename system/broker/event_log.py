@@ -12,12 +12,12 @@ from typing import ClassVar
 from shaketable.system.broker.appender import Appender, PendingAppend, PendingAppends
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.outbox import Asked, Outbox
+from shaketable.system.broker.outbox import AnyRequest, Outbox
 from shaketable.system.broker.reput import Reput
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.responses import response
 from shaketable.system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX
-from shaketable.system.store.group_events import EVENT_TOPIC, TAKEN_OVER_QUEUE
+from shaketable.system.store.group_events import EVENT_TOPIC, MIGRATION_QUEUE
 
 BODY_BYTES_MAX = 64 * 1024
 _OVERHEAD_BYTES = 512  # entry header, message head, reserved topic and properties
@@ -32,7 +32,7 @@ def body_bytes_max(config: BrokerConfig) -> int:
 class EventLog:
     """Writes entries on the reserved topic behind what this turn's sends built."""
 
-    is_agreed: ClassVar[bool] = True
+    is_replicated: ClassVar[bool] = True
     """Whether what is written here takes effect by the group's word, so that it is read so too."""
 
     def __init__(
@@ -57,9 +57,9 @@ class EventLog:
         return self._appender.is_ready
 
     @property
-    def owes_take_over(self) -> bool:
+    def is_migration_pending(self) -> bool:
         """Whether topics and offsets from before the group are still to come."""
-        return self._appender.owes_take_over
+        return self._appender.is_migration_pending
 
     @property
     def term(self) -> int:
@@ -78,27 +78,29 @@ class EventLog:
 
     def version(self, queue_id: int) -> int:
         """How many of these events have taken effect: it rises, the same on every member."""
-        ends = self._reput.queues.end
-        return ends((EVENT_TOPIC, queue_id)) + ends((EVENT_TOPIC, TAKEN_OVER_QUEUE))
+        max_offset = self._reput.queues.max_offset
+        return max_offset((EVENT_TOPIC, queue_id)) + max_offset((EVENT_TOPIC, MIGRATION_QUEUE))
 
-    def refuse(self, connection: Connection, asked: Asked, code: ResponseCode, remark: str) -> None:
+    def refuse(
+        self, connection: Connection, request: AnyRequest, code: ResponseCode, remark: str
+    ) -> None:
         """Say that a request had no effect, and why."""
-        self._outbox.refuse(connection, asked, code, remark)
+        self._outbox.refuse(connection, request, code, remark)
 
-    def refuse_not_ready(self, connection: Connection, asked: Asked) -> bool:
+    def refuse_not_ready(self, connection: Connection, request: AnyRequest) -> bool:
         """Refuse a request that needs an entry where none can be written; True if refused."""
         if not self._appender.is_ready:
-            self._outbox.refuse_not_leader(connection, asked)
+            self._outbox.refuse_not_leader(connection, request)
             return True
         return False
 
-    def refuse_full(self, connection: Connection, asked: Asked, more: int = 0) -> bool:
+    def refuse_full(self, connection: Connection, request: AnyRequest, more: int = 0) -> bool:
         """Refuse a request where too many wait, `more` among them; True if refused."""
         limit = self._config.pending_sends_max
         if len(self._pending.waiting) + more < limit:
             return False
         remark = f"[503] {limit} appends wait for the group already"
-        self._outbox.refuse(connection, asked, ResponseCode.SYSTEM_BUSY, remark)
+        self._outbox.refuse(connection, request, ResponseCode.SYSTEM_BUSY, remark)
         return True
 
     def write(self, queue_id: int, properties: bytes, body: bytes, wall_ms: int) -> None:
@@ -114,40 +116,40 @@ class EventLog:
     def answer_when_acknowledged(
         self,
         connection: Connection,
-        asked: Asked,
+        request: AnyRequest,
         now_ms: float,
         ext: dict[str, str] | None = None,
     ) -> None:
         """Answer SUCCESS once what was written takes effect."""
-        self.answer_when_stored(connection, asked, now_ms, ext)
+        self.answer_when_stored(connection, request, now_ms, ext)
 
     def answer_when_stored(
         self,
         connection: Connection,
-        asked: Asked,
+        request: AnyRequest,
         now_ms: float,
         ext: dict[str, str] | None = None,
     ) -> None:
         """Answer SUCCESS once everything built so far is stored, as a send is answered."""
-        if asked.is_oneway:
+        if request.is_oneway:
             return
         reply = response(
-            asked.opaque, ResponseCode.SUCCESS, ext=ext, serialize_type=asked.serialize_type
+            request.opaque, ResponseCode.SUCCESS, ext=ext, serialize_type=request.serialize_type
         )
         self._pending.waiting.append(
             PendingAppend(
                 self._appender.builder.end.index,
                 now_ms + self._config.ack_timeout_ms,
                 connection,
-                asked.opaque,
-                asked.serialize_type,
+                request.opaque,
+                request.serialize_type,
                 reply,
             )
         )
 
-    def when_void(self, forget: Callable[[int], None]) -> None:
+    def on_discard(self, forget: Callable[[int], None]) -> None:
         """Call `forget` when what was built may never have been: refused, or the term is over.
 
         It is told up to which entry what was built stands in this member's log all the same.
         """
-        self._appender.voided.append(forget)
+        self._appender.discard_callbacks.append(forget)

@@ -53,17 +53,17 @@ class ExpiryConfig:
         return min(self.force_clean_ratio + FULL_ABOVE_FORCE, FULL_RATIO_MAX)
 
 
-def new_begin(
+def expired_end(
     files: Sequence[DataFile],
     config: ExpiryConfig,
     *,
     used_ratio: float,
     wall_ms: int,
-    forgettable_index: int,
+    compactable_index: int,
 ) -> LogEnd | None:
     """Return where the log should begin, or None where nothing expires.
 
-    `files` are the data files but the one being written, oldest first; `forgettable_index`
+    `files` are the data files but the one being written, oldest first; `compactable_index`
     is the highest entry that is applied, committed and durable.
     """
     is_time = (
@@ -76,7 +76,7 @@ def new_begin(
     for count, file in enumerate(files[: config.files_a_step_max]):
         is_expired = is_time and wall_ms - file.last_store_ms >= config.reserved_ms
         must_go = is_forced and count < config.forced_files_a_step_max
-        if file.end.index > forgettable_index or not (is_expired or must_go):
+        if file.end.index > compactable_index or not (is_expired or must_go):
             break
         begin = file.end
     return begin

@@ -15,12 +15,12 @@ from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.log_format import DLEDGER_FORMAT, LogFormat
 from shaketable.system.broker.outbox import NOT_LEADER, Outbox
-from shaketable.system.broker.reading.queries import ANYWHERE_CODES
+from shaketable.system.broker.reading.queries import ANY_MEMBER_CODES
 from shaketable.system.broker.reput import Reput
 from shaketable.system.remoting.codes import RequestCode
 
 
-class NewEvents(Protocol):
+class EventLogFactory(Protocol):
     """Makes the seam to what is said about topics and group offsets."""
 
     def __call__(
@@ -40,21 +40,21 @@ class Mode:
 
     `topic_events` and `offset_events` take what is said about topics and offsets: in a group the
     same, entries of its log. `status` is what operators are told of the broker beside the rest,
-    `anywhere_codes` which queries are answered by whoever is asked, pulls apart,
+    `any_member_codes` which queries are answered by whoever is asked, pulls apart,
     `not_leader` why somebody refuses what others do.
-    `to_take_over` is what a group's log is to have of topics and offsets from before it
+    `to_migrate` is what a group's log is to have of topics and offsets from before it
     (`taken_over.bodies_of`).
     """
 
     format: LogFormat = DLEDGER_FORMAT
     reput: type[Reput] = Reput
     pending: Callable[[Core, Outbox], PendingAppends] = PendingAppends
-    topic_events: NewEvents = EventLog
-    offset_events: NewEvents | None = None
+    topic_events: EventLogFactory = EventLog
+    offset_events: EventLogFactory | None = None
     status: Callable[[], dict[str, str]] = dict
     not_leader: str = NOT_LEADER
-    anywhere_codes: frozenset[RequestCode] = ANYWHERE_CODES
-    to_take_over: tuple[bytes, ...] = ()
+    any_member_codes: frozenset[RequestCode] = ANY_MEMBER_CODES
+    to_migrate: tuple[bytes, ...] = ()
 
 
 DLEDGER = Mode()

@@ -12,7 +12,7 @@ from shaketable.system.remoting.responses import response
 NOT_LEADER = "not the leader"
 
 
-class Asked(Protocol):
+class AnyRequest(Protocol):
     """What a reply has to know of its request."""
 
     @property
@@ -56,7 +56,7 @@ class Outbox:
     def answer(
         self,
         connection: Connection,
-        request: Asked,
+        request: AnyRequest,
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
         ext: dict[str, str] | None = None,
@@ -70,12 +70,12 @@ class Outbox:
             self.put(connection, reply)
 
     def refuse(
-        self, connection: Connection, request: Asked, code: ResponseCode, remark: str
+        self, connection: Connection, request: AnyRequest, code: ResponseCode, remark: str
     ) -> None:
         """Say that a request had no effect, and name the leader; see `codes.outcome_of`."""
         self.answer(connection, request, code, remark, {"leaderId": self._core.leader or ""})
 
-    def refuse_not_leader(self, connection: Connection, request: Asked) -> None:
+    def refuse_not_leader(self, connection: Connection, request: AnyRequest) -> None:
         """Refuse what only a leader does that is ready for it."""
         leader = self._core.leader
         if leader == self._core.member:

@@ -30,10 +30,10 @@ from shaketable.system.store.group_events import EVENT_TOPIC, body_at
 NATIVE_MESSAGES_A_STEP = 10_000
 """How many messages of a native commit log are dispatched in one step."""
 
-_TO_LOOK_AT = frozenset({EVENT_TOPIC, SCHEDULE_TOPIC})
+_INTERNAL_TOPICS = frozenset({EVENT_TOPIC, SCHEDULE_TOPIC})
 """Topics whose messages mean something to the broker itself."""
 
-_A_KEY = b"KEY"
+_KEY_PROPERTY = b"KEY"
 """Stands in the names of both properties that the key index knows, KEYS and UNIQ_KEY."""
 
 
@@ -98,7 +98,7 @@ class Reput:
         return self._applied_position
 
     @property
-    def is_held_up(self) -> bool:
+    def is_key_buffer_full(self) -> bool:
         """True where key items fill their bound: a checkpoint has to take them first."""
         return self._key_count >= self._config.key_items_max > 0
 
@@ -122,7 +122,7 @@ class Reput:
         else:
             self._apply_entries(index)
         is_left = self._native is not None or self.applied_index < index
-        return is_left and not self.is_held_up
+        return is_left and not self.is_key_buffer_full
 
     def install(self, snapshot: Snapshot) -> None:
         """Start anew from a snapshot. Raises DamagedBrokerState."""
@@ -184,7 +184,7 @@ class Reput:
 
     def _apply_entries(self, index: int) -> None:
         left = self._config.apply_bytes_max
-        while self.applied_index < index and left > 0 and not self.is_held_up:
+        while self.applied_index < index and left > 0 and not self.is_key_buffer_full:
             for batch in self._ledger.log.batches_from(self.applied_index + 1, left):
                 part = batch if batch.last_index <= index else batch.until(index)
                 if self._dispatch_table(part):
@@ -205,7 +205,7 @@ class Reput:
         Events and delayed messages are taken one by one.
         """
         table = self._table(batch.data, batch.position, batch.count)
-        if table is None or table.topic in _TO_LOOK_AT:
+        if table is None or table.topic in _INTERNAL_TOPICS:
             return False
         runs = table.runs()
         if runs is None or any(DELIVERED_MARK in properties for properties in table.properties):
@@ -213,7 +213,7 @@ class Reput:
         for run in runs:
             self.queues.append_run(*run)
         if self._config.key_items_max:
-            items = table.key_items(_A_KEY)
+            items = table.key_items(_KEY_PROPERTY)
             self.keys.extend(items)
             self._key_count += len(items)
         self._store_ms = int(table.store_ms[-1])
@@ -246,7 +246,7 @@ class Reput:
                 self._apply_event(queue[1], data, at - position)
             if DELIVERED_MARK in properties:
                 self._note_delivery(properties)
-            if _A_KEY in properties:
+            if _KEY_PROPERTY in properties:
                 append_key((queue[0], properties, at, store_ms))
                 count += 1
             self._store_ms = store_ms

@@ -19,10 +19,10 @@ from shaketable.system.broker.delays.delay_levels import (
     scheduled,
     undelayed,
 )
-from shaketable.system.broker.delays.send_back import DEAD_PREFIX
+from shaketable.system.broker.delays.send_back import DLQ_PREFIX
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.outbox import Asked, Outbox
+from shaketable.system.broker.outbox import AnyRequest, Outbox
 from shaketable.system.broker.topic_tables.topic_rules import Topics
 from shaketable.system.broker.topic_tables.topics import READ, RETRY_QUEUES, WRITE
 from shaketable.system.remoting.batch_body import BatchMessage, decode_batch, joined_properties
@@ -35,7 +35,7 @@ from shaketable.system.store.message import find_property, offset_message_id
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 RESERVED_TOPIC_PREFIX = "RMQ_SYS_"
-NOT_WAITED = "WAIT\x01false"
+WAIT_FALSE = "WAIT\x01false"
 """Stands in the properties of a message whose sender does not wait (setWaitStoreMsgOK)."""
 _TRANSACTION_TYPE, _PREPARED, _ROLLED_BACK = 12, 4, 12
 """Of a message's sys flag (MessageSysFlag)."""
@@ -81,7 +81,7 @@ class Sends:
             self._refuse_full(connection, request)
             return
         if fields.topic.startswith(RETRY_TOPIC_PREFIX):
-            fields = self._perhaps_dead(fields, wall_ms)
+            fields = self._to_dlq_if_exhausted(fields, wall_ms)
         topic = fields.topic.encode()
         properties = fields.properties.encode()
         self._check(fields, topic, len(properties), len(request.body))
@@ -165,13 +165,13 @@ class Sends:
         self._appender.next_offset[queue] = first_offset + len(messages)
         if request.is_oneway:
             return
-        told = b",".join(self._told_ids(ids))
+        told = b",".join(self._response_ids(ids))
         reply = send_response(
             request.opaque, told, fields.queue_id, first_offset, request.serialize_type
         )
         self._wait(connection, request, reply, now_ms)
 
-    def _told_ids(self, ids: list[bytes]) -> list[bytes]:
+    def _response_ids(self, ids: list[bytes]) -> list[bytes]:
         """Return by which ids the sender of a batch is told where its messages stand."""
         return ids
 
@@ -248,7 +248,7 @@ class Sends:
             raise CommandError(f"entry of {size} bytes: at most {self._entry_bytes_max}")
         return (SCHEDULE_TOPIC, level - 1), properties
 
-    def _perhaps_dead(self, fields: SendMessageV2, wall_ms: int) -> SendMessageV2:
+    def _to_dlq_if_exhausted(self, fields: SendMessageV2, wall_ms: int) -> SendMessageV2:
         """Send what came again too often to the group's dead letters.
 
         Source: AbstractSendMessageProcessor.handleRetryAndDLQ (5.3.3).
@@ -258,7 +258,7 @@ class Sends:
             times_max = self._config.reconsume_times_max
         if fields.reconsume_times <= times_max:
             return fields
-        topic = DEAD_PREFIX + fields.topic.removeprefix(RETRY_TOPIC_PREFIX)
+        topic = DLQ_PREFIX + fields.topic.removeprefix(RETRY_TOPIC_PREFIX)
         if refusal := self._topics.ensure(topic, RETRY_QUEUES, READ | WRITE, wall_ms):
             raise CommandError(refusal[1])
         properties = undelayed(fields.properties.encode()).decode()
@@ -276,17 +276,17 @@ class Sends:
                 request.opaque,
                 request.serialize_type,
                 reply,
-                NOT_WAITED not in properties or not _is_not_waited(properties),
+                WAIT_FALSE not in properties or not _skips_store_wait(properties),
             )
         )
 
-    def _refuse_full(self, connection: Connection, request: Asked) -> None:
+    def _refuse_full(self, connection: Connection, request: AnyRequest) -> None:
         limit = self._config.pending_sends_max
         remark = f"[503] {limit} appends wait for the group already"
         self._outbox.refuse(connection, request, ResponseCode.SYSTEM_BUSY, remark)
 
 
-def _is_not_waited(properties: str) -> bool:
+def _skips_store_wait(properties: str) -> bool:
     """Whether the sender wants to wait for neither disk nor slave; a group is waited for."""
     return find_property(properties.encode(), b"WAIT") == b"false"
 

@@ -20,7 +20,7 @@ from shaketable.system.client.producer import Producer, Sent
 from shaketable.system.client.pull_consumer import (
     PullConsumer,
     Pulled,
-    id_behind,
+    id_after,
     stored_bytes,
     tags_of,
 )
@@ -58,7 +58,7 @@ __all__ = [
     "brokers",
     "commit_offset",
     "committed_offset",
-    "id_behind",
+    "id_after",
     "stored_bytes",
     "tags_of",
 ]

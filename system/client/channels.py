@@ -48,10 +48,10 @@ class Channels:
         connection = await self._connection(address, timeout_s)
         return await connection.call(command, timeout_s - (trio.current_time() - begin_s))
 
-    async def tell(self, address: str, command: Command, timeout_s: float) -> None:
+    async def send_oneway(self, address: str, command: Command, timeout_s: float) -> None:
         """Send a request that nobody answers. Raises RefusedError if nobody listens there."""
         connection = await self._connection(address, timeout_s)
-        await connection.tell(command, timeout_s)
+        await connection.send_oneway(command, timeout_s)
 
     async def _connection(self, address: str, timeout_s: float) -> Connection:
         connection = self._connections.get(address)
@@ -69,8 +69,8 @@ class Channels:
             connection.close()
             return other
         if self._on_request is not None:
-            asked = self._on_request
-            connection.on_request = lambda request: asked(address, request)
+            handler = self._on_request
+            connection.on_request = lambda request: handler(address, request)
         self._connections[address] = connection
         return connection
 

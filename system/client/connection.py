@@ -119,11 +119,11 @@ class Connection:
             raise OutcomeUnknownError(f"no answer within {timeout_s:g} s")
         raise OutcomeUnknownError("the connection closed before the answer")
 
-    def _asker_of(self, response: Command) -> PendingCall | None:
+    def _call_for(self, response: Command) -> PendingCall | None:
         """Return who waits for this answer; None: nobody does any more."""
         return self._calls.get(response.opaque)
 
-    async def tell(self, command: Command, timeout_s: float) -> None:
+    async def send_oneway(self, command: Command, timeout_s: float) -> None:
         """Send a one-way request: nobody answers it, and it may be lost.
 
         Raises RefusedError where it was certainly not sent.
@@ -166,7 +166,7 @@ class Connection:
                             response.body = bytes(response.body)
                             self.on_request(response)
                         continue
-                    call = self._asker_of(response)
+                    call = self._call_for(response)
                     if call is not None:
                         response.body = bytes(response.body)
                         call.response = response

@@ -49,7 +49,7 @@ ATTEMPT_MIN_S = 0.5
 PULL_BYTES_MAX = 256 * 1024
 UNREACHABLE = -1
 """The code of a RefusedError for what was never sent."""
-_LASTING_REFUSALS = frozenset(
+_PERMANENT_REFUSALS = frozenset(
     (
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         ResponseCode.MESSAGE_ILLEGAL,
@@ -292,7 +292,7 @@ class BrokerGroupClient:
                 connection = await self._connection(member, deadline_s - trio.current_time())
                 result = await attempt(connection, deadline_s - trio.current_time())
             except RefusedError as error:
-                if error.code in _LASTING_REFUSALS:
+                if error.code in _PERMANENT_REFUSALS:
                     raise
                 self._retarget(member, error.leader)
                 pause_s = self._rng.uniform(RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S)

@@ -87,7 +87,7 @@ class GroupConsumer:
         self._intervals = intervals or Intervals()
         self._timeout_s = self._intervals.call_s
         self._source = PullConsumer(
-            name_servers, group=group, timeout_s=self._timeout_s, on_request=self._asked
+            name_servers, group=group, timeout_s=self._timeout_s, on_request=self._on_broker_request
         )
         self._group = group
         self._client_id = client_id
@@ -135,7 +135,7 @@ class GroupConsumer:
 
     # ---- steps ------------------------------------------------------------------------
 
-    def _asked(self, _address: str, request: Command) -> None:
+    def _on_broker_request(self, _address: str, request: Command) -> None:
         """A broker says that the group has changed: look at once."""
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._changed.set()
@@ -176,12 +176,12 @@ class GroupConsumer:
         mine: set[MessageQueue] = set()
         is_settled = True
         for topic in self._subscriptions:
-            division = await self._membership.division(topic)
-            if division is None:
+            assignment = await self._membership.assignment(topic)
+            if assignment is None:
                 is_settled = topic.startswith("%RETRY%") and is_settled
                 mine.update(queue for queue in self._readers if queue.topic == topic)
             else:
-                mine.update(division)
+                mine.update(assignment)
         before = self.assigned
         for queue in before:
             if queue not in mine:
@@ -199,7 +199,7 @@ class GroupConsumer:
                 wait_s=self._intervals.wait_s,
                 reconsume_times_max=self._reconsume_times_max,
             )
-            reader.locked(self._lock_end_s())
+            reader.extend_lock(self._lock_end_s())
             nursery.start_soon(reader.run)
         if self._on_assigned is not None and self.assigned != before:
             self._on_assigned(self.assigned)
@@ -238,9 +238,9 @@ class GroupConsumer:
                 continue
             for queue, reader in readers.items():
                 if queue in held:
-                    reader.locked(self._lock_end_s())
+                    reader.extend_lock(self._lock_end_s())
                 else:
-                    reader.lost()
+                    reader.lock_lost()
 
     async def _unlock_all(self) -> None:
         """Give all locks back, so that others need not wait until they run out."""

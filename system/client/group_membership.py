@@ -84,7 +84,7 @@ class GroupMembership:
         except CommandError as error:
             raise DamagedResponseError(f"{address} sent a bad list: {error}") from None
 
-    async def division(self, topic: str) -> tuple[MessageQueue, ...] | None:
+    async def assignment(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """Return this consumer's queues of a topic, None where that cannot be said."""
         try:
             queues = await self._source.queues(topic)
@@ -101,10 +101,10 @@ class GroupMembership:
                     ids = decode_client_ids(answer.body)
                 except CommandError:
                     continue
-                return self._share(queues, ids)
+                return self._allocate(queues, ids)
         return None
 
-    def _share(
+    def _allocate(
         self, queues: Sequence[MessageQueue], ids: Sequence[str]
     ) -> tuple[MessageQueue, ...]:
         """Return which of a topic's queues are this consumer's, if these are in the group."""

@@ -44,7 +44,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 4
 PERM_DEFAULT = 6
 """Of topics that are made: they may be read and written."""
-LASTING_REFUSALS = frozenset(
+PERMANENT_REFUSALS = frozenset(
     (
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         ResponseCode.MESSAGE_ILLEGAL,
@@ -52,7 +52,7 @@ LASTING_REFUSALS = frozenset(
     )
 )
 """Every broker, at any time, would say the same again."""
-STORED = {
+SEND_STATUSES = {
     ResponseCode.SUCCESS: "SEND_OK",
     ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
     ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
@@ -103,7 +103,7 @@ class Producer:
         self._timeout_s = timeout_s
         self._rng = rng or Random()
         self._assumed: dict[str, tuple[float, Route]] = {}
-        self._turn = count(self._rng.randrange(1 << 16))
+        self._next_queue = count(self._rng.randrange(1 << 16))
 
     async def __aenter__(self) -> Self:
         """Nothing is connected before the first call."""
@@ -251,7 +251,7 @@ class Producer:
         self, queue: MessageQueue, address: str, command: Command, timeout_s: float
     ) -> Sent:
         answer = await self._channels.call(address, command, timeout_s)
-        status = STORED.get(ResponseCode(answer.code)) if answer.code in _CODES else None
+        status = SEND_STATUSES.get(ResponseCode(answer.code)) if answer.code in _CODES else None
         if status is None:
             remark = answer.remark or ""
             if outcome_of(answer.code) == "fail":
@@ -286,7 +286,7 @@ class Producer:
                 self._forget(topic)
                 pause_s = self._rng.uniform(RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S)
                 is_late = trio.current_time() + pause_s + ATTEMPT_MIN_S >= deadline_s
-                if error.code in LASTING_REFUSALS or is_late:
+                if error.code in PERMANENT_REFUSALS or is_late:
                     raise
                 await trio.sleep(pause_s)
             except OutcomeUnknownError:
@@ -330,10 +330,10 @@ class Producer:
             return queues[zlib.crc32(order_key.encode()) % len(queues)]
         others = [each for each in queues if each.broker_name != avoided]
         candidates = others or queues
-        return candidates[next(self._turn) % len(candidates)]
+        return candidates[next(self._next_queue) % len(candidates)]
 
 
-_CODES = frozenset(STORED)
+_CODES = frozenset(SEND_STATUSES)
 
 
 def _master_of(route: Route, queue: MessageQueue) -> str:

@@ -51,7 +51,7 @@ SUBSCRIPTION_FLAG = 4
 """Bits of a pull's sysFlag (RocketMQ's PullSysFlag)."""
 ANSWER_MARGIN_S = 3.0
 """How much longer than the broker may hold a pull its answer is waited for."""
-READ_CODES = {
+PULL_STATUSES = {
     ResponseCode.SUCCESS: "FOUND",
     ResponseCode.PULL_NOT_FOUND: "NO_NEW_MSG",
     ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
@@ -102,7 +102,7 @@ class PullConsumer:
         self._names = self.names_type(self._channels, name_servers)
         self._timeout_s = timeout_s
         self.group = group
-        self.asked_address: str | None = None
+        self.last_address: str | None = None
         """Which broker was asked last."""
 
     async def __aenter__(self) -> Self:
@@ -177,7 +177,9 @@ class PullConsumer:
         timeout_s = wait_s + ANSWER_MARGIN_S if wait_s > 0 else self._timeout_s
         command = Command(RequestCode.PULL_MESSAGE, ext=fields.to_ext())
         answer = await self._ask(queue, command, timeout_s, broker_id)
-        status = READ_CODES.get(ResponseCode(answer.code)) if answer.code in READ_CODES else None
+        status = (
+            PULL_STATUSES.get(ResponseCode(answer.code)) if answer.code in PULL_STATUSES else None
+        )
         if status is None:
             raise _unanswered(answer)
         try:
@@ -202,7 +204,7 @@ class PullConsumer:
         """
         address, position = decode_message_id(message_id)
         command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext=ViewMessage(position).to_ext())
-        self.asked_address = address
+        self.last_address = address
         answer = await self._channels.call(address, command, self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise _unanswered(answer)
@@ -271,7 +273,7 @@ class PullConsumer:
         master = await self.master(queue)
         if master is None:
             raise RefusedError(UNREACHABLE, f"{queue.broker_name} has no master now")
-        await self._channels.tell(master, command, self._timeout_s)
+        await self._channels.send_oneway(master, command, self._timeout_s)
 
     async def lock(self, queue: MessageQueue, client_id: str) -> bool:
         """Lock a queue for a client of the group; False if another one holds it. As `pull`."""
@@ -337,7 +339,7 @@ class PullConsumer:
         if address is None:
             self._names.forget(queue.topic)
             raise RefusedError(UNREACHABLE, f"no broker {queue.broker_name} is known now")
-        self.asked_address = address
+        self.last_address = address
         try:
             left_s = deadline_s - trio.current_time()
             answer = await self._channels.call(address, command, left_s)
@@ -359,7 +361,7 @@ def stored_bytes(message: Message) -> int:
     return len(encode_message(message))
 
 
-def id_behind(message: Message, shift: int) -> str:
+def id_after(message: Message, shift: int) -> str:
     """Return the message id of what stands `shift` bytes behind a stored message's first one."""
     return offset_message_id(message.store_host, message.physical_offset + shift).decode()
 

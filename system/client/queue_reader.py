@@ -23,7 +23,7 @@ from shaketable.system.store.message import TAGS, Message, find_property
 RETRY_AFTER_S: Final = 0.2
 SUSPEND_S: Final = 1.0
 """How long an ordered queue rests behind a message that was not consumed."""
-LOCK_LOOK_S: Final = 0.1
+LOCK_POLL_S: Final = 0.1
 LOCK_GRACE_S: Final = 20.0
 """So long behind the end of its lock a handler may still be at work: nothing new is handed over,
 and the broker, which keeps locks twice as long as they are trusted, gives it to nobody yet."""
@@ -80,25 +80,25 @@ class QueueReader:
         self._is_lost = False  # since the last turn began
         self.ended = trio.Event()
 
-    def locked(self, until_s: float) -> None:
+    def extend_lock(self, until_s: float) -> None:
         """Say until when, by trio's clock, the queue may be consumed."""
         self._locked_until_s = until_s
         self._handling.deadline = until_s + LOCK_GRACE_S
 
-    def lost(self) -> None:
+    def lock_lost(self) -> None:
         """Somebody else has the queue: stop at once.
 
         Should it come back, the group goes on where the other one committed.
         """
         self._is_lost = True
-        self.locked(-math.inf)
+        self.extend_lock(-math.inf)
 
     async def run(self) -> None:
         """Read until `stop`, or until cancelled."""
         try:
             with self._scope:
                 while True:
-                    await self._turn()
+                    await self._step()
         finally:
             self.ended.set()
 
@@ -117,16 +117,16 @@ class QueueReader:
             return
         self._committed = offset
 
-    async def _turn(self) -> None:
+    async def _step(self) -> None:
         """Pull once, and hand over what came."""
         if self._is_lost:
             self._is_lost, self._offset = False, None
         if not self._is_locked():
-            await trio.sleep(LOCK_LOOK_S)
+            await trio.sleep(LOCK_POLL_S)
             return
         try:
             if self._offset is None:
-                self._offset = self._committed = await self._begin()
+                self._offset = self._committed = await self._start_offset()
             pulled = await self._source.pull(
                 self._queue, self._offset, subscription=self._subscription, wait_s=self._wait_s
             )
@@ -142,7 +142,7 @@ class QueueReader:
     def _is_locked(self) -> bool:
         return trio.current_time() < self._locked_until_s
 
-    async def _begin(self) -> int:
+    async def _start_offset(self) -> int:
         """Where the group goes on: what it committed, else the first message that is retained."""
         committed = await self._source.committed(self._queue)
         return committed if committed is not None else await self._source.min_offset(self._queue)

@@ -43,7 +43,7 @@ class GroupCommit(PendingAppends):
             if len(self._alone) + len(self._replicated) >= self._limit:
                 break
             append = waiting.popleft()
-            if not append.is_waited:
+            if not append.wait_store_ok:
                 self._reply(append, ResponseCode.SUCCESS)
             elif not is_sync_master:
                 self._alone.append((append, ResponseCode.SUCCESS))

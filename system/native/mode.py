@@ -49,5 +49,5 @@ def native_mode(
         OffsetEvents,
         status=core.status,
         not_leader="a slave takes nothing from clients, its master does",
-        anywhere_codes=QUERY_CODES,
+        any_member_codes=QUERY_CODES,
     )

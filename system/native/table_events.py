@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.event_log import EventLog
-from shaketable.system.broker.outbox import Asked
+from shaketable.system.broker.outbox import AnyRequest
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.responses import response
 
@@ -20,7 +20,7 @@ from shaketable.system.remoting.responses import response
 class TableEvents(EventLog):
     """Changes the tables of a master; slaves refuse, and take their master's."""
 
-    is_agreed: ClassVar[bool] = False
+    is_replicated: ClassVar[bool] = False
 
     @property
     def end_index(self) -> int:
@@ -41,20 +41,20 @@ class TableEvents(EventLog):
     def answer_when_acknowledged(
         self,
         connection: Connection,
-        asked: Asked,
+        request: AnyRequest,
         now_ms: float,
         ext: dict[str, str] | None = None,
     ) -> None:
         """Answer SUCCESS: what was written holds."""
         del now_ms
-        if not asked.is_oneway:
-            serialize_type = asked.serialize_type
+        if not request.is_oneway:
+            serialize_type = request.serialize_type
             reply = response(
-                asked.opaque, ResponseCode.SUCCESS, ext=ext, serialize_type=serialize_type
+                request.opaque, ResponseCode.SUCCESS, ext=ext, serialize_type=serialize_type
             )
             self._outbox.put(connection, reply)
 
-    def when_void(self, forget: Callable[[int], None]) -> None:
+    def on_discard(self, forget: Callable[[int], None]) -> None:
         """Do nothing: what is written is never taken back."""
 
 
@@ -69,7 +69,7 @@ class OffsetEvents(TableEvents):
         """Return that offsets are always taken."""
         return True
 
-    def refuse_not_ready(self, connection: Connection, asked: Asked) -> bool:
+    def refuse_not_ready(self, connection: Connection, request: AnyRequest) -> bool:
         """Refuse nothing."""
-        del connection, asked
+        del connection, request
         return False

@@ -208,7 +208,7 @@ def _start(
         is_key_indexed=config.is_key_indexed,
         now_ms=machine.clock.now_ms(),
         mutant=config.mutant,
-        to_take_over=to_take_over(config, machine, limits),
+        to_migrate=to_migrate(config, machine, limits),
     )
 
 
@@ -263,7 +263,7 @@ class Overheard:
 # D.5. What the files of groups (subscriptionGroup.json) say, this broker does not keep.
 
 
-def to_take_over(config: NodeConfig, machine: Machine, limits: BrokerConfig) -> tuple[bytes, ...]:
+def to_migrate(config: NodeConfig, machine: Machine, limits: BrokerConfig) -> tuple[bytes, ...]:
     """Return the bodies of the entries that say what stands in `storePathRootDir`/config.
 
     None without such files, and for a member that joins a group: what it brought along would

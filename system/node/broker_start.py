@@ -53,7 +53,7 @@ class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
     is_key_indexed: bool
     now_ms: float
     mutant: str = ""
-    to_take_over: tuple[bytes, ...] = ()
+    to_migrate: tuple[bytes, ...] = ()
 
 
 class UnitReading(Protocol):
@@ -118,7 +118,7 @@ def build_broker(
         reader=readers.units,
         key_reader=readers.keys if start.is_key_indexed else None,
         native=native,
-        mode=replace(DLEDGER, to_take_over=start.to_take_over),
+        mode=replace(DLEDGER, to_migrate=start.to_migrate),
     )
 
 

@@ -201,7 +201,7 @@ class Node:
         self._replication.notice()
         if self._registration is not None:
             self._registration.notice()
-        if effects.is_behind:
+        if effects.has_more:
             self._touch()
         if effects.is_checkpoint_due:
             self._checkpointer.checkpoint_soon()
@@ -302,7 +302,7 @@ class Node:
                 nursery.cancel_scope.cancel()
         finally:
             del self._clients[number]
-            self.broker.gone(number)
+            self.broker.connection_closed(number)
             self._touch()  # others of its consumer groups are told
 
 

@@ -62,9 +62,9 @@ class FrameBuffer:
         "_buffer",
         "_end",
         "_frame_max",
-        "_given",
+        "_handed_out",
         "_header_max",
-        "_small",
+        "_small_reads",
         "_start",
         "_view",
     )
@@ -76,9 +76,9 @@ class FrameBuffer:
         self._frame_max = frame_bytes_max
         self._header_max = header_bytes_max
         self._allocate(min(_BASE_BYTES, frame_bytes_max))
-        self._small = 0  # how often in a row a smaller buffer would have done
+        self._small_reads = 0  # how often in a row a smaller buffer would have done
         self._start = 0  # what lies before was given out as frames
-        self._given = 0  # and since then by the last calls of `frames`
+        self._handed_out = 0  # and since then by the last calls of `frames`
         self._end = 0  # what lies behind is free
 
     def writable(self) -> memoryview:
@@ -87,20 +87,22 @@ class FrameBuffer:
         Call `frames` after each `received`: a full buffer that was not cut cannot take more.
         """
         if _WATCHERS:
-            self._view[self._given : self._start] = OVERWRITTEN * (self._start - self._given)
+            self._view[self._handed_out : self._start] = OVERWRITTEN * (
+                self._start - self._handed_out
+            )
         base = min(_BASE_BYTES, self._frame_max)
         pending = self._end - self._start
         if len(self._buffer) > base:
-            self._small = self._small + 1 if pending <= base // 2 else 0
-        if self._small > _SMALL_READS_MAX:
-            self._small = 0
+            self._small_reads = self._small_reads + 1 if pending <= base // 2 else 0
+        if self._small_reads > _SMALL_READS_MAX:
+            self._small_reads = 0
             self._move_to(base)
         elif self._start and len(self._buffer) - self._end < len(self._buffer) // 2:
             self._move_to(len(self._buffer))
         if self._end == len(self._buffer):
             assert pending < self._frame_max, "frames() was not called"
             self._move_to(min(2 * len(self._buffer), self._frame_max))
-        self._given = self._start
+        self._handed_out = self._start
         return self._view[self._end :]
 
     def received(self, count: int) -> None:

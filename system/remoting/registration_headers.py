@@ -29,7 +29,7 @@ class BrokerHeader(Fields, gc=False, rename="camel"):
 
     def __post_init__(self) -> None:
         """Refuse an address that no client could use."""
-        _refuse_odd_address(self.broker_addr)
+        _check_address(self.broker_addr)
 
 
 class RegisterBrokerHeader(Fields, gc=False, rename="camel"):
@@ -51,7 +51,7 @@ class RegisterBrokerHeader(Fields, gc=False, rename="camel"):
 
     def __post_init__(self) -> None:
         """Refuse an address that no client could use."""
-        _refuse_odd_address(self.broker_addr)
+        _check_address(self.broker_addr)
 
 
 class RegisterBrokerResponse(Fields, gc=False, rename="camel"):
@@ -114,6 +114,6 @@ class BrokerNameHeader(Fields, gc=False, rename="camel"):
     broker_name: str
 
 
-def _refuse_odd_address(address: str) -> None:
+def _check_address(address: str) -> None:
     if not _ADDRESS.fullmatch(address):
         raise ValueError(f"brokerAddr {address[:NAME_LENGTH_MAX]!r} is not of the form host:port")

@@ -174,7 +174,7 @@ class SimMember:
             reader=files.queues,
             key_reader=files.keys if settings.key_items_max else None,
             native=native,
-            mode=replace(DLEDGER, to_take_over=world.older.to_take_over(self.name)),
+            mode=replace(DLEDGER, to_migrate=world.older.to_migrate(self.name)),
         )
         self._data_files = DataFiles(self.log, settings.data_file_bytes)
         self.shadow = world.invariants.started(self.name, self.core, self.log)
@@ -366,7 +366,7 @@ class SimMember:
             self._answer(connection, replies)
         if effects.is_checkpoint_due:
             self.flush.checkpoint_soon()
-        if effects.is_behind:
+        if effects.has_more:
             self.step_soon()
         self._set_timer()
 

@@ -282,7 +282,7 @@ def test_a_oneway_send_is_stored_and_not_answered() -> None:
 def test_each_term_starts_with_an_event_message_on_the_reserved_topic() -> None:
     bench = Bench()
     bench.lead()
-    assert bench.broker.queues.end((b"RMQ_SYS_DLEDGER_EVENT", 0)) == 1
+    assert bench.broker.queues.max_offset((b"RMQ_SYS_DLEDGER_EVENT", 0)) == 1
     log = bench.broker.core.log
     data = b"".join(b.data for b in log.batches_from(0, 1 << 20))
     assert b"TAGS\x01TERM_START\x02" in data
@@ -302,7 +302,7 @@ def test_term_and_vote_are_written_before_entries() -> None:
 def test_a_closed_connection_gets_no_reply() -> None:
     bench = Bench(("n1", "n2"))
     bench.ask(send("t", 0, b"a"))
-    bench.broker.gone(1)
+    bench.broker.connection_closed(1)
     bench.pump()
     assert bench.replies == {}
 

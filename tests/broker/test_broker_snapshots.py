@@ -21,7 +21,7 @@ from broker_group import (
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import decode_state
-from shaketable.system.broker.expiry import DataFile, ExpiryConfig, new_begin
+from shaketable.system.broker.expiry import DataFile, ExpiryConfig, expired_end
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.protocol import RaftConfig, SnapshotRequest
@@ -204,7 +204,7 @@ def test_a_broker_passes_over_a_checkpoint_of_entries_that_are_gone() -> None:
     expire(leader, 3)
     broker = Broker(leader.core, group.config, checkpoint=BrokerCheckpoint(1, 300, 1, b""))
     assert broker.applied_index == leader.log.start.index
-    assert broker.queues.begin((b"t", 0)) == leader.broker.queues.begin((b"t", 0)) > 0
+    assert broker.queues.min_offset((b"t", 0)) == leader.broker.queues.min_offset((b"t", 0)) > 0
 
 
 def test_of_a_checkpoint_that_a_later_one_replaced_no_note_is_taken() -> None:
@@ -242,7 +242,7 @@ def test_of_a_checkpoint_that_a_snapshot_replaced_no_note_is_taken() -> None:
     new = follower.broker.take_checkpoint()
     assert new is not None
     first, units = new.units[b"t", 0]
-    assert first == leader.broker.queues.begin((b"t", 0))
+    assert first == leader.broker.queues.min_offset((b"t", 0))
     assert len(new.keys) == len(units) // 20 == 32 - first
 
 
@@ -280,7 +280,7 @@ def test_a_long_replay_is_done_in_steps_and_readiness_waits_for_it() -> None:
     change = about(RequestCode.REMOVE_MEMBER, "n9", opaque=3)
     member.ask(send("t", 0, b"early"), max_offset("t", 0), change)
     effects = member.broker.take(group.now_ms, group.wall_ms)
-    assert effects.is_behind
+    assert effects.has_more
     member._take(effects)
     replies = {reply.opaque: reply for reply in member.replies.pop(1)}
     assert replies[1].code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -364,19 +364,25 @@ def test_what_expires(
         for number, age_ms in enumerate(ages_ms)
     ]
     config = ExpiryConfig(reserved_ms=RESERVED_MS, delete_when_hours=hours)
-    begin = new_begin(files, config, used_ratio=used_ratio, wall_ms=wall_ms, forgettable_index=999)
+    begin = expired_end(
+        files, config, used_ratio=used_ratio, wall_ms=wall_ms, compactable_index=999
+    )
     assert begin == (None if expected is None else files[expected].end)
 
 
 def test_no_more_files_expire_than_are_applied_and_durable() -> None:
     files = [DataFile(LogEnd(10 * number, 1, 100 * number), 0) for number in (1, 2, 3)]
-    begin = new_begin(files, ExpiryConfig(), used_ratio=0.99, wall_ms=1 << 50, forgettable_index=25)
+    begin = expired_end(
+        files, ExpiryConfig(), used_ratio=0.99, wall_ms=1 << 50, compactable_index=25
+    )
     assert begin == files[1].end
 
 
 def test_only_so_many_files_expire_at_once() -> None:
     files = [DataFile(LogEnd(number, 1, 100 * number), 0) for number in range(1, 13)]
-    begin = new_begin(files, ExpiryConfig(), used_ratio=0.1, wall_ms=1 << 50, forgettable_index=99)
+    begin = expired_end(
+        files, ExpiryConfig(), used_ratio=0.1, wall_ms=1 << 50, compactable_index=99
+    )
     assert begin == files[9].end
 
 

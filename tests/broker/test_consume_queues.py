@@ -47,8 +47,8 @@ def test_a_queue_goes_on_where_it_ended() -> None:
     queues = ConsumeQueues()
     queues.append(ORDERS, 0, 0, 100, 7)
     queues.append(ORDERS, 1, 100, 50)
-    assert (queues.begin(ORDERS), queues.end(ORDERS)) == (0, 2)
-    assert (queues.begin(PAYMENTS), queues.end(PAYMENTS)) == (0, 0)
+    assert (queues.min_offset(ORDERS), queues.max_offset(ORDERS)) == (0, 2)
+    assert (queues.min_offset(PAYMENTS), queues.max_offset(PAYMENTS)) == (0, 0)
     assert queues.find(ORDERS, 0, 32, 1000) == [(0, 100), (100, 50)]
     assert queues.find(PAYMENTS, 0, 32, 1000) == []
     for offset in (1, 3):
@@ -130,7 +130,7 @@ def test_a_snapshots_queues_begin_at_their_next_offsets() -> None:
     installed.append(ORDERS, 3, 600, 100)
     installed.append(late, 0, 1200, 100)
     queues.forget_below(500)
-    assert queues.begin(PAYMENTS) == installed.begin(PAYMENTS)
+    assert queues.min_offset(PAYMENTS) == installed.min_offset(PAYMENTS)
 
 
 def test_what_was_saved_of_a_replaced_log_is_no_news() -> None:
@@ -181,7 +181,7 @@ def test_queues_are_the_model_at_any_time(steps: list[tuple[str, int]], tail_max
             queues = ConsumeQueues(queues.ranges(), saved, tail_units_max=tail_max)
     for queue, found in model.items():
         begin, end = begins[queue], len(found)
-        assert (queues.begin(queue), queues.end(queue)) == (begin, end)
+        assert (queues.min_offset(queue), queues.max_offset(queue)) == (begin, end)
         for offset in range(end + 1):
             expected = found[offset : offset + 5] if offset >= begin else []
             assert queues.find(queue, offset, 5, 1 << 20) == expected

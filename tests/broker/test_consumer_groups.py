@@ -102,11 +102,11 @@ def test_a_client_that_leaves_or_whose_connection_closes_is_gone_and_the_others_
     assert leader.replies.pop(B)[0].code == 0
     assert members_of(leader, "g") == ["a", "c"]
     assert (notices(leader, A), notices(leader, B), notices(leader, C)) == (["g"], [], ["g"])
-    leader.broker.gone(C)
+    leader.broker.connection_closed(C)
     leader.pump()
     assert members_of(leader, "g") == ["a"]
     assert (notices(leader, A), notices(leader, C)) == (["g"], [])
-    leader.broker.gone(A)
+    leader.broker.connection_closed(A)
     assert members_of(leader, "g") == []
 
 
@@ -131,9 +131,9 @@ def test_a_client_that_comes_again_on_another_connection_is_that_one() -> None:
     beat(leader, B, "a", "g")
     assert members_of(leader, "g") == ["a"]
     assert notices(leader, B) == ["g"]
-    leader.broker.gone(A)
+    leader.broker.connection_closed(A)
     assert members_of(leader, "g") == ["a"], "the old connection stands for nobody"
-    leader.broker.gone(B)
+    leader.broker.connection_closed(B)
     assert members_of(leader, "g") == []
 
 

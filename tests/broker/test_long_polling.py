@@ -131,7 +131,7 @@ def test_the_pulls_of_a_closed_connection_are_forgotten() -> None:
     leader = group.lead()
     leader.answer(create_topic("t"))
     assert ask(leader, pull_of("t", 0, 0, hold_ms=HOLD_MS)) == []
-    leader.broker.gone(CONSUMER)
+    leader.broker.connection_closed(CONSUMER)
     assert ask(leader, pull_of("t", 0, 0, hold_ms=HOLD_MS), connection=6) == []
     leader.answer(send("t", 0, b"x"))
     assert CONSUMER not in leader.replies

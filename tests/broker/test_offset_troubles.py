@@ -136,7 +136,7 @@ class Troubles:
         log, last = member.log, LogEnd()
         for index in range(log.first_index, log.end.index + 1):
             end = log.log_end_at(index)
-            is_ours = index <= member.broker._forgettable_index()
+            is_ours = index <= member.broker._compactable_index()
             if is_ours and end.position <= log.end.position // FILE_BYTES * FILE_BYTES:
                 last = end
         if last.index > log.start.index:

@@ -253,7 +253,7 @@ def test_what_a_pull_does_not_say_heartbeats_said() -> None:
     assert pulled(group, push_pull(2))[2] == [b"1", b"3", b"5", b"7", b"9"]
     assert len(pulled(group, push_pull(3))[2]) == 11, "its newer heartbeat is still on its way"
     assert pulled(group, pull_of("t", 0, 0, tags="red"))[2] == [b"0", b"2", b"4", b"6", b"8"]
-    leader.broker.gone(1)
+    leader.broker.connection_closed(1)
     assert len(pulled(group, push_pull(2))[2]) == 11
 
 

@@ -17,8 +17,8 @@ from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import QueryConsumerOffset
 from shaketable.system.store.group_events import (
     EVENT_TOPIC,
+    MIGRATION_QUEUE,
     OFFSET_QUEUE,
-    TAKEN_OVER_QUEUE,
     TOPIC_QUEUE,
 )
 
@@ -42,7 +42,7 @@ STALE = state_of({"orders": 2, "gone": 4}, {"orders@g": {0: 7, 2: 30}, "gone@g":
 def tables_with(*bodies: bytes) -> BrokerTables:
     tables = BrokerTables(CONFIG, BrokerState())
     for body in bodies:
-        tables.apply(TAKEN_OVER_QUEUE, body)
+        tables.apply(MIGRATION_QUEUE, body)
     return tables
 
 
@@ -79,7 +79,7 @@ def test_nothing_that_is_there_is_changed() -> None:
     tables.apply(TOPIC_QUEUE, msgspec.json.encode(TopicEvent("gone")))
     tables.apply(OFFSET_QUEUE, msgspec.json.encode([("orders@g", [(0, 99)])]))
     for body in bodies_of(STALE, BYTES_MAX):
-        tables.apply(TAKEN_OVER_QUEUE, body)
+        tables.apply(MIGRATION_QUEUE, body)
     assert seen(tables) == ({"orders": 9, "gone": 0}, {"orders@g": {0: 99, 2: 30}})
 
 
@@ -102,12 +102,12 @@ def lead(group: BrokerGroup, name: str) -> None:
 
 
 def count(member: Member) -> int:
-    return member.broker.queues.end((EVENT_TOPIC, TAKEN_OVER_QUEUE))
+    return member.broker.queues.max_offset((EVENT_TOPIC, MIGRATION_QUEUE))
 
 
 def test_the_first_leaders_files_hold_on_every_member() -> None:
     bodies = bodies_of(OLD, BYTES_MAX)
-    group = BrokerGroup(3, to_take_over={"n0": bodies, "n1": bodies_of(STALE, BYTES_MAX)})
+    group = BrokerGroup(3, to_migrate={"n0": bodies, "n1": bodies_of(STALE, BYTES_MAX)})
     lead(group, "n0")
     wanted = ({"orders": 3, "bills": 8}, OLD.group_offsets)
     for member in group.members.values():
@@ -124,7 +124,7 @@ def test_the_first_leaders_files_hold_on_every_member() -> None:
 
 
 def test_nobody_is_served_before() -> None:
-    group = BrokerGroup(1, to_take_over={"n0": bodies_of(OLD, BYTES_MAX)})
+    group = BrokerGroup(1, to_migrate={"n0": bodies_of(OLD, BYTES_MAX)})
     member = group.members["n0"]
     asked = Command(
         RequestCode.QUERY_CONSUMER_OFFSET, ext=QueryConsumerOffset("g", "orders", 0).to_ext()

@@ -203,7 +203,7 @@ def test_a_consumer_whose_connection_closed_is_in_no_group(mutant: Mutant) -> No
     leader.ask(heartbeat("gone", "g"), connection=CONSUMER)
     leader.pump()
     leader.answer(heartbeat("here", "g"))
-    leader.broker.gone(CONSUMER)
+    leader.broker.connection_closed(CONSUMER)
     known = ["here"] if mutant is HEALTHY else ["gone", "here"]
     *_, reply = leader.answer(consumer_list("g"))  # behind the news that the group has changed
     assert sorted(msgspec.json.decode(reply.body)["consumerIdList"]) == known

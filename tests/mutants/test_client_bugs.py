@@ -283,7 +283,7 @@ def test_every_queue_belongs_to_somebody(mutant: Mutant) -> None:
             membership: GroupMembership = mutant.client.membership(
                 Source(), client_id, {"t": "*"}, 1.0
             )
-            found |= {queue.queue_id for queue in await membership.division("t") or ()}
+            found |= {queue.queue_id for queue in await membership.assignment("t") or ()}
         return found
 
     assert trio.run(main) == ({0, 1, 2} if mutant is HEALTHY else {0, 1})
@@ -405,7 +405,7 @@ def test_no_queue_belongs_to_two(mutant: Mutant) -> None:
         found: list[int] = []
         for client_id in ("a", "b"):
             membership = mutant.client.membership(Source(), client_id, {"t": "*"}, 1.0)
-            found += [queue.queue_id for queue in await membership.division("t") or ()]
+            found += [queue.queue_id for queue in await membership.assignment("t") or ()]
         return found
 
     assert trio.run(main) == ([0, 1, 2] if mutant is HEALTHY else [0, 1, 2, 2])

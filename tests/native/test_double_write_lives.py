@@ -84,7 +84,7 @@ def live(steps: list[tuple]) -> None:
     for step in [("connect",), ("settle",)]:
         pair.do(step)
     assert pair.slave.held() == pair.master.held()
-    assert pair.master.broker.queues.end((b"t", 0)) == pair.number, "what it took, it keeps"
+    assert pair.master.broker.queues.max_offset((b"t", 0)) == pair.number, "what it took, it keeps"
 
 
 def stored(broker: NativeBroker) -> bytes:

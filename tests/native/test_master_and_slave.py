@@ -182,7 +182,7 @@ def test_an_empty_slave_begins_with_the_masters_last_file() -> None:
     link.settle()
     assert slave.core.log.start.position == begin
     assert slave.held() == master.held()[begin:]
-    first = slave.broker.queues.begin((b"t", 0))
+    first = slave.broker.queues.min_offset((b"t", 0))
     assert first > 0
     assert bodies(slave, first) == bodies(master, first)
     again = slave.restarted(loses_unsynced=False)
@@ -287,7 +287,7 @@ def test_a_slaves_log_is_its_masters_however_the_bytes_come(sizes, seed, at_once
     begin = slave.core.log.start.position
     assert slave.held() == master.held()[begin:]
     for queue, (first, end) in slave.broker.queues.ranges().items():
-        assert end == master.broker.queues.end(queue)
+        assert end == master.broker.queues.max_offset(queue)
         assert first == 0 or begin > 0
 
 
@@ -422,7 +422,7 @@ def test_old_files_go_and_queues_begin_behind_them() -> None:
     master.pump()
     begin = master.log.start.position
     assert begin == found[1].end.position == 2 * FILE_BYTES
-    first = master.broker.queues.begin((b"t", 0))
+    first = master.broker.queues.min_offset((b"t", 0))
     assert first > 0
     assert len(bodies(master, first)) == 30 - first
     again = master.restarted(loses_unsynced=False)

@@ -81,7 +81,7 @@ def test_topics_that_are_not_taken_over_are_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_leader_that_serves_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shaketable.system.broker.appender.Appender.owes_take_over", False)
+    monkeypatch.setattr("shaketable.system.broker.appender.Appender.is_migration_pending", False)
     monkeypatch.setattr(broker_tables.taken_over, "apply", lambda *_: None)
     assert broken_by(older_config=True) == "older-config-stays"
 

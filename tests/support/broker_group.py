@@ -108,7 +108,7 @@ class Member:
             reader=self.files.queues,
             key_reader=self.files.keys,
             native=native,
-            mode=replace(DLEDGER, to_take_over=group.to_take_over.get(self.name, ())),
+            mode=replace(DLEDGER, to_migrate=group.to_migrate.get(self.name, ())),
         )
         self._writes: list[Write] = []
         self.write_seq = 0
@@ -119,7 +119,7 @@ class Member:
             effects = self.broker.take(self.group.now_ms, self.group.wall_ms)
             self._take(effects)
             is_written = self._write() if not self.is_slow_disk else False
-            if not to_quiet or not (is_written or effects.is_behind):
+            if not to_quiet or not (is_written or effects.has_more):
                 return
         raise AssertionError("the broker never gets quiet")
 
@@ -177,7 +177,7 @@ class BrokerGroup:
     """Members n0.. of one group, and the network between them.
 
     `native` is the native commit log that each of them starts with: bytes by position;
-    `to_take_over` what a member found of topics and offsets from before the group; `mutant` the
+    `to_migrate` what a member found of topics and offsets from before the group; `mutant` the
     bug that is planted in all of them.
     """
 
@@ -189,11 +189,11 @@ class BrokerGroup:
         raft: RaftConfig | None = None,
         native: Mapping[int, bytes] | None = None,
         tail_bytes_max: int = 2000,
-        to_take_over: Mapping[str, tuple[bytes, ...]] | None = None,
+        to_migrate: Mapping[str, tuple[bytes, ...]] | None = None,
         mutant: Mutant = HEALTHY,
     ) -> None:
         self.mutant = mutant
-        self.to_take_over = to_take_over or {}
+        self.to_migrate = to_migrate or {}
         self.bootstrap = tuple(f"n{i}" for i in range(size))
         self.config = config or BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST)
         self.raft = raft or RaftConfig()

@@ -93,7 +93,7 @@ class Node:
         for number in range(QUEUES):
             queue = (b"t", number)
             first, behind = len(range(number, begin, QUEUES)), len(range(number, end, QUEUES))
-            assert (self.queues.begin(queue), self.queues.end(queue)) == (first, behind)
+            assert (self.queues.min_offset(queue), self.queues.max_offset(queue)) == (first, behind)
             for offset in range(first, behind):
                 found = self.queues.find(queue, offset, 3, 1 << 20)
                 offsets = range(offset, min(offset + 3, behind))

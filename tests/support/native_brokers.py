@@ -93,7 +93,7 @@ class NativeBroker:
             self._write_seq = effects.write_seq
             for frames in effects.replies.values():
                 self.replies += decoded(b"".join(frames))
-            if not (self._write() or self._flush() or effects.replies or effects.is_behind):
+            if not (self._write() or self._flush() or effects.replies or effects.has_more):
                 return step > 0
         raise AssertionError("the broker never gets quiet")
 

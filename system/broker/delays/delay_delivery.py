@@ -80,7 +80,7 @@ class DelayDelivery:
         """Build what is due of one level; return how many messages and bytes."""
         queue: Queue = (SCHEDULE_TOPIC, level)
         queues = self._reput.queues
-        end = queues.end(queue)
+        end = queues.max_offset(queue)
         offsets = self._reput.tables.offsets
         done = self._done(level)
         if done > end and self._reput.may_lose_entries:
@@ -88,7 +88,7 @@ class DelayDelivery:
             done = end
         if not end:
             return 0, 0
-        offset = max(done, self._next.get(level, 0), queues.begin(queue))
+        offset = max(done, self._next.get(level, 0), queues.min_offset(queue))
         count = size = 0
         while offset < end and count < count_max and size < bytes_max:
             ((position, message_bytes, due_ms),) = queues.units(queue, offset, 1)

@@ -28,7 +28,7 @@ from shaketable.system.remoting.requests import SendMessageBack
 from shaketable.system.store.entry import EntryTooLarge
 from shaketable.system.store.message import Message, find_property, offset_message_id
 
-DEAD_PREFIX = "%DLQ%"
+DLQ_PREFIX = "%DLQ%"
 FIRST_RETRY_LEVEL = 3
 """A message that comes again for the n-th time waits for level 3 + n, unless the client says."""
 _RETRY_TOPIC, _ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
@@ -69,7 +69,7 @@ class SendBack:
             return
         message, _ = found
         level = self._level(fields, message)
-        topic = f"{RETRY_PREFIX if level else DEAD_PREFIX}{fields.group}"
+        topic = f"{RETRY_PREFIX if level else DLQ_PREFIX}{fields.group}"
         if refusal := self._topics.ensure(topic, RETRY_QUEUES, READ | WRITE, wall_ms):
             self._events.refuse(connection, command, *refusal)
             return

@@ -133,16 +133,16 @@ class ClientHeartbeats:
                 )
                 for one in consumer.subscription_data_set or ()
             }
-            told = self.groups.register(name, client, consumption, subscriptions)
-            self._notify(name, told)
+            notified = self.groups.register(name, client, consumption, subscriptions)
+            self._notify(name, notified)
         self._outbox.answer(connection, command)
 
     def unregister(self, connection: Connection, command: Command) -> None:
         """A client leaves the groups that it names. Raises CommandError."""
         fields = UnregisterClient.from_ext(command.ext)
         if fields.consumer_group:
-            told = self.groups.unregister(fields.consumer_group, fields.client_id)
-            self._notify(fields.consumer_group, told)
+            notified = self.groups.unregister(fields.consumer_group, fields.client_id)
+            self._notify(fields.consumer_group, notified)
         self._outbox.answer(connection, command)
 
     def list_clients(self, connection: Connection, command: Command) -> None:
@@ -156,18 +156,18 @@ class ClientHeartbeats:
         body = msgspec.json.encode({"consumerIdList": group.client_ids})
         self._outbox.answer(connection, command, body=body)
 
-    def gone(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Connection) -> None:
         """A connection closed: its clients are gone."""
-        for name, told in self.groups.gone(connection).items():
-            self._notify(name, told)
+        for name, notified in self.groups.connection_closed(connection).items():
+            self._notify(name, notified)
 
     def tick(self, now_ms: float) -> None:
         """Look for silent clients now and then."""
         if now_ms < self._scan_ms:
             return
         self._scan_ms = now_ms + SCAN_INTERVAL_MS
-        for name, told in self.groups.expire(now_ms).items():
-            self._notify(name, told)
+        for name, notified in self.groups.expire(now_ms).items():
+            self._notify(name, notified)
 
     def _notify(self, group: str, connections: Iterable[Connection]) -> None:
         for connection in connections:

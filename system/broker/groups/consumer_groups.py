@@ -37,7 +37,7 @@ class Client:
 
     client_id: str
     connection: Connection
-    heard_ms: float
+    last_heartbeat_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +128,12 @@ class ConsumerGroups:
             del self._groups[name]
         return _connections(group)
 
-    def gone(self, connection: Connection) -> dict[str, list[Connection]]:
+    def connection_closed(self, connection: Connection) -> dict[str, list[Connection]]:
         """A connection closed; return whom to tell, by group."""
-        told: dict[str, list[Connection]] = {}
+        notified: dict[str, list[Connection]] = {}
         for name, client_id in sorted(self._by_connection.get(connection, ())):
-            told[name] = self.unregister(name, client_id)
-        return told
+            notified[name] = self.unregister(name, client_id)
+        return notified
 
     def expire(self, now_ms: float) -> dict[str, list[Connection]]:
         """Forget clients that were silent for too long; return whom to tell, by group."""
@@ -141,7 +141,7 @@ class ConsumerGroups:
             (group.name, client.client_id)
             for group in self._groups.values()
             for client in group.clients.values()
-            if now_ms - client.heard_ms > CLIENT_SILENT_MAX_MS
+            if now_ms - client.last_heartbeat_ms > CLIENT_SILENT_MAX_MS
         ]
         return {name: self.unregister(name, client_id) for name, client_id in silent}
 

@@ -107,7 +107,7 @@ class GroupRequests:
         self.heartbeats = self.heartbeats_type(self.topics, outbox, config)
         self._locks = self.locks_type()
         self._locks_term = -1
-        self._proofs = LeaderProofs(core, reput, outbox, config)
+        self._leader_requests = LeaderRequests(core, reput, outbox, config)
         topic_requests = TopicRequests(self.topics, self._events)
         send_back = SendBack(core, reput, appender, self.topics, self._events, config)
         groups = self.heartbeats.groups
@@ -117,14 +117,14 @@ class GroupRequests:
         self._info = info
         self._serve: dict[int, Callable[[Connection, Command, float, int], None]] = {
             RequestCode.HEART_BEAT: self._heartbeat,
-            RequestCode.UNREGISTER_CLIENT: lambda by, asked, _, __: self.heartbeats.unregister(
-                by, asked
+            RequestCode.UNREGISTER_CLIENT: lambda connection, command, _, __: (
+                self.heartbeats.unregister(connection, command)
             ),
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda by, asked, _, __: (
-                self.heartbeats.list_clients(by, asked)
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda connection, command, _, __: (
+                self.heartbeats.list_clients(connection, command)
             ),
-            RequestCode.UPDATE_CONSUMER_OFFSET: lambda by, asked, _, wall_ms: self.offsets.update(
-                by, asked, wall_ms
+            RequestCode.UPDATE_CONSUMER_OFFSET: lambda connection, command, _, wall_ms: (
+                self.offsets.update(connection, command, wall_ms)
             ),
             RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
             RequestCode.LOCK_BATCH_MQ: self._lock,
@@ -179,7 +179,7 @@ class GroupRequests:
     @property
     def has_commits(self) -> bool:
         """Whether offsets were committed that `build` has not written yet."""
-        return self.offsets.has_some
+        return self.offsets.has_staged
 
     def build(self, now_ms: float) -> None:
         """Write what was committed since the last call; the caller hands it to the core."""
@@ -190,17 +190,17 @@ class GroupRequests:
         self.heartbeats.tick(now_ms)
         self._info.tick(now_ms)
 
-    def gone(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Connection) -> None:
         """A client's connection closed."""
         self.offsets.drop(connection)
-        self.heartbeats.gone(connection)
+        self.heartbeats.connection_closed(connection)
 
-    def sift(
+    def claim_reads(
         self, ready: Tokens, refused: Tokens, index: int, now_ms: float
     ) -> tuple[Tokens, Tokens]:
         """Take what is ours of the core's answers to reads, and serve it; return the rest."""
-        rest = self._proofs.sift(ready, refused, index)
-        self._proofs.serve(now_ms)
+        rest = self._leader_requests.claim_reads(ready, refused, index)
+        self._leader_requests.serve(now_ms)
         return rest
 
     def _heartbeat(
@@ -213,13 +213,13 @@ class GroupRequests:
         self, connection: Connection, command: Command, now_ms: float, _: int
     ) -> None:
         fields = QueryConsumerOffset.from_ext(command.ext)
-        if not self._offset_events.is_agreed:
+        if not self._offset_events.is_replicated:
             self._answer_offset(connection, command, fields)
             return
-        if self._offset_events.owes_take_over:
+        if self._offset_events.is_migration_pending:
             self._outbox.refuse_not_leader(connection, command)
             return
-        self._proofs.ask(
+        self._leader_requests.submit(
             connection, command, lambda _: self._answer_offset(connection, command, fields), now_ms
         )
 
@@ -243,7 +243,7 @@ class GroupRequests:
     def _is_recent(self, topic: str, queue_id: int) -> bool:
         """Whether the queue's messages are all there and not long gone from memory."""
         queues, queue = self._reput.queues, (topic.encode(), queue_id)
-        if queues.begin(queue) > 0:
+        if queues.min_offset(queue) > 0:
             return False
         first = queues.find(queue, 0, 1, 1)
         return not first or self._core.log.end_position - first[0][0] <= RECENT_BYTES_MAX
@@ -255,7 +255,7 @@ class GroupRequests:
             if not self._events.refuse_not_ready(connection, command):
                 self._answer_lock(connection, command, body, then_ms)
 
-        self._proofs.ask(connection, command, answer, now_ms)
+        self._leader_requests.submit(connection, command, answer, now_ms)
 
     def _answer_lock(
         self, connection: Connection, command: Command, body: _LockBody, now_ms: float
@@ -279,7 +279,7 @@ class GroupRequests:
                 locks.unlock(body.consumer_group, body.client_id, _queues(body))
                 self._outbox.answer(connection, command)
 
-        self._proofs.ask(connection, command, answer, now_ms)
+        self._leader_requests.submit(connection, command, answer, now_ms)
 
     def _current_locks(self) -> QueueLocks:
         """The locks of the term that this member leads: of another one nothing is known."""
@@ -415,19 +415,19 @@ def _attributes(known: str, changes: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """A request on its way, the core's token; `then` answers it. `number` tells it apart."""
+class LeaderRequest:
+    """A request on its way, the core's token; `answer` answers it. `number` tells it apart."""
 
     number: int
     connection: Connection
     command: Command = field(compare=False)
-    then: Callable[[float], None] = field(compare=False)
+    answer: Callable[[float], None] = field(compare=False)
 
 
 Tokens = Sequence[Token]
 
 
-class LeaderProofs:
+class LeaderRequests:
     """The requests that wait for the group's confirmation."""
 
     def __init__(self, core: Core, reput: Reput, outbox: Outbox, config: BrokerConfig) -> None:
@@ -435,49 +435,51 @@ class LeaderProofs:
         self._reput = reput
         self._outbox = outbox
         self._held_max = config.reads_held_max
-        self._asked = 0
+        self._unconfirmed = 0
         self._count = 0
-        self._held: deque[tuple[int, Proof]] = deque()  # confirmed: (index to be applied, proof)
+        self._held: deque[tuple[int, LeaderRequest]] = (
+            deque()
+        )  # confirmed: (index to be applied, proof)
 
-    def ask(
+    def submit(
         self,
         connection: Connection,
         command: Command,
-        then: Callable[[float], None],
+        answer: Callable[[float], None],
         now_ms: float,
     ) -> None:
-        """Once this member has proved that it leads, call `then` with the time; else refuse."""
+        """Once this member has proved that it leads, call `answer` with the time; else refuse."""
         command.body = b""  # what is kept must not keep its frame's buffer
         self._count += 1
-        proof = Proof(self._count, connection, command, then)
+        request = LeaderRequest(self._count, connection, command, answer)
         if len(self._held) >= self._held_max:
             remark = f"[503] {len(self._held)} requests wait for entries to be applied"
             self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, remark)
             return
         try:
-            self._core.read(proof, now_ms)
+            self._core.read(request, now_ms)
         except NotLeaderError:
             self._outbox.refuse_not_leader(connection, command)
         except TooManyReadsError as error:
             self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, f"[503] {error}")
         else:
-            self._asked += 1
+            self._unconfirmed += 1
 
-    def sift(self, ready: Tokens, refused: Tokens, index: int) -> tuple[Tokens, Tokens]:
+    def claim_reads(self, ready: Tokens, refused: Tokens, index: int) -> tuple[Tokens, Tokens]:
         """Take what is ours of the core's answers, by `index`; return what is not."""
-        if not self._asked or not (ready or refused):
+        if not self._unconfirmed or not (ready or refused):
             return ready, refused
         others_ready: list[Token] = []
         others_refused: list[Token] = []
         for token in ready:
-            if isinstance(token, Proof):
-                self._asked -= 1
+            if isinstance(token, LeaderRequest):
+                self._unconfirmed -= 1
                 self._held.append((index, token))
             else:
                 others_ready.append(token)
         for token in refused:
-            if isinstance(token, Proof):
-                self._asked -= 1
+            if isinstance(token, LeaderRequest):
+                self._unconfirmed -= 1
                 self._outbox.refuse_not_leader(token.connection, token.command)
             else:
                 others_refused.append(token)
@@ -486,4 +488,4 @@ class LeaderProofs:
     def serve(self, now_ms: float) -> None:
         """Answer the confirmed requests for which enough is applied."""
         while self._held and self._held[0][0] <= self._reput.applied_index:
-            self._held.popleft()[1].then(now_ms)
+            self._held.popleft()[1].answer(now_ms)

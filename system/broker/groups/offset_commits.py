@@ -39,13 +39,13 @@ class OffsetCommits:
     def __init__(self, table: OffsetTable, events: EventLog) -> None:
         self.table = table
         self._events = events
-        self._turn: dict[str, dict[int, int]] = {}
-        self._turn_count = 0
+        self._staged: dict[str, dict[int, int]] = {}
+        self._staged_count = 0
         self._waiting: list[tuple[Connection, Command]] = []
         self._written: dict[tuple[str, int], int] = {}  # since this member leads, newest
         self._written_index = -1  # the entry that wrote the newest of them
         self._wall_ms = 0
-        events.when_void(lambda _: self._written.clear())
+        events.on_discard(lambda _: self._written.clear())
 
     def update(self, connection: Connection, command: Command, wall_ms: int) -> None:
         """Take UPDATE_CONSUMER_OFFSET. Raises CommandError for one that is no good."""
@@ -64,7 +64,7 @@ class OffsetCommits:
             self.store(group, topic, queue_id, fields.commit_offset, wall_ms)
             return
         command.body = b""  # what is kept must not keep its frame's buffer
-        self._put(key_of(group, topic), queue_id, fields.commit_offset, wall_ms)
+        self._stage(key_of(group, topic), queue_id, fields.commit_offset, wall_ms)
         self._waiting.append((connection, command))
 
     def store(self, group: str, topic: str, queue_id: int, offset: int, wall_ms: int) -> None:
@@ -75,30 +75,30 @@ class OffsetCommits:
         """
         _check(group, topic, queue_id, offset)
         key = key_of(group, topic)
-        staged = self._turn.get(key, {}).get(queue_id)
+        staged = self._staged.get(key, {}).get(queue_id)
         written = self._written.get((key, queue_id))
         known = written if staged is None else staged
         if known is None:
             known = self.table.get(group, topic, queue_id)
         if known != offset and self._events.is_ready and self._has_room(key, queue_id):
-            self._put(key, queue_id, offset, wall_ms)
+            self._stage(key, queue_id, offset, wall_ms)
 
     @property
-    def has_some(self) -> bool:
+    def has_staged(self) -> bool:
         """Whether there is something to build."""
-        return bool(self._turn)
+        return bool(self._staged)
 
     def build(self, now_ms: float) -> None:
         """Write what the turn committed; the entries go to the core next."""
-        turn, self._turn, self._turn_count = self._turn, {}, 0
+        updates, self._staged, self._staged_count = self._staged, {}, 0
         waiting, self._waiting = self._waiting, []
         if not self._events.is_ready:  # it stopped leading within the turn
             for connection, command in waiting:
                 self._events.refuse_not_ready(connection, command)
             return
-        for body in bodies_of(turn, self._events.body_bytes_max):
+        for body in bodies_of(updates, self._events.body_bytes_max):
             self._events.write(OFFSET_QUEUE, OFFSET_PROPERTIES, body, self._wall_ms)
-        for key, offsets in turn.items():
+        for key, offsets in updates.items():
             for queue_id, offset in offsets.items():
                 self._written[key, queue_id] = offset
         self._written_index = self._events.end_index
@@ -109,9 +109,9 @@ class OffsetCommits:
         """Nobody waits for the connection's replies any more."""
         self._waiting = [one for one in self._waiting if one[0] != connection]
 
-    def _put(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
-        offsets = self._turn.setdefault(key, {})
-        self._turn_count += queue_id not in offsets
+    def _stage(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
+        offsets = self._staged.setdefault(key, {})
+        self._staged_count += queue_id not in offsets
         offsets[queue_id] = offset
         self._wall_ms = wall_ms
 
@@ -122,17 +122,17 @@ class OffsetCommits:
         if self.table.has(key, queue_id):
             return True
         if not self.table.knows(key):
-            on_its_way = len(self._turn) + len(self._written)
+            on_its_way = len(self._staged) + len(self._written)
             if len(self.table) + on_its_way >= KEYS_MAX:
                 return False
-        return self.table.count + self._turn_count + len(self._written) < OFFSETS_MAX
+        return self.table.count + self._staged_count + len(self._written) < OFFSETS_MAX
 
 
-def bodies_of(turn: Mapping[str, Mapping[int, int]], bytes_max: int) -> list[bytes]:
+def bodies_of(updates: Mapping[str, Mapping[int, int]], bytes_max: int) -> list[bytes]:
     """Encode updates by "topic@group" and queue id, as many in one body as it takes."""
     parts: list[OffsetEvent] = []
     left = 0
-    for key, offsets in turn.items():
+    for key, offsets in updates.items():
         key_bytes = len(key.encode()) + _KEY_BYTES
         is_open = False  # whether the newest part has the key
         for update in offsets.items():

@@ -130,7 +130,7 @@ class HeldPulls(Generic[Pull]):
         return held.pull
 
     def _is_wanted(self, held: _Held[Pull], queues: ConsumeQueues) -> bool:
-        begin, end = queues.begin(held.queue), queues.end(held.queue)
+        begin, end = queues.min_offset(held.queue), queues.max_offset(held.queue)
         if end <= held.next_offset:
             return False  # a follower that is behind what was asked for
         count = end - held.next_offset

@@ -24,19 +24,19 @@ SLAVE_BROKER_ID = 1
 """RocketMQ's whichBrokerWhenConsumeSlowly; a client takes another slave where there is no 1."""
 
 
-class Pulled(NamedTuple):
+class GetMessageResult(NamedTuple):
     """What a pull comes to: its code, the response's fields, and the messages' places."""
 
     code: ResponseCode
     next_offset: int
-    begin: int
-    end: int
+    min_offset: int
+    max_offset: int
     places: list[tuple[int, int]]
 
     def fields(self, suggested_broker_id: int = MASTER_BROKER_ID) -> dict[str, str]:
         """Return the response's ext fields."""
         return PullMessageResponse(
-            suggested_broker_id, self.next_offset, self.begin, self.end
+            suggested_broker_id, self.next_offset, self.min_offset, self.max_offset
         ).to_ext()
 
     def body(self, log: LogView) -> list[bytes]:
@@ -50,7 +50,7 @@ def pull(
     request: PullMessage,
     queue: Queue,
     tags: TagFilter | None = None,
-) -> Pulled:
+) -> GetMessageResult:
     """Find what a pull asks for. Raises StoreError.
 
     Outside the queue nothing is found, and `next_offset` says where it goes on: in front of
@@ -58,45 +58,51 @@ def pull(
     there are messages but the filter wants none of those looked at, the code is
     PULL_RETRY_IMMEDIATELY and `next_offset` is behind them.
     """
-    begin, end = queues.begin(queue), queues.end(queue)
+    min_offset, max_offset = queues.min_offset(queue), queues.max_offset(queue)
     offset = request.queue_offset
-    if not begin <= offset < end:
-        code = ResponseCode.PULL_NOT_FOUND if offset == end else ResponseCode.PULL_OFFSET_MOVED
-        return Pulled(code, begin if offset < begin else end, begin, end, [])
+    if not min_offset <= offset < max_offset:
+        code = (
+            ResponseCode.PULL_NOT_FOUND if offset == max_offset else ResponseCode.PULL_OFFSET_MOVED
+        )
+        return GetMessageResult(
+            code, min_offset if offset < min_offset else max_offset, min_offset, max_offset, []
+        )
     count_max = max(1, min(request.max_msg_nums, limits.pull_messages_max))
     bytes_max = limits.pull_bytes_max
     if request.max_msg_bytes is not None and request.max_msg_bytes > 0:
         bytes_max = min(bytes_max, request.max_msg_bytes)
     if tags is None:
         places = queues.find(queue, offset, count_max, bytes_max)
-        looked_at = len(places)
+        scanned = len(places)
     else:
         units_max = max(count_max, limits.filtered_units_max)
         units = queues.units(queue, offset, units_max)
-        places, looked_at = _wanted(units, tags, count_max, bytes_max)
-    if not looked_at:  # the files hold less than the queue's range says: as RocketMQ answers
-        return Pulled(ResponseCode.PULL_NOT_FOUND, offset, begin, end, [])
+        places, scanned = _wanted(units, tags, count_max, bytes_max)
+    if not scanned:  # the files hold less than the queue's range says: as RocketMQ answers
+        return GetMessageResult(ResponseCode.PULL_NOT_FOUND, offset, min_offset, max_offset, [])
     code = ResponseCode.SUCCESS if places else ResponseCode.PULL_RETRY_IMMEDIATELY
-    return Pulled(code, offset + looked_at, begin, end, places)
+    return GetMessageResult(code, offset + scanned, min_offset, max_offset, places)
 
 
-def as_follower(pulled: Pulled, request: PullMessage) -> Pulled:
+def follower_result(result: GetMessageResult, request: PullMessage) -> GetMessageResult:
     """Return what a follower answers: it sends nobody to another offset.
 
     Its own end may be behind the leader's, its begin another one (RocketMQ's slave with
     offsetCheckInSlave=false): the client asks for the same offset again.
     """
-    if pulled.code != ResponseCode.PULL_OFFSET_MOVED:
-        return pulled
-    return pulled._replace(
+    if result.code != ResponseCode.PULL_OFFSET_MOVED:
+        return result
+    return result._replace(
         code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_offset=request.queue_offset
     )
 
 
-def suggested_broker_id(pulled: Pulled, log_end_position: int, limits: BrokerConfig) -> int:
+def suggested_broker_id(
+    result: GetMessageResult, log_end_position: int, limits: BrokerConfig
+) -> int:
     """Return where the consumer should pull next: one far behind at a slave, where slaves serve."""
-    if limits.slave_read_enable and pulled.places:
-        position, size = pulled.places[-1]
+    if limits.slave_read_enable and result.places:
+        position, size = result.places[-1]
         if log_end_position - position - size > limits.consume_slowly_bytes:
             return SLAVE_BROKER_ID
     return MASTER_BROKER_ID

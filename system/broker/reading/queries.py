@@ -30,9 +30,9 @@ from shaketable.system.remoting.requests import (
 from shaketable.system.store.keys.key_index import has_key
 from shaketable.system.store.message import BORN_HOST_V6, UNIQ_KEY, Message, find_property
 
-ANYWHERE_CODES = frozenset((RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID))
+ANY_MEMBER_CODES = frozenset((RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID))
 """Answered by any member: an offset message id names the broker that stored the message."""
-QUERY_CODES = ANYWHERE_CODES | {
+QUERY_CODES = ANY_MEMBER_CODES | {
     RequestCode.GET_MAX_OFFSET,
     RequestCode.GET_MIN_OFFSET,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
@@ -114,7 +114,7 @@ def offset_by_time(
     later leader's clock was behind, store times fall, and the answer is one place where they
     cross `wall_ms`. Raises StoreError.
     """
-    low, high = queues.begin(queue), queues.end(queue)
+    low, high = queues.min_offset(queue), queues.max_offset(queue)
     begin = low
     while low < high:  # every message below low is too early, the one at high is not
         middle = (low + high) // 2
@@ -128,7 +128,7 @@ def offset_by_time(
 
 def _end(queues: ConsumeQueues, log: LogView, query: EndQuery) -> Answer:
     queue = (query.fields.topic.encode(), query.fields.queue_id)
-    begin, end = queues.begin(queue), queues.end(queue)
+    begin, end = queues.min_offset(queue), queues.max_offset(queue)
     if query.code == RequestCode.GET_EARLIEST_MSG_STORETIME:
         store_ms = _store_ms(queues, log, queue, begin) if begin < end else -1
         return Answer(EarliestStoreTimeResponse(store_ms).to_ext())

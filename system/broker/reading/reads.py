@@ -29,13 +29,13 @@ from shaketable.system.broker.reading.long_polling import HeldPulls
 from shaketable.system.broker.reading.pull import (
     SUBSCRIPTION_FLAG,
     SUSPEND_FLAG,
-    Pulled,
-    as_follower,
+    GetMessageResult,
+    follower_result,
     pull,
     suggested_broker_id,
 )
 from shaketable.system.broker.reading.queries import (
-    ANYWHERE_CODES,
+    ANY_MEMBER_CODES,
     QUERY_CODES,
     Query,
     answer_query,
@@ -84,25 +84,25 @@ class Reads:
         outbox: Outbox,
         config: BrokerConfig,
         groups: ConsumerGroups,
-        anywhere_codes: frozenset[RequestCode] = ANYWHERE_CODES,
+        any_member_codes: frozenset[RequestCode] = ANY_MEMBER_CODES,
     ) -> None:
         self._core = core
         self._groups = groups
         self._reput = reput
         self._outbox = outbox
         self._config = config
-        self._anywhere_codes = anywhere_codes
+        self._any_member_codes = any_member_codes
         self._count = 0
         self._confirmed: deque[tuple[int, Read]] = deque()  # (index to be applied, read)
         self._held = self.held_type(config.pulls_held_max, config.filtered_units_max)
-        self._held_in = (reput.queues, core.is_ready)
+        self._hold_context = (reput.queues, core.is_ready)
 
     @property
     def held_count(self) -> int:
         """How many pulls wait for messages."""
         return len(self._held)
 
-    def ask(self, connection: Connection, command: Command, now_ms: float) -> None:
+    def submit(self, connection: Connection, command: Command, now_ms: float) -> None:
         """Begin a read. Raises CommandError for a request that is no good."""
         try:
             read = self._read(connection, command, now_ms)
@@ -110,20 +110,20 @@ class Reads:
             code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
             self._outbox.refuse(connection, command, code, str(error))
             return
-        self._begin(read, now_ms)
+        self._start(read, now_ms)
 
     def serve_committed(self, connection: Connection, command: Command) -> None:
         """Answer a pull at once, from what is applied here, whoever leads. Raises CommandError."""
         request = PullMessage.from_ext(_without_body(command).ext)
         read = Read(0, connection, command, request)
-        if self._is_in_place(read):
+        if self._is_state_installed(read):
             self._answer(read, pull(self._reput.queues, self._config, request, _queue(request)))
 
     def confirm(self, ready: Sequence[Token], refused: Sequence[Token], index: int) -> None:
         """The core says which reads may see what is committed up to `index`, and which not."""
         for token in refused:
             assert isinstance(token, Read)
-            self._begin_without_leading(token)
+            self._start_on_follower(token)
         for token in ready:
             assert isinstance(token, Read)
             self._confirmed.append((index, token))
@@ -133,43 +133,43 @@ class Reads:
         while self._confirmed and self._confirmed[0][0] <= self._reput.applied_index:
             self._serve(self._confirmed.popleft()[1], is_confirmed=True)
         queues, held = self._reput.queues, self._held
-        held_in = (queues, self._core.is_ready)
-        if held_in != self._held_in:  # it leads now, or no more, or a snapshot came
-            for read in held.take_all(self._held_in[0]):
-                self._begin(read, now_ms)
-            self._held_in = held_in
+        hold_context = (queues, self._core.is_ready)
+        if hold_context != self._hold_context:  # it leads now, or no more, or a snapshot came
+            for read in held.take_all(self._hold_context[0]):
+                self._start(read, now_ms)
+            self._hold_context = hold_context
         if not held:
             return
         for read in (*held.take_arrived(queues), *held.take_due(queues, now_ms)):
             if read.is_confirmed or self._config.slave_read_enable:
                 self._serve(read, is_confirmed=read.is_confirmed)
             else:
-                self._begin(read, now_ms)
+                self._start(read, now_ms)
 
     def drop(self, connection: Connection) -> None:
         """Forget the held pulls of a connection that closed."""
-        self._held.drop(connection, self._held_in[0])
+        self._held.drop(connection, self._hold_context[0])
 
     # ---- beginning --------------------------------------------------------------------
 
-    def _begin(self, read: Read, now_ms: float) -> None:
+    def _start(self, read: Read, now_ms: float) -> None:
         if len(self._confirmed) >= self._config.reads_held_max:
             self._refuse_busy(read, f"{len(self._confirmed)} reads wait for entries to be applied")
             return
         try:
             self._core.read(read, now_ms)
         except NotLeaderError:
-            self._begin_without_leading(read)
+            self._start_on_follower(read)
         except TooManyReadsError as error:
             self._refuse_busy(read, str(error))
 
-    def _begin_without_leading(self, read: Read) -> None:
+    def _start_on_follower(self, read: Read) -> None:
         code = read.command.code
-        may_serve = code in self._anywhere_codes
+        may_serve = code in self._any_member_codes
         if code in PULL_CODES:
             may_serve = self._config.slave_read_enable
         if may_serve:
-            if self._is_in_place(read):
+            if self._is_state_installed(read):
                 self._serve(read, is_confirmed=False)
         elif isinstance(read.request, PullMessage):
             self._refuse_pull(read, read.request)
@@ -208,7 +208,7 @@ class Reads:
             return tag_filter(None, fields.expression_type)
         return tag_filter(known.expression, known.expression_type)
 
-    def _is_in_place(self, read: Read) -> bool:
+    def _is_state_installed(self, read: Read) -> bool:
         """Whether what is applied here stands in the log; a read is refused where not."""
         if self._reput.applied_index >= self._core.log.start.index:
             return True
@@ -230,15 +230,15 @@ class Reads:
     def _serve_pull(self, read: Read, request: PullMessage, *, is_confirmed: bool) -> None:
         """Answer a pull, or hold it where it finds nothing and may be held."""
         queue, config = _queue(request), self._config
-        pulled = pull(self._reput.queues, config, request, queue, read.tags)
-        hold_ms = read.hold_ms if pulled.code == ResponseCode.PULL_NOT_FOUND else 0.0
-        if not is_confirmed and pulled.code == ResponseCode.PULL_OFFSET_MOVED:
-            pulled = as_follower(pulled, request)
+        result = pull(self._reput.queues, config, request, queue, read.tags)
+        hold_ms = read.hold_ms if result.code == ResponseCode.PULL_NOT_FOUND else 0.0
+        if not is_confirmed and result.code == ResponseCode.PULL_OFFSET_MOVED:
+            result = follower_result(result, request)
             hold_ms = min(read.hold_ms, config.refused_pull_hold_ms)
         if hold_ms > 0:
             self._hold(read, request.queue_offset, hold_ms, is_confirmed=is_confirmed)
         else:
-            self._answer(read, pulled)
+            self._answer(read, result)
 
     def _hold(self, read: Read, offset: int, hold_ms: float, *, is_confirmed: bool) -> None:
         """Hold a pull that wants what comes at `offset`, if there is room."""
@@ -249,13 +249,13 @@ class Reads:
         held = replace(read, hold_ms=0.0, is_confirmed=is_confirmed)
         due_ms = read.asked_ms + hold_ms
         queue = _queue(read.request)
-        self._held.hold(held, self._held_in[0], queue, offset, read.tags, due_ms)
+        self._held.hold(held, self._hold_context[0], queue, offset, read.tags, due_ms)
 
-    def _answer(self, read: Read, pulled: Pulled) -> None:
+    def _answer(self, read: Read, result: GetMessageResult) -> None:
         log = self._core.log
-        ext = pulled.fields(suggested_broker_id(pulled, log.end_position, self._config))
-        body = pulled.body(log)
-        self._outbox.answer(read.connection, read.command, pulled.code, None, ext, body)
+        ext = result.fields(suggested_broker_id(result, log.end_position, self._config))
+        body = result.body(log)
+        self._outbox.answer(read.connection, read.command, result.code, None, ext, body)
 
     def _refuse_pull(self, read: Read, request: PullMessage) -> None:
         """Send a consumer to the leader, with the offset that it asked for."""
@@ -265,15 +265,15 @@ class Reads:
             return
         leader = self._core.leader or ""
         remark = f"[404] not the leader, and slaveReadEnable=false; leaderId={leader}"
-        pulled = Pulled(
+        result = GetMessageResult(
             ResponseCode.PULL_RETRY_IMMEDIATELY,
             request.queue_offset,
-            self._reput.queues.begin(_queue(request)),
-            self._reput.queues.end(_queue(request)),
+            self._reput.queues.min_offset(_queue(request)),
+            self._reput.queues.max_offset(_queue(request)),
             [],
         )
-        ext = {**pulled.fields(), "leaderId": leader}
-        self._outbox.answer(read.connection, read.command, pulled.code, remark, ext)
+        ext = {**result.fields(), "leaderId": leader}
+        self._outbox.answer(read.connection, read.command, result.code, remark, ext)
 
     def _refuse_busy(self, read: Read, why: str) -> None:
         code = ResponseCode.SYSTEM_BUSY

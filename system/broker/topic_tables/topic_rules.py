@@ -53,7 +53,7 @@ class Topics:
         self._topics_max = topics_max
         self._building: dict[str, TopicConfig | None] = {}
         self._built: deque[tuple[int, str, TopicConfig | None]] = deque()  # by entry, not applied
-        events.when_void(self._forget_building)
+        events.on_discard(self._forget_building)
 
     def get(self, name: str) -> TopicConfig | None:
         """Return what a topic is, or is about to be; None if there is none."""
@@ -109,13 +109,15 @@ class Topics:
         """Say why a pull is refused, None if it is not."""
         config = self.get(name)
         if config is None:
-            if not self.table.is_known(name) and self._queues().end((name.encode(), queue_id)):
+            if not self.table.is_known(name) and self._queues().max_offset(
+                (name.encode(), queue_id)
+            ):
                 return None  # of a log from before topics were written
             return ResponseCode.TOPIC_NOT_EXIST, f"topic {name} does not exist: create it first"
         if not config.perm & READ:
             return ResponseCode.NO_PERMISSION, f"reading topic {name} is forbidden (its perm)"
         last = config.read_queue_nums - 1
-        if not 0 <= queue_id <= last and not self._queues().end((name.encode(), queue_id)):
+        if not 0 <= queue_id <= last and not self._queues().max_offset((name.encode(), queue_id)):
             return ResponseCode.SYSTEM_ERROR, f"queue {queue_id} of {name} is not in 0..{last}"
         return None
 
@@ -151,12 +153,12 @@ class Topics:
         self._built.append((self._events.end_index, name, config))
         self.table.allow(name, config)
 
-    def _forget_building(self, stands_to: int) -> None:
+    def _forget_building(self, last_kept: int) -> None:
         """Forget what was built behind that entry; the others are still on their way."""
         built = self._built
-        if not built or built[-1][0] <= stands_to:
+        if not built or built[-1][0] <= last_kept:
             return
-        while built and built[-1][0] > stands_to:
+        while built and built[-1][0] > last_kept:
             built.pop()
         self._building = {name: config for _, name, config in built}
         self.table.forget_building()

@@ -11,7 +11,7 @@ from shaketable.system.mutants import GROUP, MASTERS, Hunt, Mutant
 from shaketable.system.store.message import decode_message
 
 
-class _GoesOn(DelayDelivery):
+class _SkipsRefusedDeliveries(DelayDelivery):
     """Takes what it has built for delivered."""
 
     def _refused(self, before: dict[int, int]) -> None:
@@ -21,7 +21,7 @@ class _GoesOn(DelayDelivery):
 class DelaySkippedWhenRefused(Broker):
     """A broker that delivers so."""
 
-    delays_type = _GoesOn
+    delays_type = _SkipsRefusedDeliveries
 
 
 DELAY_SKIPPED_WHEN_REFUSED = Mutant(
@@ -40,7 +40,7 @@ DELAY_SKIPPED_WHEN_REFUSED = Mutant(
 )
 
 
-class _FromBorn(DelayDelivery):
+class _DelaysFromBornTime(DelayDelivery):
     """Asks the message itself."""
 
     def _must_wait(self, level: int, place: tuple[int, int], due_ms: int, wall_ms: int) -> bool:
@@ -51,7 +51,7 @@ class _FromBorn(DelayDelivery):
 class DelayedByBornTime(Broker):
     """A broker that delivers so."""
 
-    delays_type = _FromBorn
+    delays_type = _DelaysFromBornTime
 
 
 DELAYED_BY_BORN_TIME = Mutant(
@@ -70,7 +70,7 @@ DELAYED_BY_BORN_TIME = Mutant(
 )
 
 
-class _LevelBefore(DelayDelivery):
+class _UsesPreviousLevel(DelayDelivery):
     """Looks at each level as late as the time between it and the one before."""
 
     def _deliver_level(
@@ -86,7 +86,7 @@ class DelaysCutShort(Broker):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._delays = _LevelBefore(self.core, self._reput, self._appender, self._config)
+        self._delays = _UsesPreviousLevel(self.core, self._reput, self._appender, self._config)
 
 
 DELAYS_CUT_SHORT = Mutant(
@@ -102,14 +102,14 @@ DELAYS_CUT_SHORT = Mutant(
 )
 
 
-class _FromTheEnd(DelayDelivery):
+class _StartsAtMaxOffset(DelayDelivery):
     """Begins each term at the end of every level's queue."""
 
     def _deliver_level(
         self, level: int, count_max: int, bytes_max: int, wall_ms: int
     ) -> tuple[int, int]:
         if level not in self._next:
-            self._next[level] = self._reput.queues.end((SCHEDULE_TOPIC, level))
+            self._next[level] = self._reput.queues.max_offset((SCHEDULE_TOPIC, level))
         return super()._deliver_level(level, count_max, bytes_max, wall_ms)
 
 
@@ -118,7 +118,7 @@ class DelaysLeftAtElection(Broker):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._delays = _FromTheEnd(self.core, self._reput, self._appender, self._config)
+        self._delays = _StartsAtMaxOffset(self.core, self._reput, self._appender, self._config)
 
 
 DELAYS_LEFT_AT_ELECTION = Mutant(
@@ -138,7 +138,7 @@ COPY_INTERVAL_MS = 10_000.0
 """How often a member copies the leader's progress."""
 
 
-class _FromCopy(DelayDelivery):
+class _UsesCopiedProgress(DelayDelivery):
     """Knows how far the delivery was when it was copied last."""
 
     def __init__(self, *args: Any) -> None:
@@ -151,7 +151,7 @@ class _FromCopy(DelayDelivery):
         if now_ms >= self._copy_due_ms:
             self._copy_due_ms = now_ms + COPY_INTERVAL_MS
             self._copied = {
-                level: super(_FromCopy, self)._done(level) for level in range(LEVELS_MAX)
+                level: super(_UsesCopiedProgress, self)._done(level) for level in range(LEVELS_MAX)
             }
         super().deliver(now_ms, wall_ms)
 
@@ -162,7 +162,7 @@ class _FromCopy(DelayDelivery):
 class DelaysRepeatedByNewLeader(Broker):
     """A broker that delivers so."""
 
-    delays_type = _FromCopy
+    delays_type = _UsesCopiedProgress
 
 
 DELAYS_REPEATED_BY_NEW_LEADER = Mutant(

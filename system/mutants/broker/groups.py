@@ -25,21 +25,21 @@ from shaketable.system.remoting.requests import (
 )
 
 
-class _Remembers(ClientHeartbeats):
+class _KeepsClosedConsumers(ClientHeartbeats):
     """Waits for the heartbeat that does not come."""
 
-    def gone(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Connection) -> None:
         """Do nothing."""
 
 
-class _Groups(GroupRequests):
-    heartbeats_type = _Remembers
+class _GoneConsumersStayGroups(GroupRequests):
+    heartbeats_type = _KeepsClosedConsumers
 
 
 class GoneConsumersStay(Broker):
     """A broker that knows groups so."""
 
-    groups_type = _Groups
+    groups_type = _GoneConsumersStayGroups
 
 
 GONE_CONSUMERS_STAY = Mutant(
@@ -57,7 +57,7 @@ GONE_CONSUMERS_STAY = Mutant(
 )
 
 
-class _WithoutTime(QueueLocks):
+class _LocksWithoutLease(QueueLocks):
     """Makes locks that look as if their lease were over."""
 
     def lock(
@@ -76,7 +76,7 @@ class _WithoutTime(QueueLocks):
 
 
 class _LockCountsFromRenewalGroups(GroupRequests):
-    locks_type = _WithoutTime
+    locks_type = _LocksWithoutLease
 
 
 class LockCountsFromRenewal(Broker):
@@ -100,7 +100,7 @@ LOCK_COUNTS_FROM_RENEWAL = Mutant(
 )
 
 
-class _InSeconds(GroupRequests):
+class _LeaseInSeconds(GroupRequests):
     """Takes locks of the wrong unit whenever a term begins."""
 
     def _current_locks(self) -> QueueLocks:
@@ -116,7 +116,7 @@ class LockLeaseInSeconds(Broker):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._groups.__class__ = _InSeconds  # the same object, with other locks
+        self._groups.__class__ = _LeaseInSeconds  # the same object, with other locks
 
 
 LOCK_LEASE_IN_SECONDS = Mutant(
@@ -134,17 +134,17 @@ LOCK_LEASE_IN_SECONDS = Mutant(
 )
 
 
-class _NeverBack(OffsetCommits):
+class _IgnoresOffsetResets(OffsetCommits):
     """Puts the higher of what is known and what is said."""
 
-    def _put(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
+    def _stage(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
         topic, _, group = key.rpartition("@")
         known = self.table.get(group, topic, queue_id)
-        super()._put(key, queue_id, max(offset, known or 0), wall_ms)
+        super()._stage(key, queue_id, max(offset, known or 0), wall_ms)
 
 
 class _OffsetResetIgnoredGroups(GroupRequests):
-    offsets_type = _NeverBack
+    offsets_type = _IgnoresOffsetResets
 
 
 class OffsetResetIgnored(Broker):
@@ -192,7 +192,7 @@ OFFSETS_NOT_REPLICATED = Mutant(
 PULL = 16
 
 
-class _InWholePulls(OffsetTable):
+class _RoundsOffsetsUp(OffsetTable):
     """Knows offsets to the next whole pull."""
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -206,7 +206,7 @@ class OffsetsRoundedUp(Broker):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         known = self._reput.tables.offsets
-        self._reput.tables.offsets = self._groups.offsets.table = coarse = _InWholePulls()
+        self._reput.tables.offsets = self._groups.offsets.table = coarse = _RoundsOffsetsUp()
         coarse.restore(known.state())
 
 
@@ -264,16 +264,16 @@ OFFSETS_UNCONFIRMED = Mutant(
 )
 
 
-class _OneOfAll(OffsetCommits):
+class _KeepsLastQueueOnly(OffsetCommits):
     """Begins a new map for each commit of a turn."""
 
-    def _put(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
-        self._turn.pop(key, None)
-        super()._put(key, queue_id, offset, wall_ms)
+    def _stage(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
+        self._staged.pop(key, None)
+        super()._stage(key, queue_id, offset, wall_ms)
 
 
 class _OneCommitOfManyGroups(GroupRequests):
-    offsets_type = _OneOfAll
+    offsets_type = _KeepsLastQueueOnly
 
 
 class OneCommitOfMany(Broker):
@@ -295,7 +295,7 @@ ONE_COMMIT_OF_MANY = Mutant(
 )
 
 
-class _OfAllQueues(OffsetCommits):
+class _CommitsAllQueues(OffsetCommits):
     """Stores what comes one-way for every queue that it knows."""
 
     def update(self, connection: Connection, command: Command, wall_ms: int) -> None:
@@ -312,7 +312,9 @@ class OnewayCommitOfAllQueues(Broker):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._groups.offsets.__class__ = _OfAllQueues  # the same object, with another way to commit
+        self._groups.offsets.__class__ = (
+            _CommitsAllQueues  # the same object, with another way to commit
+        )
 
 
 ONEWAY_COMMIT_OF_ALL_QUEUES = Mutant(

@@ -10,7 +10,7 @@ from shaketable.system.broker.consume_queue import ConsumeQueues
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.mode import DLEDGER, Mode
 from shaketable.system.broker.reading.long_polling import HeldPulls
-from shaketable.system.broker.reading.pull import Pulled
+from shaketable.system.broker.reading.pull import GetMessageResult
 from shaketable.system.broker.reading.queries import EndQuery, KeyQuery
 from shaketable.system.broker.reading.reads import Read, Reads
 from shaketable.system.broker.tag_filter import TagFilter, tag_filter
@@ -47,7 +47,7 @@ ANSWERS = 4
 """So many requests are answered with one look at the queue."""
 
 
-class _FromCache(Reads):
+class _CachesMaxOffsets(Reads):
     """Remembers the ends of queues, and how often each was told."""
 
     def __init__(self, *args: Any) -> None:
@@ -63,7 +63,10 @@ class _FromCache(Reads):
         key = fields.topic, fields.queue_id
         end, left = self._ends.get(key, (0, 0))
         if not left:
-            end, left = self._reput.queues.end((fields.topic.encode(), fields.queue_id)), ANSWERS
+            end, left = (
+                self._reput.queues.max_offset((fields.topic.encode(), fields.queue_id)),
+                ANSWERS,
+            )
         self._ends[key] = end, left - 1
         self._outbox.answer(read.connection, read.command, ext=QueueOffsetResponse(end).to_ext())
 
@@ -71,7 +74,7 @@ class _FromCache(Reads):
 class EndsFromCache(Broker):
     """A broker that answers for ends so."""
 
-    reads_type = _FromCache
+    reads_type = _CachesMaxOffsets
 
 
 ENDS_FROM_CACHE = Mutant(
@@ -89,7 +92,7 @@ ENDS_FROM_CACHE = Mutant(
 )
 
 
-class _FirstTag(Reads):
+class _FiltersByFirstTag(Reads):
     """Reads a subscription up to its first tag."""
 
     def _tags(self, fields: PullMessage) -> TagFilter | None:
@@ -102,7 +105,7 @@ class _FirstTag(Reads):
 class FirstTagOnly(Broker):
     """A broker that filters so."""
 
-    reads_type = _FirstTag
+    reads_type = _FiltersByFirstTag
 
 
 FIRST_TAG_ONLY = Mutant(
@@ -118,20 +121,20 @@ FIRST_TAG_ONLY = Mutant(
 )
 
 
-class _OneTooFar(Reads):
+class _SkipsAfterFullPull(Reads):
     """Counts the message behind a full pull as delivered."""
 
-    def _answer(self, read: Read, pulled: Pulled) -> None:
+    def _answer(self, read: Read, result: GetMessageResult) -> None:
         asked = read.request
-        if isinstance(asked, PullMessage) and 1 < asked.max_msg_nums <= len(pulled.places):
-            pulled = pulled._replace(next_offset=pulled.next_offset + 1)
-        super()._answer(read, pulled)
+        if isinstance(asked, PullMessage) and 1 < asked.max_msg_nums <= len(result.places):
+            result = result._replace(next_offset=result.next_offset + 1)
+        super()._answer(read, result)
 
 
 class FullPullSkipsOne(Broker):
     """A broker that answers pulls so."""
 
-    reads_type = _OneTooFar
+    reads_type = _SkipsAfterFullPull
 
 
 FULL_PULL_SKIPS_ONE = Mutant(
@@ -148,7 +151,7 @@ FULL_PULL_SKIPS_ONE = Mutant(
 )
 
 
-class _Sleeps(HeldPulls[Read]):
+class _NeverWakesPulls(HeldPulls[Read]):
     """Looks at no arrival."""
 
     def take_arrived(self, queues: ConsumeQueues) -> list[Read]:
@@ -159,14 +162,14 @@ class _Sleeps(HeldPulls[Read]):
         return []
 
 
-class _Reads(Reads):
-    held_type = _Sleeps
+class _HeldPullNotWokenReads(Reads):
+    held_type = _NeverWakesPulls
 
 
 class HeldPullNotWoken(Broker):
     """A broker that holds pulls so."""
 
-    reads_type = _Reads
+    reads_type = _HeldPullNotWokenReads
 
 
 HELD_PULL_NOT_WOKEN = Mutant(
@@ -185,7 +188,7 @@ HELD_PULL_NOT_WOKEN = Mutant(
 )
 
 
-class _Unsigned(Reads):
+class _UnsignedTagCodes(Reads):
     """Compares codes as if none were below 0."""
 
     def _tags(self, fields: PullMessage) -> TagFilter | None:
@@ -200,7 +203,7 @@ class NegativeTagCodesUnmatched(Broker):
         super().__init__(*args, mode=mode, **more)
         consumers = self._groups.heartbeats.groups
         parts = self.core, self._reput, self._outbox, self._config, consumers
-        self._reads = _Unsigned(*parts, mode.anywhere_codes)
+        self._reads = _UnsignedTagCodes(*parts, mode.any_member_codes)
 
 
 NEGATIVE_TAG_CODES_UNMATCHED = Mutant(
@@ -216,7 +219,7 @@ NEGATIVE_TAG_CODES_UNMATCHED = Mutant(
 )
 
 
-class _LastHeartbeat(Reads):
+class _PrefersLastHeartbeat(Reads):
     """Asks the group first."""
 
     def _tags(self, fields: PullMessage) -> TagFilter | None:
@@ -230,7 +233,7 @@ class _LastHeartbeat(Reads):
 class TagsOfTheLastHeartbeat(Broker):
     """A broker that filters so."""
 
-    reads_type = _LastHeartbeat
+    reads_type = _PrefersLastHeartbeat
 
 
 TAGS_OF_THE_LAST_HEARTBEAT = Mutant(
@@ -248,7 +251,7 @@ TAGS_OF_THE_LAST_HEARTBEAT = Mutant(
 )
 
 
-class _AnyKey(Reads):
+class _IgnoresUniqueKey(Reads):
     """Does not heed that a unique key is asked for."""
 
     def _read(self, connection: Connection, command: Command, now_ms: float) -> Read:
@@ -261,7 +264,7 @@ class _AnyKey(Reads):
 class UniqueKeysAreKeys(Broker):
     """A broker that answers queries so."""
 
-    reads_type = _AnyKey
+    reads_type = _IgnoresUniqueKey
 
 
 UNIQUE_KEYS_ARE_KEYS = Mutant(

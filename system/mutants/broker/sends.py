@@ -41,7 +41,7 @@ ACK_TIMEOUTS_NEVER_FIRE = Mutant(
 )
 
 
-class _Half(Sends):
+class _StoresFirstHalf(Sends):
     """Builds the first half, and tells of as many messages as were sent."""
 
     def __init__(self, *args: Any) -> None:
@@ -53,14 +53,14 @@ class _Half(Sends):
         self._sent = len(messages)
         return messages[: -(-self._sent // 2)]
 
-    def _told_ids(self, ids: list[bytes]) -> list[bytes]:
+    def _response_ids(self, ids: list[bytes]) -> list[bytes]:
         return ids + ids[-1:] * (self._sent - len(ids))
 
 
 class BatchHalfStored(Broker):
     """A broker that takes batches so."""
 
-    sends_type = _Half
+    sends_type = _StoresFirstHalf
 
 
 BATCH_HALF_STORED = Mutant(
@@ -76,17 +76,17 @@ BATCH_HALF_STORED = Mutant(
 )
 
 
-class _OneId(Sends):
+class _RepeatsFirstId(Sends):
     """Does not move on."""
 
-    def _told_ids(self, ids: list[bytes]) -> list[bytes]:
+    def _response_ids(self, ids: list[bytes]) -> list[bytes]:
         return ids[:1] * len(ids)
 
 
 class BatchHasOneId(Broker):
     """A broker that takes batches so."""
 
-    sends_type = _OneId
+    sends_type = _RepeatsFirstId
 
 
 BATCH_HAS_ONE_ID = Mutant(
@@ -104,7 +104,7 @@ BATCH_HAS_ONE_ID = Mutant(
 )
 
 
-class _OnCommitted(ConditionalSends):
+class _ComparesWithCommitted(ConditionalSends):
     """Compares with the consume queue's end."""
 
     def __init__(self, queues: Callable[[], ConsumeQueues], *more: Any) -> None:
@@ -112,7 +112,7 @@ class _OnCommitted(ConditionalSends):
         self._queues = queues
 
     def _next_offset(self, queue: Queue) -> int:
-        return self._queues().end(queue)
+        return self._queues().max_offset(queue)
 
 
 class ConditionOnCommitted(Broker):
@@ -121,7 +121,7 @@ class ConditionOnCommitted(Broker):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         parts = self._sends, self._appender, self._outbox
-        self._conditional = _OnCommitted(lambda: self.queues, *parts)
+        self._conditional = _ComparesWithCommitted(lambda: self.queues, *parts)
 
 
 CONDITION_ON_COMMITTED = Mutant(
@@ -140,7 +140,7 @@ CONDITION_ON_COMMITTED = Mutant(
 )
 
 
-class _AnyTopic(Sends):
+class _IgnoresWritePermission(Sends):
     """Looks only for the queue."""
 
     def _is_refused(
@@ -160,7 +160,7 @@ class _AnyTopic(Sends):
 class ReadOnlyTopicsWritten(Broker):
     """A broker that takes sends so."""
 
-    sends_type = _AnyTopic
+    sends_type = _IgnoresWritePermission
 
 
 READ_ONLY_TOPICS_WRITTEN = Mutant(
@@ -178,7 +178,7 @@ READ_ONLY_TOPICS_WRITTEN = Mutant(
 )
 
 
-class _OneCode(Sends):
+class _AnswersSystemError(Sends):
     """Gives no reason."""
 
     def _is_refused(
@@ -201,7 +201,7 @@ class _OneCode(Sends):
 class RefusedAsSystemError(Broker):
     """A broker that answers so."""
 
-    sends_type = _OneCode
+    sends_type = _AnswersSystemError
 
 
 REFUSED_AS_SYSTEM_ERROR = Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shaketable.system.client import ClientParts, GroupConsumer, GroupMembership
 
 
-def parts_with(membership: type[GroupMembership]) -> ClientParts:
+def client_parts(membership: type[GroupMembership]) -> ClientParts:
     """Return a client whose consumers, those that are pushed to as well, are members so."""
 
     class _GroupConsumer(GroupConsumer):

@@ -22,32 +22,34 @@ from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.remoting.command import Command
 
 
-class _InOrder(Connection):
+class _MatchesByArrival(Connection):
     """Gives an answer to whoever waits longest."""
 
-    def _asker_of(self, response: Command) -> PendingCall | None:
+    def _call_for(self, response: Command) -> PendingCall | None:
         return next((call for call in self._calls.values() if call.response is None), None)
 
 
-class _Channels(Channels):
-    connection_type = _InOrder
+class _MatchesByArrivalChannels(Channels):
+    connection_type = _MatchesByArrival
 
 
-class _GroupClient(BrokerGroupClient):
-    connection_type = _InOrder
+class _MatchesByArrivalGroupClient(BrokerGroupClient):
+    connection_type = _MatchesByArrival
 
 
-class _Producer(Producer):
-    channels_type = _Channels
+class _MatchesByArrivalProducer(Producer):
+    channels_type = _MatchesByArrivalChannels
 
 
-class _PullConsumer(PullConsumer):
-    channels_type = _Channels
+class _MatchesByArrivalPullConsumer(PullConsumer):
+    channels_type = _MatchesByArrivalChannels
 
 
 ANSWERS_BY_ARRIVAL = Mutant(
     "answers-by-arrival",
-    client=ClientParts(_GroupClient, _Producer, _PullConsumer),
+    client=ClientParts(
+        _MatchesByArrivalGroupClient, _MatchesByArrivalProducer, _MatchesByArrivalPullConsumer
+    ),
     about="""
     Answers are given to the calls of a connection in the calls' order, whatever their numbers.
 
@@ -82,7 +84,7 @@ ANY_STORED_IS_OK = Mutant(
 )
 
 
-class _Once(NameService):
+class _NeverRefreshesRoutes(NameService):
     """Remembers each route."""
 
     async def route(self, topic: str, timeout_s: float = NAME_SERVER_TIMEOUT_S) -> Route:
@@ -92,11 +94,11 @@ class _Once(NameService):
 
 
 class _RouteKeptForGoodProducer(Producer):
-    names_type = _Once
+    names_type = _NeverRefreshesRoutes
 
 
 class _RouteKeptForGoodPullConsumer(PullConsumer):
-    names_type = _Once
+    names_type = _NeverRefreshesRoutes
 
 
 ROUTE_KEPT_FOR_GOOD = Mutant(
@@ -160,7 +162,7 @@ SENDS_AGAIN_WHEN_UNKNOWN = Mutant(
 )
 
 
-class _Sure(Connection):
+class _TimeoutMeansRefused(Connection):
     """Knows of no unknown outcome."""
 
     async def call(self, command: Command, timeout_s: float) -> Command:
@@ -172,11 +174,11 @@ class _Sure(Connection):
 
 
 class _TimeoutIsRefusalChannels(Channels):
-    connection_type = _Sure
+    connection_type = _TimeoutMeansRefused
 
 
 class _TimeoutIsRefusalGroupClient(BrokerGroupClient):
-    connection_type = _Sure
+    connection_type = _TimeoutMeansRefused
 
 
 class _TimeoutIsRefusalProducer(Producer):

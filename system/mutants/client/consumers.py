@@ -10,12 +10,12 @@ from shaketable.system.client import ClientParts, GroupConsumer, GroupMembership
 from shaketable.system.client.queue_reader import QueueReader
 from shaketable.system.client.routes import allocate
 from shaketable.system.mutants import Hunt, Mutant
-from shaketable.system.mutants.client import parts_with
+from shaketable.system.mutants.client import client_parts
 from shaketable.system.remoting.command import Command
 from shaketable.system.store.message import Message
 
 
-class _Ahead(QueueReader):
+class _CommitsBeforeHandling(QueueReader):
     """Moves on before it hands over."""
 
     async def _consume(self, messages: list[Message]) -> bool:
@@ -23,13 +23,13 @@ class _Ahead(QueueReader):
         return await super()._consume(messages)
 
 
-class _GroupConsumer(GroupConsumer):
-    reader_type = _Ahead
+class _CommitsBeforeHandlingConsumer(GroupConsumer):
+    reader_type = _CommitsBeforeHandling
 
 
 COMMITTED_BEFORE_HANDLED = Mutant(
     "committed-before-handled",
-    client=ClientParts(group_consumer=_GroupConsumer),
+    client=ClientParts(group_consumer=_CommitsBeforeHandlingConsumer),
     hunt=Hunt("queue-push", ("kill", "pause")),
     about="""
     A consumer commits what it was given, before its handler has returned.
@@ -42,7 +42,7 @@ COMMITTED_BEFORE_HANDLED = Mutant(
 )
 
 
-class _Fragile(GroupMembership):
+class _PropagatesErrors(GroupMembership):
     """Takes it that brokers are always there."""
 
     async def _try(self, address: str, command: Command) -> Command | None:
@@ -51,7 +51,7 @@ class _Fragile(GroupMembership):
 
 CONSUMER_ENDS_WITH_BROKER = Mutant(
     "consumer-ends-with-broker",
-    client=parts_with(_Fragile),
+    client=client_parts(_PropagatesErrors),
     hunt=Hunt("queue-push", ("kill", "pause")),
     about="""
     A consumer's task ends with the first broker that it cannot reach, and nobody is told.
@@ -97,7 +97,7 @@ LEFT_WITHOUT_A_COMMIT = Mutant(
 )
 
 
-class _Silent(GroupMembership):
+class _LeavesSilently(GroupMembership):
     """Leaves, and says nothing."""
 
     async def leave(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class _Silent(GroupMembership):
 
 LEFT_WITHOUT_WORD = Mutant(
     "left-without-word",
-    client=parts_with(_Silent),
+    client=client_parts(_LeavesSilently),
     hunt=Hunt("queue-operators", ("transfer",)),
     about="""
     A consumer that leaves its group tells no broker, and counts as told.
@@ -120,10 +120,10 @@ LEFT_WITHOUT_WORD = Mutant(
 )
 
 
-class _RoundsUp(GroupMembership):
+class _OverlappingAllocation(GroupMembership):
     """Takes the first queue of the next share as well."""
 
-    def _share(
+    def _allocate(
         self, queues: Sequence[MessageQueue], ids: Sequence[str]
     ) -> tuple[MessageQueue, ...]:
         in_order, mine = sorted(queues), allocate(queues, ids, self.client_id)
@@ -135,7 +135,7 @@ class _RoundsUp(GroupMembership):
 
 OVERLAPPING_SHARES = Mutant(
     "overlapping-shares",
-    client=parts_with(_RoundsUp),
+    client=client_parts(_OverlappingAllocation),
     hunt=Hunt("queue-push"),
     about="""
     Consumers divide the queues among them, and round up where a share ends: some belong to two.
@@ -146,10 +146,10 @@ OVERLAPPING_SHARES = Mutant(
 )
 
 
-class _EqualRanges(GroupMembership):
+class _DropsRemainder(GroupMembership):
     """Gives nobody a longer range than others have."""
 
-    def _share(
+    def _allocate(
         self, queues: Sequence[MessageQueue], ids: Sequence[str]
     ) -> tuple[MessageQueue, ...]:
         left_over = len(queues) % max(1, len(set(ids)))
@@ -158,7 +158,7 @@ class _EqualRanges(GroupMembership):
 
 OWN_DIVISION_OF_QUEUES = Mutant(
     "own-division-of-queues",
-    client=parts_with(_EqualRanges),
+    client=client_parts(_DropsRemainder),
     hunt=Hunt("queue-push", ("kill", "pause")),
     about="""
     Consumers divide the queues among them in ranges of one length, and the rest belongs to nobody.
@@ -169,7 +169,7 @@ OWN_DIVISION_OF_QUEUES = Mutant(
 )
 
 
-class _ToNobody(QueueReader):
+class _DropsSendBacks(QueueReader):
     """Takes for granted that it came there."""
 
     async def _send_back(self, messages: Sequence[Message], delay_level: int) -> bool:
@@ -178,7 +178,7 @@ class _ToNobody(QueueReader):
 
 
 class _SentBackToNobodyGroupConsumer(GroupConsumer):
-    reader_type = _ToNobody
+    reader_type = _DropsSendBacks
 
 
 SENT_BACK_TO_NOBODY = Mutant(
@@ -196,7 +196,7 @@ SENT_BACK_TO_NOBODY = Mutant(
 )
 
 
-class _UnlocksFirst(GroupConsumer):
+class _UnlocksBeforeCommit(GroupConsumer):
     """Lets others in at once."""
 
     async def _release(self, queue: MessageQueue) -> None:
@@ -206,7 +206,7 @@ class _UnlocksFirst(GroupConsumer):
 
 UNLOCKS_BEFORE_COMMIT = Mutant(
     "unlocks-before-commit",
-    client=ClientParts(group_consumer=_UnlocksFirst),
+    client=ClientParts(group_consumer=_UnlocksBeforeCommit),
     hunt=Hunt("queue-push-ordered", ("kill", "pause")),
     about="""
     A consumer that lets go of an ordered queue gives the lock back first, and commits then.

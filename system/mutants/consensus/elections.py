@@ -146,7 +146,7 @@ NO_PREVOTE = Mutant(
 )
 
 
-class _AnyAnswer(Elector):
+class _CountsAnyAnswer(Elector):
     """Looks at the term alone."""
 
     __slots__ = ()
@@ -159,7 +159,7 @@ class _AnyAnswer(Elector):
 class PrevotesCountAsVotes(RaftCore):
     """A candidate that counts so."""
 
-    elector_type = _AnyAnswer
+    elector_type = _CountsAnyAnswer
 
 
 PREVOTES_COUNT_AS_VOTES = Mutant(
@@ -223,7 +223,7 @@ DEAF_TO_HIGHER_TERMS = Mutant(
 )
 
 
-class _AlwaysWell(DiskHealth):
+class _IgnoresDiskHealth(DiskHealth):
     """Sees no stall, and lets a full disk lead."""
 
     __slots__ = ()
@@ -235,7 +235,7 @@ class _AlwaysWell(DiskHealth):
         return True
 
 
-class _Stays(Leadership):
+class _NeverLeaves(Leadership):
     """Never hands over because it must leave."""
 
     def continue_transfer(self, now_ms: float, *, must_step_down: bool) -> None:
@@ -246,8 +246,8 @@ class _Stays(Leadership):
 class LeadsWithDeadDisk(RaftCore):
     """A member made of the two."""
 
-    disk_type = _AlwaysWell
-    leadership_type = _Stays
+    disk_type = _IgnoresDiskHealth
+    leadership_type = _NeverLeaves
 
 
 LEADS_WITH_DEAD_DISK = Mutant(

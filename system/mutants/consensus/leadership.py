@@ -39,7 +39,7 @@ READ_BEFORE_TERM_START = Mutant(
 )
 
 
-class _HoldsForEver(ReadRounds):
+class _LeaseNeverEnds(ReadRounds):
     """Believes in its leadership without asking anybody."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class _HoldsForEver(ReadRounds):
 class StaleRead(RaftCore):
     """A leader that serves every read at once."""
 
-    reads_type = _HoldsForEver
+    reads_type = _LeaseNeverEnds
 
 
 STALE_READ = Mutant(
@@ -72,7 +72,7 @@ STALE_READ = Mutant(
 )
 
 
-class _InAHurry(Leadership):
+class _AllowsAnyChange(Leadership):
     """Asks neither for the term's start nor whether an earlier change is committed."""
 
     def change_refusal(self) -> str | None:
@@ -82,7 +82,7 @@ class _InAHurry(Leadership):
 class ChangeBeforeTermStart(RaftCore):
     """A leader that changes the membership at any time."""
 
-    leadership_type = _InAHurry
+    leadership_type = _AllowsAnyChange
 
 
 CHANGE_BEFORE_TERM_START = Mutant(
@@ -99,7 +99,7 @@ CHANGE_BEFORE_TERM_START = Mutant(
 )
 
 
-class _ForGood(Transfer):
+class _NeverGivesUp(Transfer):
     """Waits for its target."""
 
     __slots__ = ()
@@ -113,7 +113,7 @@ class _ForGood(Transfer):
 class TransferNeverGivenUp(RaftCore):
     """A leader that hands over so."""
 
-    transfer_type = _ForGood
+    transfer_type = _NeverGivesUp
 
 
 TRANSFER_NEVER_GIVEN_UP = Mutant(

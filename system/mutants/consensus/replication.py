@@ -13,7 +13,7 @@ from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import PushRequest, PushResponse, Role
 
 
-class _CountsMemory(Follower):
+class _CountsUnsynced(Follower):
     """Counts what stands in memory."""
 
     __slots__ = ()
@@ -25,7 +25,7 @@ class _CountsMemory(Follower):
 class AckBeforeFsync(RaftCore):
     """A member that follows like that."""
 
-    follower_type = _CountsMemory
+    follower_type = _CountsUnsynced
 
 
 ACK_BEFORE_FSYNC = Mutant(
@@ -71,7 +71,7 @@ ACK_BEFORE_QUORUM = Mutant(
 )
 
 
-class _CountsEverybody(Leadership):
+class _CountsLearners(Leadership):
     """Counts every follower, and asks for a majority of the voters only."""
 
     def adopt(self, membership: Membership, now_ms: float) -> None:
@@ -82,7 +82,7 @@ class _CountsEverybody(Leadership):
 class LearnersCount(RaftCore):
     """A leader that counts like that."""
 
-    leadership_type = _CountsEverybody
+    leadership_type = _CountsLearners
 
 
 LEARNERS_COUNT = Mutant(
@@ -121,7 +121,7 @@ COMMIT_BY_COUNTING = Mutant(
 )
 
 
-class _CommitsItsTail(Follower):
+class _CommitsUnmatchedTail(Follower):
     """Limits the commit index by its own end, whatever stands there."""
 
     __slots__ = ()
@@ -130,7 +130,7 @@ class _CommitsItsTail(Follower):
         return min(push.commit_index, self._ledger.log.end_index)
 
 
-class _TruncatesAnything(Ledger):
+class _TruncatesCommitted(Ledger):
     """Truncates what it called committed, and goes on calling it so."""
 
     def _may_truncate(self, end_index: int) -> bool:
@@ -140,8 +140,8 @@ class _TruncatesAnything(Ledger):
 class CommittedSurvivesTruncation(RaftCore):
     """A member made of the two."""
 
-    follower_type = _CommitsItsTail
-    ledger_type = _TruncatesAnything
+    follower_type = _CommitsUnmatchedTail
+    ledger_type = _TruncatesCommitted
 
 
 COMMITTED_SURVIVES_TRUNCATION = Mutant(
@@ -161,7 +161,7 @@ COMMITTED_SURVIVES_TRUNCATION = Mutant(
 )
 
 
-class _BelievesTheIndex(Follower):
+class _NeverClampsCommitIndex(Follower):
     """Never limits the leader's commit index."""
 
     __slots__ = ()
@@ -170,7 +170,7 @@ class _BelievesTheIndex(Follower):
         return push.commit_index
 
 
-class _CommitsTheFuture(Ledger):
+class _CommitsBeyondEnd(Ledger):
     """Takes a commit index beyond the end of its log."""
 
     def commit(self, index: int) -> bool:
@@ -182,8 +182,8 @@ class _CommitsTheFuture(Ledger):
 class UnclampedCommitIndex(RaftCore):
     """A member made of the two."""
 
-    follower_type = _BelievesTheIndex
-    ledger_type = _CommitsTheFuture
+    follower_type = _NeverClampsCommitIndex
+    ledger_type = _CommitsBeyondEnd
 
 
 UNCLAMPED_COMMIT_INDEX = Mutant(
@@ -200,7 +200,7 @@ UNCLAMPED_COMMIT_INDEX = Mutant(
 )
 
 
-class _ReplacesItsTail(Ledger):
+class _AlwaysReplacesTail(Ledger):
     """Never sees that it holds a batch already, and lets committed entries go."""
 
     def _last_matching_index(self, batch: Batch) -> int:
@@ -213,7 +213,7 @@ class _ReplacesItsTail(Ledger):
 class StalePushTruncates(RaftCore):
     """A member with such a ledger."""
 
-    ledger_type = _ReplacesItsTail
+    ledger_type = _AlwaysReplacesTail
 
 
 STALE_PUSH_TRUNCATES = Mutant(
@@ -231,7 +231,7 @@ STALE_PUSH_TRUNCATES = Mutant(
 )
 
 
-class _RemembersPushes(Follower):
+class _NeverForgetsPushes(Follower):
     """Keeps every push that came too early in a map that nobody clears."""
 
     __slots__ = ("_write_requests",)
@@ -253,7 +253,7 @@ class _RemembersPushes(Follower):
 class RepeatedPushRefused(RaftCore):
     """A member with such a map."""
 
-    follower_type = _RemembersPushes
+    follower_type = _NeverForgetsPushes
 
 
 REPEATED_PUSH_REFUSED = Mutant(
@@ -271,7 +271,7 @@ REPEATED_PUSH_REFUSED = Mutant(
 )
 
 
-class _StreamsOnly(EntryDispatcher):
+class _NeverCompares(EntryDispatcher):
     """Never falls back to comparing."""
 
     __slots__ = ()
@@ -286,7 +286,7 @@ class _StreamsOnly(EntryDispatcher):
 class IdleFollowerNotRefilled(RaftCore):
     """A leader with such dispatchers."""
 
-    dispatcher_type = _StreamsOnly
+    dispatcher_type = _NeverCompares
 
 
 IDLE_FOLLOWER_NOT_REFILLED = Mutant(
@@ -303,7 +303,7 @@ IDLE_FOLLOWER_NOT_REFILLED = Mutant(
 )
 
 
-class _ComparesForEver(EntryDispatcher):
+class _NeverInstalls(EntryDispatcher):
     """Asks again at the log's begin where the snapshot ought to be sent."""
 
     __slots__ = ()
@@ -315,7 +315,7 @@ class _ComparesForEver(EntryDispatcher):
 class ExpiredEntriesNotServed(RaftCore):
     """A leader with such dispatchers."""
 
-    dispatcher_type = _ComparesForEver
+    dispatcher_type = _NeverInstalls
 
 
 EXPIRED_ENTRIES_NOT_SERVED = Mutant(

@@ -39,7 +39,7 @@ ACK_FROM_PAGE_CACHE = Mutant(
 )
 
 
-class _WithoutNames(SegmentFiles):
+class _NeverSyncsNames(SegmentFiles):
     """Syncs what is in the files."""
 
     def sync_names(self) -> None:
@@ -49,7 +49,7 @@ class _WithoutNames(SegmentFiles):
 class DirectoryNotSynced(CommitLog):
     """A log in such files."""
 
-    files_type = _WithoutNames
+    files_type = _NeverSyncsNames
 
 
 DIRECTORY_NOT_SYNCED = Mutant(
@@ -68,7 +68,7 @@ DIRECTORY_NOT_SYNCED = Mutant(
 )
 
 
-class _SwallowsErrors(SegmentFiles):
+class _SwallowsSyncErrors(SegmentFiles):
     """Takes a failed fsync for one that went well."""
 
     def _sync_file(self, file: File) -> None:
@@ -79,7 +79,7 @@ class _SwallowsErrors(SegmentFiles):
 class FlushErrorSwallowed(CommitLog):
     """A log in such files."""
 
-    files_type = _SwallowsErrors
+    files_type = _SwallowsSyncErrors
 
 
 FLUSH_ERROR_SWALLOWED = Mutant(
@@ -177,7 +177,7 @@ PARTIAL_WRITE_NOT_RETRIED = Mutant(
 )
 
 
-class _HeadsOnly(LogScan):
+class _ChecksHeadersOnly(LogScan):
     """Takes the body on trust where the head fits."""
 
     def _verify(self, window: memoryview, at: int, position: int) -> LogEnd:
@@ -193,7 +193,7 @@ class _HeadsOnly(LogScan):
 class TornBodyAccepted(CommitLog):
     """A log that recovers so."""
 
-    scan_type = _HeadsOnly
+    scan_type = _ChecksHeadersOnly
 
 
 TORN_BODY_ACCEPTED = Mutant(

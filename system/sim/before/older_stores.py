@@ -69,7 +69,7 @@ class OlderStores:
             finally:
                 log.close()
 
-    def to_take_over(self, member: str) -> tuple[bytes, ...]:
+    def to_migrate(self, member: str) -> tuple[bytes, ...]:
         """Return the entries that a member which found the files has its group's log have."""
         if member not in self._members:
             return ()

@@ -89,7 +89,7 @@ class Settled:
         if not broker.core.is_ready or _DELIVERY_KEY not in self._offsets:
             return self._offsets
         done = {
-            level: min(offset, broker.queues.end((SCHEDULE_TOPIC, level)))
+            level: min(offset, broker.queues.max_offset((SCHEDULE_TOPIC, level)))
             for level, offset in self._offsets[_DELIVERY_KEY].items()
         }
         return {**self._offsets, _DELIVERY_KEY: done}
@@ -125,7 +125,7 @@ def _check_delivered(broker: Broker) -> None:
     """The time of each delayed message is long over, and its master has delivered it."""
     topic = SCHEDULE_TOPIC.decode()
     for level in range(LEVELS_MAX):
-        end = broker.queues.end((SCHEDULE_TOPIC, level))
+        end = broker.queues.max_offset((SCHEDULE_TOPIC, level))
         done = broker.tables.offsets.get(DELIVERY_GROUP, topic, level) or 0
         if done < end:
             raise Violated(
@@ -145,7 +145,7 @@ def _check_queues(name: str, broker: Broker, shadow: NativeShadow) -> None:
     for queue, offset, position, size in _messages(shadow):
         found.setdefault(queue, []).append((offset, position, size))
     for queue, messages in found.items():
-        begin, end = broker.queues.begin(queue), broker.queues.end(queue)
+        begin, end = broker.queues.min_offset(queue), broker.queues.max_offset(queue)
         first, last = messages[0][0], messages[-1][0]
         if (begin, end) != (first, last + 1):
             raise Violated(
