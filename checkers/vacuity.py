@@ -33,7 +33,7 @@ class Vacuity:
         calls = tables["operations"]["call_ns"].to_numpy()
         inside = np.zeros(len(calls), dtype=np.bool_)
         for window in context.windows:
-            if window.bit:
+            if window.took_effect:
                 inside |= (calls >= window.start_ns) & (calls <= window.stop_ns)
         done = int((inside & is_ok).sum())
         return Findings().table({"operations": len(calls), "inside": done})
@@ -61,22 +61,22 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
         (`data["never_bit"]`), or if `inside` is less than OPERATIONS_INSIDE_MIN; else VALID. A
         kind that never came up is named in `data["never_done"]` and in the summary.
     """
-    bit = [window for window in context.windows if window.bit]
-    kinds, done = {window.name for window in bit}, {window.name for window in context.windows}
+    effective = [window for window in context.windows if window.took_effect]
+    kinds, done = {window.name for window in effective}, {window.name for window in context.windows}
     never = [name for name in context.faults_asked if name not in kinds]
     without = [name for name in never if name in done]
     missing = [name for name in never if name not in done]
     counts: dict[str, int | float] = {
         "operations": operations,
         "faults": len(context.windows),
-        "faults_that_bit": len(bit),
+        "faults_that_bit": len(effective),
         "operations_inside": inside,
     }
     asked = ", ".join(context.faults_asked)
     if not context.faults_asked:
         return Verdict(NAME, Outcome.VALID, "no faults were asked for", counts=counts)
     data = {key: names for key, names in (("never_bit", without), ("never_done", missing)) if names}
-    if not bit:
+    if not effective:
         summary = f"vacuous: faults were asked for ({asked}), none bit"
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     if without:
@@ -89,7 +89,7 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
         )
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     summary = (
-        f"{len(bit)} of {len(context.windows)} faults bit, {inside} operations succeeded"
+        f"{len(effective)} of {len(context.windows)} faults bit, {inside} operations succeeded"
         " inside them"
     )
     if missing:

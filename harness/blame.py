@@ -123,7 +123,7 @@ def text(value: object, what: str) -> str:
 def evidence(value: object) -> Evidence:
     """Return the evidence that a probe gave, plain. Raises PlugInError if it is none."""
     what = "its probe returned"
-    if not isinstance(value, Evidence) or not isinstance(value.bit, bool):
+    if not isinstance(value, Evidence) or not isinstance(value.took_effect, bool):
         raise PlugInError(f"{what} {shown(value)} in place of evidence")
     words = text(value.what, f"{what} evidence that says")
     measures: dict[str, int | float] = {}
@@ -132,7 +132,7 @@ def evidence(value: object) -> Evidence:
         if not is_number or not abs(number) <= sys.float_info.max:
             raise PlugInError(f"{what} as measure {shown(name)} {shown(number)}, no finite number")
         measures[plain(name)] = number
-    return Evidence(value.bit, words, measures)
+    return Evidence(value.took_effect, words, measures)
 
 
 def seconds(value: object, what: str) -> float:

@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from shaketable.harness.contracts import plugins
+from shaketable.harness.contracts.capabilities import FAMILIES, Capability, family_of, needs_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.contracts.words import FAMILIES, Word, family_of, needs_of
 from shaketable.harness.foreign_words import plain, shown, told
 
 PACKAGES: Final[Mapping[str, str]] = {
@@ -315,9 +315,9 @@ def _wrong_value(kind: str, plugin: Any) -> str | None:
         needs: object = getattr(plugin, "needs", ())
         if not _are_names(needs):
             return f"its needs are {shown(needs)}, no set of words"
-        strange = sorted(needs_of(plugin) - set(Word))
+        strange = sorted(needs_of(plugin) - set(Capability))
         if strange:
-            return f"it needs an {unknown('word', str(strange[0]), map(str, Word))}"
+            return f"it needs an {unknown('word', str(strange[0]), map(str, Capability))}"
         if family_of(plugin) not in FAMILIES:
             return f"it is of an {unknown('family', family_of(plugin), FAMILIES)}"
     if kind == "targets" and not isinstance(plugin.promises, plugins.Promises):

@@ -106,7 +106,10 @@ def _properties(view: RunView) -> list[tuple[str, str]]:
         ("nodes", str(len(view.nodes))),
         ("seed", view.seed),
         ("operations", f"ok={ok} fail={fail} info={info}"),
-        ("faults.bit", f"{sum(row.window.bit for row in view.faults)} of {len(view.faults)}"),
+        (
+            "faults.bit",
+            f"{sum(row.window.took_effect for row in view.faults)} of {len(view.faults)}",
+        ),
     ]
 
 

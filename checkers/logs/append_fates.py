@@ -71,7 +71,7 @@ def _may_be_fewer(context: CheckContext) -> bool:
     majority = len(context.nodes) // 2 + 1
     if len(context.committed) >= majority:
         return False
-    done = {window.name for window in context.windows if window.may_have_bitten}
+    done = {window.name for window in context.windows if window.may_have_taken_effect}
     return bool(done & TAKE_COPIES or done - OURS)
 
 

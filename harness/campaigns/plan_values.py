@@ -3,7 +3,7 @@
 A value is read as what the fault will take it for (a clock's change, a link's shape, ...), and the
 fault is asked to aim and to describe the plan: what it cannot is refused in one line.
 
-Source: the plans of harness.faults; `contracts.words` for the types.
+Source: the plans of harness.faults; `contracts.capabilities` for the types.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec, LinkShape
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Fault, Json
 from shaketable.harness.contracts.promises import OURS
 from shaketable.harness.contracts.resources import Resources
-from shaketable.harness.contracts.words import ClockChange, Damage, DiskHarm, LinkShape
 
 ERRORS: Final = ("", "EIO", "ENOSPC")
 """What a node's disk can be told to answer."""
@@ -111,7 +111,7 @@ def _check_shape(shape: LinkShape) -> None:
     _within({name: getattr(shape, name) for name in names}, 0.0)
 
 
-def _check_harm(harm: DiskHarm) -> None:
+def _check_harm(harm: DiskFaultSpec) -> None:
     if harm.error not in ERRORS:
         raise ValueError(f"error: expected one of {', '.join(ERRORS[1:])}, not {harm.error!r}")
     _within({"nth": harm.nth, "times": harm.times, "delay_ms": harm.delay_ms}, 0.0)
@@ -132,7 +132,7 @@ def _check_damage(damage: Damage) -> None:
 _TYPES: Final[Mapping[str, tuple[Any, Callable[[Any], None]]]] = {
     "change": (ClockChange, _check_change),
     "link_shape": (LinkShape, _check_shape),
-    "harm": (DiskHarm, _check_harm),
+    "harm": (DiskFaultSpec, _check_harm),
     "resources": (Resources, _check_resources),
     "damage": (Damage, _check_damage),
 }

@@ -79,9 +79,9 @@ def span_s(steps: Collection[Step]) -> float:
     )
 
 
-def _long(rng: Random, least_s: float, most_s: float) -> float:
+def _long(rng: Random, min_duration_s: float, most_s: float) -> float:
     """Draw a time, short ones as often as long ones: each doubling is as likely."""
-    return round(math.exp(rng.uniform(math.log(least_s), math.log(most_s))), 3)
+    return round(math.exp(rng.uniform(math.log(min_duration_s), math.log(most_s))), 3)
 
 
 def _step(fault: str, at: float, duration: float, victims: str, **plan: Any) -> Step:

@@ -26,10 +26,10 @@ from shaketable.harness.campaigns.plan_values import check_values
 from shaketable.harness.campaigns.scenarios import SCENARIOS, Scenario, Setting, span_s
 from shaketable.harness.campaigns.scripts import Step
 from shaketable.harness.contracts.abilities import TransfersLeadership
+from shaketable.harness.contracts.capabilities import Acts
 from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Fault, Target
-from shaketable.harness.contracts.words import Acts
 
 FIRST_GAP_MAX_S = 1.0
 """The first fault begins within this time of the chaos phase."""
@@ -238,7 +238,7 @@ def _plan(fault: Fault, rng: Random, nodes: Sequence[str], turn: int) -> dict[st
     return _as_json(fault.name, plan)
 
 
-def least_s(fault: Fault, nodes: Sequence[str]) -> float:
+def min_duration_s(fault: Fault, nodes: Sequence[str]) -> float:
     """How long a fault must hold at least, in seconds; 0 for one that does not say.
 
     Raises:
@@ -248,9 +248,9 @@ def least_s(fault: Fault, nodes: Sequence[str]) -> float:
         return 0.0
     try:
         with blame.blamed():
-            return blame.seconds(fault.least_s(nodes), "it returned")
+            return blame.seconds(fault.min_duration_s(nodes), "it returned")
     except blame.PlugInError as error:
-        raise HarnessError(f"fault {fault.name}: its least_s fails: {error}") from error
+        raise HarnessError(f"fault {fault.name}: its min_duration_s fails: {error}") from error
 
 
 def _slot(
@@ -273,7 +273,7 @@ def _slot(
         steps = _steps(campaign, faults, scenario, name)
         return _Slot(steps, turn, gap_s, span_s(steps), name)
     fault = faults[drawn]
-    duration_s = max(duration_s, least_s(fault, node_names(campaign)))
+    duration_s = max(duration_s, min_duration_s(fault, node_names(campaign)))
     return _Slot(fault, turn, gap_s, duration_s)
 
 

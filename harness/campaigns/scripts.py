@@ -39,7 +39,7 @@ LEADER_ELECTED: Final = "leader-elected"
 FAULT_BEGAN: Final = "fault"
 FAULT_HEALED: Final = "healed"
 COUNTED: Final = ("sync", "write", "read", "message")
-"""What nodes themselves count (`contracts.words.CountsEffects`)."""
+"""What nodes themselves count (`contracts.capabilities.CountsEffects`)."""
 TIMES_MAX: Final = 10_000
 STEPS_MAX: Final = 1_000
 _KIND = r"message:[A-Z][A-Za-z]{0,63}"

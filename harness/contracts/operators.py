@@ -1,6 +1,6 @@
 """What operators do to a group: graceful stops and restarts, and membership changes.
 
-The capabilities `stop` and `members` (`contracts.words`): optional protocols beside
+The capabilities `stop` and `members` (`contracts.capabilities`): optional protocols beside
 `contracts.plugins.World`.
 
 Source: jepsen.nemesis.membership; redpanda-data/chaos (rolling restarts, reconfiguration).

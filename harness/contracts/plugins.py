@@ -54,7 +54,7 @@ class FaultWindow:
     description: str
     start_ns: int
     stop_ns: int
-    bit: bool
+    took_effect: bool
     evidence: str
     began_ns: int | None = None
 
@@ -64,9 +64,9 @@ class FaultWindow:
         return self.start_ns if self.began_ns is None else self.began_ns
 
     @property
-    def may_have_bitten(self) -> bool:
+    def may_have_taken_effect(self) -> bool:
         """Whether the fault took effect, or was applied and never measured and so may have."""
-        return self.bit or self.evidence.startswith(UNMEASURED)
+        return self.took_effect or self.evidence.startswith(UNMEASURED)
 
 
 SEARCH_BYTES = 512 << 20
@@ -103,7 +103,7 @@ class CheckContext:
         search: limits of a search.
         clock_unix_s: a checker's only clock, set by the engine (importable, so that it can be sent
             to executors). None, as in a test of one checker: there are no time limits.
-        families: the families of faults (`contracts.words.FAMILIES`), as far as known.
+        families: the families of faults (`contracts.capabilities.FAMILIES`), as far as known.
         unread: nodes whose logs could not be read, so their contents are unknown.
         logs_declared: the target declares that its logs can be read, so an empty one has no
             entries.
@@ -136,7 +136,7 @@ class CheckContext:
 
     def beyond(self, stood: frozenset[str]) -> str:
         """Return the names of the injected faults that `stood` does not cover, as one text."""
-        names = sorted({window.name for window in self.windows if window.may_have_bitten})
+        names = sorted({window.name for window in self.windows if window.may_have_taken_effect})
         family = self.families.get
         return ", ".join(name for name in names if not stands(stood, name, family(name, "")))
 
@@ -383,7 +383,7 @@ class Target(Protocol):
 class Evidence:
     """Whether a fault took effect, and the evidence for it."""
 
-    bit: bool
+    took_effect: bool
     what: str
     measures: dict[str, int | float] = field(default_factory=dict)
 
@@ -441,7 +441,7 @@ class World(Protocol):
         """
         ...
 
-    async def mend(self, cut: str, how: str) -> None:
+    async def heal(self, cut: str, how: str) -> None:
         """Heal that cut (idempotent).
 
         `how`: "deliver" what was held, or "reset" the connections.

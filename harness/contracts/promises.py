@@ -54,7 +54,8 @@ FAMILIES: Final[Mapping[str, frozenset[str]]] = {
     "membership": frozenset({"members"}),
     "resources": frozenset({"cpu", "memory", "descriptors"}),
 }
-"""Built-in faults by family (`contracts.words.FAMILIES`), except rollback, which none promises."""
+"""Built-in faults by family (`contracts.capabilities.FAMILIES`), except rollback: no target
+promises that."""
 STANDS_BY: Final[Mapping[str, frozenset[str]]] = {
     "process": frozenset({"kill", "pause"}),
     "network": frozenset({"partition"}),
@@ -63,7 +64,7 @@ STANDS_BY: Final[Mapping[str, frozenset[str]]] = {
     "membership": frozenset({"members"}),
     "resources": frozenset({"cpu", "memory", "descriptors"}),
 }
-"""By family (`contracts.words.FAMILIES`): a target that promises these faults also promises
+"""By family (`contracts.capabilities.FAMILIES`): a target that promises these faults also promises
 external faults of that family. Rollback is absent: no target promises it.
 """
 

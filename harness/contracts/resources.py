@@ -1,6 +1,6 @@
 """Resource exhaustion of one process: processor time, memory, file descriptors.
 
-The capabilities `cpu`, `memory` and `descriptors` (`contracts.words`).
+The capabilities `cpu`, `memory` and `descriptors` (`contracts.capabilities`).
 
 Source: DESIGN.md decision 10; Chaos Mesh's StressChaos; setrlimit(2).
 """

@@ -1,6 +1,6 @@
 """Clocks, disks and links of simulated nodes: optional protocols of a simulated group.
 
-`harness.runtime.simulated.steered` builds the capabilities of `contracts.words` on them.
+`harness.runtime.simulated.steered` builds the capabilities of `contracts.capabilities` on them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.contracts.words import Link, LinkShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SimulatedReading:
 class SimulatedHarm:
     """A disk fault: calls of one kind fail ("EIO", "ENOSPC") or, with "power", end the machine.
 
-    Fields as in `contracts.words.DiskHarm`; `calls` and `errors` count while it is in force.
+    Fields as in `contracts.capabilities.DiskFaultSpec`; `calls` and `errors` count while in force.
     """
 
     op: str

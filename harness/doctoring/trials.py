@@ -31,19 +31,19 @@ from shaketable.harness import blame, discovery, marks
 from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.campaigns import campaign
 from shaketable.harness.campaigns.campaign import Campaign, node_names
-from shaketable.harness.campaigns.schedule import Planned, least_s, schedule
+from shaketable.harness.campaigns.schedule import Planned, min_duration_s, schedule
+from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError, clearest
 from shaketable.harness.contracts.plugins import Fault
-from shaketable.harness.contracts.words import family_of
 from shaketable.harness.doctoring.findings import Finding, State, World
 from shaketable.harness.foreign_words import told
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.runtime import availability, phases
+from shaketable.harness.runtime.admin_requests import wait_until
 from shaketable.harness.runtime.availability import Choice
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes import children
-from shaketable.harness.runtime.questions import wait_until
 from shaketable.harness.runtime.rig import Rig, build
 from shaketable.harness.runtime.simulated import run as simulated
 from shaketable.harness.telling import sentence
@@ -87,12 +87,14 @@ class Notes(SilentObserver):
 
     def __init__(self) -> None:
         self.evidence = ""
-        self.bit = False
+        self.took_effect = False
         self.line = ""
 
-    def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
+    def fault_stopped(
+        self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
+    ) -> None:
         """Keep what was measured."""
-        self.bit, self.evidence = bit, evidence
+        self.took_effect, self.evidence = took_effect, evidence
 
     def note(self, line: str) -> None:
         """Keep why it could not be done."""
@@ -208,7 +210,7 @@ async def _examine(rig: Rig, trials: Trials, notes: Notes) -> None:
                 await nursery.start(service)
             try:
                 if not await phases.set_up(rig):
-                    why = rig.world.standing.why_not_ready()
+                    why = rig.world.group_status.why_not_ready()
                     raise HarnessError(f"the group does not serve: {why}")
                 await rig.workers.generate()
                 await trio.sleep(STEADY_S)
@@ -278,21 +280,21 @@ def _plan(rig: Rig, fault: Fault, number: int, turn: int) -> Planned:
         fault=fault.name,
         plan=blame.json_object(plan, "it returned"),
         start_s=0.0,
-        duration_s=max(HOLD_S[turn], least_s(fault, nodes)),
+        duration_s=max(HOLD_S[turn], min_duration_s(fault, nodes)),
     )
 
 
 async def _attempt(rig: Rig, planned: Planned, notes: Notes) -> Finding:
     tally = rig.nemesis.tally
     before = asdict(tally)
-    notes.bit, notes.evidence, notes.line = False, "", ""
+    notes.took_effect, notes.evidence, notes.line = False, "", ""
     with trio.move_on_after(ATTEMPT_TIMEOUT_S) as scope:
         await rig.nemesis.run([planned], ROOM_S)
     has_failed = tally.failed > before["failed"] or tally.stuck > before["stuck"]
     what = sentence(notes.evidence or notes.line or "it did not begin")
-    if scope.cancelled_caught and not notes.bit:
+    if scope.cancelled_caught and not notes.took_effect:
         has_failed, what = True, f"it took longer than {ATTEMPT_TIMEOUT_S:g} s: {what}"
-    state: State = "failed" if has_failed else "works" if notes.bit else "no-effect"
+    state: State = "failed" if has_failed else "works" if notes.took_effect else "no-effect"
     return Finding(planned.fault, rig.campaign.world, state, what)
 
 
@@ -311,9 +313,9 @@ async def _left_behind(rig: Rig) -> str:
 async def _why_not_ready(rig: Rig) -> str:
     """Wait until the group stands, by what nodes say from now on; say why it does not, or ""."""
     since = trio.current_time()
-    if await wait_until(lambda: rig.world.standing.is_ready(since), RECOVERY_TIMEOUT_S):
+    if await wait_until(lambda: rig.world.group_status.is_ready(since), RECOVERY_TIMEOUT_S):
         return ""
-    why = rig.world.standing.why_not_ready()
+    why = rig.world.group_status.why_not_ready()
     return f"the group did not come back in {RECOVERY_TIMEOUT_S:g} s: {why}"
 
 

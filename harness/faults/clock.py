@@ -14,10 +14,15 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import (
+    Capability,
+    ClockChange,
+    ClockReading,
+    SkewsClocks,
+)
 from shaketable.harness.contracts.errors import IndefiniteError
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import ClockChange, ClockReading, SkewsClocks, Word
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
@@ -51,8 +56,8 @@ class Clock:
     """Change nodes' clocks (offset, strobe, drift, frozen), wall and monotonic; healed after."""
 
     name = "clock"
-    family = words.CLOCK
-    needs = frozenset({Word.CLOCK})
+    family = capabilities.CLOCK
+    needs = frozenset({Capability.CLOCK})
 
     def __init__(self, variants: Sequence[str] = VARIANTS, *, is_wall_only: bool = False) -> None:
         self._variants = tuple(variants)

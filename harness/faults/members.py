@@ -13,11 +13,11 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import ChangesMembers
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.operators import MovesMembers
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.victims import (
     SINGLE,
     choose_variants,
@@ -38,8 +38,8 @@ class Members:
     """Take a member out of the group, and take it in again: the leader, or any one."""
 
     name = "members"
-    family = words.MEMBERSHIP
-    needs = frozenset({Word.MEMBERS})
+    family = capabilities.MEMBERSHIP
+    needs = frozenset({Capability.MEMBERS})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)
@@ -67,7 +67,7 @@ class Members:
         return describe_victims("take out of the group", plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victim; see `contracts.words.TakesOut`."""
+        """The victim; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:

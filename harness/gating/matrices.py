@@ -23,7 +23,7 @@ from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix.folder import Event, MatrixFolder
 from shaketable.harness.matrix.folder import Outcome as Attempt
-from shaketable.reports.gating.model import Bites, RunFacts
+from shaketable.reports.gating.model import FaultEffects, RunFacts
 from shaketable.reports.gating.policy import Policy
 
 SELDOM: Final = "bit too seldom"
@@ -71,9 +71,9 @@ def _seldom(facts: RunFacts, bites_min: int) -> str:
     if facts.failure.startswith(SELDOM):
         return facts.failure
     told = ", ".join(
-        f"{name} {of.bit} of {of.done}"
+        f"{name} {of.took_effect} of {of.done}"
         for name, of in facts.faults.items()
-        if of.bit < bites_min and name not in facts.unavailable
+        if of.took_effect < bites_min and name not in facts.unavailable
     )
     return f"{SELDOM}, at least {bites_min} asked for: {told}" if told else ""
 
@@ -109,7 +109,7 @@ def _attempt(
 ) -> RunFacts:
     """Join what the journal says of an attempt with what stands in its run's folder."""
     noted = OUTCOMES.get(attempt.code)
-    faults = {fault: Bites(of.bit, of.done) for fault, of in attempt.faults.items()}
+    faults = {fault: FaultEffects(of.bit, of.done) for fault, of in attempt.faults.items()}
     run = folder.path / attempt.run
     if attempt.run and run.is_dir() and _is_below(run, folder.path):
         facts = stored_runs.read(RunFolder(run), _below(path, attempt.run), policy, name)
@@ -130,7 +130,7 @@ def _attempt(
         faults=faults,
         measures={
             "operations": min(attempt.operations, COUNT_MAX),
-            "faults_bit": min(sum(bites.bit for bites in faults.values()), COUNT_MAX),
+            "faults_bit": min(sum(effects.took_effect for effects in faults.values()), COUNT_MAX),
         },
         seconds=min(attempt.took_s, SECONDS_MAX),
     )

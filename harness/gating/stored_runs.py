@@ -30,7 +30,7 @@ from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.reports.availability.worked import Worked, worked_until
 from shaketable.reports.gating.measuring import COLUMNS, Measured, measure_loss, measure_operations
-from shaketable.reports.gating.model import Bites, Conclusion, RunFacts
+from shaketable.reports.gating.model import Conclusion, FaultEffects, RunFacts
 from shaketable.reports.gating.policy import CEILINGS, Policy
 from shaketable.reports.plotting.lanes import phase_spans
 from shaketable.reports.violation_page import writing
@@ -77,7 +77,7 @@ def read(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFa
         conclusions=conclusions,
         asked=tuple(one for one in results.faults_asked if one not in results.faults_unavailable),
         unavailable=results.faults_unavailable,
-        faults={one: Bites(of.bit, of.done) for one, of in results.faults.by_name.items()},
+        faults={one: FaultEffects(of.bit, of.done) for one, of in results.faults.by_name.items()},
         measures={**measured.values, **loss.values},
         missing={**measured.missing, **loss.missing},
         at_least=frozenset(measured.at_least | loss.at_least),

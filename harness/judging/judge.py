@@ -25,12 +25,12 @@ from shaketable.harness.campaigns.campaign import Campaign, faults_of
 from shaketable.harness.campaigns.repeat import repeat_command
 from shaketable.harness.contracts.abilities import SegmentedLog, ShowsLogs
 from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises, Target
 from shaketable.harness.contracts.promises import OURS
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict, join
-from shaketable.harness.contracts.words import family_of
 from shaketable.harness.history.export import (
     Exported,
     export,
@@ -411,7 +411,7 @@ def to_json(results: Results) -> dict[str, Any]:
         "faults_asked": list(faults_of(campaign)),
         "faults": {
             "applied": len(results.windows),
-            "bit": sum(window.bit for window in results.windows),
+            "bit": sum(window.took_effect for window in results.windows),
             "by_name": _by_name(campaign, results.windows),
         },
         "faults_unavailable": dict(results.faults_unavailable),
@@ -430,7 +430,7 @@ def _by_name(campaign: Campaign, windows: Sequence[FaultWindow]) -> dict[str, di
         name: {
             "family": family,
             "done": sum(window.name == name for window in windows),
-            "bit": sum(window.name == name and window.bit for window in windows),
+            "bit": sum(window.name == name and window.took_effect for window in windows),
         }
         for name, family in availability.families(campaign).items()
     }

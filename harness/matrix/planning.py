@@ -17,9 +17,9 @@ from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, check_numbers, node_names, toml_value
 from shaketable.harness.campaigns.schedule import schedule
+from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.draw import new_seed
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.words import family_of
 from shaketable.harness.faults.victims import UnknownVictimError, is_victim
 from shaketable.harness.matrix.plan import Cell, Matrix, Plan, Wanted, expand, read_matrix
 from shaketable.harness.runtime import availability

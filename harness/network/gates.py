@@ -37,7 +37,7 @@ class Cut:
     links: tuple[Link, ...]
     held_bytes: int = 0
     connections: set[int] = field(default_factory=set)
-    is_mended: bool = False
+    is_healed: bool = False
 
     def meet(self, waiter: Waiter) -> None:
         """Take a waiter into the account."""
@@ -84,19 +84,19 @@ class Gates:
     def links_of(self, name: str) -> tuple[Link, ...]:
         """The directions that a cut still closes: none if it is mended or unknown."""
         cut = self._cuts.get(name)
-        return () if cut is None or cut.is_mended else cut.links
+        return () if cut is None or cut.is_healed else cut.links
 
     def open_cuts(self) -> tuple[str, ...]:
         """The cuts that are not mended."""
-        return tuple(name for name, cut in self._cuts.items() if not cut.is_mended)
+        return tuple(name for name, cut in self._cuts.items() if not cut.is_healed)
 
-    def mend(self, name: str) -> None:
+    def heal(self, name: str) -> None:
         """Take one cut away; open the directions that no other cut closes. Idempotent."""
         cut = self._cuts.get(name)
-        if cut is None or cut.is_mended:
+        if cut is None or cut.is_healed:
             return
         cut.held_bytes += self._backlog_bytes(cut)
-        cut.is_mended = True
+        cut.is_healed = True
         for link in cut.links:
             gate = self._gates[link]
             gate.cuts.discard(name)
@@ -108,7 +108,7 @@ class Gates:
         cut = self._cuts.get(name)
         if cut is None:
             return {"bytes": 0, "connections": 0}
-        backlog_bytes = 0 if cut.is_mended else self._backlog_bytes(cut)
+        backlog_bytes = 0 if cut.is_healed else self._backlog_bytes(cut)
         return {"bytes": cut.held_bytes + backlog_bytes, "connections": len(cut.connections)}
 
     def is_open(self, link: Link) -> bool:

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import trio
 
+from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.contracts.words import Link, LinkShape
 
 
 class Network(Protocol):
@@ -29,7 +29,7 @@ class Network(Protocol):
         """Let nothing from a to b, for each (a, b); return the cut's id."""
         ...
 
-    def mend(self, cut: str, how: str) -> None:
+    def heal(self, cut: str, how: str) -> None:
         """Mend one cut (idempotent): "deliver", or "reset" the connections that crossed it."""
         ...
 
@@ -42,7 +42,7 @@ class Network(Protocol):
         ...
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
-        """Shape these links; return the shape's id. See `contracts.words.ShapesLinks`."""
+        """Shape these links; return the shape's id. See `contracts.capabilities.ShapesLinks`."""
         ...
 
     def unshape(self, shape: str) -> None:

@@ -21,9 +21,9 @@ from typing import Any, Final
 import trio
 
 from shaketable.harness import guard
+from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.contracts.words import Link, LinkShape
 from shaketable.harness.network import enter
 
 READY_TIMEOUT_S: Final = 20.0
@@ -120,7 +120,7 @@ class PacketNetwork:
         name: str = self._ask("cut", links=links)
         return name
 
-    def mend(self, cut: str, how: str) -> None:
+    def heal(self, cut: str, how: str) -> None:
         """Mend one cut (idempotent); "reset" ends the connections whose packets it dropped.
 
         There is nothing to "deliver": TCP sends again what was dropped.
@@ -137,7 +137,7 @@ class PacketNetwork:
         return found
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
-        """Shape these links; see `contracts.words.ShapesLinks`."""
+        """Shape these links; see `contracts.capabilities.ShapesLinks`."""
         name: str = self._ask("shape", links=links, shape=shape.to_json())
         return name
 

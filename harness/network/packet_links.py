@@ -18,14 +18,14 @@ from itertools import permutations
 from random import Random
 from typing import Final
 
+from shaketable.harness.contracts.capabilities import Capability, Link, LinkShape
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.contracts.words import Link, LinkShape, Word
 
 LATE_PACKETS_MAX: Final = 20_000
 """What all links hold back together: 30 MB of full frames. What comes then is dropped."""
 RATE_QUEUE_S: Final = 1.0
 """A slow link drops what would wait longer than this, as a full queue does."""
-OF_CONNECTIONS: Final = frozenset({Word.RESET, Word.HALF_OPEN})
+OF_CONNECTIONS: Final = frozenset({Capability.RESET, Capability.HALF_OPEN})
 """What a shape does to connections: it leaves their packets alone."""
 OVERTAKEN_S: Final = 0.02
 """A packet that others overtake is late by this to twice this."""
@@ -79,7 +79,7 @@ class PacketLinks:
         self._ways = {link: _Way(link) for link in itertools.permutations(addresses, 2)}
         self._flows = Flows(addresses)
         self._cuts: dict[str, tuple[tuple[Link, ...], CutAccount]] = {}
-        self._mended: set[str] = set()
+        self._healed: set[str] = set()
         self._shapes: dict[str, Applied] = {}
         self._accounts: dict[str, Account] = {}
         self._late: list[_Late] = []
@@ -133,12 +133,12 @@ class PacketLinks:
             way.cuts[name] = account
         return name
 
-    def mend(self, cut: str, how: str, now_s: float) -> None:
+    def heal(self, cut: str, how: str, now_s: float) -> None:
         """Mend one cut (idempotent); "reset" ends the connections of which it dropped packets."""
-        if cut not in self._cuts or cut in self._mended:
+        if cut not in self._cuts or cut in self._healed:
             return
         links, account = self._cuts[cut]
-        self._mended.add(cut)
+        self._healed.add(cut)
         for link in links:
             del self._ways[link].cuts[cut]
         if how == "reset":
@@ -147,7 +147,7 @@ class PacketLinks:
 
     def open_cuts(self) -> tuple[str, ...]:
         """The cuts that are not mended."""
-        return tuple(name for name in self._cuts if name not in self._mended)
+        return tuple(name for name in self._cuts if name not in self._healed)
 
     def held(self, cut: str) -> Json:
         """What a cut dropped: {"bytes", "packets", "connections"}; zeros if unknown."""
@@ -167,7 +167,7 @@ class PacketLinks:
         dice = Random(f"{shape.seed}/{name}")
         applied = Applied(name, tuple(links), shape, account, dice, resets_at_s=now_s)
         self._shapes[name] = applied
-        if shape.words - OF_CONNECTIONS:
+        if shape.capabilities - OF_CONNECTIONS:
             for way in ways:
                 way.shapes.append(applied)
         if shape.half_open:

@@ -26,23 +26,23 @@ from pathlib import Path
 from time import monotonic, sleep, time_ns
 from typing import Final
 
+from shaketable.harness.contracts.capabilities import Capability, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.words import LinkShape, Word
 from shaketable.harness.marks import scratch_prefix
 from shaketable.harness.network import enter
 from shaketable.harness.network.addresses import node_address
 from shaketable.harness.network.netns import PacketNetwork
 
-WORDS: Final = (
-    Word.CUT,
-    Word.DELAY,
-    Word.LOSS,
-    Word.RATE,
-    Word.RESET,
-    Word.HALF_OPEN,
-    Word.DUPLICATE,
-    Word.REORDER,
-    Word.CORRUPT,
+CAPABILITIES: Final = (
+    Capability.CUT,
+    Capability.DELAY,
+    Capability.LOSS,
+    Capability.RATE,
+    Capability.RESET,
+    Capability.HALF_OPEN,
+    Capability.DUPLICATE,
+    Capability.REORDER,
+    Capability.CORRUPT,
 )
 PROBE_TIMEOUT_S: Final = 60.0
 ANSWER_S: Final = 2.0
@@ -68,7 +68,7 @@ class Probed:
 
 
 @cache
-def probed() -> Mapping[Word, Probed]:
+def probed() -> Mapping[Capability, Probed]:
     """Try every word in a scratch namespace; nothing of it is left. Takes two seconds, once."""
     program = [sys.executable, "-P", "-m", "shaketable.harness.network.probe"]
     try:
@@ -76,11 +76,14 @@ def probed() -> Mapping[Word, Probed]:
             enter.new(program), capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return dict.fromkeys(WORDS, Probed(False, f"the probe failed: {error}"))
+        return dict.fromkeys(CAPABILITIES, Probed(False, f"the probe failed: {error}"))
     if done.returncode != 0:
         said = done.stderr.strip().rpartition("\n")[2] or f"the probe ended: {done.returncode}"
-        return dict.fromkeys(WORDS, Probed(False, said))
-    return {Word(word): Probed(**found) for word, found in json.loads(done.stdout).items()}
+        return dict.fromkeys(CAPABILITIES, Probed(False, said))
+    return {
+        Capability(capability): Probed(**found)
+        for capability, found in json.loads(done.stdout).items()
+    }
 
 
 @cache
@@ -176,7 +179,7 @@ def _cut(wire: Wire) -> Probed:
     end_s = monotonic() + ANSWER_S
     while (dropped := wire.network.held(cut)["packets"]) < DATAGRAMS and monotonic() < end_s:
         sleep(POLL_S)
-    wire.network.mend(cut, "deliver")
+    wire.network.heal(cut, "deliver")
     under = len(wire.receive())
     wire.send()
     after = len(wire.receive())
@@ -275,16 +278,16 @@ def _is_reset(side: socket.socket) -> bool:
     return False
 
 
-TRIALS: Final[Mapping[Word, Callable[[Wire], Probed]]] = {
-    Word.CUT: _cut,
-    Word.DELAY: _delay,
-    Word.LOSS: _loss,
-    Word.RATE: _rate,
-    Word.RESET: _reset,
-    Word.HALF_OPEN: _half_open,
-    Word.DUPLICATE: _duplicate,
-    Word.REORDER: _reorder,
-    Word.CORRUPT: _corrupt,
+TRIALS: Final[Mapping[Capability, Callable[[Wire], Probed]]] = {
+    Capability.CUT: _cut,
+    Capability.DELAY: _delay,
+    Capability.LOSS: _loss,
+    Capability.RATE: _rate,
+    Capability.RESET: _reset,
+    Capability.HALF_OPEN: _half_open,
+    Capability.DUPLICATE: _duplicate,
+    Capability.REORDER: _reorder,
+    Capability.CORRUPT: _corrupt,
 }
 
 
@@ -299,14 +302,14 @@ def main() -> int:
             return 1
         try:
             wire = Wire(network)
-            for word, trial in TRIALS.items():
+            for capability, trial in TRIALS.items():
                 try:
-                    found[word] = trial(wire)
+                    found[capability] = trial(wire)
                 except (OSError, HarnessError) as error:
-                    found[word] = Probed(False, f"{type(error).__name__}: {error}")
+                    found[capability] = Probed(False, f"{type(error).__name__}: {error}")
         finally:
             network.close()
-    sys.stdout.write(json.dumps({word: asdict(one) for word, one in found.items()}))
+    sys.stdout.write(json.dumps({capability: asdict(one) for capability, one in found.items()}))
     return 0
 
 

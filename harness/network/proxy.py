@@ -29,9 +29,9 @@ from random import Random
 
 import trio
 
+from shaketable.harness.contracts.capabilities import Capability, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address, Json
-from shaketable.harness.contracts.words import LinkShape, Word
 from shaketable.harness.network.callers import Callers
 from shaketable.harness.network.connection import Connection, prepare
 from shaketable.harness.network.gates import Gates, Link
@@ -41,8 +41,10 @@ CONNECTIONS_PER_LINK_MAX = 256
 LISTEN_BACKLOG = 128
 ACCEPT_RETRY_S = 0.1
 """How long to wait after a failed accept (no file descriptor left) before the next one."""
-MEND_MODES = ("deliver", "reset")
-PACKET_WORDS = frozenset({Word.LOSS, Word.DUPLICATE, Word.REORDER, Word.CORRUPT})
+HEAL_MODES = ("deliver", "reset")
+PACKET_CAPABILITIES = frozenset(
+    {Capability.LOSS, Capability.DUPLICATE, Capability.REORDER, Capability.CORRUPT}
+)
 """What has no meaning for a stream."""
 
 
@@ -122,7 +124,7 @@ class ProxyNetwork:
         """
         return self._gates.cut(links)
 
-    def mend(self, cut: str, how: str) -> None:
+    def heal(self, cut: str, how: str) -> None:
         """Mend one cut: "deliver" what it held, in order, or "reset" what crossed it.
 
         Mending twice is mending once. A reset, too, reaches a side only when no other
@@ -131,14 +133,14 @@ class ProxyNetwork:
         Raises:
             ValueError: `how` is neither.
         """
-        if how not in MEND_MODES:
-            raise ValueError(f"mend: {how!r} is none of {', '.join(MEND_MODES)}")
+        if how not in HEAL_MODES:
+            raise ValueError(f"mend: {how!r} is none of {', '.join(HEAL_MODES)}")
         if how == "reset":
             links = set(self._gates.links_of(cut))
             for connection in self._connections:
                 if not links.isdisjoint(connection.directions):
                     connection.reset()  # before the gates open: nothing held may slip through
-        self._gates.mend(cut)
+        self._gates.heal(cut)
 
     def open_cuts(self) -> tuple[str, ...]:
         """The cuts that are not mended."""
@@ -149,13 +151,15 @@ class ProxyNetwork:
         return self._gates.held(cut)
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
-        """Shape these links: `contracts.words.ShapesLinks`. `a` of a half-open link is not told.
+        """Shape these links; see `ShapesLinks.shape`.
+
+        The end `a` of a half-open link gets no reset.
 
         Raises:
             KeyError: a link names an unknown node.
             ValueError: the shape is one of packets.
         """
-        if lacking := shape.words & PACKET_WORDS:
+        if lacking := shape.capabilities & PACKET_CAPABILITIES:
             raise ValueError(f"shape: a stream has no {', '.join(sorted(lacking))}")
         applied = self._shapes.add(links, shape)
         if shape.half_open:

@@ -19,8 +19,8 @@ from typing import Final
 
 import trio
 
+from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.contracts.words import Link, LinkShape
 
 LATE_BYTES_MAX: Final = 1 << 20
 """What one direction of one connection holds back; behind that its sender feels it."""

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from pyroute2 import NetlinkError
 
+from shaketable.harness.contracts.capabilities import LinkShape
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.contracts.words import LinkShape
 from shaketable.harness.network import addresses, fabric
 from shaketable.harness.network.fabric import Port
 from shaketable.harness.network.packet_links import PacketLinks
@@ -57,7 +57,7 @@ class Switch:
         }
         self._answers: dict[str, Callable[[Json], Any]] = {
             "cut": lambda asked: self._links.cut(_links(asked)),
-            "mend": lambda asked: self._links.mend(asked["name"], asked["how"], monotonic()),
+            "mend": lambda asked: self._links.heal(asked["name"], asked["how"], monotonic()),
             "open_cuts": lambda _: self._links.open_cuts(),
             "held": lambda asked: self._links.held(asked["name"]),
             "shape": self._shape,

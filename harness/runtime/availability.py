@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from shaketable.harness import blame, discovery
 from shaketable.harness.campaigns.campaign import Campaign, fault_options, faults_of, node_names
 from shaketable.harness.contracts.abilities import LinksNodes, ShowsClock, SteersNodes
+from shaketable.harness.contracts.capabilities import NETWORK, Capability, family_of, needs_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Fault, Json, Target
-from shaketable.harness.contracts.words import NETWORK, Word, family_of, needs_of
-from shaketable.harness.runtime import offers
+from shaketable.harness.runtime import world_capabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def look(campaign: Campaign) -> Choice:
 
 
 def _unavailable(fault: Fault, target: Target, nodes: Sequence[str]) -> str | None:
-    is_of_nodes = family_of(fault) == NETWORK and Word.NAME_SERVERS not in needs_of(fault)
+    is_of_nodes = family_of(fault) == NETWORK and Capability.NAME_SERVERS not in needs_of(fault)
     if is_of_nodes and isinstance(target, LinksNodes):
         why = target.why_no_links(nodes)
         if why is not None:
@@ -90,8 +90,8 @@ def families(campaign: Campaign) -> dict[str, str]:
 
 def lacking(fault: Fault, world: str, target: Target, options: Json) -> str | None:
     """Say which word a fault needs that its world cannot do, and why; None if there is none."""
-    for word in sorted(needs_of(fault)):
-        why = offers.why_not(world, word, target, options)
+    for capability in sorted(needs_of(fault)):
+        why = world_capabilities.why_unsupported(world, capability, target, options)
         if why is not None:
             return why
     return None

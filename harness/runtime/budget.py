@@ -15,8 +15,8 @@ import trio
 
 from shaketable.harness import blame
 from shaketable.harness.blame import blamed
+from shaketable.harness.contracts.capabilities import TakesOut
 from shaketable.harness.contracts.plugins import Fault, Json
-from shaketable.harness.contracts.words import TakesOut
 
 
 class Budget:

@@ -6,7 +6,7 @@ in the kernel's hands before the next step happens and SIGKILL of the harness lo
     {"event": "began",    "pid": 41, "started": 7311, "boot": "...", "at_ns": ...}  the harness
     {"event": "process",  "node": "n1", "pid": 47, "started": 7342, "at_ns": ...}   one it started
     {"event": "applying", "fault": 3, "name": "pause", "plan": {...}, "at_ns": ...}
-                with "undo": {...} if the fault says it ahead (contracts.words.UndoesAhead)
+                with "undo": {...} if the fault says it ahead (contracts.capabilities.UndoesAhead)
     {"event": "applied",  "fault": 3, "undo": {...}, "at_ns": ...}
     {"event": "failed",   "fault": 3, "error": "...", "at_ns": ...}
     {"event": "undone",   "fault": 3, "at_ns": ...}

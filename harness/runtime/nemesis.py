@@ -23,8 +23,8 @@ from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.campaigns.scenarios import Cast
 from shaketable.harness.campaigns.schedule import SCRIPT, Planned
 from shaketable.harness.campaigns.scripts import FAULT_BEGAN, FAULT_HEALED, LEADER_ELECTED, counted
+from shaketable.harness.contracts.capabilities import Acts, CountsEffects, UndoesAhead
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, World
-from shaketable.harness.contracts.words import Acts, CountsEffects, UndoesAhead
 from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import Ledger
 from shaketable.harness.runtime.observer import Observer
@@ -47,7 +47,7 @@ class Tally:
     """What became of the faults so far."""
 
     applied: int = 0
-    bit: int = 0
+    took_effect: int = 0
     failed: int = 0
     stuck: int = 0
     left_out: int = 0
@@ -93,7 +93,7 @@ class Nemesis:
         budget: Budget | None = None,
     ) -> None:
         self.tally = Tally()
-        self.happenings = Happenings()
+        self.events = RunEvents()
         self.undo_attempts_max = UNDO_ATTEMPTS_MAX
         self.is_hopeless: Callable[[], bool] = lambda: False
         self._budget = budget or Budget(world.nodes, keeps_quorum=False)
@@ -106,7 +106,7 @@ class Nemesis:
         self.left: list[str] = []
         self._stuck: set[int] = set()
         self._casts: dict[str, Cast] = {}
-        self._bitten: set[str] = set()
+        self._effective: set[str] = set()
         self._next_number = 0
 
     async def run(self, schedule: Sequence[Planned], room_s: float = math.inf) -> None:
@@ -116,7 +116,7 @@ class Nemesis:
         or not at all.
         """
         began = trio.current_time()
-        since = self.happenings.mark(self._world)
+        since = self.events.mark(self._world)
         self._next_number = max([self._next_number, *(one.number + 1 for one in schedule)])
         async with trio.open_nursery() as nursery:
             for planned in schedule:
@@ -129,11 +129,11 @@ class Nemesis:
         """
         drawn = [one for one in schedule if one.scenario != SCRIPT]
         drawn.sort(key=lambda one: not one.scenario)
-        return list({one.fault: one for one in drawn if one.fault not in self._bitten}.values())
+        return list({one.fault: one for one in drawn if one.fault not in self._effective}.values())
 
     async def retry(self, planned: Planned) -> None:
         """Do a fault of a schedule again, by itself and at once, if its kind has not bitten yet."""
-        if planned.fault in self._bitten:
+        if planned.fault in self._effective:
             return
         again = Planned(
             number=self._next_number,
@@ -152,7 +152,7 @@ class Nemesis:
         if planned.on is None or planned.start_s > 0:
             await trio.sleep_until(min(began + planned.start_s, end))
         if planned.on is not None and planned.start_s > 0:
-            since = self.happenings.mark(self._world)  # events count from then on
+            since = self.events.mark(self._world)  # events count from then on
         latest = math.inf if planned.until_s is None else began + planned.until_s
         if planned.on is not None and not await self._await_event(
             planned, planned.on, end, latest, since
@@ -191,7 +191,7 @@ class Nemesis:
             return False
         latest = min(latest, end - planned.duration_s) - planned.after_s
         with trio.move_on_at(max(latest, trio.current_time())) as waited:
-            await self.happenings.wait(event, planned.nth, since, self._world)
+            await self.events.wait(event, planned.nth, since, self._world)
         if waited.cancelled_caught:
             return False
         await trio.sleep(planned.after_s)
@@ -344,7 +344,7 @@ class Nemesis:
         self._ledger.applied(number, undo)
         self._record(fault.name, {**event, "phase": "start"})
         self.tally.applied += 1
-        self.happenings.fault_began(fault.name)
+        self.events.fault_began(fault.name)
         self._observer.fault_started(number, fault.name, event["description"], self._now_ns())
 
     async def _end(self, fault: Fault, number: int, undo: Json, event: Json) -> None:
@@ -353,17 +353,17 @@ class Nemesis:
         what = evidence.what
         if error is None:
             self._ledger.undone(number)
-            self.happenings.fault_healed(fault.name)
+            self.events.fault_healed(fault.name)
         else:
             self._keep_open(fault, number, error)
             what = f"{what}; could not be undone: {error}"
             self._observer.note(f"fault {number}, {event['description']}: undo failed: {error}")
-        self.tally.bit += evidence.bit
-        if evidence.bit:
-            self._bitten.add(fault.name)
-        stopped = {"bit": evidence.bit, "evidence": what, "measures": evidence.measures}
+        self.tally.took_effect += evidence.took_effect
+        if evidence.took_effect:
+            self._effective.add(fault.name)
+        stopped = {"bit": evidence.took_effect, "evidence": what, "measures": evidence.measures}
         self._record(fault.name, {**event, "phase": "stop", **stopped})
-        self._observer.fault_stopped(number, fault.name, evidence.bit, what, self._now_ns())
+        self._observer.fault_stopped(number, fault.name, evidence.took_effect, what, self._now_ns())
 
     async def _probe(self, fault: Fault, plan: Json, undo: Json) -> Evidence:
         try:
@@ -436,7 +436,7 @@ COUNTS_POLL_S = 0.02
 """How often nodes' own counts are looked at: an event is noticed so late at most."""
 
 
-class Happenings:
+class RunEvents:
     """Counts events, and lets faults wait for the next one."""
 
     def __init__(self) -> None:

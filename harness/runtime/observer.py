@@ -36,8 +36,10 @@ class Observer(Protocol):
         """Fault number `fault` took effect."""
         ...
 
-    def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
-        """Fault number `fault` was undone; `bit` and `evidence` say whether it had an effect."""
+    def fault_stopped(
+        self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
+    ) -> None:
+        """Fault number `fault` was undone; `evidence` shows whether it took effect."""
         ...
 
     def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
@@ -69,7 +71,9 @@ class SilentObserver:
     def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
         """Ignore."""
 
-    def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
+    def fault_stopped(
+        self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
+    ) -> None:
         """Ignore."""
 
     def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:

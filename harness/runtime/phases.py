@@ -21,8 +21,8 @@ from shaketable.harness.contracts.clients import hold_of
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import recorder
 from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.runtime.admin_requests import wait_until
 from shaketable.harness.runtime.liveness import PATIENCE_S, Standstill, never_served, not_back
-from shaketable.harness.runtime.questions import wait_until
 from shaketable.harness.runtime.rig import Rig, is_broken
 
 READY_TIMEOUT_S = 30.0
@@ -68,20 +68,20 @@ async def _wait_for_the_group(rig: Rig) -> None:
     def is_ready() -> bool:
         if rig.world.exits:
             raise HarnessError(rig.world.explain(rig.world.exits[0]))
-        return rig.world.standing.is_ready(since)
+        return rig.world.group_status.is_ready(since)
 
     if not await wait_until(is_ready, READY_TIMEOUT_S):
-        why = rig.world.standing.why_not_ready()
+        why = rig.world.group_status.why_not_ready()
         raise HarnessError(f"the group has no leader after {READY_TIMEOUT_S:g} s: {why}")
 
 
 async def _serves(rig: Rig) -> bool:
     """Wait until all nodes know one leader, or one ended by itself; note a group that stays so."""
-    since, standing = trio.current_time(), rig.world.standing
-    standing.undisturbed_s = since
+    since, group_status = trio.current_time(), rig.world.group_status
+    group_status.undisturbed_s = since
 
     def is_over() -> bool:
-        return bool(rig.world.exits) or standing.is_ready(since)
+        return bool(rig.world.exits) or group_status.is_ready(since)
 
     if not await wait_until(is_over, PATIENCE_S):
         rig.not_back.append(never_served(_standstill(rig)))
@@ -143,7 +143,7 @@ async def retry(rig: Rig) -> None:
         for planned in rig.nemesis.never_bit(rig.schedule):
             since = trio.current_time()
             if since < latest and not is_broken(rig.world):
-                await wait_until(partial(rig.world.standing.is_ready, since), RETRY_READY_S)
+                await wait_until(partial(rig.world.group_status.is_ready, since), RETRY_READY_S)
                 await rig.nemesis.retry(planned)
     await rig.workers.stop()
 
@@ -165,14 +165,14 @@ async def heal(rig: Rig) -> tuple[str, ...]:
     Returns what there was to put right, in words.
     """
     left = rig.world.restore()
-    if rig.give_disks_back is not None:
-        left = (*left, *await rig.give_disks_back(0.0 if is_broken(rig.world) else PATIENCE_S))
+    if rig.restore_disks is not None:
+        left = (*left, *await rig.restore_disks(0.0 if is_broken(rig.world) else PATIENCE_S))
     for line in left:
         rig.observer.note(f"after the last fault, {line}")
-    rig.world.standing.undisturbed_s = since = trio.current_time()
+    rig.world.group_status.undisturbed_s = since = trio.current_time()
     longest_s = patience_s(rig, HEAL_TIMEOUT_S)
-    if not await wait_until(partial(rig.world.standing.is_ready, since), longest_s):
-        rig.observer.note(f"the group did not come back: {rig.world.standing.why_not_ready()}")
+    if not await wait_until(partial(rig.world.group_status.is_ready, since), longest_s):
+        rig.observer.note(f"the group did not come back: {rig.world.group_status.why_not_ready()}")
         _note_not_back(rig, settled=False, answered=True)
     return left
 
@@ -189,17 +189,17 @@ async def drain(rig: Rig) -> bool:
     read = await rig.workers.run_finals(patience_s(rig, FINALS_TIMEOUT_S))
     since = trio.current_time()  # what nodes said before the last operation's end is too old
     longest_s = patience_s(rig, SETTLE_TIMEOUT_S)
-    settled = await wait_until(partial(rig.world.standing.is_settled, since), longest_s)
+    settled = await wait_until(partial(rig.world.group_status.is_settled, since), longest_s)
     statuses = {
         node: None if status is None or not rig.world.is_running(node) else asdict(status)
-        for node, status in rig.world.standing.statuses().items()
+        for node, status in rig.world.group_status.statuses().items()
     }
     write_atomically(rig.folder.drain_json, msgspec.json.encode({"nodes": statuses}))
     _note_not_back(rig, settled=settled, answered=finished and read)
     for is_so, otherwise in (
         (finished, "clients had not finished their operations in time"),
         (read, "clients did not finish their final operations"),
-        (settled, f"the nodes did not agree: {rig.world.standing.why_not_ready()}"),
+        (settled, f"the nodes did not agree: {rig.world.group_status.why_not_ready()}"),
     ):
         if not is_so:
             rig.observer.note(otherwise)
@@ -223,19 +223,21 @@ def _note_not_back(rig: Rig, *, settled: bool, answered: bool) -> None:
 
 def _standstill(rig: Rig) -> Standstill:
     world = rig.world
-    standing, lost = world.standing, world.awaited()
-    down = {node: f"{node} never got its disk back ({standing.state_of(node)})" for node in lost}
+    group_status, lost = world.group_status, world.awaited()
+    down = {
+        node: f"{node} never got its disk back ({group_status.state_of(node)})" for node in lost
+    }
     down |= {
-        node: standing.state_of(node)
+        node: group_status.state_of(node)
         for node in world.nodes
         if node not in down and not world.is_running(node)
     }
     return Standstill(
         at_ns=rig.facts.now_ns(),
-        waited_s=trio.current_time() - standing.undisturbed_s,
+        waited_s=trio.current_time() - group_status.undisturbed_s,
         down=down,
-        behind=standing.behind(),
-        states=standing.why_not_ready(),
+        behind=group_status.behind(),
+        states=group_status.why_not_ready(),
         waiting=rig.workers.waiting(),
     )
 

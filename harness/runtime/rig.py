@@ -19,6 +19,7 @@ from shaketable.harness.campaigns.schedule import Planned, encode_schedule, sche
 from shaketable.harness.campaigns.scripts import counted
 from shaketable.harness.contracts.abilities import NamesBrokers, PlantsBugsBeside
 from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.capabilities import STEERED, TAKE_LOGS, Capability, needs_of
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import (
     Address,
@@ -29,7 +30,6 @@ from shaketable.harness.contracts.plugins import (
     Target,
     World,
 )
-from shaketable.harness.contracts.words import STEERED, TAKE_LOGS, Word, needs_of
 from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.network.netns import PacketNetwork
@@ -37,6 +37,7 @@ from shaketable.harness.runtime import availability, sites
 from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.clients.workers import WorkerGroup, plan_workers
 from shaketable.harness.runtime.facts import RunFacts, describe, wall_clock
+from shaketable.harness.runtime.group_status import GroupStatus
 from shaketable.harness.runtime.ledger import Ledger, Lines
 from shaketable.harness.runtime.nemesis import Nemesis
 from shaketable.harness.runtime.observer import Counts, Observer
@@ -45,7 +46,6 @@ from shaketable.harness.runtime.processes.faketime import FakedTime
 from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
 from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 from shaketable.harness.runtime.sites import Site
-from shaketable.harness.runtime.standing import Standing
 from shaketable.harness.runtime.stored_logs import StoredLogs
 from shaketable.harness.runtime.world import ProcessWorld
 
@@ -57,7 +57,7 @@ class RunWorld(World, Protocol):
     """What the phases of a run need of its world, besides what faults do."""
 
     exits: list[Exit]
-    standing: Standing
+    group_status: GroupStatus
 
     def start_all(self) -> tuple[str, ...]:
         """Start every node that does not run; return which ones these were."""
@@ -158,7 +158,7 @@ class Rig:
     order; `collect` brings what the nodes wrote into the run's folder, once they have ended.
     `is_virtual` says that no time passes but what somebody waits for, so that nothing is slow by
     itself; `not_back` is then what had not come back in time (`harness.runtime.liveness`), and
-    `give_disks_back` tries for some seconds to make nodes whole that wait for a disk, and says
+    `restore_disks` tries for some seconds to make nodes whole that wait for a disk, and says
     which are not.
     """
 
@@ -178,7 +178,7 @@ class Rig:
     logs: Sequence[Lines]
     let_go: Callable[[], None]
     is_virtual: bool = False
-    give_disks_back: Callable[[float], Awaitable[Sequence[str]]] | None = None
+    restore_disks: Callable[[float], Awaitable[Sequence[str]]] | None = None
     not_back: list[Broken] = field(default_factory=list)
 
     def close(self) -> int:
@@ -227,7 +227,7 @@ def build(
         raise
     try:
         helpers = configure_name_servers(target, site, folder, start_ns, campaign.mutant)
-        members = configure_nodes(target, site, folder, start_ns, words_of(campaign))
+        members = configure_nodes(target, site, folder, start_ns, capabilities_of(campaign))
     except BaseException:
         site.network.close()
         records.close()
@@ -237,7 +237,7 @@ def build(
     world = ProcessWorld(
         target, members, site.network, records.status_log, observer, start_ns, helpers, logs
     )
-    world.standing.samples = Samples(records.samples_log, AnsweredClocks(), now_ns)
+    world.group_status.samples = Samples(records.samples_log, AnsweredClocks(), now_ns)
     clients = {node: layout.client_address for node, layout in site.layouts.items()}
     clients |= site.name_servers
     return Rig(
@@ -250,7 +250,7 @@ def build(
         workers=WorkerGroup(
             plan_workers(campaign, folder, clients, start_ns), records.ledger.process
         ),
-        services=_services(site, world, logs if words_of(campaign) & TAKE_LOGS else None),
+        services=_services(site, world, logs if capabilities_of(campaign) & TAKE_LOGS else None),
         collect=_nothing,
         nemesis=make_nemesis(campaign, records, world, observer, now_ns),
         schedule=records.schedule,
@@ -326,7 +326,7 @@ def make_nemesis(
     budget = Budget(world.nodes, keeps_quorum=campaign.budget == "quorum")
     record = records.recorder.nemesis
     nemesis = Nemesis(records.faults, world, records.ledger, record, observer, now_ns, budget)
-    world.standing.on_elected = nemesis.happenings.leader_elected
+    world.group_status.on_elected = nemesis.events.leader_elected
     nemesis.is_hopeless = partial(is_broken, world)
     return nemesis
 
@@ -337,7 +337,7 @@ def _services(
     """What runs beside everything else; `logs` is given if faults will take of them."""
     if logs is None:
         return (site.network.run, world.run)
-    reading = partial(logs.warm_up, tuple(site.layouts.values()), world.standing.until_ready)
+    reading = partial(logs.warm_up, tuple(site.layouts.values()), world.group_status.until_ready)
     return (site.network.run, world.run, reading)
 
 
@@ -347,7 +347,7 @@ def _nothing() -> None:
 
 def node_options(campaign: Campaign) -> Json:
     """What a target is told about its nodes (`NodeLayout.options`)."""
-    words = words_of(campaign)
+    capabilities = capabilities_of(campaign)
     return {
         "mutant": campaign.mutant,
         "seed": campaign.seed,
@@ -355,8 +355,8 @@ def node_options(campaign: Campaign) -> Json:
         "record": campaign.record,
         "ack": campaign.ack,
         "leases_ms": campaign.leases_ms,
-        "spares": bool(words & {Word.WIPE}),
-        "steering": bool(words & STEERED)
+        "spares": bool(capabilities & {Capability.WIPE}),
+        "steering": bool(capabilities & STEERED)
         or any(counted(step.on or "") for step in campaign.script),
         "limits": campaign.limits,
         "data_file_bytes": campaign.data_file_bytes,
@@ -368,20 +368,28 @@ def beside_nodes(campaign: Campaign) -> Sequence[str]:
     """The name servers that run beside the nodes: two where faults strike one of them."""
     if not needs_name_server(campaign):
         return ()
-    return NAME_SERVERS if Word.NAME_SERVER_PROCESSES in words_of(campaign) else NAME_SERVERS[:1]
+    return (
+        NAME_SERVERS
+        if Capability.NAME_SERVER_PROCESSES in capabilities_of(campaign)
+        else NAME_SERVERS[:1]
+    )
 
 
-def words_of(campaign: Campaign) -> frozenset[Word]:
+def capabilities_of(campaign: Campaign) -> frozenset[Capability]:
     """All words that the faults of a campaign need."""
     faults = (discovery.get("faults", name) for name in faults_of(campaign))
-    return frozenset(word for fault in faults for word in needs_of(fault))
+    return frozenset(capability for fault in faults for capability in needs_of(fault))
 
 
 # The processes of a run's nodes, configured and told to those who must know them, not started.
 
 
 def configure_nodes(
-    target: Target, site: Site, folder: RunFolder, start_ns: int, words: Collection[Word]
+    target: Target,
+    site: Site,
+    folder: RunFolder,
+    start_ns: int,
+    capabilities: Collection[Capability],
 ) -> dict[str, Member]:
     """Have the target configure each node, for faults that need these words.
 
@@ -390,7 +398,7 @@ def configure_nodes(
     Raises:
         HarnessError: a folder cannot be made, or a file not be written.
     """
-    is_faked = Word.CLOCK in words and bool(availability.clocks_of(target))
+    is_faked = Capability.CLOCK in capabilities and bool(availability.clocks_of(target))
     members = {}
     for node, layout in site.layouts.items():
         process = _process(target, layout, folder, start_ns, site)

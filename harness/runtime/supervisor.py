@@ -21,11 +21,11 @@ import trio
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, promises_of
+from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.contracts.promises import stands
-from shaketable.harness.contracts.words import family_of
 from shaketable.harness.history.plain_files import NoPlainFileError, open_plain
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import MAGIC, Event, whole_events
@@ -186,7 +186,7 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
         counts=rig.workers.counts(),
         faults_planned=len(rig.schedule),
         faults=rig.nemesis.tally,
-        leader_changes=rig.world.standing.leader_changes,
+        leader_changes=rig.world.group_status.leader_changes,
         is_drained=progress.is_drained,
         problems=(*progress.problems, *(str(ended) for ended in rig.world.exits)),
     )

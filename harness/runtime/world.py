@@ -14,12 +14,13 @@ import trio
 
 from shaketable.harness.contracts.abilities import ChangesMembers, ExplainsEnds, TransfersLeadership
 from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from shaketable.harness.contracts.resources import Resources
-from shaketable.harness.contracts.words import Damage, Link, LinkShape
 from shaketable.harness.network.links import Network
-from shaketable.harness.runtime import questions
+from shaketable.harness.runtime import admin_requests
+from shaketable.harness.runtime.group_status import STATUS_TIMEOUT_S, GroupStatus
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.processes import ports
@@ -27,17 +28,16 @@ from shaketable.harness.runtime.processes.damages import Damages
 from shaketable.harness.runtime.processes.disks import STOP_GRACE_S, Disks, Member, ProcessMachines
 from shaketable.harness.runtime.processes.leaving import Leaving
 from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
-from shaketable.harness.runtime.processes.obeyed_words import ObeyedWords
+from shaketable.harness.runtime.processes.resource_limits import ResourceLimits
 from shaketable.harness.runtime.processes.steered import SteeredNodes
-from shaketable.harness.runtime.processes.taking import Taking
-from shaketable.harness.runtime.standing import STATUS_TIMEOUT_S, Standing
+from shaketable.harness.runtime.processes.steered_capabilities import SteeredCapabilities
 from shaketable.harness.runtime.stored_logs import StoredLogs
 
 EXITS_KEPT_MAX = 1_000
 DAMAGED = "bytes of its files had been changed by a fault"
 
 
-class ProcessWorld(ObeyedWords):
+class ProcessWorld(SteeredCapabilities):
     """Implements `contracts.plugins.World` over processes and proxies.
 
     Args:
@@ -64,7 +64,7 @@ class ProcessWorld(ObeyedWords):
     ) -> None:
         self.nodes = tuple(members)
         self.exits: list[Exit] = []
-        self.standing = Standing(
+        self.group_status = GroupStatus(
             self.nodes, self, self._ask, status_log, observer, lambda: monotonic_ns() - start_ns
         )
         self._target = target
@@ -72,8 +72,8 @@ class ProcessWorld(ObeyedWords):
         self._helpers = tuple(helpers)
         self._logs = logs or StoredLogs(target.read_log)
         self._disks = Disks(target, ProcessMachines(self._members, self, self._logs))
-        self._clocks = self._harms = self._steered = SteeredNodes(target, self._members, self)
-        self._taking = Taking(self._members, self, self._answers)
+        self._clocks = self._disk_faults = self._steered = SteeredNodes(target, self._members, self)
+        self._resource_limits = ResourceLimits(self._members, self, self._answers)
         self._leaving = Leaving()
         self._damages = Damages(target, self._members, self._answers, self._logs)
         self._network = network
@@ -86,7 +86,7 @@ class ProcessWorld(ObeyedWords):
             async with trio.open_nursery() as nursery:
                 self._nursery = self._steered.nursery = nursery
                 for node in self.nodes:
-                    nursery.start_soon(self.standing.poll, node)
+                    nursery.start_soon(self.group_status.poll, node)
                 task_status.started()
         finally:
             self._nursery = self._steered.nursery = None
@@ -98,15 +98,15 @@ class ProcessWorld(ObeyedWords):
 
     async def leader(self, order: Sequence[str] = ()) -> str | None:
         """The node that says it leads the highest term, if any answers; see `World.leader`."""
-        return self.standing.leader(order)
+        return self.group_status.leader(order)
 
     @property
     def name_servers(self) -> Sequence[str]:
-        """The name servers beside the nodes; see `contracts.words.StrikesNameServers`."""
+        """The name servers beside the nodes; see `contracts.capabilities.FaultsNameServers`."""
         return [helper.node for helper in self._helpers]
 
     @property
-    def ends_of_name_servers(self) -> Sequence[str]:
+    def name_server_peers(self) -> Sequence[str]:
         """None: no proxy stands on the way to name servers."""
         return ()
 
@@ -117,7 +117,7 @@ class ProcessWorld(ObeyedWords):
             return {"incarnation": UNTOUCHED}
         await process.kill()
         if node in self._members:
-            self.standing.learn(node, None)
+            self.group_status.learn(node, None)
         return {"incarnation": process.incarnation}
 
     async def restart(self, node: str, incarnation: int) -> None:
@@ -154,16 +154,16 @@ class ProcessWorld(ObeyedWords):
         """Hold all bytes that flow from a to b, for each (a, b); return a cut id."""
         return self._network.cut(links)
 
-    async def mend(self, cut: str, how: str) -> None:
+    async def heal(self, cut: str, how: str) -> None:
         """Mend that cut (idempotent)."""
-        self._network.mend(cut, how)
+        self._network.heal(cut, how)
 
     def held(self, cut: str) -> Json:
         """What that cut has held so far: {"bytes": n, "connections": n}."""
         return self._network.held(cut)
 
     async def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
-        """Shape these links; see `contracts.words.ShapesLinks`."""
+        """Shape these links; see `contracts.capabilities.ShapesLinks`."""
         await trio.lowlevel.checkpoint()
         return self._network.shape(links, shape)
 
@@ -204,20 +204,20 @@ class ProcessWorld(ObeyedWords):
         async def ask(leader: str, successor: str, timeout_s: float) -> None:
             await target.transfer_leadership(self._members[leader].layout, successor, timeout_s)
 
-        return await questions.transfer(self.standing, ask, to)
+        return await admin_requests.transfer(self.group_status, ask, to)
 
-    # ---- the files of dead nodes (contracts.words.HurtsDisks) ---------------------------------
+    # ---- the files of dead nodes (contracts.capabilities.InjectsDiskFaults) ---------------------
 
     async def damage(self, node: str, damage: Damage) -> Json:
-        """Edit the files of a dead node; see `HurtsDisks.damage`."""
+        """Edit the files of a dead node; see `InjectsDiskFaults.damage`."""
         return await self._damages.damage(node, damage)
 
     async def copy_store(self, node: str) -> str:
         """Copy what a dead node has stored; return an id."""
         return await self._damages.copy(node)
 
-    async def tempt(self, node: str, incarnation: int) -> Json:
-        """Start a damaged node, and see what it does; see `HurtsDisks.tempt`."""
+    async def start_damaged(self, node: str, incarnation: int) -> Json:
+        """Start a damaged node, and see what it does; see `InjectsDiskFaults.start_damaged`."""
         process = self._members[node].process
         if self._damages.is_damaged(node):  # an end of a node that has all its bytes is its own
             started = incarnation + 1
@@ -227,7 +227,7 @@ class ProcessWorld(ObeyedWords):
         return {"incarnation": process.incarnation, **found}
 
     async def revive(self, node: str, incarnation: int) -> None:
-        """Give a node that refused its store an empty disk; see `HurtsDisks.revive`."""
+        """Give a node that refused its store an empty disk; see `InjectsDiskFaults.revive`."""
         process = self._members[node].process
         if process.incarnation == incarnation:
             if process.is_running:  # it took what it found
@@ -248,7 +248,7 @@ class ProcessWorld(ObeyedWords):
 
     async def until_ready(self, timeout_s: float) -> bool:
         """Wait until all nodes that run know one leader; see `StopsNodes.until_ready`."""
-        return await self.standing.until_ready(timeout_s)
+        return await self.group_status.until_ready(timeout_s)
 
     async def remove_member(self, node: str) -> Json:
         """Have the group do without the node; see `MovesMembers.remove_member`."""
@@ -257,27 +257,27 @@ class ProcessWorld(ObeyedWords):
             why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
             return {"took_ms": None, "members": [], "error": why}
         with self._leaving.asked(node):
-            return await questions.remove_member(self._target, self._layouts(), node)
+            return await admin_requests.remove_member(self._target, self._layouts(), node)
 
     async def add_member(self, node: str) -> Json:
         """Have the node in its group again; see `MovesMembers.add_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
-        answer = await questions.add_member(self._target, self._layouts(), node)
+        answer = await admin_requests.add_member(self._target, self._layouts(), node)
         self._leaving.is_back(node)
         return answer
 
     async def take(self, node: str, resources: Resources) -> str:
         """Take that from the node's process; see `TakesResources.take`."""
         assert self._nursery is not None, "the world does not run"
-        return await self._taking.take(node, resources, self._nursery)
+        return await self._resource_limits.take(node, resources, self._nursery)
 
     async def give_back(self, taken: str) -> None:
         """Give exactly that back (idempotent); see `TakesResources.give_back`."""
-        await self._taking.give_back(taken)
+        await self._resource_limits.give_back(taken)
 
     def taken(self, taken: str) -> Json:
         """What that did so far; see `TakesResources.taken`."""
-        return self._taking.taken(taken)
+        return self._resource_limits.taken(taken)
 
     # ---- what the supervisor needs besides ---------------------------------------------
 
@@ -313,11 +313,11 @@ class ProcessWorld(ObeyedWords):
         """
         found = [f"{cut} was not mended" for cut in self._network.open_cuts()]
         for cut in self._network.open_cuts():
-            self._network.mend(cut, "deliver")
+            self._network.heal(cut, "deliver")
         found += [f"{shape} was still in force" for shape in self._network.open_shapes()]
         for shape in self._network.open_shapes():
             self._network.unshape(shape)
-        found += self._steered.give_up() + self._taking.give_up()
+        found += self._steered.give_up() + self._resource_limits.give_up()
         for node in self.nodes:
             if self.is_paused(node):
                 self._members[node].process.resume()
@@ -336,7 +336,7 @@ class ProcessWorld(ObeyedWords):
 
     async def stop_all(self) -> None:
         """Ask all nodes to end; end those by SIGKILL that do not. No news from here on."""
-        self.standing.is_ending = True
+        self.group_status.is_ending = True
         await self._for_each(lambda process: process.stop(STOP_GRACE_S))
 
     def remarks(self) -> tuple[str, ...]:
@@ -373,7 +373,7 @@ class ProcessWorld(ObeyedWords):
         return {node: member.layout for node, member in self._members.items()}
 
     def _answers(self, node: str) -> bool:
-        return self.standing.statuses()[node] is not None
+        return self.group_status.statuses()[node] is not None
 
     async def _for_each(self, act: Callable[[NodeProcess], Awaitable[None]]) -> None:
         async with trio.open_nursery() as nursery:
@@ -391,7 +391,7 @@ class ProcessWorld(ObeyedWords):
         ended = await process.wait()
         is_node = node in self._members
         if is_node and process.incarnation == ended.incarnation:
-            self.standing.learn(node, None)
+            self.group_status.learn(node, None)
         if ended.asked:
             return
         if is_node and not process.is_running:
@@ -404,7 +404,7 @@ class ProcessWorld(ObeyedWords):
         """Return it with what its exit status says, and with what may have made it so."""
         target, node = self._target, ended.node
         causes = target.end_causes if isinstance(target, ExplainsEnds) else {}
-        excuse = self._taking.refused(node, ended.incarnation)
+        excuse = self._resource_limits.refused(node, ended.incarnation)
         if self._damages.is_damaged(node):
             excuse = DAMAGED
         return replace(ended, cause=causes.get(ended.returncode, ""), excuse=excuse)

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.contracts.plugins import (
     Address,
     Json,
@@ -32,7 +33,6 @@ from shaketable.harness.contracts.simulated_nodes import (
     SteersSimulated,
 )
 from shaketable.harness.contracts.simulation import Ended
-from shaketable.harness.contracts.words import Link, LinkShape
 from shaketable.harness.targets.programs import name_server
 from shaketable.system.sim.disks.disk import PowerLoss
 from shaketable.system.sim.disks.ordered_harms import OrderedHarm, OrderedHarms

@@ -60,14 +60,16 @@ class Display:
         self.progress.fault_began(fault, what, at_ns)
         log.info("event=fault_started at_s=%.3f fault=%d what=%r", at_ns / NS, fault, what)
 
-    def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
+    def fault_stopped(
+        self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
+    ) -> None:
         """A fault was undone."""
-        self.progress.fault_ended(fault, bit)
+        self.progress.fault_ended(fault, took_effect)
         log.info(
             "event=fault_stopped at_s=%.3f fault=%d bit=%s evidence=%r",
             at_ns / NS,
             fault,
-            bit,
+            took_effect,
             evidence,
         )
 
@@ -124,10 +126,12 @@ class PlainDisplay(Display):
         super().fault_started(fault, name, description, at_ns)
         self._say(f"fault {fault}: {self.progress.active[fault].description}", at_ns)
 
-    def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
+    def fault_stopped(
+        self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
+    ) -> None:
         """Tell whether it bit, and what shows it."""
-        super().fault_stopped(fault, name, bit, evidence, at_ns)
-        self._say(f"fault {fault} {'bit' if bit else 'did not bite'}: {evidence}", at_ns)
+        super().fault_stopped(fault, name, took_effect, evidence, at_ns)
+        self._say(f"fault {fault} {'bit' if took_effect else 'did not bite'}: {evidence}", at_ns)
 
     def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
         """Tell who leads."""
@@ -230,9 +234,13 @@ def _leader_text(progress: Progress) -> str:
 
 
 def _fault_text(progress: Progress, now_ns: int) -> Text:
-    bit = f"{progress.faults_bit} of {progress.faults_ended} bit" if progress.faults_ended else ""
+    took_effect = (
+        f"{progress.faults_effective} of {progress.faults_ended} bit"
+        if progress.faults_ended
+        else ""
+    )
     if not progress.active:
-        return Text(f"none in force{f'; {bit} so far' if bit else ''}")
+        return Text(f"none in force{f'; {took_effect} so far' if took_effect else ''}")
     active = [
         f"{fault.description}, {(now_ns - fault.start_ns) / NS:.1f} s"
         for fault in list(progress.active.values())
@@ -272,7 +280,7 @@ class Progress:
     leaders_seen: int = 0
     active: dict[int, ActiveFault] = field(default_factory=dict)
     faults_ended: int = 0
-    faults_bit: int = 0
+    faults_effective: int = 0
     step: str = ""
     samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
 
@@ -286,11 +294,11 @@ class Progress:
         """A fault took effect."""
         self.active[fault] = ActiveFault(fault, description, at_ns)
 
-    def fault_ended(self, fault: int, bit: bool) -> None:
+    def fault_ended(self, fault: int, took_effect: bool) -> None:
         """A fault was undone."""
         self.active.pop(fault, None)
         self.faults_ended += 1
-        self.faults_bit += bit
+        self.faults_effective += took_effect
 
     def led_by(self, node: str | None, term: int) -> None:
         """Somebody leads in another term, or nobody does."""

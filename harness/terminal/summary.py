@@ -91,14 +91,16 @@ def _applied_text(faults: Sequence[FaultRow], asked: Sequence[str]) -> str:
     if not faults:
         return f"none applied of {', '.join(asked)}"
     applied = Counter(row.window.name for row in faults)
-    bit = Counter(row.window.name for row in faults if row.window.bit)
+    took_effect = Counter(row.window.name for row in faults if row.window.took_effect)
     each = ", ".join(
-        f"{name} {count}" if bit[name] == count else f"{name} {bit[name]} of {count}"
+        f"{name} {count}"
+        if took_effect[name] == count
+        else f"{name} {took_effect[name]} of {count}"
         for name, count in sorted(applied.items())
     )
     never = [name for name in asked if name not in applied]
     rest = f"; never drawn: {', '.join(never)}" if never else ""
-    return f"{bit.total()} of {applied.total()} bit ({each}){rest}"
+    return f"{took_effect.total()} of {applied.total()} bit ({each}){rest}"
 
 
 def recovery_text(recovery: RecoverySummary) -> str:

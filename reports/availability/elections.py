@@ -79,7 +79,7 @@ def elections(
     )
     found = {}
     for window in windows:
-        if not (led and window.bit and hits_leader(plans.get(window.fault, {}), nodes)):
+        if not (led and window.took_effect and hits_leader(plans.get(window.fault, {}), nodes)):
             continue
         term = max((term for start_ns, term in led if start_ns <= window.from_ns), default=None)
         if term is None:

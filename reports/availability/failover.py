@@ -59,7 +59,7 @@ def kills_leader(window: FaultWindow, plan: Mapping[str, Any], nodes: int) -> bo
     """Whether the fault was a kill that bit, took the leader and left a majority alive."""
     victims: Sequence[str] = plan.get("victims") or ()
     is_leader_in = plan.get("leader") is not None and plan["leader"] in victims
-    return window.name == KILL and window.bit and is_leader_in and 2 * len(victims) < nodes
+    return window.name == KILL and window.took_effect and is_leader_in and 2 * len(victims) < nodes
 
 
 def failover(recoveries: Iterable[Recovery]) -> Failover | None:

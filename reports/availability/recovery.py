@@ -49,7 +49,7 @@ class Recovery:
     `until_ns`: where the fault's aftermath ends: the first start of another fault after this
     one was undone, else when the clients' time was over (if that is not known, the run's last
     invocation of an append).
-    `bit`: whether the fault did anything; after one that did not there is nothing to recover.
+    `took_effect`: whether the fault did anything; if not, there is nothing to recover from.
     """
 
     fault: int
@@ -57,7 +57,7 @@ class Recovery:
     gap: Gap | None
     asked: int
     until_ns: int
-    bit: bool = True
+    took_effect: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,9 @@ def recovery_times(
         recovery_ns = None if back_ns is None else back_ns - window.from_ns
         asked += waited
         gap = _longest(acknowledged, window.start_ns, until_ns) if asked else None
-        recoveries.append(Recovery(window.fault, recovery_ns, gap, asked, until_ns, window.bit))
+        recoveries.append(
+            Recovery(window.fault, recovery_ns, gap, asked, until_ns, window.took_effect)
+        )
     return recoveries
 
 
@@ -152,7 +154,7 @@ def longest_gap(operations: pa.Table, start_ns: int, stop_ns: int) -> Gap:
 
 def summarise(recoveries: Iterable[Recovery]) -> RecoverySummary:
     """Join the recoveries of a run into the numbers that its summary prints."""
-    asked = [recovery for recovery in recoveries if recovery.bit and recovery.asked]
+    asked = [recovery for recovery in recoveries if recovery.took_effect and recovery.asked]
     times = [recovery.recovery_ns for recovery in asked if recovery.recovery_ns is not None]
     gaps = [recovery.gap.length_ns for recovery in asked if recovery.gap is not None]
     return RecoverySummary(

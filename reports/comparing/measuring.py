@@ -181,7 +181,7 @@ def _shaken(row: FaultRow) -> Shaken:
     """A fault with its aftermath: until the group served again, and a little longer."""
     window, recovery = row.window, row.recovery
     until_ns = window.stop_ns
-    if recovery is not None and recovery.recovery_ns is not None and window.bit:
+    if recovery is not None and recovery.recovery_ns is not None and window.took_effect:
         until_ns = max(until_ns, window.from_ns + recovery.recovery_ns)
     return Shaken(window.name, window.from_ns, until_ns + SETTLE_NS)
 
@@ -192,7 +192,7 @@ def _recoveries(faults: Sequence[FaultRow]) -> dict[str, Recoveries]:
     waited: dict[str, list[float]] = {}
     for row in faults:
         recovery = row.recovery
-        if recovery is None or not recovery.bit or not recovery.asked:
+        if recovery is None or not recovery.took_effect or not recovery.asked:
             continue
         name = row.window.name
         if recovery.recovery_ns is None:

@@ -13,8 +13,8 @@ from typing import Final
 
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, ExitCode, Outcome
 from shaketable.reports.gating.model import (
-    Bites,
     Conclusion,
+    FaultEffects,
     GateResult,
     Ruling,
     RunFacts,
@@ -109,7 +109,12 @@ def _vacuous(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterato
     """Say that too little bit, where no checker does."""
     told = any(one.checker == VACUITY and one.outcome > Outcome.VALID for one in run.conclusions)
     text = run.vacuous
-    if not text and run.asked and not told and not any(of.bit for of in run.faults.values()):
+    if (
+        not text
+        and run.asked
+        and not told
+        and not any(of.took_effect for of in run.faults.values())
+    ):
         text = f"no fault bit of those asked for ({', '.join(run.asked)})"
     if text:
         ruling = Ruling(FAULTS_BIT, ExitCode.UNKNOWN, f"vacuous: {text}")
@@ -122,8 +127,10 @@ def _not_done(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterat
     A floor of a fault says more, and stands in the place of this.
     """
     lacking = {fault: f"could not be done: {why}" for fault, why in run.unavailable.items()}
-    if any(of.bit for of in run.faults.values()):  # if none bit, that is told, of all of them
-        never = [fault for fault in run.asked if not run.faults.get(fault, Bites(0, 0)).done]
+    if any(
+        of.took_effect for of in run.faults.values()
+    ):  # if none bit, that is told, of all of them
+        never = [fault for fault in run.asked if not run.faults.get(fault, FaultEffects(0, 0)).done]
         lacking |= dict.fromkeys(never, "never came up")
     for fault, why in lacking.items():
         if fault in policy.floors.faults:
@@ -181,8 +188,8 @@ def _floors(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
             code = ExitCode.UNKNOWN if floor else ExitCode.VALID
             yield Ruling(f"fault {fault}", code, text)
         elif fault in run.asked:
-            bites = run.faults.get(fault)
-            bit = bites.bit if bites else 0
+            effects = run.faults.get(fault)
+            bit = effects.took_effect if effects else 0
             code = ExitCode.UNKNOWN if bit < floor else ExitCode.VALID
             yield Ruling(f"fault {fault}", code, f"{fault} bit {_times(bit)}; at least {floor}")
 

@@ -138,7 +138,9 @@ def _recovery(
 ) -> None:
     names = pa.array([APPENDING[0]] * served.num_rows, pa.string())
     served = served.set_column(served.column_names.index("f"), "f", names)
-    asked = [one for one in recovery_times(served, windows, worked) if one.bit and one.asked]
+    asked = [
+        one for one in recovery_times(served, windows, worked) if one.took_effect and one.asked
+    ]
     if not asked:
         why = "no fault bit after which a client asked" if windows else "there was no fault"
         found.missing["recovery_median_s"] = found.missing["recovery_worst_s"] = why

@@ -42,10 +42,10 @@ class Conclusion:
 
 
 @dataclass(frozen=True, slots=True)
-class Bites:
-    """How often a fault bit, of how often it was done."""
+class FaultEffects:
+    """How often a fault was done, and how often it took effect."""
 
-    bit: int
+    took_effect: int
     done: int
 
 
@@ -84,7 +84,7 @@ class RunFacts:
     conclusions: tuple[Conclusion, ...] = ()
     asked: tuple[str, ...] = ()
     unavailable: Mapping[str, str] = field(default_factory=dict)
-    faults: Mapping[str, Bites] = field(default_factory=dict)
+    faults: Mapping[str, FaultEffects] = field(default_factory=dict)
     measures: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     at_least: frozenset[str] = frozenset()

@@ -116,7 +116,7 @@ def _fault_bars(view: RunView, colours: dict[str, str], whole_s: float) -> list[
         free = start_s - labelled.get(window.name, -whole_s) >= NUMBER_SHARE_MIN * whole_s
         if free:
             labelled[window.name] = start_s
-        bit = "it bit" if window.bit else "it did not bite"
+        bit = "it bit" if window.took_effect else "it did not bite"
         bars.append(
             _bar(
                 window.name,
@@ -127,8 +127,8 @@ def _fault_bars(view: RunView, colours: dict[str, str], whole_s: float) -> list[
                 fault=window.fault,
                 proof=_cut(window.evidence),
                 colour=colours[window.name],
-                alpha=0.85 if window.bit else 0.15,
-                ink="#ffffff" if window.bit else INK,
+                alpha=0.85 if window.took_effect else 0.15,
+                ink="#ffffff" if window.took_effect else INK,
             )
         )
     return bars

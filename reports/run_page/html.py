@@ -60,7 +60,7 @@ def render(view: RunView) -> str:
             goals=(GOAL_MEDIAN_NS, GOAL_P99_NS),
             timeout=None if view.op_timeout_s is None else f"{view.op_timeout_s:g} s",
             told_faults=told_faults(view.faults),
-            bitten=sum(row.window.bit for row in view.faults),
+            bitten=sum(row.window.took_effect for row in view.faults),
         )
     )
 
@@ -85,7 +85,9 @@ def told_faults(faults: Sequence[FaultRow]) -> Sequence[FaultRow]:
 
     def cost(place: int) -> tuple[float, ...]:
         row = faults[place]
-        never = row.window.bit and row.recovery.asked > 0 and row.recovery.recovery_ns is None
+        never = (
+            row.window.took_effect and row.recovery.asked > 0 and row.recovery.recovery_ns is None
+        )
         return (-row.losses, -never, -(row.lost_ns or 0), -(row.recovery.recovery_ns or 0), place)
 
     return [faults[place] for place in sorted(sorted(range(len(faults)), key=cost)[:FAULTS_MAX])]

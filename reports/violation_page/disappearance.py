@@ -135,7 +135,7 @@ def struck_between(gone: Disappearance, faults: Sequence[FaultRow]) -> tuple[Fau
     return tuple(
         row
         for row in faults
-        if row.window.may_have_bitten
+        if row.window.may_have_taken_effect
         and row.window.stop_ns >= gone.since_ns
         and (until_ns is None or row.window.from_ns <= until_ns)
     )

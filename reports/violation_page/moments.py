@@ -223,10 +223,12 @@ def of_faults(faults: Sequence[FaultRow]) -> Iterator[Moment]:
     """Say when each fault began and was over, and what it did."""
     for row in faults:
         window = row.window
-        bit = f"; it bit: {window.evidence}" if window.bit and window.evidence else ""
-        bit = bit if window.may_have_bitten else ", which did not bite"
+        bit = f"; it bit: {window.evidence}" if window.took_effect and window.evidence else ""
+        bit = bit if window.may_have_taken_effect else ", which did not bite"
         what = f"fault {window.fault}, {window.name}: {window.description}"
-        yield Moment(window.from_ns, "fault", f"{what}, begins{bit}", is_key=window.may_have_bitten)
+        yield Moment(
+            window.from_ns, "fault", f"{what}, begins{bit}", is_key=window.may_have_taken_effect
+        )
         yield Moment(window.stop_ns, "fault", f"fault {window.fault}, {window.name}, is over")
 
 

@@ -165,16 +165,22 @@ def test_a_plug_in_that_cannot_be_asked_is_named_in_one_line(
 @pytest.mark.parametrize(
     ("does", "line"),
     [
-        (raises(KeyError("door")), "fault foreign: its least_s fails: KeyError: 'door'"),
-        (lambda *_: "long", "fault foreign: its least_s fails: it returned 'long' in place of sec"),
-        (lambda *_: math.nan, "fault foreign: its least_s fails: it returned nan in place of sec"),
+        (raises(KeyError("door")), "fault foreign: its min_duration_s fails: KeyError: 'door'"),
+        (
+            lambda *_: "long",
+            "fault foreign: its min_duration_s fails: it returned 'long' in place of sec",
+        ),
+        (
+            lambda *_: math.nan,
+            "fault foreign: its min_duration_s fails: it returned nan in place of sec",
+        ),
     ],
 )
 def test_a_plug_in_that_cannot_say_how_long_it_acts_is_named(
     foreign: type[Foreign], does: Callable[..., object], line: str
 ) -> None:
     foreign.act = raises(RuntimeError())  # type: ignore[attr-defined]
-    foreign.least_s = does  # type: ignore[attr-defined]
+    foreign.min_duration_s = does  # type: ignore[attr-defined]
     campaign = Campaign(seed="7", faults=("foreign",))
     with pytest.raises(HarnessError) as told:
         schedule(campaign, availability.choose(campaign).faults)

@@ -14,9 +14,9 @@ from shaketable.harness import discovery
 from shaketable.harness.campaigns import built_in
 from shaketable.harness.campaigns.campaign import Campaign, load, resolve
 from shaketable.harness.campaigns.schedule import schedule
+from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.promises import FAMILIES, OURS
-from shaketable.harness.contracts.words import family_of
 from shaketable.harness.runtime import availability
 
 NAMES = built_in.names(built_in.CAMPAIGNS)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shaketable.harness import discovery
+from shaketable.harness.contracts.capabilities import ROLLBACK, family_of
 from shaketable.harness.contracts.promises import FAMILIES, OURS, in_families
-from shaketable.harness.contracts.words import ROLLBACK, family_of
 from shaketable.reports.run_page.promise_table import promised
 
 

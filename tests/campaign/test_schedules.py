@@ -227,7 +227,7 @@ def test_each_lane_is_drawn_for_itself_and_the_first_as_if_it_were_alone() -> No
 
 def test_a_fault_that_needs_its_time_gets_it_where_there_is_room() -> None:
     class Long(FakeFault):
-        def least_s(self, nodes):
+        def min_duration_s(self, nodes):
             return 4.0 * len(nodes)
 
         async def act(self, plan, undo, world, note):

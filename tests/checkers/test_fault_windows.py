@@ -7,7 +7,7 @@ from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Prom
 
 
 def window(number: int, start_ns: int, stop_ns: int) -> FaultWindow:
-    return FaultWindow(number, "kill", "kill n0", start_ns, stop_ns, bit=True, evidence="")
+    return FaultWindow(number, "kill", "kill n0", start_ns, stop_ns, took_effect=True, evidence="")
 
 
 CONTEXT = CheckContext(
@@ -33,7 +33,7 @@ def test_a_fault_that_begins_soon_is_named_and_a_later_one_is_not() -> None:
 
 def test_what_happened_while_a_fault_was_being_done_is_under_it() -> None:
     """A kill takes effect before the harness knows that the process is gone."""
-    begun = FaultWindow(0, "kill", "kill n0", 20, 30, bit=True, evidence="", began_ns=12)
+    begun = FaultWindow(0, "kill", "kill n0", 20, 30, took_effect=True, evidence="", began_ns=12)
     context = CheckContext(nodes=("n0",), committed={}, promises=Promises(), windows=(begun,))
     assert windows_at(context, 12) == [begun]
     assert windows_at(context, 11) == []

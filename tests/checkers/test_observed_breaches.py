@@ -6,10 +6,10 @@ import pytest
 
 from shaketable.checkers.anomalies.promises import why_not_promised
 from shaketable.checkers.findings import NOTHING_BROKEN, Findings, gather, settle
+from shaketable.harness.contracts.capabilities import FAMILIES
 from shaketable.harness.contracts.plugins import Promises
 from shaketable.harness.contracts.promises import FAULTS_OF_DISKS, STANDS_BY
 from shaketable.harness.contracts.verdict import Finding, Outcome
-from shaketable.harness.contracts.words import FAMILIES
 from shaketable.harness.history.export import NOT_UNDONE
 from tests.support.checker_histories import context, struck
 
@@ -75,7 +75,7 @@ def test_other_peoples_faults_are_judged_by_their_family(fault, family, is_excus
     ],
 )
 def test_a_fault_that_never_bit_excuses_nothing_if_that_is_known(evidence, is_excused):
-    faults = struck("rollback", bit=False, evidence=evidence)
+    faults = struck("rollback", took_effect=False, evidence=evidence)
     assert bool(why_not_promised("lost-add", context(promises=STURDY, **faults))) is is_excused
 
 

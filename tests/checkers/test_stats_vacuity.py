@@ -12,8 +12,8 @@ from shaketable.harness.contracts.verdict import Outcome
 from tests.support.checker_histories import job, op
 
 
-def window(fault, name, start, stop, bit=True):
-    return FaultWindow(fault, name, f"{name} something", start, stop, bit, "")
+def window(fault, name, start, stop, took_effect=True):
+    return FaultWindow(fault, name, f"{name} something", start, stop, took_effect, "")
 
 
 def judge(tmp_path, rows, **more):
@@ -74,7 +74,7 @@ def test_many_error_texts_are_bounded(tmp_path):
     [
         ((), (), Outcome.VALID, "no faults were asked for"),
         (("kill",), (), Outcome.UNKNOWN, "vacuous: faults were asked for (kill), none bit"),
-        (("kill",), (window(0, "kill", 0, 10**9, bit=False),), Outcome.UNKNOWN, "none bit"),
+        (("kill",), (window(0, "kill", 0, 10**9, took_effect=False),), Outcome.UNKNOWN, "none bit"),
         (("kill",), (window(0, "kill", 0, 3000),), Outcome.UNKNOWN, "only 4 operations"),
         (
             ("kill",),
@@ -84,13 +84,13 @@ def test_many_error_texts_are_bounded(tmp_path):
         ),
         (
             ("kill", "pause"),
-            (window(0, "kill", 0, 10**9), window(1, "pause", 0, 10**9, bit=False)),
+            (window(0, "kill", 0, 10**9), window(1, "pause", 0, 10**9, took_effect=False)),
             Outcome.UNKNOWN,
             "vacuous: pause was done and never bit",
         ),
         (
             ("kill", "pause"),
-            (window(0, "kill", 0, 10**9), window(1, "kill", 0, 10**9, bit=False)),
+            (window(0, "kill", 0, 10**9), window(1, "kill", 0, 10**9, took_effect=False)),
             Outcome.VALID,
             "warning: asked for, but never came up: pause",
         ),

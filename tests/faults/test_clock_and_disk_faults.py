@@ -10,12 +10,18 @@ import trio
 from memory_world import MemoryWorld
 
 from shaketable.harness import discovery
+from shaketable.harness.contracts.capabilities import (
+    Capability,
+    ClockChange,
+    ClockReading,
+    Damage,
+    DiskFaultSpec,
+)
 from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Json
-from shaketable.harness.contracts.words import ClockChange, ClockReading, Damage, DiskHarm, Word
 from shaketable.harness.faults import clock
-from shaketable.harness.runtime import offers
+from shaketable.harness.runtime import world_capabilities
 from shaketable.harness.targets.dledger import DLedgerTarget
 from shaketable.harness.targets.multi_master import PLUGIN as MULTI_MASTER
 
@@ -32,7 +38,7 @@ class SteeredWorld(MemoryWorld):
         self.deaf = deaf
         self.silent: set[str] = set()
         self.changes: dict[str, dict[int, ClockChange]] = {node: {} for node in nodes}
-        self.harms: dict[str, tuple[str, DiskHarm]] = {}
+        self.harms: dict[str, tuple[str, DiskFaultSpec]] = {}
         self.healed: list[str] = []
         self.fails_at: str | None = None
         self.refuses: str | None = "the log is damaged"
@@ -69,7 +75,7 @@ class SteeredWorld(MemoryWorld):
             rate=change.rate if change.which != "wall" else 1.0,
         )
 
-    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
+    async def inject_disk_fault(self, node: str, harm: DiskFaultSpec) -> str:
         if node == self.fails_at:
             raise HarnessError("no")
         name = f"harm-{len(self.harms)}"
@@ -79,7 +85,7 @@ class SteeredWorld(MemoryWorld):
     async def heal_disk(self, harm: str) -> None:
         self.healed.append(harm)
 
-    def disk_harm(self, harm: str) -> Json:
+    def disk_fault_effects(self, harm: str) -> Json:
         much = 0 if self.deaf else 3
         done = self.harms[harm][1]
         waits = bool(done.delay_ms or done.stall)
@@ -107,7 +113,7 @@ class SteeredWorld(MemoryWorld):
         assert node in self.dead
         return "copy-1"
 
-    async def tempt(self, node: str, incarnation: int) -> Json:
+    async def start_damaged(self, node: str, incarnation: int) -> Json:
         await self.restart(node, incarnation)
         if self.refuses is not None and self.damages:
             self.dead.add(node)
@@ -147,7 +153,7 @@ def perform(
 def test_a_clock_that_is_measured_wrong_bit_and_is_healed(turn: int) -> None:
     world = SteeredWorld(NODES, "n2")
     plan, evidence, _ = perform("clock", world, turn)
-    assert evidence.bit, evidence.what
+    assert evidence.took_effect, evidence.what
     assert plan["kind"] == clock.KINDS[turn % 4]
     assert not any(world.changes.values())
 
@@ -155,14 +161,14 @@ def test_a_clock_that_is_measured_wrong_bit_and_is_healed(turn: int) -> None:
 @pytest.mark.parametrize("turn", range(8))
 def test_a_clock_that_stays_right_did_not_bite(turn: int) -> None:
     _, evidence, _ = perform("clock", SteeredWorld(NODES, "n2", deaf=True), turn)
-    assert not evidence.bit, evidence.what
+    assert not evidence.took_effect, evidence.what
 
 
 def test_a_node_that_shows_no_clock_did_not_bite() -> None:
     world = SteeredWorld(NODES, "n2")
     world.silent = {"n2"}
     _, evidence, _ = perform("clock", world)
-    assert not evidence.bit
+    assert not evidence.took_effect
     assert "n2 shows no clock" in evidence.what
 
 
@@ -226,7 +232,7 @@ def test_a_foreign_clock_must_have_gone_wrong_by_what_its_rate_makes_of_the_time
 def test_a_disk_that_was_harmed_bit_and_is_healed(name: str, turn: int) -> None:
     world = SteeredWorld(NODES, "n2")
     plan, evidence, undo = perform(name, world, turn)
-    assert evidence.bit, evidence.what
+    assert evidence.took_effect, evidence.what
     assert set(undo["harms"]) == set(plan["victims"])
     assert set(world.healed) == set(undo["harms"].values())
     if name == "disk-errors":
@@ -238,7 +244,7 @@ def test_a_disk_that_was_harmed_bit_and_is_healed(name: str, turn: int) -> None:
 @pytest.mark.parametrize("name", DISK_FAULTS)
 def test_a_disk_that_felt_nothing_did_not_bite(name: str) -> None:
     _, evidence, _ = perform(name, SteeredWorld(NODES, "n2", deaf=True))
-    assert not evidence.bit, evidence.what
+    assert not evidence.took_effect, evidence.what
 
 
 @pytest.mark.parametrize("name", ["clock", *DISK_FAULTS])
@@ -254,7 +260,7 @@ def test_what_cannot_be_done_to_all_is_undone_for_the_others(name: str) -> None:
 def test_power_bites_where_unsynced_bytes_vanished() -> None:
     world = SteeredWorld(NODES, "n2")
     _, evidence, undo = perform("power", world, variant="all")
-    assert evidence.bit
+    assert evidence.took_effect
     assert evidence.measures == {"killed": 5, "lost_bytes": 500}
     assert set(undo["incarnations"].values()) == {1}
     assert world.dead == set()
@@ -262,14 +268,14 @@ def test_power_bites_where_unsynced_bytes_vanished() -> None:
 
 def test_a_power_loss_that_lost_nothing_did_not_bite() -> None:
     _, evidence, _ = perform("power", SteeredWorld(NODES, "n2", deaf=True), variant="all")
-    assert not evidence.bit
+    assert not evidence.took_effect
     assert evidence.measures["killed"] == 5
 
 
 def test_a_damaged_node_is_whole_again() -> None:
     world = SteeredWorld(NODES, "n2")
     plan, evidence, _ = perform("damage", world)
-    assert evidence.bit
+    assert evidence.took_effect
     assert "refused" in evidence.what
     assert set(world.revived) == set(plan["victims"])
     world = SteeredWorld(NODES, "n2")
@@ -288,7 +294,7 @@ def test_damage_spares_a_group_that_is_not_whole_and_goes_back_if_it_fails() -> 
     world = SteeredWorld(NODES, "n2")
     world.dead.add("n4")
     _, evidence, undo = perform("damage", world)
-    assert (evidence.bit, undo["incarnation"]) == (False, UNTOUCHED)
+    assert (evidence.took_effect, undo["incarnation"]) == (False, UNTOUCHED)
     assert world.log == []
     world = SteeredWorld(NODES, "n2")
     world.fails_at = "n2"
@@ -300,14 +306,14 @@ def test_damage_spares_a_group_that_is_not_whole_and_goes_back_if_it_fails() -> 
 @pytest.mark.parametrize("name", ["damage", "rollback"])
 def test_files_that_did_not_change_did_not_bite(name: str) -> None:
     _, evidence, _ = perform(name, SteeredWorld(NODES, "n2", deaf=True), age_s=0.0)
-    assert not evidence.bit
+    assert not evidence.took_effect
 
 
 def test_a_node_is_rolled_back_to_its_copy() -> None:
     world = SteeredWorld(NODES, "n2")
     world.refuses = None
     _, evidence, _ = perform("rollback", world, age_s=0.0)
-    assert evidence.bit
+    assert evidence.took_effect
     assert evidence.measures == {"entries": 5}
     assert [damage.copy for damage in world.damages] == ["copy-1"]
     assert world.dead == set()
@@ -324,9 +330,9 @@ class BrokenWorld(SteeredWorld):
         self._fail("copy_store")
         return await super().copy_store(node)
 
-    async def tempt(self, node: str, incarnation: int) -> Json:
+    async def start_damaged(self, node: str, incarnation: int) -> Json:
         self._fail("tempt")
-        found = await super().tempt(node, incarnation)
+        found = await super().start_damaged(node, incarnation)
         if self.what == "crash":
             self.dead.add(node)
         return found
@@ -358,7 +364,7 @@ def test_whatever_fails_leaves_nobody_down(name: str, what: str) -> None:
 def test_one_that_ended_before_its_copy_was_put_back_runs_again() -> None:
     world = BrokenWorld("crash")
     _, evidence, _ = perform("rollback", world, age_s=0.0)
-    assert (evidence.bit, evidence.what) == (
+    assert (evidence.took_effect, evidence.what) == (
         False,
         "n2 ended by itself before its copy was put back",
     )
@@ -371,16 +377,30 @@ def test_one_that_ended_before_its_copy_was_put_back_runs_again() -> None:
 def test_worlds_say_why_they_cannot() -> None:
     ours, disk = DLedgerTarget(), {"disk": "volatile"}
     for world in ("process", "sim"):
-        for word in (Word.CLOCK, Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW, Word.POWER):
-            assert offers.why_not(world, word, ours, disk) is None
-    said = offers.why_not("process", Word.POWER, ours, {"disk": "real"})
+        for word in (
+            Capability.CLOCK,
+            Capability.DISK_ERRORS,
+            Capability.DISK_FULL,
+            Capability.DISK_SLOW,
+            Capability.POWER,
+        ):
+            assert world_capabilities.why_unsupported(world, word, ours, disk) is None
+    said = world_capabilities.why_unsupported("process", Capability.POWER, ours, {"disk": "real"})
     assert said is not None
     assert "page cache" in said
     # A simulated machine loses its page cache, whatever the disk.
-    assert offers.why_not("sim", Word.POWER, ours, {"disk": "real"}) is None
-    assert "take no orders" in str(offers.why_not("process", Word.CLOCK, MULTI_MASTER, disk))
-    assert "do not edit" in str(offers.why_not("sim", Word.DAMAGE, ours, disk))
-    assert "Raft's model" in str(offers.why_not("sim", Word.ROLLBACK, ours, disk))
+    assert (
+        world_capabilities.why_unsupported("sim", Capability.POWER, ours, {"disk": "real"}) is None
+    )
+    assert "take no orders" in str(
+        world_capabilities.why_unsupported("process", Capability.CLOCK, MULTI_MASTER, disk)
+    )
+    assert "do not edit" in str(
+        world_capabilities.why_unsupported("sim", Capability.DAMAGE, ours, disk)
+    )
+    assert "Raft's model" in str(
+        world_capabilities.why_unsupported("sim", Capability.ROLLBACK, ours, disk)
+    )
 
 
 def test_what_nobody_stands_is_promised_by_nobody() -> None:

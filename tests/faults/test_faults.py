@@ -68,7 +68,7 @@ def test_a_fault_bites_and_undoes_itself_exactly_once(name, seed, size, turn, da
         undo = json.loads(json.dumps(await fault.apply(plan, world)))
         assert not world.is_whole
         evidence = await fault.probe(plan, undo, world)
-        assert evidence.bit
+        assert evidence.took_effect
         assert evidence.what
         await fault.undo(undo, world)
         assert world.is_whole
@@ -140,7 +140,7 @@ def test_nothing_bitten_is_said_so():
             world.dead = set() if name == "partition" else set(nodes)
             plan = aimed(name, 1, nodes, 0, "n0")
             undo = await fault.apply(plan, world)
-            assert not (await fault.probe(plan, undo, world)).bit
+            assert not (await fault.probe(plan, undo, world)).took_effect
             await fault.undo(undo, world)
         assert "restart n0" not in world.log
 

@@ -13,9 +13,9 @@ from memory_world import MemoryWorld
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.capabilities import NETWORK, LinkShape, family_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS
-from shaketable.harness.contracts.words import NETWORK, LinkShape, family_of
 from shaketable.harness.faults import grudges
 from shaketable.harness.faults.network import flap, name_server_links, partition
 from shaketable.harness.runtime import availability
@@ -45,7 +45,7 @@ def test_all_faults_of_links_are_of_one_family_and_promised_by_the_group():
 def test_a_shaped_link_bites_is_told_and_is_undone_once(name, seed, size, turn):
     fault, nodes = discovery.get("faults", name), group(size)
     plan = aimed(fault, seed, nodes, turn, nodes[-1])
-    assert fault.needs == LinkShape(**plan["link_shape"]).words
+    assert fault.needs == LinkShape(**plan["link_shape"]).capabilities
     assert all(set(link) & set(plan["victims"]) for link in plan["links"])
     assert plan["links"]
     assert fault.describe(plan)
@@ -54,10 +54,10 @@ def test_a_shaped_link_bites_is_told_and_is_undone_once(name, seed, size, turn):
         world = MemoryWorld(nodes)
         undo = json.loads(json.dumps(await fault.apply(plan, world)))
         assert not world.is_whole
-        assert (await fault.probe(plan, undo, world)).bit
+        assert (await fault.probe(plan, undo, world)).took_effect
         world.traffic = False
         nothing = await fault.probe(plan, undo, world)
-        assert not nothing.bit
+        assert not nothing.took_effect
         assert nothing.what
         await fault.undo(undo, world)
         assert world.is_whole
@@ -111,7 +111,7 @@ def test_links_to_name_servers_are_struck_are_told_and_are_whole_again(seed, siz
         links += [link for shaped, _ in world.shapes.values() for link in shaped]
         assert links
         assert all("ns0" in link and set(link) & set(plan["victims"]) for link in links)
-        assert (await fault.probe(plan, undo, world)).bit
+        assert (await fault.probe(plan, undo, world)).took_effect
         await fault.undo(undo, world)
         assert world.is_whole
         done = list(world.log)
@@ -153,7 +153,7 @@ def test_a_flapping_link_is_down_again_and_again_and_up_at_the_end(is_busy):
         world.traffic = is_busy
         undo = await flap.PLUGIN.apply(plan, world)
         once = await flap.PLUGIN.probe(plan, undo, world)
-        assert not once.bit, "once down is a partition"
+        assert not once.took_effect, "once down is a partition"
         with trio.move_on_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
@@ -164,7 +164,7 @@ def test_a_flapping_link_is_down_again_and_again_and_up_at_the_end(is_busy):
                 nursery.cancel_scope.cancel()
         assert noted[:2] == [1, 1], "the ledger holds the cut that is open, not all there were"
         evidence = await flap.PLUGIN.probe(plan, undo, world)
-        assert evidence.bit is is_busy
+        assert evidence.took_effect is is_busy
         assert evidence.measures["flaps"] == len(world.cuts)
         await flap.PLUGIN.undo(undo, world)
         assert world.is_whole

@@ -22,7 +22,7 @@ SERVERS = ("ns0", "ns1")
 
 class World(MemoryWorld):
     name_servers = SERVERS
-    ends_of_name_servers = (*NODES, "clients")
+    name_server_peers = (*NODES, "clients")
 
     def __init__(self) -> None:
         super().__init__((*NODES, *SERVERS, "clients"))
@@ -52,7 +52,7 @@ def test_name_servers_are_struck_and_nodes_are_not(how: str, whom: str) -> None:
             (a, b) for server in struck for end in ends for a, b in [(server, end), (end, server)]
         }
         assert cut == (both if how == "cut" else set())
-        assert (await fault.probe(aimed, undo, world)).bit
+        assert (await fault.probe(aimed, undo, world)).took_effect
         await fault.undo(undo, world)
         assert world.is_whole
 

@@ -109,7 +109,7 @@ def test_each_bites_and_undoes_itself(name, seed, turn, size):
     world = OperatedWorld([f"n{number}" for number in range(size)])
     world.did = DID.get(name, {})
     evidence, _ = play(name, world, seed=seed, turn=turn)
-    assert evidence.bit, evidence.what
+    assert evidence.took_effect, evidence.what
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_nobody_misses_has_not_bitten(name, did):
     world = OperatedWorld()
     world.did = did
     evidence, _ = play(name, world)
-    assert not evidence.bit, evidence.what
+    assert not evidence.took_effect, evidence.what
     assert evidence.measures["ended"] == 0
 
 
@@ -147,7 +147,7 @@ def test_nothing_can_be_done_to_a_group_that_does_not_run_or_obey(name):
         return evidence
 
     evidence = trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert not evidence.bit, evidence.what
+    assert not evidence.took_effect, evidence.what
     assert world.dead == set(NODES), "who was dead before is another's to start"
 
 
@@ -171,14 +171,14 @@ def test_a_rolling_restart_takes_one_after_the_other_and_notes_each_first():
 def test_a_rolling_restart_cut_short_leaves_nobody_down():
     world = OperatedWorld()
     evidence, _ = play("rolling-restart", world, hold_s=0.7)
-    assert evidence.bit
+    assert evidence.took_effect
     assert evidence.measures == {"restarted": 2, "ready": 1}
 
 
 def test_one_crash_is_no_loop():
     world = OperatedWorld()
     evidence, _ = play("crash-loop", world, hold_s=0.01)
-    assert (evidence.bit, evidence.what) == (False, "1 processes ended: no loop")
+    assert (evidence.took_effect, evidence.what) == (False, "1 processes ended: no loop")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_one_that_stands_still_of_it_has_been_bitten_too():
     world = OperatedWorld()
     world.did = {"limit_bytes": 1 << 28, "refused": 0, "silent": True}
     evidence, _ = play("memory", world)
-    assert evidence.bit
+    assert evidence.took_effect
     assert "was refused memory beyond 256 MiB: it runs, and answers nothing" in evidence.what
 
 

@@ -38,7 +38,7 @@ async def strike(
     await fault.undo(undo, world)
     await ready(world)
     await fault.undo(undo, world)
-    return evidence.bit, evidence.what, evidence.measures
+    return evidence.took_effect, evidence.what, evidence.measures
 
 
 def limits(world: ProcessWorld, members, node: str) -> list[tuple[int, int]]:
@@ -64,21 +64,21 @@ def test_each_bites_and_heals_and_one_without_effect_has_not_bitten(tmp_path: Pa
 async def starved(world: ProcessWorld, members) -> None:
     """Processor time, memory and descriptors."""
     share = {"cpu_share": 0.2, "slice_ms": 50.0}
-    bit, what, measures = await strike(world, "cpu", {"resources": share})
-    assert bit, what
+    took_effect, what, measures = await strike(world, "cpu", {"resources": share})
+    assert took_effect, what
     assert measures["stopped_ms"] > 0.5 * 0.8 * measures["wall_ms"]
     assert members["n0"].process.incarnation == 1
     assert not members["n0"].process.is_paused
 
     none = {"memory_spare_bytes": 0, "callers": 400}
-    bit, what, measures = await strike(world, "memory", {"resources": none}, 1.5)
-    assert bit, what
+    took_effect, what, measures = await strike(world, "memory", {"resources": none}, 1.5)
+    assert took_effect, what
     assert measures["refused"] > 0
     assert measures["ended"] == members["n0"].process.incarnation - 1
 
     none = {"descriptors_spare": 0, "callers": 4}
-    bit, what, measures = await strike(world, "descriptors", {"resources": none})
-    assert bit, what
+    took_effect, what, measures = await strike(world, "descriptors", {"resources": none})
+    assert took_effect, what
     assert measures["unaccepted"] + measures["refused"] > 0
 
 
@@ -88,20 +88,20 @@ async def untouched(world: ProcessWorld, members) -> None:
         ("memory", {"memory_spare_bytes": ROOMY_BYTES}),
         ("descriptors", {"descriptors_spare": 400, "callers": 4}),
     ):
-        bit, what, _ = await strike(world, name, {"resources": taken}, 0.3)
-        assert not bit, what
+        took_effect, what, _ = await strike(world, name, {"resources": taken}, 0.3)
+        assert not took_effect, what
     dead = await world.kill("n0")
     for name, plan in (
         ("cpu", {"resources": {"cpu_share": 0.2}}),
         ("crash-loop", {"lives_s": [0.1]}),
     ):
-        bit, what, _ = await strike(world, name, plan, 0.3)
-        assert not bit, what
+        took_effect, what, _ = await strike(world, name, plan, 0.3)
+        assert not took_effect, what
     await world.restart("n0", dead["incarnation"])
     await ready(world)
     paused = await world.pause("n0")
-    bit, what, _ = await strike_only(world, "cpu", {"cpu_share": 0.2}, 0.3)
-    assert not bit, what
+    took_effect, what, _ = await strike_only(world, "cpu", {"cpu_share": 0.2}, 0.3)
+    assert not took_effect, what
     assert world.is_paused("n0"), "no fault ends another's pause"
     await world.resume("n0", paused["incarnation"])
     await ready(world)
@@ -115,7 +115,7 @@ async def strike_only(world: ProcessWorld, name: str, taken: Json, hold_s: float
     await trio.sleep(hold_s)
     evidence = await fault.probe(plan, undo, world)
     await fault.undo(undo, world)
-    return evidence.bit, evidence.what, evidence.measures
+    return evidence.took_effect, evidence.what, evidence.measures
 
 
 async def moved(world: ProcessWorld) -> None:
@@ -125,10 +125,13 @@ async def moved(world: ProcessWorld) -> None:
     plan = fault.aim({"variant": "leader", "order": list(NODES)}, NODES, led)
     undo = await fault.apply(plan, world)
     evidence = await fault.probe(plan, undo, world)
-    assert evidence.bit, evidence.what
+    assert evidence.took_effect, evidence.what
     assert led not in undo["members"]
     again = await fault.probe(plan, await fault.apply(plan, world), world)
-    assert (again.bit, again.what) == (False, f"{led} was not taken out: {led} is no member")
+    assert (again.took_effect, again.what) == (
+        False,
+        f"{led} was not taken out: {led} is no member",
+    )
     await fault.undo(undo, world)
     members = (await world.add_member(led or ""))["members"]
     assert tuple(members) == NODES
@@ -137,9 +140,11 @@ async def moved(world: ProcessWorld) -> None:
 
 async def restarted(world: ProcessWorld) -> None:
     """All nodes one after the other, and one again and again."""
-    bit, what, measures = await strike(world, "rolling-restart", {"leader_last": True}, hold_s=20.0)
-    assert bit, what
+    took_effect, what, measures = await strike(
+        world, "rolling-restart", {"leader_last": True}, hold_s=20.0
+    )
+    assert took_effect, what
     assert measures == {"restarted": 3, "ready": 3}
-    bit, what, measures = await strike(world, "crash-loop", {"lives_s": [0.1, 0.3]}, 0.9)
-    assert bit, what
+    took_effect, what, measures = await strike(world, "crash-loop", {"lives_s": [0.1, 0.3]}, 0.9)
+    assert took_effect, what
     assert measures["crashes"] >= 2

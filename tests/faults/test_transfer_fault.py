@@ -46,7 +46,7 @@ def test_it_aims_at_a_node_that_does_not_lead(seed: int, turn: int, leader: str 
 def test_a_transfer_bites_and_says_from_whom_to_whom_in_how_long() -> None:
     world = MemoryWorld(NODES, "n1")
     aimed, evidence = done_to(world)
-    assert evidence.bit
+    assert evidence.took_effect
     assert evidence.what == f"leadership went from n1 to {aimed['to']} in 1 ms"
     assert evidence.measures == {"took_ms": 1.0}
     assert world.leads == aimed["to"]
@@ -71,7 +71,7 @@ def test_one_that_changed_nothing_has_not_bitten(leads, prepared, what) -> None:
     world.dead = set(prepared.pop("dead", ()))
     world.paused = set(prepared.pop("paused", ()))
     _, evidence = done_to(world, **prepared)
-    assert not evidence.bit
+    assert not evidence.took_effect
     assert evidence.what.startswith(what)
 
 
@@ -80,7 +80,7 @@ def test_where_the_one_to_take_over_leads_or_is_down_another_one_is_named(change
     world = MemoryWorld(NODES, "n0")
     world.dead = set(change.pop("dead", ()))
     _, evidence = done_to(world, **change)
-    assert evidence.bit
+    assert evidence.took_effect
     assert world.leads not in {"n0", *world.dead}
 
 
@@ -89,7 +89,7 @@ def test_planted_bug_a_world_that_changes_nothing_has_not_bitten() -> None:
         async def transfer(self, to: str) -> Json:
             return {"from": self.leads, "took_ms": None, "error": None}
 
-    assert not done_to(Deaf(NODES, "n0"))[1].bit
+    assert not done_to(Deaf(NODES, "n0"))[1].took_effect
 
 
 def test_it_is_not_available_where_nobody_can_be_asked_or_take_over() -> None:

@@ -41,7 +41,7 @@ def test_the_victim_is_silent_then_dead_and_what_it_had_sent_is_lost_with_it():
         assert set(world.cuts["cut-0"]) == {("n1", "n0"), ("n1", "n2")}
         assert world.mended == {"cut-0": "reset"}
         evidence = await FAULT.probe(plan, undo, world)
-        assert evidence.bit
+        assert evidence.took_effect
         assert evidence.what == "n1 lost its disk: 7 messages, 4,096 bytes in 2 files"
         assert evidence.measures == {"files": 2, "bytes": 4096, "messages": 7}
         await FAULT.undo(undo, world)
@@ -59,7 +59,7 @@ def test_no_disk_goes_while_another_node_is_not_back():
         plan = aimed()
         undo = await FAULT.apply(plan, world)
         evidence = await FAULT.probe(plan, undo, world)
-        assert not evidence.bit
+        assert not evidence.took_effect
         assert evidence.what == "n1 kept its disk: n2 is not back yet"
         await FAULT.undo(undo, world)
         assert world.log == ["kill n2"]

@@ -13,7 +13,7 @@ from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating.policy_file import loads
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.measuring import LOSSES, measure_loss
-from shaketable.reports.gating.model import Bites, Conclusion, Kind, RunFacts
+from shaketable.reports.gating.model import Conclusion, FaultEffects, Kind, RunFacts
 
 TODAY = datetime.date(2026, 11, 22)
 VALID, UNKNOWN, INVALID = Outcome.VALID, Outcome.UNKNOWN, Outcome.INVALID
@@ -33,7 +33,7 @@ GOOD = RunFacts(
     outcome=VALID,
     conclusions=concluded(),
     asked=("kill", "pause"),
-    faults={"kill": Bites(4, 4), "pause": Bites(2, 2)},
+    faults={"kill": FaultEffects(4, 4), "pause": FaultEffects(2, 2)},
     measures={
         "operations": 20_000,
         "faults_bit": 6,
@@ -50,7 +50,7 @@ BAD = replace(GOOD, outcome=INVALID, conclusions=concluded(INVALID))
 UNSURE = replace(GOOD, outcome=UNKNOWN, conclusions=concluded(UNKNOWN))
 VACUOUS = replace(GOOD, outcome=UNKNOWN, conclusions=concluded(VALID, UNKNOWN))
 # No checker says so: the gate itself sees that nothing bit.
-TOOTHLESS = replace(GOOD, faults={"kill": Bites(0, 3)}, measures={"faults_bit": 0})
+TOOTHLESS = replace(GOOD, faults={"kill": FaultEffects(0, 3)}, measures={"faults_bit": 0})
 NEVER_SERVED = replace(GOOD, measures={**GOOD.measures, "recovery_worst_s": float("inf")})
 SILENT = replace(GOOD, measures={}, missing={"p99_ms": "no operation was acknowledged"})
 CRASHED = replace(GOOD, outcome=None, failure="port 9876 is in use", conclusions=())

@@ -22,7 +22,7 @@ from shaketable.harness.gating.policy_file import loads
 from shaketable.harness.printable import printable
 from shaketable.reports.gating import annotations, junit, markdown, sarif
 from shaketable.reports.gating.decide import decide
-from shaketable.reports.gating.model import Bites, Conclusion, GateResult, Kind, RunFacts
+from shaketable.reports.gating.model import Conclusion, FaultEffects, GateResult, Kind, RunFacts
 from shaketable.reports.junit import render as render_run
 from shaketable.reports.run_page.view import build_view
 
@@ -44,7 +44,7 @@ WRONG = RunFacts(
         Conclusion("vacuity", Outcome.VALID, "3 of 3 bit"),
     ),
     asked=("kill",),
-    faults={"kill": Bites(3, 3)},
+    faults={"kill": FaultEffects(3, 3)},
     measures={"p99_ms": 120.0},
     repeat="./shaketable run --seed 7",
     campaign="ci/my campaign.toml",

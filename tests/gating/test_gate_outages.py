@@ -69,7 +69,9 @@ def steady(until: float, every: float = 0.01, process: int = 0, f: str = "append
 
 
 def measured(operations: Sequence[Op], kill_s: float = 30.0) -> dict[str, float]:
-    window = FaultWindow(0, "kill", "kill n0", ns(kill_s), ns(kill_s + 2), bit=True, evidence="")
+    window = FaultWindow(
+        0, "kill", "kill n0", ns(kill_s), ns(kill_s + 2), took_effect=True, evidence=""
+    )
     found = measure_operations(table(operations), [window], worked(operations), 1.0)
     return {**found.values, **dict.fromkeys(found.missing, float("nan"))}
 
@@ -127,7 +129,7 @@ def test_time_in_which_nobody_calls_is_no_outage() -> None:
 def test_who_waits_through_one_fault_into_the_next_waits_for_the_first_one_too() -> None:
     operations = [*steady(9.99), Op(1, 9.999, 21.0, "ok"), *steady(40.0)[2100:]]
     windows = [
-        FaultWindow(number, "kill", "", ns(start), ns(start + 1), bit=True, evidence="")
+        FaultWindow(number, "kill", "", ns(start), ns(start + 1), took_effect=True, evidence="")
         for number, start in enumerate((10.0, 15.0))
     ]
     first, second = recovery_times(table(operations), windows, worked(operations))

@@ -22,7 +22,7 @@ from shaketable.harness.history.schema import EVENTS
 from shaketable.harness.matrix.folder import FaultCount
 from shaketable.harness.matrix.folder import Outcome as Attempt
 from shaketable.reports.gating.decide import decide
-from shaketable.reports.gating.model import Bites, RunFacts
+from shaketable.reports.gating.model import FaultEffects, RunFacts
 from shaketable.reports.gating.policy import Policy
 
 ALL = loads(
@@ -53,7 +53,7 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
         Outcome.VALID,
         "./shaketable run --seed 7",
     )
-    assert facts.faults == {"kill": Bites(1, 1)}
+    assert facts.faults == {"kill": FaultEffects(1, 1)}
     # The fault begins at 4 s; what is asked from 5 s on is acknowledged 2 ms later. Nobody waits
     # between the last answer before the fault and the first call after it.
     expected = {

@@ -163,7 +163,7 @@ def test_both_tables_hold_what_was_recorded(folder: RunFolder) -> None:
     ]
     (window,) = exported.windows
     assert (window.fault, window.name, window.start_ns, window.stop_ns) == (0, "kill", 30, 80)
-    assert (window.bit, window.evidence, window.description) == (True, "gone", "kill n1")
+    assert (window.took_effect, window.evidence, window.description) == (True, "gone", "kill n1")
 
 
 def test_files_hold_the_same_and_appear_whole(folder: RunFolder) -> None:
@@ -203,7 +203,7 @@ def test_a_killed_run_is_exported_without_complaint(folder: RunFolder) -> None:
     assert exported.incomplete is None
     assert exported.operations["input"].to_pylist() == [1]
     (window,) = exported.windows
-    assert (window.start_ns, window.stop_ns, window.bit) == (20, 20, False)
+    assert (window.start_ns, window.stop_ns, window.took_effect) == (20, 20, False)
     assert window.evidence == "not undone: the run was cut short"
 
 
@@ -327,7 +327,7 @@ def test_windows_of_overlapping_faults_pair_by_number() -> None:
         (60, "partition", {"fault": 3, "phase": "stop", "bit": True, "evidence": "z"}),
     )
     windows = fault_windows(table, run_end_ns=99)
-    told = [(w.fault, w.name, w.start_ns, w.stop_ns, w.bit, w.evidence) for w in windows]
+    told = [(w.fault, w.name, w.start_ns, w.stop_ns, w.took_effect, w.evidence) for w in windows]
     assert told == [
         (1, "kill", 10, 30, False, "x"),
         (0, "pause", 20, 40, True, "y"),

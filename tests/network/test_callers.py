@@ -90,7 +90,7 @@ def test_each_callers_link_is_its_own(by_a_child: bool) -> None:
                 await until(lambda: network.held(cut)["connections"] == 1)
                 assert network.forwarded_bytes("a", "c") == 0
                 assert network.forwarded_bytes("b", "c") == 6
-                network.mend(cut, "deliver")
+                network.heal(cut, "deliver")
                 assert await said(a) == "'heard from a'"
                 with speaking(at, "from a stranger") as stranger:
                     assert await said(stranger) in ("", "''"), "it is closed, or reset"

@@ -17,13 +17,13 @@ import pytest
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError, NamespaceNeededError, UsageError
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.network import enter, netns, probe
 from shaketable.harness.network.netns import PacketNetwork
-from shaketable.harness.network.probe import WORDS, Probed
+from shaketable.harness.network.probe import CAPABILITIES, Probed
 from shaketable.harness.network.switch import Switch
-from shaketable.harness.runtime import availability, offers
+from shaketable.harness.runtime import availability, world_capabilities
 from shaketable.harness.terminal import session
 
 PATIENCE_S = 30.0
@@ -52,7 +52,7 @@ def test_every_word_is_tried_and_works(rights) -> None:
     done = subprocess.run(argv, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert set(found) == set(WORDS)
+    assert set(found) == set(CAPABILITIES)
     assert all(one["works"] for one in found.values()), found
 
 
@@ -80,7 +80,7 @@ def test_a_late_answer_is_not_taken_for_that_to_the_next_question(monkeypatch) -
 def test_words_that_do_nothing_are_not_said_to_work() -> None:
     with in_namespace("try_words_that_do_nothing") as process:
         said, _ = process.communicate(timeout=PATIENCE_S)
-    assert json.loads(said) == dict.fromkeys(WORDS, False)
+    assert json.loads(said) == dict.fromkeys(CAPABILITIES, False)
 
 
 @RIGHTS
@@ -158,10 +158,10 @@ def test_what_cannot_be_entered_is_told_in_one_line(arguments, code: int, line: 
 
 
 def test_a_word_that_does_not_work_here_is_told_with_what_was_seen(monkeypatch) -> None:
-    seen = {word: Probed(word is not Word.LOSS, "0 of 60 lost") for word in WORDS}
+    seen = {word: Probed(word is not Capability.LOSS, "0 of 60 lost") for word in CAPABILITIES}
     monkeypatch.setattr(probe, "probed", lambda: seen)
     target = discovery.get("targets", "dledger")
-    assert offers.why_not("netns", Word.DELAY, target, {}) is None
+    assert world_capabilities.why_unsupported("netns", Capability.DELAY, target, {}) is None
     choice = availability.choose(Campaign(world="netns", faults=("loss", "delay", "kill")))
     assert choice.unavailable == {"loss": "0 of 60 lost"}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tcp_frames import ACK, ADDRESSES, FIN, RST, SYN, frame, numbers
 
-from shaketable.harness.contracts.words import LinkShape
+from shaketable.harness.contracts.capabilities import LinkShape
 from shaketable.harness.network import packet_links
 from shaketable.harness.network.packet_links import PacketLinks, flow_of
 
@@ -51,12 +51,12 @@ def test_a_cut_drops_counts_and_is_mended_once() -> None:
     assert at.take(AC, frame(AC), 0.0), "no other link"
     assert at.held(first) == {"bytes": 55, "packets": 1, "connections": 1}
     assert at.held(second) == {"bytes": 109, "packets": 2, "connections": 1}
-    at.mend(second, "deliver", 0.0)
-    at.mend(second, "deliver", 0.0)
+    at.heal(second, "deliver", 0.0)
+    at.heal(second, "deliver", 0.0)
     assert at.take(BA, frame(BA, ports=BACK), 0.0)
     assert at.take(AB, frame(AB), 0.0) == (), "the other cut stands"
     assert at.open_cuts() == (first,)
-    at.mend(first, "deliver", 0.0)
+    at.heal(first, "deliver", 0.0)
     assert at.take(AB, frame(AB), 0.0)
     assert at.next_s() is None, "what was dropped is not delivered"
 
@@ -68,7 +68,7 @@ def test_a_mend_by_reset_ends_both_sides_of_what_was_dropped() -> None:
     at.take(AC, frame(AC), 0.0)
     cut = at.cut([AB])
     at.take(AB, frame(AB, b"def", sequence=1003), 1.0)
-    at.mend(cut, "reset", 2.0)
+    at.heal(cut, "reset", 2.0)
     resets = sorted((link, numbers(data)) for link, data in at.due(2.0))
     assert resets == [(AB, (1006, 5000, RST | ACK)), (BA, (5000, 1003, RST | ACK))]
     assert at.take(AC, frame(AC), 3.0)

@@ -60,7 +60,7 @@ def test_one_way_cut_holds_requests_on_a_and_replies_on_b() -> None:
             assert b_asks.got == b""
             assert r.network.held(cut) == {"bytes": 22, "connections": 2}
             assert r.network.waiting_bytes("a", "b") == 22
-            r.network.mend(cut, "deliver")
+            r.network.heal(cut, "deliver")
             await b_answers.until(lambda peer: peer.got == b"request of a")
             await b_asks.until(lambda peer: peer.got == b"reply of a")
             assert r.network.held(cut) == {"bytes": 22, "connections": 2}
@@ -77,14 +77,14 @@ def test_cuts_are_counted_and_mending_is_idempotent() -> None:
             await settle()
             second = r.network.cut([("a", "b")])
             assert r.network.held(second) == {"bytes": 1, "connections": 1}, "already waiting"
-            r.network.mend(first, "deliver")
-            r.network.mend(first, "deliver")
-            r.network.mend("cut-of-another-life", "reset")
+            r.network.heal(first, "deliver")
+            r.network.heal(first, "deliver")
+            r.network.heal("cut-of-another-life", "reset")
             await b.stream.send_all(b"y")
             await a.until(lambda peer: peer.got == b"y")
             await settle()
             assert b.got == b""
-            r.network.mend(second, "deliver")
+            r.network.heal(second, "deliver")
             await b.until(lambda peer: peer.got == b"x")
 
     run(scenario)
@@ -101,7 +101,7 @@ def test_new_connection_under_a_cut_is_held_with_its_end() -> None:
             assert r.network.held(cut)["connections"] == 1
             with pytest.raises(trio.WouldBlock):
                 r.arrivals["b"][1].receive_nowait()
-            r.network.mend(cut, "deliver")
+            r.network.heal(cut, "deliver")
             b = await r.arrival("b")
             await b.until(lambda peer: peer.end == "eof")
             assert b.got == b"hello and goodbye"
@@ -126,7 +126,7 @@ def test_a_reset_does_not_cross_a_cut(how: str) -> None:
                     await b.stream.send_all(b"anyone there?")
                 await settle()
             assert b.end is None
-            r.network.mend(cut, how)
+            r.network.heal(cut, how)
             await b.until(lambda peer: peer.end is not None)
             assert b.end == "reset"
 
@@ -144,7 +144,7 @@ def test_mend_by_reset_ends_what_crossed_the_cut_and_nothing_else() -> None:
             await late.stream.send_all(b"never sees b")
             await a.stream.send_all(b"lost with its connection")
             await settle()
-            r.network.mend(cut, "reset")
+            r.network.heal(cut, "reset")
             for peer in (a, b, a_idle, b_idle, late):
                 await peer.until(lambda peer: peer.end is not None)
                 assert peer.end == "reset"
@@ -164,11 +164,11 @@ def test_mend_by_reset_stays_behind_another_cut() -> None:
             a, b = await r.pair("a", "b")
             first = r.network.cut([("a", "b")])
             second = r.network.cut([("b", "a")])
-            r.network.mend(first, "reset")
+            r.network.heal(first, "reset")
             await b.until(lambda peer: peer.end == "reset")
             await settle()
             assert a.end is None
-            r.network.mend(second, "deliver")
+            r.network.heal(second, "deliver")
             await a.until(lambda peer: peer.end == "reset")
 
     run(scenario)
@@ -197,7 +197,7 @@ def test_a_cut_keeps_a_bounded_number_of_bytes_and_pushes_back() -> None:
             (waiter,) = r.network._gates._gates["a", "b"].waiting
             assert waiter.size_bytes <= BUFFER_BYTES
             assert r.network.held(cut)["bytes"] <= sent
-            r.network.mend(cut, "deliver")
+            r.network.heal(cut, "deliver")
             await b.until(lambda peer: len(peer.got) == sent)
             assert bytes(b.got) == (block * (sent // len(block) + 1))[:sent]
             assert connection in r.network._connections
@@ -249,7 +249,7 @@ def test_bad_mend_mode_is_refused() -> None:
     network = ProxyNetwork({"a": Address("127.0.0.1", 1), "b": Address("127.0.0.1", 2)})
     try:
         with pytest.raises(ValueError, match="none of deliver, reset"):
-            network.mend(network.cut([("a", "b")]), "drop")
+            network.heal(network.cut([("a", "b")]), "drop")
     finally:
         network.close()
 
@@ -272,7 +272,7 @@ STEPS = st.lists(
 async def expect_all(r: Rig, ends: dict[str, Peer], sent: dict, cuts: list) -> None:
     """Mend all cuts and end both directions: each side has got all, in order."""
     for name, _ in cuts:
-        r.network.mend(name, "deliver")
+        r.network.heal(name, "deliver")
     for end in ends.values():
         await end.stream.send_eof()
     for source, sink in (AB, BA):
@@ -284,7 +284,7 @@ async def expect_all(r: Rig, ends: dict[str, Peer], sent: dict, cuts: list) -> N
 async def expect_reset(r: Rig, ends: dict[str, Peer], sent: dict, cuts: list) -> None:
     """Mend the other cuts: both ends see the reset, and what had come before it is a prefix."""
     for name, _ in cuts:
-        r.network.mend(name, "deliver")
+        r.network.heal(name, "deliver")
     for source, sink in (AB, BA):
         await ends[sink].until(lambda peer: peer.end is not None)
         assert ends[sink].end == "reset"
@@ -311,11 +311,11 @@ async def no_byte_is_lost(steps: list[tuple]) -> None:
                         frozen.setdefault(source, len(sent[source]))
                 case ("mend", which) if cuts:
                     name, _ = cuts.pop(which % len(cuts))
-                    r.network.mend(name, "deliver")
+                    r.network.heal(name, "deliver")
                     still_cut = {source for _, links in cuts for source, _ in links}
                     frozen = {k: v for k, v in frozen.items() if k in still_cut}
                 case ("reset", which) if cuts:
-                    r.network.mend(cuts.pop(which % len(cuts))[0], "reset")
+                    r.network.heal(cuts.pop(which % len(cuts))[0], "reset")
                     await expect_reset(r, ends, sent, cuts)
                     return
                 case ("settle",):

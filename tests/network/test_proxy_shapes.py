@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from proxy_rig import Rig, rig, run, settle
 
-from shaketable.harness.contracts.words import LinkShape
+from shaketable.harness.contracts.capabilities import LinkShape
 from shaketable.harness.network.shapes import LATE_BYTES_MAX, Lane, Shapes
 
 AB, BA = ("a", "b"), ("b", "a")
@@ -196,7 +196,7 @@ async def every_byte_comes(steps: list[tuple]) -> None:
         for step, what in steps:
             await one_step(r, a, step, what, sent, shapes, cuts)
         for cut in cuts:
-            r.network.mend(cut, "deliver")
+            r.network.heal(cut, "deliver")
         await a.stream.send_eof()
         await b.until(lambda peer: peer.end is not None)
         assert (b.end, b.got) == ("eof", sent), "bytes were lost or moved"
@@ -215,7 +215,7 @@ async def one_step(r: Rig, a, step: str, what, sent: bytearray, shapes: list, cu
         case "cut":
             cuts.append(r.network.cut([AB]))
         case "mend" if cuts:
-            r.network.mend(cuts.pop(), "deliver")
+            r.network.heal(cuts.pop(), "deliver")
         case "settle":
             await settle()
 

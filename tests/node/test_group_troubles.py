@@ -189,7 +189,7 @@ def test_a_leader_that_hears_nobody_steps_down(group: NodeGroup) -> None:
                 assert await alone.try_send("lonely") is None
                 if alone.unknown:
                     break  # else it had stepped down before it was asked
-                network.mend(cut, "deliver")
+                network.heal(cut, "deliver")
             assert len(alone.unknown) == 1, "neither done nor undone"
             assert (await group.role(old, "follower", "candidate")).term >= term
             assert await alone.try_send("lonely") is None
@@ -201,7 +201,7 @@ def test_a_leader_that_hears_nobody_steps_down(group: NodeGroup) -> None:
             assert (await group.metadata(new)).term > term
             assert network.held(cut)["bytes"] > 0
 
-            network.mend(cut, "deliver")
+            network.heal(cut, "deliver")
             await group.caught_up(old)
             client = group.client()
             for topic, sender in (("t", writer), ("lonely", alone)):

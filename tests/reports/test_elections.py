@@ -18,8 +18,8 @@ def span(node: str, role: str, term: int | None, start: int) -> RoleSpan:
     return RoleSpan(node, role, term, start, start + 1)
 
 
-def window(fault: int, start: int, stop: int, bit: bool = True) -> FaultWindow:
-    return FaultWindow(fault, "kill", "kill n0", start, stop, bit, "")
+def window(fault: int, start: int, stop: int, took_effect: bool = True) -> FaultWindow:
+    return FaultWindow(fault, "kill", "kill n0", start, stop, took_effect, "")
 
 
 def links(*pairs: str) -> list[list[str]]:
@@ -55,7 +55,7 @@ def test_a_new_leader_is_one_of_a_higher_term_before_the_next_fault() -> None:
         span("n2", "leader", 2, 17),
         span("n1", "leader", 3, 90),
     ]
-    windows = [window(0, 10, 20), window(1, 40, 50), window(2, 80, 85, bit=False)]
+    windows = [window(0, 10, 20), window(1, 40, 50), window(2, 80, 85, took_effect=False)]
     plans = dict.fromkeys(range(3), KILL)
     assert elections(lanes, windows, plans, 3) == {0: Election(7), 1: Election(None)}
     assert elections([], windows, plans, 3) == {}

@@ -28,8 +28,10 @@ def history(*appends: tuple[int, int | None]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=OPERATIONS)
 
 
-def kill(number: int, sent_ms: int, gone_ms: int, name: str = "kill", bit: bool = True):
-    return FaultWindow(number, name, "", gone_ms * MS, (gone_ms + 500) * MS, bit, "", sent_ms * MS)
+def kill(number: int, sent_ms: int, gone_ms: int, name: str = "kill", took_effect: bool = True):
+    return FaultWindow(
+        number, name, "", gone_ms * MS, (gone_ms + 500) * MS, took_effect, "", sent_ms * MS
+    )
 
 
 def plan(*victims: str, leader: str | None = "n0") -> dict[str, object]:
@@ -60,7 +62,7 @@ def test_planted_bug_counting_what_was_under_way_would_flatter() -> None:
     ("window", "aimed"),
     [
         (kill(0, 100, 110, name="pause"), plan("n0")),
-        (kill(0, 100, 110, bit=False), plan("n0")),
+        (kill(0, 100, 110, took_effect=False), plan("n0")),
         (kill(0, 100, 110), plan("n1")),
         (kill(0, 100, 110), plan("n1", leader=None)),
         (kill(0, 100, 110), plan("n0", "n1", "n2")),

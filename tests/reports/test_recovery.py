@@ -41,7 +41,7 @@ def table(rows: list[tuple[str, int, int, str]]) -> pa.Table:
 
 
 def window(fault: int, start: int, stop: int) -> FaultWindow:
-    return FaultWindow(fault, "kill", "kill n0", start, stop, bit=True, evidence="")
+    return FaultWindow(fault, "kill", "kill n0", start, stop, took_effect=True, evidence="")
 
 
 def windows_of(drawn: list[tuple[int, int]]) -> list[FaultWindow]:
@@ -110,7 +110,7 @@ def test_a_group_that_never_serves_again_did_not_recover() -> None:
 
 def test_a_fault_that_did_not_bite_is_no_part_of_the_summary() -> None:
     rows = [("append", 11, 1, "ok"), ("append", 51, 29, "ok")]
-    mild = FaultWindow(0, "pause", "pause n2", 10, 20, bit=False, evidence="")
+    mild = FaultWindow(0, "pause", "pause n2", 10, 20, took_effect=False, evidence="")
     recoveries = recovery_times(table(rows), [mild, window(1, 50, 70)])
     assert [recovery.recovery_ns for recovery in recoveries] == [2, 30]
     summary = summarise(recoveries)

@@ -115,7 +115,9 @@ def test_an_unknown_outcome_runs_to_the_edge() -> None:
 
 def test_bands_lie_where_the_fault_was_and_labels_never_overprint() -> None:
     windows = [
-        FaultWindow(n, "kill", "kill leader n0", S + n * MS, S + 30 * MS, bit=True, evidence="")
+        FaultWindow(
+            n, "kill", "kill leader n0", S + n * MS, S + 30 * MS, took_effect=True, evidence=""
+        )
         for n in range(4)
     ]
     picture = spacetime.lay_out([row(0, S - 20 * MS, S + 40 * MS)], windows)

@@ -15,7 +15,9 @@ from shaketable.reports.run_page.violations import (
 )
 
 MS = 1_000_000
-WINDOW = FaultWindow(3, "partition", "isolate leader n0", 100 * MS, 200 * MS, bit=True, evidence="")
+WINDOW = FaultWindow(
+    3, "partition", "isolate leader n0", 100 * MS, 200 * MS, took_effect=True, evidence=""
+)
 
 
 def operations(count: int = 400, key: str = "t/0") -> pa.Table:

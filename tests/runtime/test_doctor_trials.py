@@ -12,10 +12,10 @@ import trio
 from foreign_faults import put_in
 
 from shaketable.harness import discovery
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Evidence
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.doctoring import examination as examination_module
 from shaketable.harness.doctoring import surroundings, trials
 from shaketable.harness.doctoring import survey as survey_module
@@ -34,7 +34,7 @@ class Sham:
     """A fault of somebody else's, which is all that it is told to be."""
 
     name: str
-    bit: bool = False
+    took_effect: bool = False
     apply_error: str = ""
     undo_error: str = ""
     plan_error: str = ""
@@ -72,13 +72,13 @@ class Sham:
         if self.leaves:
             await world.cut([("n0", "n1"), ("n1", "n0")])
         if self.breaks:
-            world.standing.is_ready = lambda since: False
+            world.group_status.is_ready = lambda since: False
         return {**plan, "keys": {1}} if self.keeps else plan
 
     async def probe(self, plan, undo, world):
         if not self.probes:
             return None
-        return Evidence(self.bit and plan["turn"] == 1, f"looked at in turn {plan['turn']}")
+        return Evidence(self.took_effect and plan["turn"] == 1, f"looked at in turn {plan['turn']}")
 
     async def undo(self, undo, world):
         self.undos += 1
@@ -93,14 +93,14 @@ def found(tmp_path, monkeypatch):
     """What trials in the simulated world find of these faults, and of two real ones."""
     shams = [
         Sham("idle"),
-        Sham("late", bit=True),
+        Sham("late", took_effect=True),
         Sham("broken", apply_error="no such thing"),
-        Sham("sticky", bit=True, undo_error="it sticks"),
+        Sham("sticky", took_effect=True, undo_error="it sticks"),
         Sham("unplanned", plan_error="no dice"),
         Sham("moody", plan_error="no more dice", plan_error_turn=1),
-        Sham("hanging", bit=True, hangs=True),
+        Sham("hanging", took_effect=True, hangs=True),
         Sham("forgetful", leaves=True),
-        Sham("impossible", needs=frozenset({Word.MEMORY})),
+        Sham("impossible", needs=frozenset({Capability.MEMORY})),
         Sham("unasked", asks=False),
         Sham("vague", probes=False),
         Sham("keeper", keeps=True),

@@ -13,17 +13,17 @@ import pytest
 import trio
 from fake_target import FakeTarget
 
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults import clock
-from shaketable.harness.runtime import availability, offers, rig
+from shaketable.harness.runtime import availability, rig, world_capabilities
 from shaketable.harness.runtime.ledger import Ledger
 from shaketable.harness.runtime.processes import faketime
 from shaketable.harness.runtime.processes.disks import Member
 from shaketable.harness.runtime.processes.faketime import SHARED_MEMORY, FakedTime
 from shaketable.harness.runtime.processes.nodes import NodeProcess
-from shaketable.harness.runtime.processes.obeyed_words import ObeyedWords
 from shaketable.harness.runtime.processes.steered import SteeredNodes
+from shaketable.harness.runtime.processes.steered_capabilities import SteeredCapabilities
 from shaketable.harness.runtime.sites import Site
 
 TELLS_TIME = """
@@ -49,11 +49,11 @@ class TellingTarget(FakeTarget):
         return float((layout.directory / "told").read_text())
 
 
-class Clocks(ObeyedWords):
+class Clocks(SteeredCapabilities):
     """A world of nothing but clocks."""
 
     def __init__(self, steered: SteeredNodes) -> None:
-        self._clocks = self._harms = steered
+        self._clocks = self._disk_faults = steered
 
 
 @asynccontextmanager
@@ -112,7 +112,7 @@ def test_a_clock_is_wrong_as_measured_and_right_again(tmp_path: Path, kind: str,
             undo = await clock.PLUGIN.apply(plan, world)
             await trio.sleep(HELD_S)
             evidence = await clock.PLUGIN.probe(plan, undo, world)
-            assert evidence.bit, evidence.what
+            assert evidence.took_effect, evidence.what
             assert "rate" not in evidence.measures, "of a monotonic clock nothing is known"
             for _ in range(2):  # idempotent
                 await clock.PLUGIN.undo(undo, world)
@@ -133,7 +133,7 @@ def test_a_program_that_does_not_notice_is_not_said_to_have_been_bitten(
             undo = await clock.PLUGIN.apply(plan, world)
             await trio.sleep(HELD_S)
             evidence = await clock.PLUGIN.probe(plan, undo, world)
-            assert not evidence.bit
+            assert not evidence.took_effect
             assert evidence.what.startswith("measured: n0 wall ")
             assert "does not notice" in evidence.what
             await clock.PLUGIN.undo(undo, world)
@@ -162,14 +162,19 @@ def test_foreign_clocks_are_offered_where_they_can_be_faked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for world in ("process", "netns"):
-        assert offers.why_not(world, Word.CLOCK, TellingTarget(), {}) is None
-        assert offers.why_not(world, Word.DISK_FULL, TellingTarget(), {}) is not None
-        assert offers.why_not(world, Word.CLOCK, FakeTarget(), {}) == (
+        assert (
+            world_capabilities.why_unsupported(world, Capability.CLOCK, TellingTarget(), {}) is None
+        )
+        assert (
+            world_capabilities.why_unsupported(world, Capability.DISK_FULL, TellingTarget(), {})
+            is not None
+        )
+        assert world_capabilities.why_unsupported(world, Capability.CLOCK, FakeTarget(), {}) == (
             "nodes of fake take no orders about their clocks and disks"
         )
     assert availability.clocks_of(TellingTarget()) == {"clocks": "wall"}
     assert availability.clocks_of(FakeTarget()) == {}
     monkeypatch.setattr(faketime, "find_spec", lambda _: None)
-    told = offers.why_not("process", Word.CLOCK, TellingTarget(), {})
+    told = world_capabilities.why_unsupported("process", Capability.CLOCK, TellingTarget(), {})
     assert told is not None
     assert "libfaketime is not installed" in told

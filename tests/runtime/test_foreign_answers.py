@@ -238,7 +238,7 @@ def test_a_probe_that_gives_no_evidence_means_not_bitten_and_undone(stage, answe
 
     stage.faults["kill"] = Vague()
     tally = stage.run([planned(0, "kill", 1, 1), planned(1, "pause", 5, 1)])
-    assert (tally.applied, tally.bit, tally.stuck) == (2, 1, 0)
+    assert (tally.applied, tally.took_effect, tally.stuck) == (2, 1, 0)
     assert stage.world.is_whole
     assert open_faults(stage.path) == ()
     assert stage.events[1][2]["evidence"].startswith("probe failed: its probe returned")
@@ -292,14 +292,14 @@ def test_a_plug_in_that_ends_python_ends_no_run(stage, method):
 
 def test_an_act_that_ends_python_or_notes_no_json_is_undone(stage):
     class Acting(pause.Pause):
-        def least_s(self, nodes):
+        def min_duration_s(self, nodes):
             return 1.0
 
         async def act(self, plan, undo, world, note):
             note({"incarnations": {}, "keys": {1}})
 
     class Ending(kill.Kill):
-        def least_s(self, nodes):
+        def min_duration_s(self, nodes):
             return 1.0
 
         async def act(self, plan, undo, world, note):
@@ -326,7 +326,7 @@ def test_words_of_a_plug_in_are_made_plain(stage, kind):
 
     stage.faults["kill"] = Wordy()
     tally = stage.run([planned(0, "kill", 1, 1)])
-    assert (tally.bit, tally.stuck) == (1, 0)
+    assert (tally.took_effect, tally.stuck) == (1, 0)
     stop = stage.events[1][2]
     assert (stop["description"], stop["evidence"]) == ("shut \\udce9",) * 2
     assert type(stop["description"]) is type(stop["evidence"]) is str

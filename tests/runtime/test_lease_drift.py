@@ -13,7 +13,7 @@ from shaketable.harness.contracts.errors import UsageError
 @pytest.mark.parametrize("workload", ["register", "log"])
 def test_a_slow_clock_beyond_the_lease_yields_stale_reads(tmp_path: Path, workload: str) -> None:
     run = play(campaign("0", LEASE_MS, "sim", workload), tmp_path)
-    assert run.result.faults.bit == 2
+    assert run.result.faults.took_effect == 2
     assert run.has_stale_reads, run.linearizable.summary
 
 
@@ -24,7 +24,7 @@ def test_reads_are_right_by_read_index_and_within_the_bound(
     tmp_path: Path, leases_ms: int, rate: float
 ) -> None:
     run = play(campaign("0", leases_ms, "sim", "register", rate), tmp_path)
-    assert run.result.faults.bit == 2
+    assert run.result.faults.took_effect == 2
     assert all(verdict.outcome.json_value is True for verdict in run.verdicts), run.verdicts
 
 

@@ -29,7 +29,7 @@ def test_faults_begin_and_end_on_time_and_are_recorded_twice(stage):
         (3, "kill", 0, "stop"),
         (7, "partition", 1, "stop"),
     ]
-    assert (tally.applied, tally.bit, tally.failed, tally.stuck) == (2, 2, 0, 0)
+    assert (tally.applied, tally.took_effect, tally.failed, tally.stuck) == (2, 2, 0, 0)
     assert stage.world.is_whole
     assert stage.world.mended == {"cut-0": "reset"}
     stop = stage.events[2][2]
@@ -120,7 +120,7 @@ def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
             planned(3, "forgets", 40, 1, **order),
         ]
     )
-    assert (tally.applied, tally.bit, tally.failed) == (1, 1, 3)
+    assert (tally.applied, tally.took_effect, tally.failed) == (1, 1, 3)
     stops = {value["fault"]: value for _, _, value in stage.events if value["phase"] == "stop"}
     assert stops[0]["bit"] is stops[1]["bit"] is False
     assert "OSError: no permission" in stops[0]["evidence"]
@@ -169,7 +169,7 @@ def test_a_probe_that_fails_means_not_bitten(stage):
             return Evidence(False, "nothing held")
 
     stage.faults.update(kill=Unsure(), pause=NeverBites())
-    assert stage.run([planned(0, "kill", 1, 1), planned(1, "pause", 3, 1)]).bit == 0
+    assert stage.run([planned(0, "kill", 1, 1), planned(1, "pause", 3, 1)]).took_effect == 0
     assert stage.world.is_whole
     assert stage.events[1][2]["evidence"] == "probe failed: ValueError: who knows"
 
@@ -280,7 +280,7 @@ def test_a_fault_begins_on_each_event_it_waits_for_and_not_on_those_before(stage
 
         async def undo(self, undo, world):
             await super().undo(undo, world)
-            stage.made.happenings.leader_elected()
+            stage.made.events.leader_elected()
 
     stage.faults["kill"] = Elections()
     tally = stage.run(
@@ -300,7 +300,7 @@ def test_a_fault_begins_on_each_event_it_waits_for_and_not_on_those_before(stage
         (4.5, "partition", 3, "start"),
         (19, "pause", 4, "start"),
     ]
-    assert (tally.applied, tally.bit, tally.left_out) == (4, 4, 1)
+    assert (tally.applied, tally.took_effect, tally.left_out) == (4, 4, 1)
     last = stage.events[-1][2]
     assert last["bit"] is False
     why = "leader-elected did not happen in time, 1 s before the end"
@@ -357,7 +357,7 @@ def test_events_of_a_scenario_count_from_its_beginning_and_not_for_ever(stage):
 
         async def undo(self, undo, world):
             await super().undo(undo, world)
-            stage.made.happenings.leader_elected()
+            stage.made.events.leader_elected()
 
     stage.faults["kill"] = Elections()
     waits = on_event(1, "pause", "leader-elected")
@@ -409,7 +409,7 @@ class Wave(kill.Kill):
     async def apply(self, plan, world):
         return {"incarnations": {}}
 
-    def least_s(self, nodes):
+    def min_duration_s(self, nodes):
         return 3.0
 
     async def act(self, plan, undo, world, note):
@@ -430,7 +430,7 @@ def test_a_fault_that_acts_is_over_when_it_is_done_or_its_time_is(stage, count, 
     stage.faults["kill"] = wave
     tally = stage.run([planned(0, "kill", 1, 2.5)])
     assert stage.told() == [(1, "kill", 0, "start"), (ended, "kill", 0, "stop")]
-    assert tally.bit == 1
+    assert tally.took_effect == 1
     assert stage.world.is_whole
     assert stage.world.log.count("restart n1") == 1
     assert open_faults(stage.path) == ()
@@ -511,5 +511,5 @@ def test_faults_share_a_budget_and_wait_for_their_turn(stage):
     assert stage.events[2][2]["evidence"] == (
         "not begun: the budget keeps a quorum, and n0 of 3 is out"
     )
-    assert (tally.applied, tally.bit, tally.left_out) == (2, 2, 1)
+    assert (tally.applied, tally.took_effect, tally.left_out) == (2, 2, 1)
     assert stage.world.is_whole

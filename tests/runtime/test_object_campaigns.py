@@ -42,7 +42,7 @@ def judged(store: Path, workload: str, mutant: str | None) -> dict[str, bool | s
     )
     folder = run_folder.create(store, campaign.name, datetime.now(UTC))
     result = run_simulated(campaign, folder, SilentObserver())
-    assert result.faults.bit >= 1
+    assert result.faults.took_effect >= 1
     told = judge.judge(folder, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda step: None)
     return {verdict.checker: verdict.outcome.json_value for verdict in told.verdicts}
 

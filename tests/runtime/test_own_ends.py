@@ -15,15 +15,15 @@ import trio
 from fake_target import FakeTarget
 
 from shaketable.harness.contracts.abilities import Vital
+from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec
 from shaketable.harness.contracts.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
 from shaketable.harness.contracts.resources import Resources
-from shaketable.harness.contracts.words import ClockChange, Damage, DiskHarm
+from shaketable.harness.runtime.processes.crash_message import crash_message
 from shaketable.harness.runtime.processes.damages import Damages
 from shaketable.harness.runtime.processes.disks import Disks, Member, ProcessMachines
-from shaketable.harness.runtime.processes.last_words import last_words
 from shaketable.harness.runtime.processes.nodes import NodeProcess
+from shaketable.harness.runtime.processes.resource_limits import REFUSALS, ResourceLimits
 from shaketable.harness.runtime.processes.steered import SteeredNodes
-from shaketable.harness.runtime.processes.taking import REFUSALS, Taking
 from shaketable.harness.runtime.stored_logs import Stored
 
 PATIENCE_S = 30
@@ -72,7 +72,7 @@ class Group:
         self.member = Member(layout, self.process)
         members = {"n0": self.member}
         self.steered = SteeredNodes(self, members, self)  # type: ignore[arg-type]
-        self.taking = Taking(members, self, lambda _: True)
+        self.resource_limits = ResourceLimits(members, self, lambda _: True)
 
     def steering(self, layout: NodeLayout) -> Orders:
         return self.orders
@@ -198,10 +198,10 @@ def test_who_was_refused_nothing_ended_by_itself(
 ) -> None:
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            name = await group.taking.take("n0", taken, nursery)
+            name = await group.resource_limits.take("n0", taken, nursery)
             assert await group.end(words) == is_of_it
-            assert (group.taking.taken(name)["ended"] is not None) == is_of_it
-            await group.taking.give_back(name)
+            assert (group.resource_limits.taken(name)["ended"] is not None) == is_of_it
+            await group.resource_limits.give_back(name)
             assert group.process.incarnation == 1 + is_of_it, "started again only if ended of it"
 
     run(main)
@@ -222,7 +222,7 @@ def test_who_was_refused_may_take_its_leave_after_it_got_it_back(
 
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            taken = await group.taking.take("n0", Resources(descriptors_spare=9), nursery)
+            taken = await group.resource_limits.take("n0", Resources(descriptors_spare=9), nursery)
             group.do.write_text(
                 "import os\n"
                 f"os.write(2, {early.encode()!r})\n"
@@ -240,7 +240,7 @@ def test_who_was_refused_may_take_its_leave_after_it_got_it_back(
 
             nursery.start_soon(watch)
             await trio.lowlevel.checkpoint()
-            await group.taking.give_back(taken)
+            await group.resource_limits.give_back(taken)
             while not ended:
                 await trio.sleep(0.01)
             assert ended == [is_of_it]
@@ -264,8 +264,10 @@ async def gone(path: Path) -> None:
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undoes wait for moments only, but long enough for a process that a busy machine lets wait."""
-    monkeypatch.setattr("shaketable.harness.runtime.processes.taking.PAUSED_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("shaketable.harness.runtime.processes.taking.DYING_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(
+        "shaketable.harness.runtime.processes.resource_limits.PAUSED_TIMEOUT_S", 0.1
+    )
+    monkeypatch.setattr("shaketable.harness.runtime.processes.resource_limits.DYING_TIMEOUT_S", 2.0)
     monkeypatch.setattr("shaketable.harness.runtime.processes.steered.FALL_TIMEOUT_S", 2.0)
 
 
@@ -283,11 +285,11 @@ def test_who_was_refused_and_paused_for_long_may_end_of_it_when_it_goes_on(
 ) -> None:
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            taken = await group.taking.take("n0", Resources(descriptors_spare=9), nursery)
+            taken = await group.resource_limits.take("n0", Resources(descriptors_spare=9), nursery)
             say(group, "OSError: [Errno 24] Too many open files\n")
             await gone(group.do)
             await group.process.pause()
-            await group.taking.give_back(taken)
+            await group.resource_limits.give_back(taken)
             assert group.process.is_running
             await end_after_pause(group, after_s, last, is_of_it)
 
@@ -320,7 +322,9 @@ def test_a_node_paused_for_long_ends_of_its_disk_when_it_goes_on(
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
             group.steered.nursery = nursery
-            harm = await group.steered.hurt_disk("n0", DiskHarm(op="sync", error="EIO"))
+            harm = await group.steered.inject_disk_fault(
+                "n0", DiskFaultSpec(op="sync", error="EIO")
+            )
             group.orders.errors = 1
             await group.process.pause()
             await group.steered.heal_disk(harm)
@@ -369,27 +373,29 @@ def test_a_node_paused_for_long_ends_of_its_disk_when_it_goes_on(
     ],
 )
 def test_the_line_by_which_a_process_told_why_it_ended(said: bytes, last: bytes) -> None:
-    assert last in last_words(said)
-    assert last or not last_words(said)
+    assert last in crash_message(said)
+    assert last or not crash_message(said)
 
 
 def test_a_jvm_without_memory_says_so() -> None:
-    assert REFUSALS[resource.RLIMIT_AS].search(last_words(HOTSPOT_NO_MEMORY))
+    assert REFUSALS[resource.RLIMIT_AS].search(crash_message(HOTSPOT_NO_MEMORY))
 
 
 def test_a_disk_answers_for_the_incarnation_whose_calls_failed(tmp_path: Path) -> None:
     async def main(_: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            harm = await group.steered.hurt_disk("n0", DiskHarm(op="sync", error="EIO"))
+            harm = await group.steered.inject_disk_fault(
+                "n0", DiskFaultSpec(op="sync", error="EIO")
+            )
             assert not await group.end("a bug of its own")
-            assert not group.steered.disk_harm(harm)["ended"]
+            assert not group.steered.disk_fault_effects(harm)["ended"]
             group.process.start()
             group.orders.errors = 1
             assert await group.end("sync failed")
-            assert group.steered.disk_harm(harm)["ended"]
+            assert group.steered.disk_fault_effects(harm)["ended"]
             group.process.start()
             assert not await group.end("a bug of its own"), "this one's calls did not fail"
-            assert not group.steered.disk_harm(harm)["ended"]
+            assert not group.steered.disk_fault_effects(harm)["ended"]
 
     run(main)
 
@@ -410,7 +416,9 @@ def test_a_node_may_end_of_a_full_disk_while_it_starts(
 
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            harm = await group.steered.hurt_disk("n0", DiskHarm(op="write", error="ENOSPC"))
+            harm = await group.steered.inject_disk_fault(
+                "n0", DiskFaultSpec(op="write", error="ENOSPC")
+            )
             group.orders.errors = errors
             if not is_late:
                 assert await group.end(words) == is_of_it
@@ -422,7 +430,7 @@ def test_a_node_may_end_of_a_full_disk_while_it_starts(
                 while is_of_it and group.process.incarnation == 1:
                     await trio.sleep(0.01)
             assert group.process.incarnation == 1 + is_of_it
-            assert group.steered.disk_harm(harm)["ended"] == is_of_it
+            assert group.steered.disk_fault_effects(harm)["ended"] == is_of_it
 
     run(main)
 
@@ -434,7 +442,9 @@ def test_a_node_that_survived_its_harm_is_not_excused_any_more(
 
     async def main(_: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            harm = await group.steered.hurt_disk("n0", DiskHarm(op="read", error="EIO"))
+            harm = await group.steered.inject_disk_fault(
+                "n0", DiskFaultSpec(op="read", error="EIO")
+            )
             group.orders.errors = 1
             await group.steered.heal_disk(harm)
             assert not await group.end("a bug of its own")
@@ -446,7 +456,9 @@ def test_an_undo_that_could_not_be_done_is_done_when_it_is_tried_again(tmp_path:
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
             skewed = await group.steered.skew("n0", ClockChange(offset_ms=5))
-            harm = await group.steered.hurt_disk("n0", DiskHarm(op="sync", error="EIO"))
+            harm = await group.steered.inject_disk_fault(
+                "n0", DiskFaultSpec(op="sync", error="EIO")
+            )
             group.orders.errors, group.orders.full = 1, True
             assert await group.end("sync failed")
             for undo in (
@@ -464,12 +476,14 @@ def test_an_undo_that_could_not_be_done_is_done_when_it_is_tried_again(tmp_path:
             assert group.orders.now == [[], [], []]
             assert group.process.incarnation == 2
 
-            taken = await group.taking.take("n0", Resources(memory_spare_bytes=1 << 30), nursery)
+            taken = await group.resource_limits.take(
+                "n0", Resources(memory_spare_bytes=1 << 30), nursery
+            )
             assert await group.end("MemoryError")
             group.fails = ["cannot start"]
             with pytest.raises(OSError, match="cannot start"):
-                await group.taking.give_back(taken)
-            await group.taking.give_back(taken)
+                await group.resource_limits.give_back(taken)
+            await group.resource_limits.give_back(taken)
             assert group.process.incarnation == 3
 
     run(main)
@@ -525,7 +539,7 @@ def test_orders_that_nobody_took_back_are_found(tmp_path: Path) -> None:
     async def main(_: trio.Nursery) -> None:
         with one(tmp_path) as group:
             await group.steered.skew("n0", ClockChange(offset_ms=5))
-            await group.steered.hurt_disk("n0", DiskHarm(op="sync", error="EIO"))
+            await group.steered.inject_disk_fault("n0", DiskFaultSpec(op="sync", error="EIO"))
             assert group.steered.give_up() == ["orders to n0 were still in force: clocks, disk"]
             assert group.orders.now == [[], [], []]
             group.orders.errors = 1
@@ -576,14 +590,16 @@ def test_limits_that_overlap_end_as_they_were(tmp_path: Path) -> None:
                 return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
 
             was = limit()
-            first = await group.taking.take("n0", Resources(descriptors_spare=30), nursery)
+            first = await group.resource_limits.take("n0", Resources(descriptors_spare=30), nursery)
             less = limit()
-            second = await group.taking.take("n0", Resources(descriptors_spare=10), nursery)
+            second = await group.resource_limits.take(
+                "n0", Resources(descriptors_spare=10), nursery
+            )
             least = limit()
             assert least < less < was
-            await group.taking.give_back(first)
+            await group.resource_limits.give_back(first)
             assert limit() == least
-            await group.taking.give_back(second)
+            await group.resource_limits.give_back(second)
             assert limit() == was
 
     run(main)
@@ -594,7 +610,7 @@ def test_nothing_is_taken_from_a_process_that_ended_meanwhile(tmp_path: Path) ->
         with one(tmp_path) as group:
             nursery.start_soon(group.kill, "n0")
             much = Resources(cpu_share=0.5, descriptors_spare=3)
-            assert await group.taking.take("n0", much, nursery) == ""
+            assert await group.resource_limits.take("n0", much, nursery) == ""
 
     run(main)
 

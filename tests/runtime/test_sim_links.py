@@ -10,13 +10,13 @@ import pytest
 import trio
 
 from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.capabilities import LinkShape
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS
-from shaketable.harness.contracts.words import LinkShape
 from shaketable.harness.runtime import availability
+from shaketable.harness.runtime.admin_requests import wait_until
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.questions import wait_until
 from shaketable.harness.runtime.simulated.world import SimulatedWorld
 from shaketable.harness.targets.dledger import DLedgerTarget
 from shaketable.harness.targets.simulated_group import BrokerGroup
@@ -57,8 +57,8 @@ def play(tmp_path: Path, scenario: Scenario) -> None:
 
 async def ready(world: SimulatedWorld) -> None:
     since = trio.current_time()
-    is_ready = world.standing.is_ready
-    assert await wait_until(lambda: is_ready(since), PATIENCE_S), world.standing.why_not_ready()
+    is_ready = world.group_status.is_ready
+    assert await wait_until(lambda: is_ready(since), PATIENCE_S), world.group_status.why_not_ready()
 
 
 def did(tmp_path: Path, shape: LinkShape, seconds: float = SECONDS) -> dict:
@@ -121,8 +121,8 @@ def test_what_a_cut_held_is_known_after_it_too(tmp_path: Path) -> None:
         await trio.sleep(1.0)
         held = world.held(cut)
         assert held["bytes"] > 0
-        await world.mend(cut, "deliver")
-        await world.mend(cut, "deliver")
+        await world.heal(cut, "deliver")
+        await world.heal(cut, "deliver")
         assert world.held(cut) == held
         assert not any(world.held("cut-of-another-life").values())
 

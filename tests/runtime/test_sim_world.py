@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from shaketable.harness.contracts.capabilities import ClockChange, DiskFaultSpec
 from shaketable.harness.contracts.plugins import UNTOUCHED
-from shaketable.harness.contracts.words import ClockChange, DiskHarm
+from shaketable.harness.runtime.admin_requests import wait_until
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.questions import wait_until
 from shaketable.harness.runtime.simulated.world import SimulatedWorld
 from shaketable.harness.targets.dledger import DLedgerTarget
 from shaketable.harness.targets.simulated_group import BrokerGroup
@@ -52,8 +52,8 @@ def play(tmp_path: Path, scenario: Scenario) -> None:
 
 async def ready(world: SimulatedWorld) -> None:
     since = trio.current_time()
-    is_ready = world.standing.is_ready
-    assert await wait_until(lambda: is_ready(since), PATIENCE_S), world.standing.why_not_ready()
+    is_ready = world.group_status.is_ready
+    assert await wait_until(lambda: is_ready(since), PATIENCE_S), world.group_status.why_not_ready()
 
 
 def test_kill_and_restart_by_incarnation(tmp_path: Path) -> None:
@@ -100,16 +100,16 @@ def test_a_cut_deposes_the_leader_and_is_mended_once(tmp_path: Path, how: str) -
         cut, same = await world.cut(links), await world.cut(links)
 
         def another_leads() -> bool:
-            return world.standing.leading()[0] not in (None, leader)
+            return world.group_status.leading()[0] not in (None, leader)
 
         assert await wait_until(another_leads, PATIENCE_S)
         held = world.held(cut)
         assert held["bytes"] > 0
-        await world.mend(cut, how)
-        await world.mend(cut, how)
+        await world.heal(cut, how)
+        await world.heal(cut, how)
         assert world.held(cut) == held, "what it held stays known"
         assert world.held(same)["bytes"] > 0, "cuts are counted"
-        await world.mend(same, how)
+        await world.heal(same, how)
         await ready(world)
         assert world.restore() == ()
 
@@ -123,7 +123,7 @@ def test_leadership_is_transferred_in_virtual_time(tmp_path: Path) -> None:
         answer = await world.transfer(to)
         assert answer["from"] == leader
         assert answer["took_ms"] > 0
-        assert await wait_until(lambda: world.standing.leading()[0] == to, PATIENCE_S)
+        assert await wait_until(lambda: world.group_status.leading()[0] == to, PATIENCE_S)
 
     play(tmp_path, scenario)
 
@@ -152,7 +152,7 @@ def test_restore_finds_clocks_and_disks_that_nobody_healed(tmp_path: Path) -> No
     async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         await world.skew("n0", ClockChange(which="wall", offset_ms=60_000.0))
         await world.skew("n1", ClockChange(which="monotonic", offset_ms=50.0, strobe_ms=100.0))
-        harm = await world.hurt_disk("n2", DiskHarm(op="write", error="ENOSPC"))
+        harm = await world.inject_disk_fault("n2", DiskFaultSpec(op="write", error="ENOSPC"))
         assert world.restore() == (
             "the clock of n0 was still wrong",
             "the clock of n1 was still wrong",
@@ -160,9 +160,9 @@ def test_restore_finds_clocks_and_disks_that_nobody_healed(tmp_path: Path) -> No
         )
         assert world.restore() == ()
         assert abs((await world.read_clock("n0")).offset_ms) < 1
-        before = world.disk_harm(harm)
+        before = world.disk_fault_effects(harm)
         await world.heal_disk(harm)
-        assert world.disk_harm(harm) == before
+        assert world.disk_fault_effects(harm) == before
         await ready(world)
 
     play(tmp_path, scenario)
@@ -175,14 +175,14 @@ def test_a_disk_that_fails_answers_for_those_alone_whose_calls_failed(
     """A node's own crash while its disk would fail, but was not asked, is its own."""
 
     async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
-        harm = await world.hurt_disk(
-            "n1", DiskHarm(op="sync", error="EIO", nth=1 if is_struck else 9_999)
+        harm = await world.inject_disk_fault(
+            "n1", DiskFaultSpec(op="sync", error="EIO", nth=1 if is_struck else 9_999)
         )
         if not is_struck:
             group._world.process_ended(group._host("n1"), AssertionError("an entry changed"))
         assert await wait_until(lambda: not world.is_running("n1"), PATIENCE_S)
         await trio.sleep(1.0)  # whoever tells of ends has looked
-        assert world.disk_harm(harm)["ended"] == is_struck
+        assert world.disk_fault_effects(harm)["ended"] == is_struck
         assert [one.node for one in world.exits] == ([] if is_struck else ["n1"])
         await world.heal_disk(harm)
         assert world.is_running("n1") == is_struck
@@ -195,7 +195,7 @@ def test_errors_of_an_incarnation_that_was_ended_excuse_no_later_one(
     tmp_path: Path, how: str
 ) -> None:
     async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
-        harm = await world.hurt_disk("n1", DiskHarm(op="sync", error="EIO", nth=9_999))
+        harm = await world.inject_disk_fault("n1", DiskFaultSpec(op="sync", error="EIO", nth=9_999))
         ((_, order),) = group.machines._known["n1"]
         order.errors = 1  # the call failed, and the node is ended before it takes its leave
         await (world.kill("n1") if how == "kill" else world.stop("n1"))
@@ -203,7 +203,7 @@ def test_errors_of_an_incarnation_that_was_ended_excuse_no_later_one(
         await ready(world)
         group._world.process_ended(group._host("n1"), AssertionError("an entry changed"))
         await trio.sleep(1.0)
-        assert not world.disk_harm(harm)["ended"]
+        assert not world.disk_fault_effects(harm)["ended"]
         assert [one.node for one in world.exits] == ["n1"]
 
     play(tmp_path, scenario)

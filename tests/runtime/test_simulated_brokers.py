@@ -76,7 +76,7 @@ def test_a_healthy_group_keeps_its_promises_to_consumers(target: str, tmp_path: 
     result, campaign, notes = play(tmp_path, target)
     assert (result.status, result.is_drained, result.problems) == ("complete", True, ())
     # One that never bit is done again (ADR 42).
-    assert 1 <= result.faults.bit <= result.faults_planned <= result.faults.applied
+    assert 1 <= result.faults.took_effect <= result.faults_planned <= result.faults.applied
     assert notes == []
     assert result.counts.ok > 300
     assert "event=serving" in (result.folder.path / "nodes" / "ns0" / "node.log").read_text()
@@ -95,7 +95,7 @@ def test_a_log_is_read_to_its_end_though_a_disk_took_the_topic_with_it(
     result, campaign, _ = play(
         tmp_path, target, workload="log", nodes=nodes, faults=(), script=script, time_limit_s=6.0
     )
-    assert result.faults.bit == 1
+    assert result.faults.took_effect == 1
     assert (result.status, result.is_drained) == ("complete", True)
     outcomes = {verdict.outcome for verdict in judged(result.folder, campaign).values()}
     assert Outcome.INVALID not in outcomes
@@ -127,7 +127,7 @@ def test_what_a_masters_disk_takes_with_it_breaks_the_promises_of_a_group(tmp_pa
 def test_a_wiped_member_comes_back_by_another_id(tmp_path: Path) -> None:
     result, campaign, notes = play(tmp_path, "dledger", faults=("wipe", "members"), workload="log")
     assert (result.status, result.problems, notes) == ("complete", (), [])
-    assert result.faults.bit == result.faults.applied >= 2
+    assert result.faults.took_effect == result.faults.applied >= 2
     confs = [path.read_text() for path in (result.folder.path / "nodes").glob("*/broker.conf")]
     assert len(confs) == 3
     assert any("shaketableJoin=true" in conf for conf in confs)

@@ -90,7 +90,9 @@ def test_clocks_and_disks_of_simulated_nodes_are_harmed_and_heal(tmp_path: Path)
     )
     assert (result.status, result.is_drained, result.problems) == ("complete", True, ())
     assert result.faults.applied >= result.faults_planned >= 9
-    assert result.faults.bit >= result.faults.applied - 3, "a moment may have nothing to lose"
+    assert result.faults.took_effect >= result.faults.applied - 3, (
+        "a moment may have nothing to lose"
+    )
     assert tape.notes == []
     told = judged(result.folder, campaign)
     assert set(told.values()) == {True}, "such a moment is tried again if it is all of its kind"
@@ -136,7 +138,7 @@ def test_every_fault_bites_and_the_group_comes_back(
 ) -> None:
     result, tape, _ = run
     assert (result.status, result.is_drained, result.problems) == ("complete", True, ())
-    assert result.faults.applied == result.faults.bit == result.faults_planned >= 4
+    assert result.faults.applied == result.faults.took_effect == result.faults_planned >= 4
     assert result.counts.ok > 500
     assert tape.phases == list(PHASES)
     assert tape.notes == []

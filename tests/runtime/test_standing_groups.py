@@ -7,9 +7,9 @@ from pathlib import Path
 import trio
 
 from shaketable.harness.contracts.plugins import NodeStatus
+from shaketable.harness.runtime.group_status import GroupStatus
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.standing import Standing
 
 NODES = ("n0", "n1", "n2", "n3")
 GROUPS = {"n0": "a", "n1": "b", "n2": "a", "n3": "b"}
@@ -31,7 +31,7 @@ def said(node: str, leader: str | None, end: int = 7) -> NodeStatus:
     return NodeStatus(node, role, 0, leader, end, end, GROUPS[node])
 
 
-def asked(tmp_path: Path, *statuses: NodeStatus) -> Standing:
+def asked(tmp_path: Path, *statuses: NodeStatus) -> GroupStatus:
     """Return a standing that has just asked every node."""
     told = {status.node: status for status in statuses}
 
@@ -40,17 +40,17 @@ def asked(tmp_path: Path, *statuses: NodeStatus) -> Standing:
         return told.get(node)
 
     lines = Lines(tmp_path / "status.jsonl")
-    standing = Standing(NODES, Running(), ask, lines, SilentObserver(), lambda: 0)
+    group_status = GroupStatus(NODES, Running(), ask, lines, SilentObserver(), lambda: 0)
 
     async def main() -> None:
         with trio.move_on_after(0.02):
             async with trio.open_nursery() as nursery:
                 for node in NODES:
-                    nursery.start_soon(standing.poll, node)
+                    nursery.start_soon(group_status.poll, node)
 
     trio.run(main)
     lines.close()
-    return standing
+    return group_status
 
 
 def test_each_group_has_a_leader_and_an_end_of_its_own(tmp_path: Path) -> None:

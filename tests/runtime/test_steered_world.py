@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Address, NodeLayout
-from shaketable.harness.contracts.words import ClockChange, Damage, DiskHarm
 from shaketable.harness.network.proxy import ProxyNetwork
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
@@ -73,7 +73,7 @@ async def group(folder: Path) -> AsyncIterator[tuple[ProcessWorld, dict[str, Add
 async def until_ready(world: ProcessWorld) -> str:
     """Wait until all agree on a leader; return it."""
     since = trio.current_time()
-    while not world.standing.is_ready(since):
+    while not world.group_status.is_ready(since):
         await trio.sleep(0.02)
     leader = await world.leader()
     assert leader is not None
@@ -133,8 +133,8 @@ def test_clocks_are_changed_measured_and_right_again(tmp_path: Path) -> None:
             frozen = await world.skew(await until_ready(world), ClockChange(rate=0.0))
             assert frozen
             # Nobody hears of the leader any more: its heartbeats are timers of its clock.
-            led = world.standing.leading()
-            await until(lambda: world.standing.leading()[1] > led[1])
+            led = world.group_status.leading()
+            await until(lambda: world.group_status.leading()[1] > led[1])
 
     run(main)
 
@@ -143,26 +143,28 @@ def test_disks_fail_fill_up_wait_and_lose_power(tmp_path: Path) -> None:
     async def main() -> None:
         async with group(tmp_path) as (world, clients), appends(clients) as done:
             await until(lambda: len(done) > 50)
-            slow = await world.hurt_disk("n0", DiskHarm(op="sync", delay_ms=30))
-            stalled = await world.hurt_disk("n1", DiskHarm(op="write", stall=True))
-            await until(lambda: world.disk_harm(slow)["slowed"] > 2)
-            await until(lambda: world.disk_harm(stalled)["slowed"])
+            slow = await world.inject_disk_fault("n0", DiskFaultSpec(op="sync", delay_ms=30))
+            stalled = await world.inject_disk_fault("n1", DiskFaultSpec(op="write", stall=True))
+            await until(lambda: world.disk_fault_effects(slow)["slowed"] > 2)
+            await until(lambda: world.disk_fault_effects(stalled)["slowed"])
             for harm in (slow, stalled, stalled):
                 await world.heal_disk(harm)
-            assert world.disk_harm(slow)["waited_ms"] >= 60
-            assert not world.disk_harm(stalled)["ended"]
+            assert world.disk_fault_effects(slow)["waited_ms"] >= 60
+            assert not world.disk_fault_effects(stalled)["ended"]
 
             leader = await until_ready(world)
-            full = await world.hurt_disk(leader, DiskHarm(op="write", error="ENOSPC"))
-            await until(lambda: world.disk_harm(full)["errors"])
+            full = await world.inject_disk_fault(leader, DiskFaultSpec(op="write", error="ENOSPC"))
+            await until(lambda: world.disk_fault_effects(full)["errors"])
             await world.heal_disk(full)
 
             leader = await until_ready(world)
             incarnation = world.incarnation(leader)
-            failing = await world.hurt_disk(leader, DiskHarm(op="sync", error="EIO", nth=3))
-            await until(lambda: world.disk_harm(failing)["ended"])
+            failing = await world.inject_disk_fault(
+                leader, DiskFaultSpec(op="sync", error="EIO", nth=3)
+            )
+            await until(lambda: world.disk_fault_effects(failing)["ended"])
             await world.heal_disk(failing)
-            assert world.disk_harm(failing)["errors"] == 1
+            assert world.disk_fault_effects(failing)["errors"] == 1
             assert world.incarnation(leader) == incarnation + 1
             await until_ready(world)
 
@@ -188,7 +190,7 @@ def test_a_damaged_node_refuses_its_log_and_comes_back_from_its_group(tmp_path: 
             await world.kill("n0")
             changed = await world.damage("n0", Damage(how="flip", bytes_=1, seed="7"))
             assert changed["bytes"] == 1
-            found = await world.tempt("n0", 1)
+            found = await world.start_damaged("n0", 1)
             assert "damaged" in found["refused"]
             await world.revive("n0", found["incarnation"])
             assert world.is_running("n0")
@@ -198,7 +200,7 @@ def test_a_damaged_node_refuses_its_log_and_comes_back_from_its_group(tmp_path: 
             copy = await world.copy_store("n1")
             await world.restart("n1", 1)
             count = len(done)
-            await until(lambda: len(done) > count + 50 and world.standing.statuses()["n1"])
+            await until(lambda: len(done) > count + 50 and world.group_status.statuses()["n1"])
             await until_ready(world)
             await world.kill("n1")
             back = await world.damage("n1", Damage(how="rollback", copy=copy))

@@ -57,7 +57,7 @@ def test_a_run_goes_through_its_phases_and_every_fault_bites(tape, tmp_path):
     assert (result.status, result.is_drained, result.problems) == ("complete", True, ())
     assert [name for name, *_ in tape.named("phase_started")] == list(PHASES)
     assert result.faults_planned >= 3
-    assert result.faults.applied == result.faults.bit == result.faults_planned
+    assert result.faults.applied == result.faults.took_effect == result.faults_planned
     assert result.leader_changes >= 3, "each kind of fault struck the leader first"
     assert len(tape.named("on_drain")) == 1
     assert result.counts.ok > 50
@@ -79,7 +79,7 @@ def test_a_run_goes_through_its_phases_and_every_fault_bites(tape, tmp_path):
     exported = export(result.folder)
     assert exported.incomplete is None
     windows = fault_windows(exported.events, exported.end_ns)
-    assert [window.bit for window in windows] == [True] * result.faults_planned
+    assert [window.took_effect for window in windows] == [True] * result.faults_planned
     assert open_faults(result.folder.faults_jsonl) == ()
     assert processes_of(tmp_path) == []
 
@@ -178,7 +178,7 @@ def test_sigkill_of_the_harness_while_a_node_is_paused_leaves_no_process_and_a_h
         exported = export(running.folder)
         assert exported.operations.num_rows > 20
         (window,) = exported.windows
-        assert not window.bit, "never probed"
+        assert not window.took_effect, "never probed"
         assert [fault.name for fault in open_faults(running.folder.faults_jsonl)] == ["pause"]
 
 

@@ -61,7 +61,7 @@ def _run(seed: str, leases_ms: int, world: str, workload: str, store: Path) -> R
     by = f"lease {leases_ms} ms" if leases_ms else "read index"
     verdict, faults = run.linearizable, run.result.faults
     say(
-        f"{by:<14}{seed:<6}{run.result.counts.ok:>7}{f'{faults.bit}/{faults.applied}':>6}"
+        f"{by:<14}{seed:<6}{run.result.counts.ok:>7}{f'{faults.took_effect}/{faults.applied}':>6}"
         f"  {verdict.outcome.name:<9}{verdict.summary[:120]}"
     )
     return run

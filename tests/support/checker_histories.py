@@ -24,9 +24,11 @@ PROMISES = Promises(
 )
 
 
-def struck(*faults: str, bit: bool = True, evidence: str = "") -> dict[str, Any]:
+def struck(*faults: str, took_effect: bool = True, evidence: str = "") -> dict[str, Any]:
     """What a context is told of a run in which these faults were done."""
-    windows = [FaultWindow(n, name, name, 0, 0, bit, evidence) for n, name in enumerate(faults)]
+    windows = [
+        FaultWindow(n, name, name, 0, 0, took_effect, evidence) for n, name in enumerate(faults)
+    ]
     return {"faults_asked": faults, "windows": tuple(windows)}
 
 

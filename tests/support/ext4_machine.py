@@ -22,7 +22,7 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import LosesDisks
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
 from shaketable.harness.faults.incarnations import in_effect
@@ -123,7 +123,7 @@ class Ext4Power:
     """Let the machine on which all nodes keep their stores lose power, and come back."""
 
     name = "ext4-power"
-    family = words.DISK
+    family = capabilities.DISK
 
     def __init__(self, disk: Ext4) -> None:
         self._disk = disk

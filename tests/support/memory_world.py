@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shaketable.harness.contracts.capabilities import LinkShape
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json
-from shaketable.harness.contracts.words import LinkShape
 
 COUNTS = (
     "bytes",
@@ -80,7 +80,7 @@ class MemoryWorld:
         self.log.append(name)
         return name
 
-    async def mend(self, cut: str, how: str) -> None:
+    async def heal(self, cut: str, how: str) -> None:
         assert how in ("deliver", "reset")
         if cut not in self.mended:
             self.log.append(f"mend {cut}")

@@ -16,7 +16,7 @@ import trio
 
 from shaketable.harness import guard
 from shaketable.harness.campaigns.campaign import Campaign, resolve
-from shaketable.harness.contracts.words import Link, LinkShape
+from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.history import run_folder
 from shaketable.harness.network import probe
 from shaketable.harness.network.netns import PacketNetwork
@@ -77,8 +77,10 @@ class Teller(SilentObserver):
     def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
         tell("began", name)
 
-    def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
-        tell("bit" if bit else "idle", name, evidence)
+    def fault_stopped(
+        self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
+    ) -> None:
+        tell("bit" if took_effect else "idle", name, evidence)
 
 
 def run_a_campaign() -> None:
@@ -100,7 +102,13 @@ def run_a_campaign() -> None:
     )
     folder = run_folder.create(Path(store), campaign.name, datetime.now(UTC))
     result = trio.run(run_campaign, campaign, folder, Teller())
-    tell("ended", result.status, result.faults.applied, result.faults.bit, list(result.problems))
+    tell(
+        "ended",
+        result.status,
+        result.faults.applied,
+        result.faults.took_effect,
+        list(result.problems),
+    )
 
 
 def tell(*what: object) -> None:

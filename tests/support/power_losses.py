@@ -46,8 +46,10 @@ class _Tape(SilentObserver):
 
     evidence: list[tuple[bool, str]] = field(default_factory=list)
 
-    def fault_stopped(self, number: int, fault: str, bit: bool, evidence: str, at_ns: int) -> None:
-        self.evidence.append((bit, evidence))
+    def fault_stopped(
+        self, number: int, fault: str, took_effect: bool, evidence: str, at_ns: int
+    ) -> None:
+        self.evidence.append((took_effect, evidence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,6 @@ def play(
         for _, what in tape.evidence
         for number in _NUMBERS.findall(what)
     )
-    biting = sum(bit for bit, _ in tape.evidence)
+    biting = sum(took_effect for took_effect, _ in tape.evidence)
     done = tuple(told.verdicts)
     return Run(ack, len(tape.evidence), biting, vanished, result.counts.ok, result, done)

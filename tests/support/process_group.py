@@ -12,12 +12,12 @@ import trio
 
 from shaketable.harness.contracts.plugins import Address, NodeLayout
 from shaketable.harness.network.proxy import ProxyNetwork
+from shaketable.harness.runtime.admin_requests import wait_until
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes import ports
 from shaketable.harness.runtime.processes.disks import Member
 from shaketable.harness.runtime.processes.nodes import NodeProcess
-from shaketable.harness.runtime.questions import wait_until
 from shaketable.harness.runtime.world import ProcessWorld
 
 PATIENCE_S = 60
@@ -63,7 +63,7 @@ async def process_group(
 async def ready(world: ProcessWorld) -> None:
     """Wait until all nodes that run know one leader, by answers to questions from now on."""
     since = trio.current_time()
-    assert not world.standing.is_ready(since), "answers to older questions must not count"
-    assert await wait_until(lambda: world.standing.is_ready(since), PATIENCE_S), (
-        world.standing.why_not_ready()
+    assert not world.group_status.is_ready(since), "answers to older questions must not count"
+    assert await wait_until(lambda: world.group_status.is_ready(since), PATIENCE_S), (
+        world.group_status.why_not_ready()
     )

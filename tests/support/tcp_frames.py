@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from shaketable.harness.network import frames
+from shaketable.harness.network import packet_links as frames
 from shaketable.harness.network.addresses import hardware_address, node_address
 
 ADDRESSES = {f"n{number}": socket.inet_aton(node_address(number)) for number in range(3)}

@@ -14,11 +14,11 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage
+from shaketable.harness.contracts.capabilities import Capability, InjectsDiskFaults
+from shaketable.harness.contracts.capabilities import Damage as Edit
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Damage as Edit
-from shaketable.harness.contracts.words import HurtsDisks, Word
 from shaketable.harness.faults.incarnations import undone_if_it_fails
 from shaketable.harness.faults.victims import (
     SINGLE,
@@ -37,8 +37,8 @@ class Damage:
     """Flip bits of a dead node's synced log, or cut its file short: it must notice."""
 
     name = "damage"
-    family = words.DISK
-    needs = frozenset({Word.KILL, Word.WIPE, Word.DAMAGE})
+    family = capabilities.DISK
+    needs = frozenset({Capability.KILL, Capability.WIPE, Capability.DAMAGE})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)
@@ -74,7 +74,7 @@ class Damage:
         )
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victim; see `contracts.words.TakesOut`."""
+        """The victim; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
@@ -83,7 +83,7 @@ class Damage:
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Kill the victim, damage its log, start it, and see what it does."""
-        assert isinstance(world, HurtsDisks), "the fault was not available"
+        assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         (victim,) = plan["victims"]
         why = world.why_not_wiped(victim)
         killed = {"incarnation": UNTOUCHED} if why else await world.kill(victim)
@@ -97,7 +97,7 @@ class Damage:
                 with trio.CancelScope(shield=True):
                     await world.restart(victim, killed["incarnation"])
                 raise
-            undo |= await world.tempt(victim, killed["incarnation"])
+            undo |= await world.start_damaged(victim, killed["incarnation"])
         return {**undo, "done": done}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
@@ -122,7 +122,7 @@ class Damage:
 
     async def undo(self, undo: Json, world: World) -> None:
         """Give a node that refused an empty disk, and let the group be whole again."""
-        assert isinstance(world, HurtsDisks), "the fault was not available"
+        assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         if undo["incarnation"] != UNTOUCHED:
             await world.revive(undo["node"], undo["incarnation"])
 

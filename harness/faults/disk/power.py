@@ -15,9 +15,9 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability, LosesPower
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import LosesPower, Word
 from shaketable.harness.faults.incarnations import in_effect
 from shaketable.harness.faults.victims import (
     choose_variants,
@@ -36,8 +36,8 @@ class Power:
     """Cut the power of nodes: unsynced writes are lost, and counted; leader, one, minority, all."""
 
     name = "power"
-    family = words.DISK
-    needs = frozenset({Word.KILL, Word.POWER})
+    family = capabilities.DISK
+    needs = frozenset({Capability.KILL, Capability.POWER})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)
@@ -67,7 +67,7 @@ class Power:
         return describe_victims("power loss of", plan) + at
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims; see `contracts.words.TakesOut`."""
+        """The victims; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:

@@ -15,10 +15,10 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import LosesDisks
+from shaketable.harness.contracts.capabilities import Capability, Damage, InjectsDiskFaults
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Damage, HurtsDisks, Word
 from shaketable.harness.faults.incarnations import undone_if_it_fails
 from shaketable.harness.faults.victims import (
     SINGLE,
@@ -37,8 +37,8 @@ class Rollback:
     """Put back an older copy of a node's store: outside Raft's model, judged apart."""
 
     name = "rollback"
-    family = words.ROLLBACK
-    needs = frozenset({Word.KILL, Word.ROLLBACK})
+    family = capabilities.ROLLBACK
+    needs = frozenset({Capability.KILL, Capability.ROLLBACK})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)
@@ -67,7 +67,7 @@ class Rollback:
         return f"{describe_victims('roll back', plan)} by {plan['age_s']:.1f} s"
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victim; see `contracts.words.TakesOut`."""
+        """The victim; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
@@ -76,7 +76,7 @@ class Rollback:
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Copy what the dead victim has, let it go on for a while, and put the copy back."""
-        assert isinstance(world, HurtsDisks), "the fault was not available"
+        assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         (victim,) = plan["victims"]
         killed = await world.kill(victim)
         if killed["incarnation"] == UNTOUCHED:
@@ -84,7 +84,11 @@ class Rollback:
         undo = {"node": victim, "incarnation": killed["incarnation"]}
         async with undone_if_it_fails(self, undo, world):
             copy = await world.copy_store(victim)
-            undo |= {"incarnation": (await world.tempt(victim, undo["incarnation"]))["incarnation"]}
+            undo |= {
+                "incarnation": (await world.start_damaged(victim, undo["incarnation"]))[
+                    "incarnation"
+                ]
+            }
             await trio.sleep(plan["age_s"])
             killed = await world.kill(victim)
             if killed["incarnation"] == UNTOUCHED:

@@ -14,10 +14,10 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import LosesDisks
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.incarnations import UNDO_TIMEOUT_S
 from shaketable.harness.faults.victims import (
     SINGLE,
@@ -40,8 +40,8 @@ class Wipe:
     """Kill a node, delete its store, and start it with an empty disk: the leader, or any one."""
 
     name = "wipe"
-    family = words.DISK
-    needs = frozenset({Word.KILL, Word.CUT, Word.WIPE})
+    family = capabilities.DISK
+    needs = frozenset({Capability.KILL, Capability.CUT, Capability.WIPE})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)
@@ -70,7 +70,7 @@ class Wipe:
         return describe_victims("wipe", plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victim; see `contracts.words.TakesOut`."""
+        """The victim; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
@@ -93,7 +93,7 @@ class Wipe:
             lost = await world.wipe(victim)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
-                await world.mend(cut, "reset")
+                await world.heal(cut, "reset")
         return {"node": victim, **lost}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:

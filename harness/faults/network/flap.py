@@ -14,9 +14,9 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
@@ -29,7 +29,7 @@ VARIANTS = ("leader", "one", "minority", "all")
 NODES_MIN = 2
 DOWN_MS = (60, 200, 500)
 UP_MS = (60, 200, 500)
-MEND_MODES = ("deliver", "reset")
+HEAL_MODES = ("deliver", "reset")
 FLAPS_MIN = 2
 """Once down is a partition."""
 
@@ -38,8 +38,8 @@ class Flap:
     """Let the links of some nodes be down and up in turns, each for a moment."""
 
     name = "flap"
-    family = words.NETWORK
-    needs = frozenset({Word.CUT})
+    family = capabilities.NETWORK
+    needs = frozenset({Capability.CUT})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)
@@ -58,7 +58,7 @@ class Flap:
             **plan_victims(rng, nodes, self._variants, turn),
             "down_ms": rng.choice(DOWN_MS),
             "up_ms": rng.choice(UP_MS),
-            "mend": rng.choice(MEND_MODES),
+            "mend": rng.choice(HEAL_MODES),
         }
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
@@ -78,7 +78,7 @@ class Flap:
         """Spare some of the victims."""
         return without(plan, spare)
 
-    def least_s(self, nodes: Sequence[str]) -> float:
+    def min_duration_s(self, nodes: Sequence[str]) -> float:
         """How long it takes to be down and up a few times."""
         return FLAPS_MIN * (max(DOWN_MS) + max(UP_MS)) / 1e3
 
@@ -91,7 +91,7 @@ class Flap:
         """Mend and cut in turns; a cut is in the ledger as soon as it has a name, until mended."""
         while True:
             await trio.sleep(plan["down_ms"] / 1e3)
-            await world.mend(undo["cuts"][0], undo["how"])
+            await world.heal(undo["cuts"][0], undo["how"])
             undo["past"] = _so_far(undo, world)
             undo["cuts"] = []
             await trio.sleep(plan["up_ms"] / 1e3)
@@ -111,7 +111,7 @@ class Flap:
     async def undo(self, undo: Json, world: World) -> None:
         """Mend what is still cut."""
         for cut in undo["cuts"]:
-            await world.mend(cut, undo["how"])
+            await world.heal(cut, undo["how"])
 
 
 def _so_far(undo: Json, world: World) -> dict[str, int | float]:

@@ -15,15 +15,21 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import (
+    Capability,
+    Link,
+    LinkShape,
+    LinksNameServers,
+    ShapesLinks,
+)
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Link, LinkShape, LinksNameServers, ShapesLinks, Word
 from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
 
 VARIANTS = ("leader", "one", "all")
 CUT: Final = "cut"
 SHAPED: Final = "shaped"
-MEND_MODES = ("deliver", "reset")
+HEAL_MODES = ("deliver", "reset")
 DIRECTIONS = ("both", "out", "in")
 """Seen from the nodes: what flows to the name servers is out."""
 HALF_OPEN: Final[Json] = {"half_open": True}
@@ -49,8 +55,8 @@ class NameServerLinks:
 
     variants: tuple[str, ...] = VARIANTS
     name: str = "name-server-links"
-    family: str = words.NETWORK
-    needs: frozenset[Word] = frozenset({Word.NAME_SERVERS})
+    family: str = capabilities.NETWORK
+    needs: frozenset[Capability] = frozenset({Capability.NAME_SERVERS})
 
     def configured(self, options: Json) -> Fault:
         """Return this fault on the links of options["victims"] alone, where there are any."""
@@ -69,7 +75,7 @@ class NameServerLinks:
             "how": CUT if shape is None else SHAPED,
             # Of a half-open connection one side is not told, as a rule the name server.
             "direction": rng.choice(DIRECTIONS if shape != HALF_OPEN else ("in", "in", "out")),
-            "mend": rng.choice(MEND_MODES),
+            "mend": rng.choice(HEAL_MODES),
             "link_shape": {**(shape or {}), "seed": f"{rng.getrandbits(48):x}"},
         }
 
@@ -118,7 +124,7 @@ class NameServerLinks:
     async def undo(self, undo: Json, world: World) -> None:
         """Mend this cut, or take this shape away."""
         if "cut" in undo:
-            await world.mend(undo["cut"], undo["mend"])
+            await world.heal(undo["cut"], undo["mend"])
             return
         assert isinstance(world, ShapesLinks), "the fault was not available"
         await world.unshape(undo["shape"])

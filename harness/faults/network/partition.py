@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from random import Random
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults import grudges
 from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
 
-MEND_MODES = ("deliver", "reset")
+HEAL_MODES = ("deliver", "reset")
 NODES_MIN = 2
 VARIANTS = ("leader", "one", "minority", "minority-third", "majority", "followers")
 """What `victims` may say: all but all, which would cut nothing."""
@@ -30,8 +30,8 @@ class Partition:
     """Cut links between nodes: leader or some isolated, halves, ring, bridge, one-way, all."""
 
     name = "partition"
-    family = words.NETWORK
-    needs = frozenset({Word.CUT})
+    family = capabilities.NETWORK
+    needs = frozenset({Capability.CUT})
 
     def __init__(self, variants: Sequence[str] = ()) -> None:
         self._variants = tuple(variants)
@@ -49,16 +49,16 @@ class Partition:
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
         """Draw a shape, an order of the nodes and how to mend; the first isolates the leader."""
         if self._variants:
-            mend = rng.choice(MEND_MODES)
+            heal = rng.choice(HEAL_MODES)
             return {
                 "shape": "victims",
-                "mend": mend,
+                "mend": heal,
                 **plan_victims(rng, nodes, self._variants, turn),
             }
         order = rng.sample(list(nodes), len(nodes))
-        mend = rng.choice(MEND_MODES)
+        heal = rng.choice(HEAL_MODES)
         shape = rng.choice(grudges.shapes_for(len(nodes)))
-        return {"shape": "isolate-leader" if turn == 0 else shape, "order": order, "mend": mend}
+        return {"shape": "isolate-leader" if turn == 0 else shape, "order": order, "mend": heal}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Return the plan with the links to cut and a label. Without a leader, the first drawn."""
@@ -105,7 +105,7 @@ class Partition:
 
     async def undo(self, undo: Json, world: World) -> None:
         """Mend this cut."""
-        await world.mend(undo["cut"], undo["how"])
+        await world.heal(undo["cut"], undo["how"])
 
 
 PLUGIN = Partition()

@@ -1,7 +1,7 @@
 """Faults of links that stay links: vocabulary of those that differ only in what they draw.
 
 Which links: all of the victims', in one direction or both. What becomes of them is a
-`contracts.words.LinkShape`; what that did, as the world counted it, is the evidence.
+`contracts.capabilities.LinkShape`; what that did, as the world counted it, is the evidence.
 
 Source: tc-netem(8) for the vocabulary; toxiproxy's directions; jepsen.nemesis.combined
 `packet-package`.
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from random import Random
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability, LinkShape, ShapesLinks
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import LinkShape, ShapesLinks, Word
 from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
 
 VARIANTS = ("leader", "one", "minority", "all")
@@ -46,13 +46,13 @@ class LinkFault:
 
     name: str
     summary: str
-    needs: frozenset[Word]
+    needs: frozenset[Capability]
     draw: Callable[[Random], Json]
     tell: Callable[[LinkShape], str]
     judge: Judge
     directions: tuple[str, ...] = DIRECTIONS
     variants: tuple[str, ...] = VARIANTS
-    family: str = words.NETWORK
+    family: str = capabilities.NETWORK
 
     def configured(self, options: Json) -> Fault:
         """Return this fault on the links of options["victims"] alone, where there are any."""
@@ -100,8 +100,8 @@ class LinkFault:
         """Ask the world what this very shape did."""
         assert isinstance(world, ShapesLinks), "the fault was not available"
         did = world.shaped(undo["shape"])
-        bit, what = self.judge(LinkShape(**plan["link_shape"]), did)
-        return Evidence(bit, what, {name: much for name, much in did.items() if much})
+        took_effect, what = self.judge(LinkShape(**plan["link_shape"]), did)
+        return Evidence(took_effect, what, {name: much for name, much in did.items() if much})
 
     async def undo(self, undo: Json, world: World) -> None:
         """Take this shape away."""
@@ -157,14 +157,14 @@ def _tell_delay(shape: LinkShape) -> str:
 
 def _judge_delay(shape: LinkShape, did: Json) -> tuple[bool, str]:
     mean_ms = did.get("delay_ms_mean", 0.0)
-    bit = did.get("delayed", 0) > 0 and mean_ms >= shape.delay_ms * FELT_SHARE_MIN
-    return bit, f"{did.get('delayed', 0)} late by {mean_ms:.0f} ms (mean), {crossed(did)}"
+    took_effect = did.get("delayed", 0) > 0 and mean_ms >= shape.delay_ms * FELT_SHARE_MIN
+    return took_effect, f"{did.get('delayed', 0)} late by {mean_ms:.0f} ms (mean), {crossed(did)}"
 
 
 DELAY = LinkFault(
     name="delay",
     summary="Let what flows between nodes be late, with or without jitter.",
-    needs=frozenset({Word.DELAY}),
+    needs=frozenset({Capability.DELAY}),
     draw=_draw_delay,
     tell=_tell_delay,
     judge=_judge_delay,
@@ -189,7 +189,7 @@ def _tell_loss(shape: LinkShape) -> str:
 LOSS = LinkFault(
     name="loss",
     summary="Lose some of the packets between nodes.",
-    needs=frozenset({Word.LOSS}),
+    needs=frozenset({Capability.LOSS}),
     draw=_draw_loss,
     tell=_tell_loss,
     judge=judge_count("dropped", "packets lost"),
@@ -222,7 +222,7 @@ def _tell_slow_link(shape: LinkShape) -> str:
 SLOW_LINK = LinkFault(
     name="slow-link",
     summary="Let links between nodes take only some kilobytes a second.",
-    needs=frozenset({Word.RATE}),
+    needs=frozenset({Capability.RATE}),
     draw=_draw_slow_link,
     tell=_tell_slow_link,
     judge=_judge_slow_link,
@@ -252,7 +252,7 @@ def _tell_reset(shape: LinkShape) -> str:
 RESET = LinkFault(
     name="reset",
     summary="Reset the connections between nodes, again and again.",
-    needs=frozenset({Word.RESET}),
+    needs=frozenset({Capability.RESET}),
     draw=_draw_reset,
     tell=_tell_reset,
     judge=_judge_reset,
@@ -286,7 +286,7 @@ def _judge_half_open(_shape: LinkShape, did: Json) -> tuple[bool, str]:
 HALF_OPEN = LinkFault(
     name="half-open",
     summary="End one side of connections between nodes, and do not tell the other.",
-    needs=frozenset({Word.HALF_OPEN}),
+    needs=frozenset({Capability.HALF_OPEN}),
     draw=_draw_half_open,
     tell=_tell_half_open,
     judge=_judge_half_open,
@@ -312,7 +312,7 @@ def _tell_duplicate(shape: LinkShape) -> str:
 DUPLICATE = LinkFault(
     name="duplicate",
     summary="Let some of the packets between nodes come twice.",
-    needs=frozenset({Word.DUPLICATE}),
+    needs=frozenset({Capability.DUPLICATE}),
     draw=_draw_duplicate,
     tell=_tell_duplicate,
     judge=judge_count("duplicated", "packets doubled"),
@@ -337,7 +337,7 @@ def _tell_reorder(shape: LinkShape) -> str:
 REORDER = LinkFault(
     name="reorder",
     summary="Let packets between nodes overtake each other.",
-    needs=frozenset({Word.REORDER}),
+    needs=frozenset({Capability.REORDER}),
     draw=_draw_reorder,
     tell=_tell_reorder,
     judge=judge_count("reordered", "packets overtaken"),
@@ -365,7 +365,7 @@ def _tell_corrupt(shape: LinkShape) -> str:
 CORRUPT = LinkFault(
     name="corrupt",
     summary="Change a bit in some of the packets between nodes.",
-    needs=frozenset({Word.CORRUPT}),
+    needs=frozenset({Capability.CORRUPT}),
     draw=_draw_corrupt,
     tell=_tell_corrupt,
     judge=judge_count("corrupted", "packets with a bit changed"),

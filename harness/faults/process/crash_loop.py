@@ -11,9 +11,9 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.incarnations import in_effect
 from shaketable.harness.faults.victims import (
     choose_variants,
@@ -36,8 +36,8 @@ class CrashLoop:
     """Kill nodes again and again (SIGKILL), each time 0.05 to 1.2 s after their start."""
 
     name = "crash-loop"
-    family = words.PROCESS
-    needs = frozenset({Word.KILL})
+    family = capabilities.PROCESS
+    needs = frozenset({Capability.KILL})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)
@@ -63,12 +63,12 @@ class CrashLoop:
         """Say "kill again and again leader n1"."""
         return describe_victims("kill again and again", plan)
 
-    def least_s(self, nodes: Sequence[str]) -> float:
+    def min_duration_s(self, nodes: Sequence[str]) -> float:
         """Time for some lives."""
         return LEAST_S
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims; see `contracts.words.TakesOut`."""
+        """The victims; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:

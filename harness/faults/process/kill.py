@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from random import Random
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.incarnations import apply_to_each, in_effect
 from shaketable.harness.faults.victims import (
     choose_variants,
@@ -31,8 +31,8 @@ class Kill:
     """Kill node processes (SIGKILL), start them again: the leader, one, a minority, all, named."""
 
     name = "kill"
-    family = words.PROCESS
-    needs = frozenset({Word.KILL})
+    family = capabilities.PROCESS
+    needs = frozenset({Capability.KILL})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)
@@ -58,7 +58,7 @@ class Kill:
         return describe_victims("kill", plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims; see `contracts.words.TakesOut`."""
+        """The victims; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:

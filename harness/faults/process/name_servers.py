@@ -14,24 +14,24 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability, FaultsNameServers
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import StrikesNameServers, Word
 from shaketable.harness.faults.incarnations import apply_to_each, in_effect
 
 KILL: Final = "kill"
 PAUSE: Final = "pause"
 CUT: Final = "cut"
 DONE: Final = {KILL: "gone", PAUSE: "stopped (state T)"}
-MEND_MODES = ("deliver", "reset")
+HEAL_MODES = ("deliver", "reset")
 
 
 class NameServers:
     """Kill (SIGKILL), stop (SIGSTOP) or cut off a name server, or all of them, for a while."""
 
     name = "name-servers"
-    family = words.PROCESS
-    needs = frozenset({Word.NAME_SERVER_PROCESSES})
+    family = capabilities.PROCESS
+    needs = frozenset({Capability.NAME_SERVER_PROCESSES})
 
     def __init__(self, ways: Sequence[str] = (KILL, PAUSE)) -> None:
         self._ways = tuple(ways)
@@ -52,7 +52,7 @@ class NameServers:
             "how": self._ways[0] if turn == 0 else way,
             "whom": "all" if rng.random() < 1 / 3 else "one",
             "which": rng.random(),
-            "mend": rng.choice(MEND_MODES),
+            "mend": rng.choice(HEAL_MODES),
         }
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
@@ -69,12 +69,12 @@ class NameServers:
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Strike them."""
-        assert isinstance(world, StrikesNameServers), "the fault was not available"
+        assert isinstance(world, FaultsNameServers), "the fault was not available"
         servers = list(world.name_servers)
         if plan["whom"] == "one":
             servers = [servers[int(plan["which"] * len(servers))]]
         if plan["how"] == CUT:
-            ends = [(server, end) for server in servers for end in world.ends_of_name_servers]
+            ends = [(server, end) for server in servers for end in world.name_server_peers]
             links = [*ends, *((end, server) for server, end in ends)]
             return {"cut": await world.cut(links), "mend": plan["mend"]}
         strike = world.kill if plan["how"] == KILL else world.pause
@@ -99,7 +99,7 @@ class NameServers:
     async def undo(self, undo: Json, world: World) -> None:
         """Mend this cut, start or resume what this fault struck."""
         if "cut" in undo:
-            await world.mend(undo["cut"], undo["mend"])
+            await world.heal(undo["cut"], undo["mend"])
             return
         for server, incarnation in in_effect(undo):
             if undo.get("how") != PAUSE:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from random import Random
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.incarnations import apply_to_each, in_effect
 from shaketable.harness.faults.victims import (
     choose_variants,
@@ -30,8 +30,8 @@ class Pause:
     """Stop node processes (SIGSTOP) for a while: the leader, one or a minority."""
 
     name = "pause"
-    family = words.PROCESS
-    needs = frozenset({Word.PAUSE})
+    family = capabilities.PROCESS
+    needs = frozenset({Capability.PAUSE})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)
@@ -57,7 +57,7 @@ class Pause:
         return describe_victims("pause", plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims; see `contracts.words.TakesOut`."""
+        """The victims; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:

@@ -13,10 +13,10 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.operators import StopsNodes
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.incarnations import in_effect
 
 NODE_S = 2.5
@@ -29,8 +29,8 @@ class RollingRestart:
     """Restart all nodes one after the other, each in good order (SIGTERM), leader last or not."""
 
     name = "rolling-restart"
-    family = words.PROCESS
-    needs = frozenset({Word.STOP})
+    family = capabilities.PROCESS
+    needs = frozenset({Capability.STOP})
 
     def configured(self, options: Json) -> Fault:
         """Return itself: it is about all nodes."""
@@ -58,13 +58,13 @@ class RollingRestart:
         named = ", ".join(f"leader {node}" if node == leader else node for node in order)
         return f"restart {named} one after the other"
 
-    def least_s(self, nodes: Sequence[str]) -> float:
+    def min_duration_s(self, nodes: Sequence[str]) -> float:
         """Time for all of them."""
         return NODE_S * len(nodes)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
         """One at a time, and any of them."""
-        return [words.ANYBODY]
+        return [capabilities.ANY_NODE]
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
         """A restart of all waits until nobody else is out."""

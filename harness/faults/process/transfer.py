@@ -15,10 +15,10 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import TransfersLeadership
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import Word
 
 NODES_MIN = 2
 ASK_FOR_S = 6.0
@@ -30,8 +30,8 @@ class Transfer:
     """Ask the leader to hand leadership to another node, drawn at random."""
 
     name = "transfer"
-    family = words.PROCESS
-    needs = frozenset({Word.TRANSFER})
+    family = capabilities.PROCESS
+    needs = frozenset({Capability.TRANSFER})
 
     def configured(self, options: Json) -> Fault:
         """Return itself: it has no options."""

@@ -15,10 +15,10 @@ from typing import Final
 import trio
 
 from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage, Vital
+from shaketable.harness.contracts.capabilities import Damage
 from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Json, Target
-from shaketable.harness.contracts.words import Damage
 from shaketable.harness.runtime.processes.disks import Member
 from shaketable.harness.runtime.stored_logs import CountsLogs
 
@@ -59,7 +59,7 @@ class Damages:
         self._damaged.discard(node)
 
     async def damage(self, node: str, damage: Damage) -> Json:
-        """Edit the files of a dead node; see `HurtsDisks.damage`."""
+        """Edit the files of a dead node; see `InjectsDiskFaults.damage`."""
         assert not self._members[node].process.is_running, "files of a running node are its own"
         if damage.how == "rollback":
             return await self._roll_back(node, damage.copy)
@@ -68,7 +68,7 @@ class Damages:
         return done
 
     async def copy(self, node: str) -> str:
-        """Copy what a dead node has stored; see `HurtsDisks.copy_store`."""
+        """Copy what a dead node has stored; see `InjectsDiskFaults.copy_store`."""
         assert not self._members[node].process.is_running, "a running node's files change"
         name = f"copy-{len(self._copies) + 1}"
         folder = self._members[node].layout.directory / COPIES / name
@@ -77,7 +77,7 @@ class Damages:
         return name
 
     async def watch(self, node: str) -> Json:
-        """See what a node does that was just started: {"refused", "serves"}; see `tempt`.
+        """See what a node does that was just started: {"refused", "serves"}; see `start_damaged`.
 
         Call with its end excused, if it was damaged.
         """

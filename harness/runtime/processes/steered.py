@@ -26,10 +26,10 @@ from typing import Protocol
 import trio
 
 from shaketable.harness.contracts.abilities import NodeSteering, ShowsClock, SteersNodes
+from shaketable.harness.contracts.capabilities import ClockChange, ClockReading, DiskFaultSpec
 from shaketable.harness.contracts.errors import HarnessError, IndefiniteError, all_of
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, Target
-from shaketable.harness.contracts.words import ClockChange, ClockReading, DiskHarm
-from shaketable.harness.runtime.processes import faketime, last_words
+from shaketable.harness.runtime.processes import crash_message, faketime
 from shaketable.harness.runtime.processes.disks import Member
 from shaketable.harness.runtime.processes.nodes import NodeProcess
 
@@ -67,7 +67,7 @@ class _Node:
     member: Member
     steering: NodeSteering
     clocks: dict[int, Json] = field(default_factory=dict)
-    harms: dict[int, Json] = field(default_factory=dict)
+    disk_faults: dict[int, Json] = field(default_factory=dict)
     trips: dict[int, Json] = field(default_factory=dict)
 
     @property
@@ -81,7 +81,7 @@ class _Node:
 
 
 @dataclass(slots=True, eq=False)
-class _Harm:
+class _DiskFault:
     """A harm in force, or what it had done when it was healed."""
 
     node: str
@@ -107,7 +107,7 @@ class SteeredNodes:
         """Where a world that runs has tasks waited for; none before."""
         self._starter = starter
         self._numbers = count(1)
-        self._harms: dict[str, _Harm] = {}
+        self._disk_faults: dict[str, _DiskFault] = {}
         self._nodes: dict[str, _Node] = {}
         self._faked = None
         if isinstance(target, ShowsClock) and not isinstance(target, SteersNodes):
@@ -118,7 +118,7 @@ class SteeredNodes:
                 for node, member in members.items()
             }
 
-    # ---- clocks (contracts.words.SkewsClocks) -------------------------------------------
+    # ---- clocks (contracts.capabilities.SkewsClocks) -------------------------------------------
 
     async def skew(self, node: str, change: ClockChange) -> Json:
         """Change a node's clocks; see `SkewsClocks.skew`."""
@@ -163,37 +163,39 @@ class SteeredNodes:
             return effects
         raise IndefiniteError(f"{node} writes down no clocks")
 
-    # ---- disks (contracts.words.HurtsDisks, LosesPower, CountsEffects) ------------------
+    # ---- disks (InjectsDiskFaults, LosesPower, CountsEffects) ------------------
 
-    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
-        """Do that to a node's disk; see `HurtsDisks.hurt_disk`."""
+    async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
+        """Do that to a node's disk; see `InjectsDiskFaults.inject_disk_fault`."""
         number = next(self._numbers)
         steered = self._nodes[node]
         # A node ends where it cannot know any more what is on its disk.
-        is_deadly = harm.error == "EIO" or (bool(harm.error) and harm.op in ("sync", "any"))
+        is_deadly = fault.error == "EIO" or (bool(fault.error) and fault.op in ("sync", "any"))
         name = f"harm-{number}"
         process = steered.member.process
-        log_bytes = last_words.size_bytes(process.log)
-        self._harms[name] = known = _Harm(node, number, is_deadly, log_bytes)
-        if harm.error:
+        log_bytes = crash_message.size_bytes(process.log)
+        self._disk_faults[name] = known = _DiskFault(node, number, is_deadly, log_bytes)
+        if fault.error:
             process.excuse(known, partial(self._ended_of_it, known))
-        steered.harms[number] = {"number": number, **harm.to_json()}
+        steered.disk_faults[number] = {"number": number, **fault.to_json()}
         await self._order(steered)
         return name
 
-    async def heal_disk(self, harm: str) -> None:
+    async def heal_disk(self, fault: str) -> None:
         """End that harm, and start again the node that ended of it (idempotent)."""
-        known = self._harms.get(harm)
+        known = self._disk_faults.get(fault)
         if known is None or known.is_healed:
             return
         steered = self._nodes[known.node]
         process = steered.member.process
-        await self._take_back(steered, steered.harms, known.number)  # no call fails from here on
+        await self._take_back(
+            steered, steered.disk_faults, known.number
+        )  # no call fails from here on
         if known.done is None:
             with trio.move_on_after(known.dying_s):
                 while process.is_running and self._has_struck(known, process.incarnation):  # noqa: ASYNC110 - no event
                     await trio.sleep(OBEY_POLL_S)
-            done = self.disk_harm(harm)
+            done = self.disk_fault_effects(fault)
             known.fallen = process.incarnation if done["ended"] else UNTOUCHED
             known.done = done
         is_held = process.is_paused and self._has_struck(known, process.incarnation)
@@ -205,7 +207,7 @@ class SteeredNodes:
             await self._starter.restart(known.node, known.fallen)
         known.is_healed = True  # only now: what failed on the way is done again
 
-    async def _outlive_pause(self, known: _Harm) -> None:
+    async def _outlive_pause(self, known: _DiskFault) -> None:
         """Wait for as long as it is paused; start it if it ends of it, then excuse it no more."""
         process = self._nodes[known.node].member.process
         incarnation = process.incarnation
@@ -217,7 +219,7 @@ class SteeredNodes:
             with suppress(HarnessError):  # whoever puts right what is left starts it, and tells
                 await self._starter.restart(known.node, incarnation)
 
-    def _has_struck(self, known: _Harm, incarnation: int) -> bool:
+    def _has_struck(self, known: _DiskFault, incarnation: int) -> bool:
         """Whether calls of that incarnation, which is the last one so far, were made to fail."""
         known.errors[incarnation] = errors = (
             self._nodes[known.node].steering.harm(known.number).get("errors", 0)
@@ -225,16 +227,16 @@ class SteeredNodes:
         before = [seen for other, seen in known.errors.items() if other < incarnation]
         return errors > max(before, default=0)
 
-    def _ended_of_it(self, known: _Harm, incarnation: int) -> bool:
+    def _ended_of_it(self, known: _DiskFault, incarnation: int) -> bool:
         """Whether that incarnation ended because calls of it were made to fail."""
         if not self._has_struck(known, incarnation):
             return False
         log = self._nodes[known.node].member.process.log
-        return known.is_deadly or bool(FULL.search(last_words.in_log(log, known.log_bytes)))
+        return known.is_deadly or bool(FULL.search(crash_message.in_log(log, known.log_bytes)))
 
-    def disk_harm(self, harm: str) -> Json:
-        """What it did so far; see `HurtsDisks.disk_harm`."""
-        known = self._harms[harm]
+    def disk_fault_effects(self, fault: str) -> Json:
+        """What it did so far; see `InjectsDiskFaults.disk_fault_effects`."""
+        known = self._disk_faults[fault]
         if known.done is not None:
             return known.done
         steered = self._nodes[known.node]
@@ -349,23 +351,23 @@ class SteeredNodes:
         """Take all orders back, without starting anything or waiting; say what these were."""
         left = [] if self._faked is None else self._faked.give_up()
         for node, steered in self._nodes.items():
-            kinds = {"clocks": steered.clocks, "disk": steered.harms, "trips": steered.trips}
+            kinds = {"clocks": steered.clocks, "disk": steered.disk_faults, "trips": steered.trips}
             found = [kind for kind, orders in kinds.items() if orders]
             for orders in kinds.values():
                 orders.clear()
             if found:
                 left.append(f"orders to {node} were still in force: {', '.join(found)}")
                 self._write(steered)
-        for harm, known in self._harms.items():
+        for fault, known in self._disk_faults.items():
             if not known.is_healed:
-                known.done = known.done or self.disk_harm(harm)
+                known.done = known.done or self.disk_fault_effects(fault)
                 self._nodes[known.node].member.process.excuse_no_more(known)
                 known.is_healed = True
         return left
 
     def _write(self, steered: _Node) -> int:
         return steered.steering.order(
-            [*steered.clocks.values()], [*steered.harms.values()], [*steered.trips.values()]
+            [*steered.clocks.values()], [*steered.disk_faults.values()], [*steered.trips.values()]
         )
 
     async def _order(self, steered: _Node) -> None:

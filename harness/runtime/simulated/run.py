@@ -113,7 +113,7 @@ def build(
     clocks = SimulatedClocks(group.machines, group.now_ns)
     causes = target.end_causes if isinstance(target, ExplainsEnds) else {}
     world = SimulatedWorld(nodes, group, records.status_log, observer, causes)
-    world.standing.samples = Samples(records.samples_log, clocks, group.now_ns)
+    world.group_status.samples = Samples(records.samples_log, clocks, group.now_ns)
     workers = SimulatedWorkers(_plan(campaign, folder, group), group)
 
     def collect() -> None:
@@ -140,7 +140,7 @@ def build(
         logs=(records.status_log, records.samples_log),
         let_go=lambda: None,
         is_virtual=True,
-        give_disks_back=world.give_disks_back,
+        restore_disks=world.restore_disks,
     )
 
 

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import trio
 
+from shaketable.harness.contracts.capabilities import ClockChange, ClockReading, DiskFaultSpec
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json
 from shaketable.harness.contracts.simulated_nodes import SimulatedHarm, SteersSimulated
-from shaketable.harness.contracts.words import ClockChange, ClockReading, DiskHarm
 
 READING_GAP_S = 0.15
 STALL_STEP_MS = 20.0
@@ -52,11 +52,11 @@ class Processes(Protocol):
 
 
 @dataclass(slots=True)
-class _Harm:
+class _DiskFault:
     """A harm in force, or what it had done when it was healed."""
 
     node: str
-    harm: DiskHarm
+    fault: DiskFaultSpec
     counts: SimulatedHarm
     begun: int
     """Pieces of disk work that had begun when it came."""
@@ -77,8 +77,8 @@ class _Harm:
     @property
     def is_deadly(self) -> bool:
         """Whether a node that meets it cannot know any more what is on its disk."""
-        harm = self.harm
-        return harm.error == "EIO" or (bool(harm.error) and harm.op in ("sync", "any"))
+        fault = self.fault
+        return fault.error == "EIO" or (bool(fault.error) and fault.op in ("sync", "any"))
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class SimSteered:
         self._processes = processes
         self._clocks = {node: _Clocks() for node in nodes}
         self._numbers = count(1)
-        self._harms: dict[str, _Harm] = {}
+        self._disk_faults: dict[str, _DiskFault] = {}
         self._excused: set[tuple[str, int]] = set()
         self._nursery: trio.Nursery | None = None
         self._strobes: dict[int, trio.CancelScope] = {}
@@ -114,19 +114,21 @@ class SimSteered:
         It must end of a disk that fails, and may of one that is full, while it starts.
         """
         self._group.effects(node)  # counts them
-        mine = [each for each in self._harms.values() if each.node == node and each.done is None]
+        mine = [
+            each for each in self._disk_faults.values() if each.node == node and each.done is None
+        ]
         struck = [each for each in mine if each.has_struck(incarnation)]
         if any(each.is_deadly or FULL in said.lower() for each in struck):
             self._excused.add((node, incarnation))
         return (node, incarnation) in self._excused
 
-    def is_harmed(self, node: str, incarnation: int) -> bool:
+    def has_disk_fault(self, node: str, incarnation: int) -> bool:
         """Whether a harm of its disk is in force there, or made calls of that incarnation fail.
 
         A node that ends then may have ended of it, whatever it said.
         """
         self._group.effects(node)  # counts them
-        mine = [each for each in self._harms.values() if each.node == node]
+        mine = [each for each in self._disk_faults.values() if each.node == node]
         struck = [each.has_struck(incarnation) for each in mine]  # all have a look
         return any(struck) or any(each.done is None for each in mine)
 
@@ -136,7 +138,7 @@ class SimSteered:
         Its next incarnation answers for its own end, unless calls of its own fail, too.
         """
         self._group.effects(node)  # counts them
-        for each in self._harms.values():
+        for each in self._disk_faults.values():
             if each.node == node and each.done is None:
                 each.has_struck(self._processes.incarnation(node))
 
@@ -209,19 +211,19 @@ class SimSteered:
 
     # ---- disks ------------------------------------------------------------------------
 
-    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
-        """Do that to a node's disk; see `HurtsDisks.hurt_disk`."""
+    async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
+        """Do that to a node's disk; see `InjectsDiskFaults.inject_disk_fault`."""
         await trio.lowlevel.checkpoint()
         name = f"harm-{next(self._numbers)}"
-        counts = SimulatedHarm(harm.op, harm.error, harm.nth, harm.times)
+        counts = SimulatedHarm(fault.op, fault.error, fault.nth, fault.times)
         begun = self._group.effects(node)["work"]
-        self._harms[name] = _Harm(node, harm, counts, begun, trio.current_time())
+        self._disk_faults[name] = _DiskFault(node, fault, counts, begun, trio.current_time())
         self._set_disk(node)
         return name
 
-    async def heal_disk(self, harm: str) -> None:
+    async def heal_disk(self, fault: str) -> None:
         """End that harm, and start again the node that ended of it (idempotent)."""
-        known = self._harms.get(harm)
+        known = self._disk_faults.get(fault)
         if known is None or known.done is not None:
             return
         node = known.node
@@ -231,22 +233,22 @@ class SimSteered:
                 while self._processes.is_running(node):  # noqa: ASYNC110 - no event of ours
                     await trio.sleep(POLL_S)
                 await trio.sleep(TOLD_TIMEOUT_S)
-        known.done = self.disk_harm(harm)
+        known.done = self.disk_fault_effects(fault)
         if known.done["ended"]:
             self._excused.add((node, self._processes.incarnation(node)))
         self._set_disk(node)
         if known.done["ended"]:
             await self._processes.restart(node, self._processes.incarnation(node))
 
-    def disk_harm(self, harm: str) -> Json:
-        """What it did so far; see `HurtsDisks.disk_harm`."""
-        known = self._harms[harm]
+    def disk_fault_effects(self, fault: str) -> Json:
+        """What it did so far; see `InjectsDiskFaults.disk_fault_effects`."""
+        known = self._disk_faults[fault]
         if known.done is not None:
             return known.done
         works = self._group.effects(known.node)["work"] - known.begun
-        is_slow = bool(known.harm.delay_ms or known.harm.stall)
-        waited_ms = works * known.harm.delay_ms
-        if known.harm.stall and works:
+        is_slow = bool(known.fault.delay_ms or known.fault.stall)
+        waited_ms = works * known.fault.delay_ms
+        if known.fault.stall and works:
             waited_ms = (trio.current_time() - known.at_s) * 1000
         return {
             "calls": works if is_slow else known.counts.calls,
@@ -256,7 +258,7 @@ class SimSteered:
             "ended": self._has_fallen(known),
         }
 
-    def _has_fallen(self, known: _Harm) -> bool:
+    def _has_fallen(self, known: _DiskFault) -> bool:
         """Whether its node does not run, and ended of it as far as is known."""
         incarnation = self._processes.incarnation(known.node)
         if self._processes.is_running(known.node) or not known.has_struck(incarnation):
@@ -306,26 +308,28 @@ class SimSteered:
                         self._strobes.pop(number).cancel()
                 clocks.changes.clear()
                 self._set_clocks(node)
-        for name, known in self._harms.items():
+        for name, known in self._disk_faults.items():
             if known.done is None:
-                known.done = self.disk_harm(name)
+                known.done = self.disk_fault_effects(name)
                 left.append(f"{name} of {known.node} was still in force")
                 self._set_disk(known.node)
         return left
 
     def _set_disk(self, node: str, trip: SimulatedHarm | None = None) -> None:
         """Let a node's disk be as all harms together say."""
-        mine = [each for each in self._harms.values() if each.node == node and each.done is None]
+        mine = [
+            each for each in self._disk_faults.values() if each.node == node and each.done is None
+        ]
         self._group.follow_harms(
             node, [*(each.counts for each in mine), *([] if trip is None else [trip])]
         )
-        self._group.set_lateness(node, sum(each.harm.delay_ms for each in mine))
+        self._group.set_lateness(node, sum(each.fault.delay_ms for each in mine))
         self._stall(node)
 
     def _stall(self, node: str) -> None:
         stands = any(
-            each.harm.stall and each.done is None and each.node == node
-            for each in self._harms.values()
+            each.fault.stall and each.done is None and each.node == node
+            for each in self._disk_faults.values()
         )
         self._group.stall(node, trio.current_time() * 1000 + STALL_STEP_MS if stands else 0.0)
 

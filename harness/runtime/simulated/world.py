@@ -17,28 +17,33 @@ import trio
 from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.contracts.abilities import ChangesMembers, TransfersLeadership
 from shaketable.harness.contracts.broken_rules import ENDED_UNHARMED, Broken
+from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, Launch, NodeLayout, NodeStatus
 from shaketable.harness.contracts.resources import Resources
 from shaketable.harness.contracts.simulated_nodes import ShapesSimulatedLinks, SimulatedShape
 from shaketable.harness.contracts.simulation import SimulatedGroup
-from shaketable.harness.contracts.words import Damage, Link, LinkShape
+from shaketable.harness.runtime.admin_requests import (
+    add_member,
+    remove_member,
+    transfer,
+    wait_until,
+)
+from shaketable.harness.runtime.group_status import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, GroupStatus
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.liveness import name_server_ended
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.processes.disks import STOP_GRACE_S, Disks
 from shaketable.harness.runtime.processes.leaving import Leaving
 from shaketable.harness.runtime.processes.nodes import Exit
-from shaketable.harness.runtime.processes.obeyed_words import ObeyedWords
-from shaketable.harness.runtime.questions import add_member, remove_member, transfer, wait_until
+from shaketable.harness.runtime.processes.steered_capabilities import SteeredCapabilities
 from shaketable.harness.runtime.simulated.steered import SimSteered
-from shaketable.harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
 from shaketable.harness.runtime.stored_logs import Stored, count_log
 
 NO_DAMAGE = "campaigns do not edit the files of simulated nodes"
 
 
-class SimulatedWorld(ObeyedWords):
+class SimulatedWorld(SteeredCapabilities):
     """Implements `contracts.plugins.World`, and what the phases need, over a simulated group.
 
     Args:
@@ -59,7 +64,9 @@ class SimulatedWorld(ObeyedWords):
         self.exits: list[Exit] = []
         self.excused = 0
         """Processes that ended by themselves, of a fault."""
-        self.standing = Standing(self.nodes, self, self._ask, status_log, observer, group.now_ns)
+        self.group_status = GroupStatus(
+            self.nodes, self, self._ask, status_log, observer, group.now_ns
+        )
         self._group = group
         self._causes = causes or {}
         self._observer = observer
@@ -72,13 +79,13 @@ class SimulatedWorld(ObeyedWords):
         self._unshaped: set[str] = set()
         self._disks = Disks(group.target, SimulatedMachines(group))
         self._leaving = Leaving()
-        self._clocks = self._harms = self._steered = SimSteered(group.machines, self, nodes)
+        self._clocks = self._disk_faults = self._steered = SimSteered(group.machines, self, nodes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Watch and poll the nodes until cancelled."""
         async with trio.open_nursery() as nursery:
             for node in self.nodes:
-                nursery.start_soon(self.standing.poll, node)
+                nursery.start_soon(self.group_status.poll, node)
             nursery.start_soon(self._watch)
             nursery.start_soon(self._slices.run)
             nursery.start_soon(self._steered.run)
@@ -88,17 +95,17 @@ class SimulatedWorld(ObeyedWords):
 
     @property
     def name_servers(self) -> Sequence[str]:
-        """The name servers beside the nodes; see `contracts.words.LinksNameServers`."""
+        """The name servers beside the nodes; see `contracts.capabilities.LinksNameServers`."""
         return [name for name in self._group.addresses if name not in self._group.layouts]
 
     @property
-    def ends_of_name_servers(self) -> Sequence[str]:
-        """Nodes and clients; see `contracts.words.StrikesNameServers`."""
+    def name_server_peers(self) -> Sequence[str]:
+        """Nodes and clients; see `contracts.capabilities.FaultsNameServers`."""
         return (*self.nodes, self._group.clients_host)
 
     async def leader(self, order: Sequence[str] = ()) -> str | None:
         """The node that says it leads the highest term, if any answers; see `World.leader`."""
-        return self.standing.leader(order)
+        return self.group_status.leader(order)
 
     async def kill(self, node: str) -> Json:
         """End the node's process at once; see `World.kill`."""
@@ -114,7 +121,7 @@ class SimulatedWorld(ObeyedWords):
         end(node)
         if node in self.nodes:
             self._steered.ends(node)
-            self.standing.learn(node, None)
+            self.group_status.learn(node, None)
         return {"incarnation": self._group.incarnation(node)}
 
     async def restart(self, node: str, incarnation: int) -> None:
@@ -151,14 +158,14 @@ class SimulatedWorld(ObeyedWords):
         self._cuts[name] = (links, self._group.cut(links))
         return name
 
-    async def mend(self, cut: str, how: str) -> None:
+    async def heal(self, cut: str, how: str) -> None:
         """Mend that cut (idempotent)."""
         if cut in self._cuts:
             self._stopped[cut] = self.held(cut)
             self._cuts.pop(cut)[1](how)
 
     async def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
-        """Shape these links; see `contracts.words.ShapesLinks`.
+        """Shape these links; see `contracts.capabilities.ShapesLinks`.
 
         Raises:
             HarnessError: the target's simulation cannot.
@@ -212,7 +219,7 @@ class SimulatedWorld(ObeyedWords):
         async def ask(leader: str, successor: str, timeout_s: float) -> None:
             await target.transfer_leadership(layouts[leader], successor, timeout_s)
 
-        return await transfer(self.standing, ask, to)
+        return await transfer(self.group_status, ask, to)
 
     # ---- what operators do, and resources (contracts.operators, contracts.resources) -------
 
@@ -225,12 +232,12 @@ class SimulatedWorld(ObeyedWords):
         if not await wait_until(lambda: not self._group.is_running(node), STOP_GRACE_S):
             self._group.kill(node)
         self._steered.ends(node)  # calls of its last work count, too
-        self.standing.learn(node, None)
+        self.group_status.learn(node, None)
         return {"incarnation": self._group.incarnation(node)}
 
     async def until_ready(self, timeout_s: float) -> bool:
         """Wait until all nodes that run know one leader; see `StopsNodes.until_ready`."""
-        return await self.standing.until_ready(timeout_s)
+        return await self.group_status.until_ready(timeout_s)
 
     async def remove_member(self, node: str) -> Json:
         """Have the group do without the node; see `MovesMembers.remove_member`."""
@@ -263,7 +270,7 @@ class SimulatedWorld(ObeyedWords):
         """What that did so far; see `TakesResources.taken`."""
         return self._slices.taken(taken)
 
-    # ---- the files of dead nodes (contracts.words.HurtsDisks) ---------------------------------
+    # ---- the files of dead nodes (contracts.capabilities.InjectsDiskFaults) ---------------------
 
     async def damage(self, node: str, damage: Damage) -> Json:
         """Nothing: campaigns are told before they begin that simulated files are not edited."""
@@ -273,7 +280,7 @@ class SimulatedWorld(ObeyedWords):
         """Nothing; see `damage`."""
         raise HarnessError(NO_DAMAGE)
 
-    async def tempt(self, node: str, incarnation: int) -> Json:
+    async def start_damaged(self, node: str, incarnation: int) -> Json:
         """Nothing; see `damage`."""
         raise HarnessError(NO_DAMAGE)
 
@@ -298,8 +305,8 @@ class SimulatedWorld(ObeyedWords):
     def restore(self) -> tuple[str, ...]:
         """Mend, resume and start whatever is still not as it should be; say what that was."""
         found = [f"{cut} was not mended" for cut in self._cuts]
-        for _, mend in self._cuts.values():
-            mend("deliver")
+        for _, heal in self._cuts.values():
+            heal("deliver")
         self._cuts.clear()
         for name in sorted(self._shapes.keys() - self._unshaped):
             self._shapes[name].end()
@@ -318,7 +325,7 @@ class SimulatedWorld(ObeyedWords):
         found += [f"node {node} was down: started again" for node in self.start_all()]
         return tuple(found)
 
-    async def give_disks_back(self, patience_s: float) -> tuple[str, ...]:
+    async def restore_disks(self, patience_s: float) -> tuple[str, ...]:
         """Try for so long to have nodes whole again that wait for a disk; say which are not.
 
         Until now other faults may have been in the way. Call it when none is in force any more.
@@ -343,7 +350,7 @@ class SimulatedWorld(ObeyedWords):
 
     async def stop_all(self) -> None:
         """Ask all nodes to end; end those at once that do not. No news from here on."""
-        self.standing.is_ending = True
+        self.group_status.is_ending = True
         for node in self.nodes:
             if self._group.is_running(node):
                 self._group.stop(node)
@@ -400,12 +407,12 @@ class SimulatedWorld(ObeyedWords):
         if self._steered.is_excused(ended.node, ended.incarnation, ended.said):
             self.excused += 1
             return
-        is_harmed = self._steered.is_harmed(ended.node, ended.incarnation)
-        cause = self._causes.get(ended.status, "" if is_harmed else ENDED_UNHARMED)
+        has_disk_fault = self._steered.has_disk_fault(ended.node, ended.incarnation)
+        cause = self._causes.get(ended.status, "" if has_disk_fault else ENDED_UNHARMED)
         one = Exit(ended.node, ended.incarnation, ended.status, False, ended.said, now_ns, cause)
         self.exits.append(one)
         if not self._group.is_running(ended.node):
-            self.standing.learn(ended.node, None)
+            self.group_status.learn(ended.node, None)
         self._observer.note(self.explain(one))
 
 
@@ -462,7 +469,7 @@ class SimulatedMachines:
 
 # Processor time taken from simulated nodes: each runs for its share of each slice of time.
 #
-# Source: `harness.runtime.processes.taking`, which does the same to processes.
+# Source: `harness.runtime.processes.resource_limits`, which does the same to processes.
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from shaketable.harness import discovery, guard
 from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.contracts.plugins import Fault, Json
 from shaketable.harness.runtime.processes import children
-from shaketable.harness.runtime.undoing.over_world import OverWorld
+from shaketable.harness.runtime.undoing.ended_world import EndedWorld
 from shaketable.harness.telling import sentence
 
 UNDO_TIMEOUT_S: Final = 15.0
@@ -56,7 +56,7 @@ def _undo_here(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
     async def main() -> str | None:
         fault: Fault = discovery.get("faults", name)
         with trio.move_on_after(UNDO_TIMEOUT_S) as scope:
-            await fault.undo(undo_, OverWorld(nodes))
+            await fault.undo(undo_, EndedWorld(nodes))
         return _late() if scope.cancelled_caught else None
 
     try:

@@ -40,7 +40,7 @@ from shaketable.harness.runtime import ledger
 from shaketable.harness.runtime.ledger import Account, Lines, OpenFault
 from shaketable.harness.runtime.processes import faketime
 from shaketable.harness.runtime.undoing import foreign_undo
-from shaketable.harness.runtime.undoing.over_world import OverWorld
+from shaketable.harness.runtime.undoing.ended_world import EndedWorld
 
 UNDO_TIMEOUT_S: Final = 15.0
 PLAN_CHARS_MAX: Final = 400
@@ -162,7 +162,7 @@ def _undo_faults(
     """Undo the faults that are open, the newest first; say which, and which could not be."""
     if not account.open:
         return (), ()
-    world = OverWorld(_nodes(folder))
+    world = EndedWorld(_nodes(folder))
     lines = _opened(folder)
     did, left = [], []
     try:
@@ -186,7 +186,7 @@ def _undo_faults(
     return tuple(did), tuple(left)
 
 
-def _undo(opened: OpenFault, world: OverWorld) -> str | None:
+def _undo(opened: OpenFault, world: EndedWorld) -> str | None:
     """Undo one fault; say why that failed, None if it did not.
 
     A fault without an undo was not applied to its end. Ours use the words of worlds alone: what

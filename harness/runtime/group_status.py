@@ -36,7 +36,7 @@ class Nodes(Protocol):
         ...
 
 
-class Standing:
+class GroupStatus:
     """Asks the nodes of a group for their status all the time, and tells what is news.
 
     Args:

@@ -15,11 +15,11 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import all_of
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
 from shaketable.harness.contracts.resources import Resources, TakesResources
-from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
@@ -51,13 +51,13 @@ class ResourceFault:
 
     name: str
     summary: str
-    needs: frozenset[Word]
+    needs: frozenset[Capability]
     draw: Callable[[Random, int], Json]
     tell: Callable[[Resources], str]
     judge: Judge
     measures: tuple[str, ...]
     variants: tuple[str, ...] = VARIANTS
-    family: str = words.RESOURCES
+    family: str = capabilities.RESOURCES
 
     def configured(self, options: Json) -> Fault:
         """Return this fault on options["victims"] alone, where there are any."""
@@ -81,7 +81,7 @@ class ResourceFault:
         return describe_victims(self.tell(Resources(**plan["resources"])), plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims; see `contracts.words.TakesOut`."""
+        """The victims; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
@@ -107,11 +107,11 @@ class ResourceFault:
         await trio.lowlevel.checkpoint()
         resources = Resources(**plan["resources"])
         did = {node: world.taken(taken) for node, taken in undo["taken"].items() if taken}
-        bitten = {node: how for node, each in did.items() if (how := self.judge(resources, each))}
+        affected = {node: how for node, each in did.items() if (how := self.judge(resources, each))}
         sums = _sums(did, self.measures)
-        if not bitten:
+        if not affected:
             return Evidence(False, "nothing was seen of it", sums)
-        what = "; ".join(f"{node} {how}" for node, how in bitten.items())
+        what = "; ".join(f"{node} {how}" for node, how in affected.items())
         leader = await world.leader()
         what += f"; {leader} leads" if leader is not None else "; nobody leads"
         return Evidence(True, what, sums)
@@ -182,7 +182,7 @@ def _judge_cpu(resources: Resources, did: Json) -> str | None:
 CPU = ResourceFault(
     name="cpu",
     summary="Let nodes run for 5 to 40 % of the time only, in slices of 20 to 400 ms.",
-    needs=frozenset({Word.CPU}),
+    needs=frozenset({Capability.CPU}),
     draw=_draw_cpu,
     tell=_tell_cpu,
     judge=_judge_cpu,
@@ -229,7 +229,7 @@ def _judge_memory(resources: Resources, did: Json) -> str | None:
 MEMORY = ResourceFault(
     name="memory",
     summary="Let nodes have 0 or 1 MiB more memory than they have now (RLIMIT_AS).",
-    needs=frozenset({Word.MEMORY}),
+    needs=frozenset({Capability.MEMORY}),
     draw=_draw_memory,
     tell=_tell_memory,
     judge=_judge_memory,
@@ -273,7 +273,7 @@ def _judge_descriptors(resources: Resources, did: Json) -> str | None:
 DESCRIPTORS = ResourceFault(
     name="descriptors",
     summary="Let nodes open 0 to 3 more files and connections than they have (RLIMIT_NOFILE).",
-    needs=frozenset({Word.DESCRIPTORS}),
+    needs=frozenset({Capability.DESCRIPTORS}),
     draw=_draw_descriptors,
     tell=_tell_descriptors,
     judge=_judge_descriptors,

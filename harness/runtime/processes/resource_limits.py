@@ -25,7 +25,7 @@ import trio
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.contracts.resources import Resources
-from shaketable.harness.runtime.processes import last_words, process_files
+from shaketable.harness.runtime.processes import crash_message, process_files
 from shaketable.harness.runtime.processes.disks import Member
 
 BEFORE_S = 0.25
@@ -84,7 +84,7 @@ class _Taken:
     is_given_back: bool = False
 
 
-class Taking:
+class ResourceLimits:
     """What was taken from the nodes of a world of processes.
 
     Args:
@@ -113,8 +113,8 @@ class Taking:
         if pid is None:
             return ""
         taken = _Taken(
-            node, process.incarnation, pid, resources, 0.0, 0, last_words.size_bytes(process.log),
-            nursery,
+            node, process.incarnation, pid, resources, 0.0, 0,
+            crash_message.size_bytes(process.log), nursery,
         )  # fmt: skip
         if resources.cpu_share < 1:
             taken.seen["cpu_share_before"] = await _cpu_share(pid)
@@ -203,7 +203,7 @@ class Taking:
         """
         if incarnation != taken.incarnation:
             return False
-        said = last_words.in_log(self._members[taken.node].process.log, taken.log_bytes)
+        said = crash_message.in_log(self._members[taken.node].process.log, taken.log_bytes)
         return any(REFUSALS[limit].search(said) for limit in taken.limits)
 
     def _refusals(self, taken: _Taken) -> list[bytes]:

@@ -1,7 +1,7 @@
 """Faults of disks that fail, fill up, get slow or stand still: what they share.
 
 A harm is ordered of the node's own disk calls, and what it did is counted by the node
-(`contracts.words.HurtsDisks`). A node that ends of it is started again when it is healed.
+(`InjectsDiskFaults`). A node that ends of it is started again when it is healed.
 
 Source: HARNESSES.md section 5; charybdefs; libfiu; `strace -e inject`.
 """
@@ -14,9 +14,9 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts import words
+from shaketable.harness.contracts import capabilities
+from shaketable.harness.contracts.capabilities import Capability, DiskFaultSpec, InjectsDiskFaults
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.words import DiskHarm, HurtsDisks, Word
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
@@ -28,7 +28,7 @@ from shaketable.harness.faults.victims import (
 VARIANTS = ("leader", "one", "minority")
 UNDO_TIMEOUT_S = 10.0
 
-Judge = Callable[[DiskHarm, Mapping[str, Json]], tuple[bool, str]]
+Judge = Callable[[DiskFaultSpec, Mapping[str, Json]], tuple[bool, str]]
 """Given a harm and what it did to each node, says whether it bit, and what shows it."""
 
 
@@ -40,7 +40,7 @@ class DiskFault:
         name: the fault's.
         summary: what `list` shows.
         needs: the words that a world must have for it.
-        draw: draws the fields of a `DiskHarm` that are not the default.
+        draw: draws the fields of a `DiskFaultSpec` that are not the default.
         tell: says in words what such a harm is: "slow disk (50 ms a sync) of".
         judge: says whether it bit.
         takes_out: whether a node is no good to its group meanwhile.
@@ -49,14 +49,14 @@ class DiskFault:
 
     name: str
     summary: str
-    needs: frozenset[Word]
+    needs: frozenset[Capability]
     draw: Callable[[Random, int], Json]
-    tell: Callable[[DiskHarm], str]
+    tell: Callable[[DiskFaultSpec], str]
     judge: Judge
     takes_out: bool = True
-    restarts: Callable[[DiskHarm], bool] = lambda _: False
+    restarts: Callable[[DiskFaultSpec], bool] = lambda _: False
     variants: tuple[str, ...] = VARIANTS
-    family: str = words.DISK
+    family: str = capabilities.DISK
 
     def configured(self, options: Json) -> Fault:
         """Return this fault on options["victims"] alone, where there are any."""
@@ -77,10 +77,10 @@ class DiskFault:
 
     def describe(self, plan: Json) -> str:
         """Say "full disk of leader n1"."""
-        return describe_victims(self.tell(DiskHarm(**plan["harm"])), plan)
+        return describe_victims(self.tell(DiskFaultSpec(**plan["harm"])), plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims, if they are no good meanwhile; see `contracts.words.TakesOut`."""
+        """The victims, if they are no good meanwhile; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"]) if self.takes_out else ()
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
@@ -89,13 +89,13 @@ class DiskFault:
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Harm each victim's disk; return what harms these are."""
-        assert isinstance(world, HurtsDisks), "the fault was not available"
-        harm = DiskHarm(**plan["harm"])
+        assert isinstance(world, InjectsDiskFaults), "the fault was not available"
+        spec = DiskFaultSpec(**plan["harm"])
         undo: Json = {"harms": {}}
         try:
             for node in plan["victims"]:
-                dead = await world.kill(node) if self.restarts(harm) else None
-                undo["harms"][node] = await world.hurt_disk(node, harm)
+                dead = await world.kill(node) if self.restarts(spec) else None
+                undo["harms"][node] = await world.inject_disk_fault(node, spec)
                 if dead is not None and dead["incarnation"] != UNTOUCHED:
                     await world.restart(node, dead["incarnation"])
         except BaseException:  # also when cancelled: nobody else knows what was harmed so far
@@ -106,38 +106,38 @@ class DiskFault:
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
         """Ask what these very harms did, as the nodes counted."""
-        assert isinstance(world, HurtsDisks), "the fault was not available"
+        assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         await trio.lowlevel.checkpoint()
-        did = {node: world.disk_harm(harm) for node, harm in undo["harms"].items()}
-        bit, what = self.judge(DiskHarm(**plan["harm"]), did)
+        did = {node: world.disk_fault_effects(name) for node, name in undo["harms"].items()}
+        took_effect, what = self.judge(DiskFaultSpec(**plan["harm"]), did)
         ended = [node for node, each in did.items() if each["ended"]]
         if ended:
             what += f"; {', '.join(ended)} ended of it"
         leader = await world.leader()
         what += f"; {leader} leads" if leader is not None else "; nobody leads"
-        return Evidence(bit, what, {**_sums(did), "ended": len(ended)})
+        return Evidence(took_effect, what, {**_sums(did), "ended": len(ended)})
 
     async def undo(self, undo: Json, world: World) -> None:
         """Heal exactly these disks; what ended of that starts again."""
-        assert isinstance(world, HurtsDisks), "the fault was not available"
-        for harm in undo["harms"].values():
-            await world.heal_disk(harm)
+        assert isinstance(world, InjectsDiskFaults), "the fault was not available"
+        for name in undo["harms"].values():
+            await world.heal_disk(name)
 
 
-def judge_errors(harm: DiskHarm, did: Mapping[str, Json]) -> tuple[bool, str]:
+def judge_errors(spec: DiskFaultSpec, did: Mapping[str, Json]) -> tuple[bool, str]:
     """Bit if a call was made to fail."""
     errors = int(_sums(did)["errors"])
     calls = "call" if errors == 1 else "calls"
-    return errors > 0, f"{errors} {calls} ({harm.op}) failed with {harm.error}"
+    return errors > 0, f"{errors} {calls} ({spec.op}) failed with {spec.error}"
 
 
-def judge_waits(harm: DiskHarm, did: Mapping[str, Json]) -> tuple[bool, str]:
+def judge_waits(spec: DiskFaultSpec, did: Mapping[str, Json]) -> tuple[bool, str]:
     """Bit if a call was made to wait."""
     sums = _sums(did)
     slowed = int(sums["slowed"])
     calls = "call" if slowed == 1 else "calls"
-    how = "stood still" if harm.stall else f"waited {sums['waited_ms']:.0f} ms in all"
-    return slowed > 0, f"{slowed} {calls} ({harm.op}) {how}"
+    how = "stood still" if spec.stall else f"waited {sums['waited_ms']:.0f} ms in all"
+    return slowed > 0, f"{slowed} {calls} ({spec.op}) {how}"
 
 
 def _sums(did: Mapping[str, Json]) -> dict[str, int | float]:
@@ -164,19 +164,19 @@ def _draw_disk_errors(rng: Random, turn: int) -> Json:
     return {"op": op, "error": "EIO", "nth": nth}
 
 
-def _tell_disk_errors(harm: DiskHarm) -> str:
-    since = f" from call {harm.nth} on" if harm.nth > 1 else ""
-    return f"EIO ({harm.op}{since}) on"
+def _tell_disk_errors(spec: DiskFaultSpec) -> str:
+    since = f" from call {spec.nth} on" if spec.nth > 1 else ""
+    return f"EIO ({spec.op}{since}) on"
 
 
 DISK_ERRORS = DiskFault(
     name="disk-errors",
     summary="Let disk calls of a node fail (EIO): fsync, write, or read at a start.",
-    needs=frozenset({Word.KILL, Word.DISK_ERRORS}),
+    needs=frozenset({Capability.KILL, Capability.DISK_ERRORS}),
     draw=_draw_disk_errors,
     tell=_tell_disk_errors,
     judge=judge_errors,
-    restarts=lambda harm: harm.op == "read",
+    restarts=lambda spec: spec.op == "read",
 )
 
 
@@ -189,14 +189,14 @@ def _draw_disk_full(rng: Random, turn: int) -> Json:
     return {"op": "write", "error": "ENOSPC"}
 
 
-def _tell_disk_full(harm: DiskHarm) -> str:
+def _tell_disk_full(spec: DiskFaultSpec) -> str:
     return "full disk of"
 
 
 DISK_FULL = DiskFault(
     name="disk-full",
     summary="Let a node's disk be full (ENOSPC): leader, one or a minority; room comes back.",
-    needs=frozenset({Word.DISK_FULL}),
+    needs=frozenset({Capability.DISK_FULL}),
     draw=_draw_disk_full,
     tell=_tell_disk_full,
     judge=judge_errors,
@@ -215,14 +215,14 @@ def _draw_disk_slow(rng: Random, turn: int) -> Json:
     return {"op": rng.choice(("sync", "sync", "write")), "delay_ms": rng.choice(DELAYS_MS)}
 
 
-def _tell_disk_slow(harm: DiskHarm) -> str:
-    return f"slow disk ({harm.delay_ms:g} ms a {harm.op}) of"
+def _tell_disk_slow(spec: DiskFaultSpec) -> str:
+    return f"slow disk ({spec.delay_ms:g} ms a {spec.op}) of"
 
 
 DISK_SLOW = DiskFault(
     name="disk-slow",
     summary="Let each fsync or write of a node take longer, by 5 to 400 ms.",
-    needs=frozenset({Word.DISK_SLOW}),
+    needs=frozenset({Capability.DISK_SLOW}),
     draw=_draw_disk_slow,
     tell=_tell_disk_slow,
     judge=judge_waits,
@@ -242,14 +242,14 @@ def _draw_disk_stall(rng: Random, turn: int) -> Json:
     return {"op": rng.choice(("sync", "write", "any")), "stall": True}
 
 
-def _tell_disk_stall(harm: DiskHarm) -> str:
-    return f"stalled disk ({harm.op}) of"
+def _tell_disk_stall(spec: DiskFaultSpec) -> str:
+    return f"stalled disk ({spec.op}) of"
 
 
 DISK_STALL = DiskFault(
     name="disk-stall",
     summary="Let disk calls of a node stand still until the fault is over.",
-    needs=frozenset({Word.DISK_SLOW}),
+    needs=frozenset({Capability.DISK_SLOW}),
     draw=_draw_disk_stall,
     tell=_tell_disk_stall,
     judge=judge_waits,

@@ -10,7 +10,7 @@ import trio
 from shaketable.harness.contracts.abilities import ChangesMembers
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import Json, NodeLayout, NodeStatus
-from shaketable.harness.runtime.standing import STATUS_INTERVAL_S, Standing
+from shaketable.harness.runtime.group_status import STATUS_INTERVAL_S, GroupStatus
 
 TRANSFER_TIMEOUT_S = 3.0
 """How long a transfer of leadership is waited for."""
@@ -32,13 +32,13 @@ async def wait_until(
 
 
 async def transfer(
-    standing: Standing, ask: Callable[[str, str, float], Awaitable[None]], to: str
+    group_status: GroupStatus, ask: Callable[[str, str, float], Awaitable[None]], to: str
 ) -> Json:
     """Ask whoever leads to hand leadership to `to`; see `World.transfer`.
 
     `ask(leader, to, timeout_s)` asks, and raises as the target's `transfer_leadership` does.
     """
-    was, term = standing.leading()
+    was, term = group_status.leading()
     answer: Json = {"from": was, "took_ms": None, "error": None}
     if was is None or was == to:
         return answer
@@ -50,7 +50,7 @@ async def transfer(
             answer["error"] = str(error)
         except DefiniteError as error:
             return {**answer, "error": str(error)}
-        while not _leads_after(await standing.ask(to), term):  # noqa: ASYNC110 - a question, no event
+        while not _leads_after(await group_status.ask(to), term):  # noqa: ASYNC110 - a question, no event
             await trio.sleep(TRANSFER_POLL_S)
         answer["took_ms"] = round((trio.current_time() - asked_s) * 1e3, 1)
     return answer

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from shaketable.harness.contracts.capabilities import (
+    ClockChange,
+    ClockReading,
+    DiskFaultSpec,
+    SkewsClocks,
+)
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.contracts.words import ClockChange, ClockReading, DiskHarm, SkewsClocks
 
 
-class HarmsDisks(Protocol):
+class DiskFaultInjector(Protocol):
     """Who does to disks, and to power, what a world is asked for."""
 
-    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
+    async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
         """Do that to a node's disk; return an id."""
         ...
 
-    async def heal_disk(self, harm: str) -> None:
+    async def heal_disk(self, fault: str) -> None:
         """End exactly that harm (idempotent)."""
         ...
 
-    def disk_harm(self, harm: str) -> Json:
+    def disk_fault_effects(self, fault: str) -> Json:
         """What it did so far."""
         ...
 
@@ -33,14 +38,14 @@ class HarmsDisks(Protocol):
         ...
 
 
-class ObeyedWords:
-    """The part of a world that `SkewsClocks`, `HurtsDisks` and `LosesPower` ask for.
+class SteeredCapabilities:
+    """The part of a world that `SkewsClocks`, `InjectsDiskFaults` and `LosesPower` ask for.
 
-    The world sets `_clocks` and `_harms`.
+    The world sets `_clocks` and `_disk_faults`.
     """
 
     _clocks: SkewsClocks
-    _harms: HarmsDisks
+    _disk_faults: DiskFaultInjector
 
     async def skew(self, node: str, change: ClockChange) -> Json:
         """Change a node's clocks; see `SkewsClocks.skew`."""
@@ -54,22 +59,22 @@ class ObeyedWords:
         """Measure a node's clocks; see `SkewsClocks.read_clock`."""
         return await self._clocks.read_clock(node)
 
-    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
-        """Do that to a node's disk; see `HurtsDisks.hurt_disk`."""
-        return await self._harms.hurt_disk(node, harm)
+    async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
+        """Do that to a node's disk; see `InjectsDiskFaults.inject_disk_fault`."""
+        return await self._disk_faults.inject_disk_fault(node, fault)
 
-    async def heal_disk(self, harm: str) -> None:
+    async def heal_disk(self, fault: str) -> None:
         """End exactly that harm (idempotent), and start the node that ended of it."""
-        await self._harms.heal_disk(harm)
+        await self._disk_faults.heal_disk(fault)
 
-    def disk_harm(self, harm: str) -> Json:
-        """What it did so far, as the node itself counted; see `HurtsDisks.disk_harm`."""
-        return self._harms.disk_harm(harm)
+    def disk_fault_effects(self, fault: str) -> Json:
+        """Return what the fault did so far; see `InjectsDiskFaults.disk_fault_effects`."""
+        return self._disk_faults.disk_fault_effects(fault)
 
     def effects(self, node: str) -> Mapping[str, int]:
         """How often what happened in that node so far; see `CountsEffects.effects`."""
-        return self._harms.effects(node)
+        return self._disk_faults.effects(node)
 
     async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
         """Let nodes lose power, all at once; see `LosesPower.lose_power`."""
-        return await self._harms.lose_power(nodes, on)
+        return await self._disk_faults.lose_power(nodes, on)

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.plugins import UNTOUCHED, Json
-from shaketable.harness.contracts.resources import Resources
-from shaketable.harness.contracts.words import (
+from shaketable.harness.contracts.capabilities import (
     ClockChange,
     ClockReading,
     Damage,
-    DiskHarm,
+    DiskFaultSpec,
     Link,
     LinkShape,
 )
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import UNTOUCHED, Json
+from shaketable.harness.contracts.resources import Resources
 
 _NOBODY: Json = {"incarnation": UNTOUCHED}
 
 
-class OverWorld:
+class EndedWorld:
     """Implements `contracts.plugins.World`, and all words beside it, where nothing runs any more.
 
     What would begin something new raises `HarnessError`.
@@ -68,7 +68,7 @@ class OverWorld:
         """Who counted is gone."""
         return {}
 
-    def disk_harm(self, harm: str) -> Json:
+    def disk_fault_effects(self, fault: str) -> Json:
         """Who knew is gone."""
         return {"calls": 0, "errors": 0, "slowed": 0, "waited_ms": 0.0, "ended": False}
 
@@ -100,7 +100,7 @@ class OverWorld:
     async def resume(self, node: str, incarnation: int) -> None:
         """A stopped process was ended, too."""
 
-    async def mend(self, cut: str, how: str) -> None:
+    async def heal(self, cut: str, how: str) -> None:
         """The links are gone."""
 
     async def unshape(self, shape: str) -> None:
@@ -109,7 +109,7 @@ class OverWorld:
     async def unskew(self, node: str, undo: Json) -> None:
         """The process whose clock it was is gone; a heal takes its orders back by itself."""
 
-    async def heal_disk(self, harm: str) -> None:
+    async def heal_disk(self, fault: str) -> None:
         """As `unskew`."""
 
     async def give_back(self, taken: str) -> None:
@@ -143,7 +143,7 @@ class OverWorld:
         """Raises HarnessError."""
         raise _over("change a clock")
 
-    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
+    async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
         """Raises HarnessError."""
         raise _over("hurt a disk")
 
@@ -159,7 +159,7 @@ class OverWorld:
         """Raises HarnessError."""
         raise _over("copy a store")
 
-    async def tempt(self, node: str, incarnation: int) -> Json:
+    async def start_damaged(self, node: str, incarnation: int) -> Json:
         """Raises HarnessError."""
         raise _over("start a node")
 

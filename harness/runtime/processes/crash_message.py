@@ -40,7 +40,7 @@ _VAGUE: Final = (b"Internal Error", b"Out of Memory Error")
 """How HotSpot begins where it says in the line behind what it is about."""
 
 
-def last_words(said: bytes) -> bytes:
+def crash_message(said: bytes) -> bytes:
     """Return the line by which a process told why it ended; b"" if it said nothing.
 
     The last one of the incarnation that spoke last, but for what follows such a line by itself: the
@@ -91,7 +91,7 @@ def _crash(notice: Sequence[bytes]) -> bytes:
 
 def in_log(log: Path, since_bytes: int) -> bytes:
     """Return the last words that stand in a log behind its first `since_bytes`."""
-    return last_words(tail(log, since_bytes, TAIL_BYTES))
+    return crash_message(tail(log, since_bytes, TAIL_BYTES))
 
 
 def tail(log: Path, since_bytes: int, bytes_max: int) -> bytes:
