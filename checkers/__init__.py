@@ -1,5 +1,5 @@
-"""Checkers: one file each, a pure function of Arrow tables, and the engines that run them.
+"""Checkers, one module each, and the engines that run them.
 
-A module of this package, of `anomalies` or of `logs` with an attribute `PLUGIN` is a checker
-(contracts.plugins.Checker).
+A checker is a pure function of Arrow tables: a module here, in `anomalies` or in `logs` with an
+attribute `PLUGIN` (contracts.plugins.Checker).
 """

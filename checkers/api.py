@@ -1,13 +1,13 @@
-"""The checkers as a library, for other people's tests: `check(history, model) -> Verdict`.
+"""The checkers as a library, for use in tests: `check(history, model) -> Verdict`.
 
     from shaketable.checkers.api import Event, check
 
     verdict = check("history.edn", "cas-register")
     assert verdict.outcome is Outcome.VALID, verdict.summary
 
-A history is a table of OPERATIONS, a path that `harness.history.foreign` reads, or anything
-that yields `Event` or `Operation` objects. It is checked in this process, key by key, within the
-budget; what the budget does not suffice for is UNKNOWN. docs/checking.md has examples.
+A history is a table of OPERATIONS, a path that `harness.history.foreign` reads, or an iterable of
+`Event` or `Operation` objects. It is checked in this process, key by key. A key that exceeds the
+budget is UNKNOWN. docs/checking.md has examples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.engine.judge import TAGGED, conclude, judge_partition
 from shaketable.checkers.linearizability.linearizable import NAME, Linearizable
-from shaketable.checkers.linearizability.model_choice import named, recognise_model, require_fit
+from shaketable.checkers.linearizability.model_choice import (
+    model_named,
+    recognise_model,
+    require_fit,
+)
 from shaketable.checkers.models.model import Model
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
@@ -48,17 +52,17 @@ __all__ = [
 ]
 
 NOTHING_KNOWN: Final = "no operation of known outcome in the history"
-"""What the checker says that was given nothing; it cannot tell that from an empty history."""
+"""A checker's summary if it got no operation of known outcome, as for an empty history."""
 TIME_S: Final = 60.0
-"""How long `check` searches by default, all keys together."""
+"""Default time budget of `check` in seconds, for all keys together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event, as a test's clients record it: an invoke, later its ok, fail or info.
+    """One event, as a client records it: an invoke, later its ok, fail or info.
 
-    `value` is as in Jepsen: what was asked for an invoke (a cas: `(old, new)`), what was
-    answered for an ok. Without `time_ns` the order of the events is the order in time.
+    `value` is as in Jepsen: the input of an invoke (a cas: `(old, new)`), the output of an ok.
+    Without `time_ns` the order of the events is the order in time.
     """
 
     process: int
@@ -71,7 +75,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation, as a test's clients record it. Without `return_ns` its outcome is unknown."""
+    """One operation, as a client records it; indeterminate (info) without `return_ns`."""
 
     process: int
     f: str
@@ -105,36 +109,36 @@ def check(
     time_s: float = TIME_S,
     memory_bytes: int = SearchBudget().memory_bytes,
 ) -> Verdict:
-    """Say whether a history is linearizable.
+    """Check whether a history is linearizable.
 
     Args:
         history: OPERATIONS, a `History`, a path, or events or operations in any iterable.
-        model: its sequential model or the name of one; None: recognised by the operations.
+        model: the sequential model or its name; None: recognised from the operations.
         initial: the first state, as `--initial` takes it.
-        time_s: how long to search, all keys together.
-        memory_bytes: what one key's search may hold.
+        time_s: time budget in seconds, for all keys together.
+        memory_bytes: memory limit of one key's search.
 
     Raises:
-        UsageError: the history cannot be read, or is none of the model's.
+        UsageError: the history cannot be read, or the model does not know its operations.
     """
     read = history if isinstance(history, History) else _read(history)
     if model is None and read.operations.num_rows == 0:
-        return of_nothing(read)
+        return verdict_on_nothing(read)
     if model is None:
         model = recognise_model(read.operations)
     elif isinstance(model, str):
-        model = named(model)
+        model = model_named(model)
     require_fit(model, pc.unique(read.operations["f"]).to_pylist())
     budget = SearchBudget(time_s, memory_bytes, time.time() + time_s)
     context = CheckContext((), {}, Promises(), search=budget, clock_unix_s=time.time)
     context = replace(context, incomplete=read.hole)
     (verdict,) = judge_table(read.operations, (Linearizable(model, initial),), context)
     answered = pc.sum(pc.equal(read.operations["outcome"], "ok")).as_py() or 0
-    return settled(verdict, read, answered)
+    return with_history_state(verdict, read, answered)
 
 
 def assert_linearizable(history: Recorded, model: str | Model | None = None, **how: Any) -> Verdict:
-    """Return the verdict of `check` if it is VALID and rests on at least one answer.
+    """Return the verdict of `check` if it is VALID and at least one operation was checked.
 
     Raises:
         NotLinearizableError: it is INVALID or UNKNOWN, or there was nothing to check; the message
@@ -147,17 +151,17 @@ def assert_linearizable(history: Recorded, model: str | Model | None = None, **h
     return verdict
 
 
-def settled(verdict: Verdict, history: History, answered: int) -> Verdict:
-    """Join what is known of a history to the verdict on its operations.
+def with_history_state(verdict: Verdict, history: History, answered: int) -> Verdict:
+    """Combine the verdict on a history's operations with what is known of the history.
 
-    A history whose end is missing is never VALID. One in which no client was answered anything
-    is: there is nothing to object to. An empty one is UNKNOWN, as is one that lacks events.
+    A history whose end is missing is never VALID. One without a single ok operation is VALID:
+    nothing contradicts it. An empty one, and one that lacks events, is UNKNOWN.
 
     Args:
         verdict: what a checker concluded.
-        history: what it was read from.
-        answered: how many operations of it are ok. Counted there, never by what a checker
-            says that it judged: one that was cut short judged nothing, and that is no answer.
+        history: the history that was checked.
+        answered: the number of its ok operations, counted in the history: a checker that was
+            cut short counts none.
     """
     is_open = verdict.findings or verdict.outcome is Outcome.INVALID
     if (
@@ -166,8 +170,8 @@ def settled(verdict: Verdict, history: History, answered: int) -> Verdict:
         and not is_open
         and "traceback" not in verdict.data
     ):
-        return of_nothing(history)
-    if answered:  # where the time was over first, or the checker crashed
+        return verdict_on_nothing(history)
+    if answered:  # the time was over before the first operation, or the checker crashed
         verdict = replace(verdict, summary=verdict.summary.removeprefix(f"{NOTHING_KNOWN}; "))
     if history.cut is None or verdict.outcome is not Outcome.VALID:
         return verdict
@@ -176,7 +180,7 @@ def settled(verdict: Verdict, history: History, answered: int) -> Verdict:
     return replace(verdict, outcome=Outcome.UNKNOWN, summary=summary)
 
 
-def of_nothing(history: History) -> Verdict:
+def verdict_on_nothing(history: History) -> Verdict:
     """Return the verdict on a history without operations of known outcome."""
     if history.incomplete is not None:
         text = f"the history is incomplete: {history.incomplete}"
@@ -205,10 +209,10 @@ def judge_table(
 
 
 def to_operations(recorded: Recorded) -> pa.Table:
-    """Turn events or operations, or a file of them, into OPERATIONS.
+    """Convert events, operations or a file of them to OPERATIONS.
 
     Raises:
-        UsageError: one of them is none, in one line.
+        UsageError: one of them cannot be converted; the message is one line.
     """
     return (recorded if isinstance(recorded, History) else _read(recorded)).operations
 

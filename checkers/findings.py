@@ -1,8 +1,8 @@
 """Rows of FINDINGS: how a checker's `check` writes them and its `conclude` reads them.
 
-A row of kind "checked" carries a partition's counts as JSON; a row of any other kind
-stands for `count` findings: one in full, or, without a place, for the rest of its kind
-behind the `KEPT_PER_KIND_MAX` that a partition keeps in full.
+A row of kind "checked" carries a partition's counts as JSON. Any other row is one finding in
+full, or, without a place, the `count` of its kind's findings beyond the `KEPT_PER_KIND_MAX` that
+a partition keeps in full.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shaketable.harness.history.schema import FINDINGS
 
 CHECKED = "checked"
 NOTHING_BROKEN = "no promise is broken"
-"""The summary where what was found was never promised."""
+"""The summary if nothing that was found breaks a promise."""
 KEPT_PER_KIND_MAX = 200
 """Findings of one kind that one partition keeps in full; the others are counted."""
 
@@ -141,8 +141,8 @@ def settle(
     )
 
 
-SOON_NS = 2_000_000_000
-"""How long before a fault an acknowledgement is still told as "just before" it."""
+JUST_BEFORE_NS = 2_000_000_000
+"""An acknowledgement at most this long before a fault is reported as "just before" it."""
 
 
 def windows_at(context: CheckContext, time_ns: int) -> list[FaultWindow]:
@@ -152,21 +152,21 @@ def windows_at(context: CheckContext, time_ns: int) -> list[FaultWindow]:
 
 
 def just_before(context: CheckContext, time_ns: int) -> FaultWindow | None:
-    """Return the first fault that began soon after that time, where none was in force.
+    """Return the first fault that started at most SOON_NS after that time, None if none did.
 
-    A kill takes with it what was acknowledged just before it.
+    For times at which no fault was in force: a kill may lose what was acknowledged just before it.
     """
-    soon = [w for w in context.windows if time_ns < w.from_ns <= time_ns + SOON_NS]
+    soon = [w for w in context.windows if time_ns < w.from_ns <= time_ns + JUST_BEFORE_NS]
     return min(soon, key=lambda window: window.from_ns, default=None)
 
 
-def name_of(window: FaultWindow) -> str:
-    """Name a fault for a person: "partition 3 (isolate leader n1)"."""
+def fault_name(window: FaultWindow) -> str:
+    """Return a fault's name for messages: "partition 3 (isolate leader n1)"."""
     return f"{window.name} {window.fault} ({window.description})"
 
 
 def _share(kept: Iterable[Finding], kinds: Collection[str]) -> tuple[Finding, ...]:
-    """Keep up to FINDINGS_KEPT_MAX findings of `kinds`, each kind its fair share."""
+    """Return up to FINDINGS_KEPT_MAX findings of `kinds`, a fair share of each kind."""
     by_kind: dict[str, list[Finding]] = {kind: [] for kind in kinds}
     for finding in kept:
         if finding.kind in by_kind:

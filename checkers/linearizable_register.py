@@ -1,4 +1,4 @@
-"""Registers with compare-and-set are linearizable, each by itself.
+"""Checks that registers with compare-and-set are linearizable, key by key.
 
 Source: jepsen.checker "linearizable" with knossos' cas-register; `checkers.linearizability`.
 """
@@ -14,11 +14,11 @@ from shaketable.harness.contracts.plugins import CheckContext
 
 NAME: Final = "linearizable-register"
 FUNCTIONS: Final = frozenset(("read", "write"))
-"""What a target has to promise to be linearizable for a register to be judged by that."""
+"""What a target must promise to be linearizable; otherwise violations are only observed."""
 
 
 def why_not_promised(kind: str, context: CheckContext) -> str | None:
-    """Say why a register that is not linearizable breaks no promise; None if it does break one."""
+    """Return why a register that is not linearizable breaks no promise; None if it breaks one."""
     promises = context.promises
     if not promises.linearizable >= FUNCTIONS:
         return "the target does not promise it"
@@ -28,8 +28,8 @@ def why_not_promised(kind: str, context: CheckContext) -> str | None:
 class LinearizableRegister(Linearizable):
     """Checker "linearizable-register": reads, writes and cas of each key, first nothing.
 
-    A cas that is ok with output 0 found another value than it expected; one that failed did
-    nothing. What the target does not promise is observed and shown.
+    An ok cas with output 0 found another value than it expected; a failed one had no effect.
+    Violations of what the target does not promise are observed, not counted.
     """
 
     name = NAME

@@ -24,7 +24,7 @@ OUTSIDE = "outside"
 BUCKETS_PER_DOUBLING = 16
 """Latency histogram: bounds grow by 2**(1/16), so a quantile is at most 4.5 % too high."""
 ERRORS_MAX = 50
-"""Different error texts that are counted by themselves, in a partition and in the end."""
+"""Distinct error texts that are counted separately, in each partition and in the verdict."""
 OTHER_ERRORS = "other errors"
 NS_PER_MS = 1_000_000
 
@@ -43,7 +43,7 @@ class Stats:
     partition = "key"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Count one queue's operations, in a form that adds up."""
+        """Count one key's operations; the counts of all keys can be added up."""
         operations = tables["operations"]
         calls = operations["call_ns"].to_numpy()
         windows = {}
@@ -62,7 +62,7 @@ class Stats:
         return Findings().table(counts)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
-        """Add up the queues' counts."""
+        """Add up the counts of all keys."""
         parts = gather(findings).checked
         by_f = _add(part["by_f"] for part in parts)
         inside = _add(part["inside"] for part in parts)
@@ -109,7 +109,7 @@ def _count(operations: pa.Table) -> dict[str, int]:
 
 
 def _latencies(operations: pa.Table) -> dict[str, dict[str, Any]]:
-    """Return for each f the histogram of its ok operations: {bucket: count} and the maximum."""
+    """Return for each f the latency histogram of its ok operations: {bucket: count}, maximum."""
     done = operations.filter(pc.equal(operations["outcome"], "ok"))
     histograms = {}
     for f in sorted(pc.unique(done["f"]).to_pylist()):
@@ -124,7 +124,7 @@ def _latencies(operations: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 def _quantiles(parts: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Join histograms; return p50, p99 and the maximum in ms, and the count, for each f."""
+    """Merge histograms; return p50, p99 and the maximum in ms, and the count, for each f."""
     buckets: dict[str, Counter[int]] = {}
     longest: dict[str, int] = {}
     for part in parts:
@@ -146,7 +146,7 @@ def _quantiles(parts: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]
 
 
 def _errors(operations: pa.Table) -> list[list[Any]]:
-    """Count [f, outcome, error], the most frequent ERRORS_MAX, the rest joined."""
+    """Count [f, outcome, error]: the ERRORS_MAX most frequent, the others together."""
     failed = operations.filter(pc.is_valid(operations["error"]))
     groups = failed.group_by(["f", "outcome", "error"]).aggregate([([], "count_all")])
     rows = [[r["f"], r["outcome"], r["error"], r["count_all"]] for r in groups.to_pylist()]

@@ -1,4 +1,4 @@
-"""A run that asked for faults must have been shaken by them, while clients worked.
+"""Checks that the faults of a run took effect while clients worked.
 
 Source: DESIGN.md decision 11.
 """
@@ -17,7 +17,7 @@ from shaketable.harness.contracts.verdict import Outcome, Verdict
 
 NAME = "vacuity"
 OPERATIONS_INSIDE_MIN = 50
-"""Operations that must have been invoked while a fault that bit was in force."""
+"""Operations that must have succeeded while a fault that took effect was in force."""
 
 
 class Vacuity:
@@ -28,7 +28,7 @@ class Vacuity:
     partition = "key"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Count one queue's operations that were invoked inside a fault that bit, and done."""
+        """Count one key's operations, and those that succeeded under a fault that took effect."""
         is_ok = pc.equal(tables["operations"]["outcome"], "ok").to_numpy()
         calls = tables["operations"]["call_ns"].to_numpy()
         inside = np.zeros(len(calls), dtype=np.bool_)
@@ -48,18 +48,18 @@ PLUGIN = Vacuity()
 
 
 def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
-    """Say whether the run shook the group enough for a verdict to mean anything.
+    """Decide whether the faults tested the group enough for its verdicts to mean anything.
 
     Args:
-        context: the faults asked for and those done.
+        context: the faults that were configured and those that were injected.
         operations: operations of the run.
-        inside: those invoked while a fault that bit was in force, and answered ok: what
-            nobody answered tested nothing.
+        inside: those invoked while a fault that took effect was in force, and ok: an operation
+            without an answer tests nothing.
 
     Returns:
-        UNKNOWN if faults were asked for and none bit, if a kind of them was done and never bit
-        (`data["never_bit"]`), or if `inside` is less than OPERATIONS_INSIDE_MIN; else VALID. A
-        kind that never came up is named in `data["never_done"]` and in the summary.
+        UNKNOWN if faults were configured and none took effect, if a kind was injected and never
+        took effect (`data["never_bit"]`), or if `inside` is less than OPERATIONS_INSIDE_MIN; else
+        VALID. A kind that was never injected is named in `data["never_done"]` and in the summary.
     """
     effective = [window for window in context.windows if window.took_effect]
     kinds, done = {window.name for window in effective}, {window.name for window in context.windows}

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Log, Reads, load_log
 from shaketable.checkers.anomalies.promises import NEEDS_ALL_EVENTS, why_not_promised
-from shaketable.checkers.findings import Findings, Gathered, gather, name_of, settle, windows_at
+from shaketable.checkers.findings import Findings, Gathered, fault_name, gather, settle, windows_at
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
@@ -118,7 +118,7 @@ def details(context: CheckContext, time_ns: int, **more: Any) -> dict[str, Any]:
         name: int(each) if isinstance(each, np.integer) else each for name, each in more.items()
     }
     if time_ns != NEVER and (inside := windows_at(context, int(time_ns))):
-        told["faults"] = [name_of(window) for window in inside]
+        told["faults"] = [fault_name(window) for window in inside]
     return told
 
 

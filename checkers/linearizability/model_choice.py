@@ -45,7 +45,7 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(built_in | {point.name for point in entry_points(group=ENTRY_POINTS)}))
 
 
-def named(name: str) -> Model:
+def model_named(name: str) -> Model:
     """Return the model of that name.
 
     Raises:
@@ -76,7 +76,7 @@ def recognise_model(operations: pa.Table, fs: Iterable[str] | None = None) -> Mo
     """
     names = frozenset(pc.unique(operations["f"]).to_pylist() if fs is None else fs)
     for name, fits in _RULES:
-        model = named(name)
+        model = model_named(name)
         if names and names <= model.fs and fits(names, operations.slice(0, LOOKED_AT_ROWS)):
             return model
     known = [model.name for model in _built_in() if names <= model.fs]

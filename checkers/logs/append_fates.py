@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.findings import Findings, just_before, name_of, windows_at
+from shaketable.checkers.findings import Findings, fault_name, just_before, windows_at
 from shaketable.checkers.kernels.log_match import (
     FEW_MAX,
     NOWHERE,
@@ -397,11 +397,11 @@ class _PlaceSearch:
         row = self.unsettled.slice(n, 1).to_pylist()[0]
         moment_ns, node = row["acknowledged_ns"], row["node"] or "an unnamed node"
         windows = windows_at(self.context, moment_ns)
-        faults = [name_of(window) for window in windows]
+        faults = [fault_name(window) for window in windows]
         under = f"under {' and '.join(faults)}" if windows else "under no fault"
         if not windows and (next_fault := just_before(self.context, moment_ns)):
             windows = [next_fault]
-            under = f"just before {name_of(next_fault)}"
+            under = f"just before {fault_name(next_fault)}"
             faults = [under]
         nodes = self.context.nodes
         stands = self._what_stands(n, row["indices"])

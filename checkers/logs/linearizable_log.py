@@ -34,7 +34,7 @@ from shaketable.checkers.evidence.closing import (
     with_closed,
 )
 from shaketable.checkers.evidence.node_logs import Held
-from shaketable.checkers.findings import Findings, gather, name_of, settle, windows_at
+from shaketable.checkers.findings import Findings, fault_name, gather, settle, windows_at
 from shaketable.checkers.logs.durability import why_unpromised
 from shaketable.checkers.models.values import Values
 from shaketable.checkers.special.log_order import (
@@ -273,7 +273,7 @@ def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
     elif queue.is_read[row]:
         details["value"] = int(queue.output[row])
     if inside := windows_at(context, int(queue.call[row])):
-        details["faults"] = [name_of(window) for window in inside]
+        details["faults"] = [fault_name(window) for window in inside]
     operations = tuple(int(queue.op[each]) for each in rows)
     needed = [op for op in operations if op in shown.cited]
     if anomaly.kind == "unexplained-offset":  # those that did not happen leave the offset bare

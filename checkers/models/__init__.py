@@ -1,1 +1,1 @@
-"""Sequential models, one file each: what an object may answer when calls come one by one."""
+"""Sequential models, one file each: what an object may answer when calls come one at a time."""

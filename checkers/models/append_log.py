@@ -1,4 +1,4 @@
-"""A log: append a value and learn its offset, read at an offset, ask where the log ends.
+"""A log: append a value and get its offset, read at an offset, get the end offset.
 
 Source: CHECKERS.md section 3; Jepsen's kafka workload for the operations.
 """
@@ -11,7 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from shaketable.checkers.models.columns import NOTHING, load_columns
-from shaketable.checkers.models.encoding import first_values, listed, table_problem, words
+from shaketable.checkers.models.encoding import (
+    first_values,
+    format_value,
+    format_values,
+    table_problem,
+)
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.models.values import LOG, Values, whole_numbers
 from shaketable.checkers.search.problem import Problem, State
@@ -20,8 +25,8 @@ from shaketable.checkers.search.problem import Problem, State
 class AppendLog:
     """A log: f is append (input, offset given), read (offset, output) or end (output).
 
-    A read whose output is null found the log's end at or before its offset. `end` answers
-    the offset that the next append would get.
+    A read whose output is null found the log's end at or before its offset. `end` returns the
+    offset that the next append would get.
     """
 
     name = "append-log"
@@ -37,6 +42,7 @@ class AppendLog:
         """Return the log (a tuple) after `call`."""
         log: tuple[Any, ...] = state
         if call.f == "append":
+            # Offsets are dense: an append gets the length of the log that it extends.
             fits = call.output is UNKNOWN or call.offset == len(log)
             return (*log, call.input) if fits else None
         if call.output is UNKNOWN:
@@ -46,7 +52,7 @@ class AppendLog:
         return log if call.output == _at(log, call.offset) else None
 
     def values(self, initial: Any) -> Values:
-        """Return which operations put values, and which show them."""
+        """Return which operations put values and which show them."""
         return replace(LOG, initial=whole_numbers(initial))
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
@@ -59,30 +65,30 @@ class AppendLog:
         return table_problem(self, columns, initial)
 
     def describe_state(self, state: Any) -> str:
-        """Say how long the log is and how it ends."""
-        shown = listed(state[-3:], in_order=True)
+        """Describe the log by its length and its last values."""
+        shown = format_values(state[-3:], in_order=True)
         return f"a log of {len(state)}, the last {shown}" if state else "the empty log"
 
     def describe_call(self, call: Call) -> str:
-        """Say what was called and answered: "append 7 at 3", "read at 3: nothing", "end 4"."""
+        """Describe a call and its answer: "append 7 at 3", "read at 3: nothing", "end 4"."""
         if call.f == "append":
             where = ": ?" if call.output is UNKNOWN else f" at {call.offset}"
-            return f"append {words(call.input)}{where}"
-        answered = "?" if call.output is UNKNOWN else words(call.output)
+            return f"append {format_value(call.input)}{where}"
+        answered = "?" if call.output is UNKNOWN else format_value(call.output)
         return f"end {answered}" if call.f == "end" else f"read at {call.offset}: {answered}"
 
     def why_not(self, state: Any, call: Call) -> str:
-        """Say why `call` cannot happen: "it got offset 3, the log ends at 2"."""
+        """Explain why `call` cannot happen: "it got offset 3, the log ends at 2"."""
         if call.f == "append":
             return f"it got offset {call.offset}, the log ends at {len(state)}"
         if call.f == "end":
             return f"it answered {call.output}, the log ends at {len(state)}"
-        there = words(_at(state, call.offset))
-        return f"it read {words(call.output)} at {call.offset}, {there} stands there"
+        there = format_value(_at(state, call.offset))
+        return f"it read {format_value(call.output)} at {call.offset}, {there} stands there"
 
 
 def _at(log: tuple[Any, ...], offset: int | None) -> Any:
-    """Return the value at an offset, None behind the log's end; negative ones hold nothing ever."""
+    """Return the value at an offset, None at or after the end; UNKNOWN, no answer, if negative."""
     if offset is None or offset < 0:
         return UNKNOWN
     return log[offset] if offset < len(log) else None

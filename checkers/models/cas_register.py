@@ -11,8 +11,8 @@ from shaketable.checkers.models.register import Register
 class CasRegister(Register):
     """A register with compare-and-set: f is read, write or cas (expected -> input).
 
-    A cas that is ok took effect, unless its output is 0: then it is known to have found
-    another value. A null `expected` stands for nothing.
+    An ok cas took effect, unless its output is 0: then it found another value. A null `expected`
+    means the empty register.
     """
 
     name = "cas-register"

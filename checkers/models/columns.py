@@ -1,9 +1,9 @@
-"""One partition's operations as numbered columns: what models make their problems from.
+"""One partition's operations as numbered columns, from which models build search problems.
 
-Everything that a search never has to place is left out here: operations that certainly did
-not happen, and those of unknown outcome that change nothing. Values of all columns share one
-numbering, so equal values have equal numbers, whether they are whole numbers or texts. All is
-done column by column; rows that carry `extra` cost a JSON decoding for each distinct text.
+Operations that no linearization needs are dropped here: failed ones, and indeterminate ones that
+only observe. All columns share one numbering of values, so equal values have equal numbers,
+integers and texts alike. Work is done column by column; each distinct text of `extra` is decoded
+once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shaketable.checkers.search.problem import NEVER, Bools, Ints
 from shaketable.harness.contracts.errors import UsageError
 
 ABSENT = -1
-"""The number of an output that nobody saw: Call.output is UNKNOWN there."""
+"""The number of an unknown output: Call.output is UNKNOWN."""
 NOTHING = 0
 """The number of None."""
 _SCALARS = frozenset((int, str, type(None)))
@@ -35,7 +35,7 @@ VALUE_COLUMNS = ("input", "expected", "output")
 
 
 class Named(Protocol):
-    """What of a model these functions need."""
+    """The part of a model that these functions need."""
 
     name: str
     fs: frozenset[str]
@@ -44,7 +44,7 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Truth:
-    """true or false, which Python takes for equal to 1 and 0."""
+    """A JSON boolean, kept apart from 1 and 0, which equal True and False in Python."""
 
     value: bool
 
@@ -53,7 +53,7 @@ class Values:
     """The distinct values of a partition, each with its number: 0 is None."""
 
     def __init__(self, whole: Ints) -> None:
-        """Number `whole`, distinct whole numbers, from 1 on."""
+        """Number `whole`, distinct whole numbers, starting at 1."""
         self._whole = whole
         self._others: list[Any] = []
         self._numbers: dict[Any, int] | None = None
@@ -96,10 +96,10 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The operations that a search may have to place, in the order of their ids.
+    """The operations that a linearization may contain, ordered by id.
 
     `input`, `expected` and `output` are numbers of `values`; `output` is ABSENT where the
-    outcome is unknown. `f` is the place of the operation's name in `names`.
+    outcome is unknown. `f` is the index of the operation's name in `names`.
     """
 
     names: tuple[str, ...]
@@ -142,17 +142,18 @@ class Columns:
 
 
 def load_columns(model: Named, operations: pa.Table) -> Columns:
-    """Number the values of one partition of OPERATIONS and leave out what needs no place.
+    """Number the values of one partition of OPERATIONS; drop what no linearization needs.
 
     Raises:
-        UsageError: an operation is none that the model knows, has no time, or returns before
-            it is called: one line says which.
+        UsageError: the model does not know an operation, or one lacks a time or returns before
+            it is called; the message is one line and names it.
     """
     table = _in_order(operations.select(NEEDED))
     names = tuple(sorted(model.fs))
     f = _names_of(model, table, names)
     is_ok = _equal(table, "outcome", "ok")
     observers = [names.index(name) for name in model.observers]
+    # A failed operation had no effect; an indeterminate observer has none and need not return.
     keep = is_ok | ~(_equal(table, "outcome", "fail") | np.isin(f, observers))
     if not keep.all():
         table = table.filter(pa.array(keep))
@@ -225,7 +226,7 @@ def _in_order(operations: pa.Table) -> pa.Table:
 
 
 def _names_of(model: Named, table: pa.Table, names: tuple[str, ...]) -> Ints:
-    """Return the place of each operation's name in `names`."""
+    """Return the index of each operation's name in `names`."""
     found = _places(table["f"], names)
     if (found == ABSENT).any():
         row = int(np.flatnonzero(found == ABSENT)[0])
@@ -240,7 +241,7 @@ def _names_of(model: Named, table: pa.Table, names: tuple[str, ...]) -> Ints:
 
 
 def _places(column: pa.ChunkedArray, texts: tuple[str, ...]) -> Ints:
-    """Return the place of each row's text in `texts`, ABSENT for others; texts may be coded."""
+    """Return the index of each row's text in `texts`, ABSENT for others; texts may be coded."""
     which, there_are = _coded(column)
     places = pc.index_in(there_are, pa.array(texts, pa.string())).fill_null(ABSENT)
     return np.append(np.asarray(places.to_numpy(), dtype=np.int64), ABSENT)[which]
@@ -261,14 +262,14 @@ def _check_times(table: pa.Table, is_ok: Bools) -> None:
     if lacks.any():
         op = table["op"][int(np.flatnonzero(lacks)[0])].as_py()
         raise UsageError(f"operation {op} is ok, but has no time of call or return")
-    turned = is_ok & (_ints(table, "return_ns") < _ints(table, "call_ns"))
-    if turned.any():
-        op = table["op"][int(np.flatnonzero(turned)[0])].as_py()
+    is_reversed = is_ok & (_ints(table, "return_ns") < _ints(table, "call_ns"))
+    if is_reversed.any():
+        op = table["op"][int(np.flatnonzero(is_reversed)[0])].as_py()
         raise UsageError(f"operation {op} returned before it was called")
 
 
 def _number_values(table: pa.Table) -> tuple[Values, dict[str, Ints]]:
-    """Number the values of the three columns together; `extra` takes a column's place."""
+    """Number the values of the three columns together; a value in `extra` overrides the column."""
     chunks = [chunk for name in VALUE_COLUMNS for chunk in table[name].chunks]
     joined = pa.concat_arrays(chunks or [pa.array([], pa.int64())]).dictionary_encode()
     numbers = np.asarray(joined.indices.fill_null(-1).to_numpy(), dtype=np.int64) + 1
@@ -280,7 +281,7 @@ def _number_values(table: pa.Table) -> tuple[Values, dict[str, Ints]]:
     if table["extra"].null_count == size:
         return values, columns
     which, texts = _coded(table["extra"])
-    used = np.unique(which)  # coded columns may know texts of other keys
+    used = np.unique(which)  # the dictionary may hold texts of other keys
     decoded = [_decode(texts[n].as_py()) for n in used[used != ABSENT].tolist()]
     which = np.where(which == ABSENT, ABSENT, np.searchsorted(used[used != ABSENT], which))
     for name in VALUE_COLUMNS:

@@ -45,16 +45,16 @@ class Counter:
         return table_problem(self, columns, initial)
 
     def describe_state(self, state: State) -> str:
-        """Say the sum."""
+        """Describe the sum."""
         return str(state)
 
     def describe_call(self, call: Call) -> str:
-        """Say what was called and answered: "add 2", "read 5"."""
+        """Describe a call and its answer: "add 2", "read 5"."""
         answered = ": ?" if call.output is UNKNOWN else ""
         return f"add {call.input}{answered}" if call.f == "add" else f"read {call.output}"
 
     def why_not(self, state: State, call: Call) -> str:
-        """Say why a read cannot happen: "it read 3, the counter stands at 2"."""
+        """Explain why a read cannot happen: "it read 3, the counter stands at 2"."""
         return f"it read {call.output}, the counter stands at {state}"
 
 

@@ -1,4 +1,4 @@
-"""Makes the search's problems out of numbered columns, for models of one value and all others."""
+"""Builds search problems from numbered columns: of a single value, or of a model's own states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shaketable.harness.contracts.errors import UsageError
 
 
 class Stepping(Protocol):
-    """What of a model these functions need."""
+    """The part of a model that these functions need."""
 
     name: str
     fs: frozenset[str]
@@ -40,9 +40,9 @@ class Stepping(Protocol):
 
 
 def encode_calls(model: Stepping, operations: pa.Table, initial: State) -> Problem:
-    """Encode one partition for a model that says everything by its `step`.
+    """Encode one partition for a model that is defined by its `step` alone.
 
-    What a model of one's own needs; the built-in ones look at the columns first.
+    For your own models; the built-in ones validate the columns first.
 
     Raises:
         UsageError: as for `load_columns`.
@@ -56,14 +56,14 @@ def table_problem(
     """Make a problem whose states are the model's own (Family.TABLE).
 
     Args:
-        model: the model, asked for each new pair of state and kind.
+        model: the model, called once for each new pair of state and kind.
         columns: the operations.
         initial: the first state.
-        observes: where an operation changes nothing though its name is none of `observers`
+        observes: where an operation changes nothing though its name is not in `observers`
             (a dequeue that found nothing).
 
-    The kinds' `code` is the place of the operation's name in sorted(model.fs), `a` and `b` are
-    the numbers of its input and output (ABSENT for one that nobody saw, NOTHING for None).
+    The kinds' `code` is the index of the operation's name in sorted(model.fs), `a` and `b` are
+    the numbers of its input and output (ABSENT if unknown, NOTHING for None).
     """
     offset = np.where(columns.has_offset, columns.offset, 0)
     has_offset = columns.has_offset.astype(np.int64)
@@ -113,12 +113,12 @@ def value_problem(
         columns: the operations.
         initial: the first state.
         access: what each operation does, in codes of Access.
-        a: the number of the value that it needs, where it needs one.
-        b: the number of the value that it leaves, where it changes any.
+        a: the number of the value that it requires, if any.
+        b: the number of the value that it leaves, if it changes the value.
         number: the number of the first value.
         values: how many values there are.
 
-    A cas to the value that it expects is a read, and is left out where its outcome is unknown.
+    A cas from a value to itself changes nothing: it is a read, and dropped if indeterminate.
     """
     access = np.where((access == Access.CAS) & (a == b), Access.READ, access)
     observes = (access == Access.READ) | (access == Access.NOT)
@@ -149,7 +149,7 @@ def value_problem(
 
 
 class StepByKind:
-    """A model's step by kind: what Problem.step is. A kind's call is made when first needed."""
+    """A model's step by kind of operation, for Problem.step. Calls are built on first use."""
 
     def __init__(
         self, step: Callable[[State, Call], State | None], columns: Columns, first: Ints
@@ -174,7 +174,7 @@ class StepByKind:
             ) from error
 
     def only(self, kinds: Ints) -> StepByKind:
-        """Return the step where only these kinds are left, numbered anew in this order."""
+        """Return the step restricted to these kinds, renumbered in this order."""
         return StepByKind(self._step, self._columns, self._first[kinds])
 
     def value(self, number: int) -> Any:
@@ -190,15 +190,15 @@ class StepByKind:
         return self._columns.values.number(value)
 
     def call(self, kind: int) -> Call:
-        """Return what an operation of that kind asked and was answered."""
+        """Return the call that all operations of that kind have in common."""
         call = self._calls.get(kind)
         if call is None:
             call = self._calls[kind] = self._columns.call(int(self._first[kind]))
         return call
 
 
-def words(value: Any) -> str:
-    """Say a value in words: 3, "text", nothing."""
+def format_value(value: Any) -> str:
+    """Format a value for a message: 3, "text", nothing."""
     if value is None:
         return "nothing"
     if isinstance(value, str):
@@ -206,12 +206,12 @@ def words(value: Any) -> str:
     return str(value)
 
 
-def listed(values: Iterable[Any], *, in_order: bool = False) -> str:
-    """List values in words, up to LISTED_MAX of them: "1, 2 … (12 in all)"."""
+def format_values(values: Iterable[Any], *, in_order: bool = False) -> str:
+    """Format up to LISTED_MAX values for a message: "1, 2 … (12 in all)"."""
     all_of_them = list(values)
     if not in_order:
         all_of_them.sort(key=lambda value: (type(value) is not int, *_sortable(value)))
-    shown = ", ".join(words(value) for value in all_of_them[:LISTED_MAX])
+    shown = ", ".join(format_value(value) for value in all_of_them[:LISTED_MAX])
     more = f" … ({len(all_of_them)} in all)" if len(all_of_them) > LISTED_MAX else ""
     return shown + more
 
@@ -224,7 +224,7 @@ def first_values(model: str, text: str | None) -> tuple[Any, ...]:
     """Read the first contents of a collection: a JSON list of whole numbers and texts.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is no such list.
     """
     if not text:
         return ()

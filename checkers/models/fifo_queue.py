@@ -1,4 +1,4 @@
-"""A queue that gives out first what was put in first.
+"""A first-in, first-out queue.
 
 Source: knossos.model FIFOQueue; Herlihy & Wing 1990, section 3.
 """
@@ -11,7 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from shaketable.checkers.models.columns import NOTHING, load_columns
-from shaketable.checkers.models.encoding import first_values, listed, table_problem, words
+from shaketable.checkers.models.encoding import (
+    first_values,
+    format_value,
+    format_values,
+    table_problem,
+)
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.models.values import QUEUE, Values, whole_numbers
 from shaketable.checkers.search.problem import Problem, State
@@ -20,7 +25,7 @@ from shaketable.checkers.search.problem import Problem, State
 class FifoQueue:
     """A FIFO queue: f is enqueue (input) or dequeue (output; null: it found the queue empty).
 
-    A dequeue of unknown outcome may have taken the value at the head, at any later time.
+    An indeterminate dequeue may take the value at the head at any later time.
     """
 
     name = "fifo-queue"
@@ -44,7 +49,7 @@ class FifoQueue:
         return held[1:] if call.output is UNKNOWN or call.output == held[0] else None
 
     def values(self, initial: Any) -> Values:
-        """Return which operations put values, and which show them."""
+        """Return which operations put values and which show them."""
         return replace(QUEUE, initial=whole_numbers(initial))
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
@@ -56,31 +61,33 @@ class FifoQueue:
         return table_problem(self, columns, initial, observes=found_nothing)
 
     def describe_state(self, state: Any) -> str:
-        """Say what the queue holds, head first."""
-        return f"the queue {listed(state, in_order=True)}" if state else "the empty queue"
+        """Describe what the queue holds, head first."""
+        return f"the queue {format_values(state, in_order=True)}" if state else "the empty queue"
 
     def describe_call(self, call: Call) -> str:
-        """Say what was called and answered: "enqueue 1", "dequeue: empty"."""
+        """Describe a call and its answer: "enqueue 1", "dequeue: empty"."""
         return describe_queue_call(call)
 
     def why_not(self, state: Any, call: Call) -> str:
-        """Say why a dequeue cannot happen: "it took 2, the head is 1"."""
+        """Explain why a dequeue cannot happen: "it took 2, the head is 1"."""
         if not state:
-            return f"it took {words(call.output)}, the queue is empty"
-        head = words(state[0])
+            return f"it took {format_value(call.output)}, the queue is empty"
+        head = format_value(state[0])
         if call.output is None:
             return f"it found the queue empty, {len(state)} wait there, {head} at the head"
-        behind = "" if call.output in state else f", and {words(call.output)} is not in the queue"
-        return f"it took {words(call.output)}, the head is {head}{behind}"
+        behind = (
+            "" if call.output in state else f", and {format_value(call.output)} is not in the queue"
+        )
+        return f"it took {format_value(call.output)}, the head is {head}{behind}"
 
 
 def describe_queue_call(call: Call) -> str:
-    """Say what was put into a queue or taken out of it."""
+    """Describe what was enqueued or dequeued."""
     if call.f == "enqueue":
-        return f"enqueue {words(call.input)}{': ?' if call.output is UNKNOWN else ''}"
+        return f"enqueue {format_value(call.input)}{': ?' if call.output is UNKNOWN else ''}"
     if call.output is UNKNOWN:
         return "dequeue: ?"
-    return "dequeue: empty" if call.output is None else f"dequeue {words(call.output)}"
+    return "dequeue: empty" if call.output is None else f"dequeue {format_value(call.output)}"
 
 
 PLUGIN = FifoQueue()

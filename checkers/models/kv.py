@@ -1,4 +1,4 @@
-"""One key of a store of texts: get, put and append; a key that is not there reads as "".
+"""One key of a store of texts: get, put and append; a missing key reads as "".
 
 Source: porcupine's kv model (MIT 6.824); each key is a partition of its own.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from shaketable.checkers.models.columns import load_columns
-from shaketable.checkers.models.encoding import table_problem, words
+from shaketable.checkers.models.encoding import format_value, table_problem
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import Problem, State
 
@@ -46,25 +46,27 @@ class Kv:
         return table_problem(self, load_columns(self, operations), initial)
 
     def describe_state(self, state: Any) -> str:
-        """Say which text the key holds."""
-        return words(str(state))
+        """Describe the text that the key holds."""
+        return format_value(str(state))
 
     def describe_call(self, call: Call) -> str:
-        """Say what was called and answered: 'append "x"', 'get "xy"'."""
+        """Describe a call and its answer: 'append "x"', 'get "xy"'."""
         if call.f == "get":
-            return "get: ?" if call.output is UNKNOWN else f"get {words(_text(call.output))}"
-        return f"{call.f} {words(_text(call.input))}{': ?' if call.output is UNKNOWN else ''}"
+            return "get: ?" if call.output is UNKNOWN else f"get {format_value(_text(call.output))}"
+        return (
+            f"{call.f} {format_value(_text(call.input))}{': ?' if call.output is UNKNOWN else ''}"
+        )
 
     def why_not(self, state: Any, call: Call) -> str:
-        """Say why a get cannot happen, and from where on the texts differ."""
+        """Explain why a get cannot happen, and where the texts start to differ."""
         held, got = str(state), _text(call.output)
         same = next((n for n, (x, y) in enumerate(zip(held, got, strict=False)) if x != y), None)
         where = min(len(held), len(got)) if same is None else same
-        if where <= len(words(held)) - 2 and len(held) <= 60:
-            return f"it got {words(got)}, the key holds {words(held)}"
+        if where <= len(format_value(held)) - 2 and len(held) <= 60:
+            return f"it got {format_value(got)}, the key holds {format_value(held)}"
         return (
             f"it got {len(got)} characters, the key holds {len(held)}; from character {where}"
-            f" it got {words(got[where:])}, the key holds {words(held[where:])}"
+            f" it got {format_value(got[where:])}, the key holds {format_value(held[where:])}"
         )
 
 

@@ -1,8 +1,8 @@
-"""What a sequential model is, and how anybody adds one.
+"""The interface of a sequential model.
 
-A model says what one object may answer when calls come one by one. It is one file with the
-attribute PLUGIN; built-ins stand in checkers/models, others are found by the entry-point group
-shaketable.models.
+A model defines what one object may answer when calls come one at a time. It is a module with an
+attribute PLUGIN: built-in models are in checkers/models, others are found through the entry-point
+group shaketable.models.
 
 Source: knossos.model (step and inconsistent); porcupine's Model.
 """
@@ -18,23 +18,23 @@ from shaketable.checkers.search.problem import Problem, State
 
 
 class _Unknown:
-    """The output of an operation whose outcome is unknown: any answer would do."""
+    """The output of an indeterminate operation: any answer is possible."""
 
     def __repr__(self) -> str:
         return "?"
 
 
 UNKNOWN = _Unknown()
-"""Stands for the output of a call that nobody saw return."""
+"""The output of a call whose answer is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operation as a model sees it: what was asked and what was answered.
+    """One operation as a model sees it: a call and its answer.
 
-    `f` is the operation's name. `input` and `output` are what the columns hold, or `extra` in
-    their place: whole numbers, texts, None, or tuples of these. `output` is UNKNOWN where the
-    outcome is. `expected` is what a cas compares with, `offset` what the column holds.
+    `f` is the operation's name. `input` and `output` are the columns' values, or those of `extra`
+    instead: whole numbers, texts, None, or tuples of these. `output` is UNKNOWN if the outcome
+    is. `expected` is what a cas compares with, `offset` the column's value.
     """
 
     f: str
@@ -48,11 +48,11 @@ class Model(Protocol):
     """A sequential model of one object.
 
     Attributes:
-        name: how `--model` calls it: "cas-register".
+        name: its name for `--model`: "cas-register".
         fs: the operations that it knows.
         observers: those of `fs` that never change the state.
-        overwriters: those of `fs` that are possible in every state, and lead to one state that
-            depends on their input alone (a blind write).
+        overwriters: those of `fs` that are possible in every state and lead to a state that
+            depends on their input alone (blind writes).
     """
 
     name: str
@@ -76,18 +76,18 @@ class Model(Protocol):
         """Turn one partition of OPERATIONS into a problem.
 
         Raises:
-            UsageError: an operation is none of `fs`, or lacks what it needs: one line says which.
+            UsageError: an operation is not in `fs`, or lacks what it needs; one line names it.
         """
         ...
 
     def describe_state(self, state: State) -> str:
-        """Say what the object holds, in a few words: "3", "the queue 1, 2 (2 messages)"."""
+        """Describe what the object holds, briefly: "3", "the queue 1, 2 (2 messages)"."""
         ...
 
     def describe_call(self, call: Call) -> str:
-        """Say what was called and answered, in a few words: "cas 1 -> 2: no"."""
+        """Describe a call and its answer, briefly: "cas 1 -> 2: no"."""
         ...
 
     def why_not(self, state: State, call: Call) -> str:
-        """Say why `call` cannot happen in `state`: "it read 3, the register holds 1"."""
+        """Explain why `call` cannot happen in `state`: "it read 3, the register holds 1"."""
         ...

@@ -1,4 +1,4 @@
-"""Several named registers, read and written together by transactions.
+"""Several named registers, read and written by transactions.
 
 Source: knossos.model MultiRegister; Jepsen's txn micro-operations [f k v].
 """
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.models.columns import ABSENT, Columns, load_columns
-from shaketable.checkers.models.encoding import table_problem, words
+from shaketable.checkers.models.encoding import format_value, table_problem
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import Bools, Problem, State
 from shaketable.harness.contracts.errors import UsageError
@@ -28,8 +28,8 @@ Registers = frozenset[tuple[Any, Any]]
 class MultiRegister:
     """Registers with names; f is txn: a list of ["r", name, value] and ["w", name, value].
 
-    `input` in `extra` is the list as asked (reads with null), `output` as answered; a read of
-    null found nothing. All of a transaction happens at one moment, in the order of the list.
+    `input` in `extra` is the list as requested (reads with null), `output` as answered; a read of
+    null found nothing. A transaction takes effect atomically, in the order of the list.
     """
 
     name = "multi-register"
@@ -38,7 +38,7 @@ class MultiRegister:
     overwriters: frozenset[str] = frozenset()
 
     def initial(self, text: str | None) -> State:
-        """Return the first values: nothing anywhere by default, or a JSON object by name."""
+        """Return the first values: all empty by default, or a JSON object by name."""
         if not text:
             return frozenset()
         try:
@@ -71,33 +71,36 @@ class MultiRegister:
         """Encode the transactions on one group of registers."""
         columns = load_columns(self, operations)
         reads_only = _reads_only(columns)
-        if (reads_only & ~columns.is_ok).any():  # of unknown outcome: they change nothing
+        if (reads_only & ~columns.is_ok).any():  # indeterminate, and they change nothing
             ids = pa.array(columns.op[reads_only & ~columns.is_ok])
             return self.encode(_without(operations, ids), initial)
         return table_problem(self, columns, initial, observes=reads_only)
 
     def describe_state(self, state: Any) -> str:
-        """Say what the registers hold: "x = 1, y = 2"."""
+        """Describe what the registers hold: "x = 1, y = 2"."""
         pairs = sorted(state, key=lambda pair: str(pair[0]))
-        return ", ".join(f"{name} = {words(value)}" for name, value in pairs) or "all empty"
+        return ", ".join(f"{name} = {format_value(value)}" for name, value in pairs) or "all empty"
 
     def describe_call(self, call: Call) -> str:
-        """Say what a transaction did: "txn x = 1, read y: 2"."""
+        """Describe what a transaction did: "txn x = 1, read y: 2"."""
         is_seen = call.output is not UNKNOWN
         parts = []
         for f, name, value in call.output if is_seen else call.input:
-            read = f"read {name}: {words(value) if is_seen else '?'}"
-            parts.append(f"{name} = {words(value)}" if f in WRITES else read)
+            read = f"read {name}: {format_value(value) if is_seen else '?'}"
+            parts.append(f"{name} = {format_value(value)}" if f in WRITES else read)
         return f"txn {', '.join(parts)}{'' if is_seen else ': ?'}"
 
     def why_not(self, state: Any, call: Call) -> str:
-        """Say which read of a transaction differs: "it read 3 in x, which holds 1"."""
+        """Explain which read of a transaction differs: "it read 3 in x, which holds 1"."""
         held = dict(state)
         for f, name, value in call.output:
             if f in WRITES:
                 held[name] = value
             elif held.get(name) != value:
-                return f"it read {words(value)} in {name}, which holds {words(held.get(name))}"
+                return (
+                    f"it read {format_value(value)} in {name},"
+                    f" which holds {format_value(held.get(name))}"
+                )
         return "it can happen"
 
 

@@ -1,4 +1,4 @@
-"""A mutex: who acquires it holds it until it is released.
+"""A mutex: held from an acquire to the next release.
 
 Source: knossos.model Mutex.
 """
@@ -17,13 +17,13 @@ from shaketable.harness.contracts.errors import UsageError
 FREE, HELD = "free", "held"
 _NUMBERS = {FREE: 0, HELD: 1}
 REFUSED = 0
-"""The output of an acquire that is known to have found the mutex held."""
+"""The output of an acquire that found the mutex held."""
 
 
 class Mutex:
     """A mutex: f is acquire (output 0: it was held by another) or release.
 
-    It does not look at who releases it. A release is possible only while it is held.
+    The holder is not tracked: any process may release the mutex while it is held.
     """
 
     name = "mutex"
@@ -46,7 +46,7 @@ class Mutex:
         return HELD if state == FREE else None
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
-        """Encode one mutex's operations for the code that knows single values."""
+        """Encode one mutex's operations as a single-value problem: cas between free and held."""
         columns = load_columns(self, operations)
         is_release = columns.is_f("release")
         refused = ~is_release & (columns.output == columns.values.number(REFUSED))
@@ -59,17 +59,17 @@ class Mutex:
         )
 
     def describe_state(self, state: State) -> str:
-        """Say whether it is free or held."""
+        """Describe whether it is free or held."""
         return str(state)
 
     def describe_call(self, call: Call) -> str:
-        """Say what was called and answered: "acquire", "acquire: refused"."""
+        """Describe a call and its answer: "acquire", "acquire: refused"."""
         if call.output is UNKNOWN:
             return f"{call.f}: ?"
         return f"{call.f}: refused" if call.output == REFUSED and call.f == "acquire" else call.f
 
     def why_not(self, state: State, call: Call) -> str:
-        """Say why `call` cannot happen: "it acquired the mutex, which is held"."""
+        """Explain why `call` cannot happen: "it acquired the mutex, which is held"."""
         if call.f == "release":
             return "it released the mutex, which is free"
         if call.output == REFUSED:

@@ -1,4 +1,4 @@
-"""A register: it holds what was written last, or nothing.
+"""A register: holds the last value written, or nothing.
 
 Source: knossos.model Register.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shaketable.checkers.models.columns import Columns, load_columns
-from shaketable.checkers.models.encoding import value_problem, words
+from shaketable.checkers.models.encoding import format_value, value_problem
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.models.values import REGISTER, Values, whole_numbers
 from shaketable.checkers.search.problem import Access, Bools, Ints, Problem, State
@@ -23,7 +23,7 @@ Holding = tuple[Any]
 """The state: a tuple of the one value, None for nothing."""
 NIL = frozenset(("", "nil", "null", "nothing"))
 REFUSED = 0
-"""What a cas answers when it found another value."""
+"""The output of a cas that found another value."""
 
 
 def first_value(model: str, text: str | None) -> Holding:
@@ -67,11 +67,11 @@ class Register:
         return state if call.output in (UNKNOWN, state[0]) else None
 
     def values(self, initial: Any) -> Values:
-        """Return which operations put values, and which show them."""
+        """Return which operations put values and which show them."""
         return replace(REGISTER, initial=whole_numbers(initial))
 
     def encode(self, operations: pa.Table, initial: Any) -> Problem:
-        """Encode one register's operations for the code that knows single values."""
+        """Encode one register's operations as a single-value problem."""
         columns = load_columns(self, operations)
         access = np.full(len(columns.op), Access.READ, dtype=np.int64)
         a, b = columns.output, columns.input
@@ -86,27 +86,27 @@ class Register:
         )
 
     def describe_state(self, state: Any) -> str:
-        """Say what the register holds."""
-        return words(state[0])
+        """Describe what the register holds."""
+        return format_value(state[0])
 
     def describe_call(self, call: Call) -> str:
-        """Say what was called and answered: "read 3", "cas 1 -> 2: no"."""
+        """Describe a call and its answer: "read 3", "cas 1 -> 2: no"."""
         answered = ": ?" if call.output is UNKNOWN else ""
         if call.f == "write":
-            return f"write {words(call.input)}{answered}"
+            return f"write {format_value(call.input)}{answered}"
         if call.f == "cas":
             answered = answered or (": no" if call.output == REFUSED else "")
-            return f"cas {words(call.expected)} -> {words(call.input)}{answered}"
-        return "read: ?" if call.output is UNKNOWN else f"read {words(call.output)}"
+            return f"cas {format_value(call.expected)} -> {format_value(call.input)}{answered}"
+        return "read: ?" if call.output is UNKNOWN else f"read {format_value(call.output)}"
 
     def why_not(self, state: Any, call: Call) -> str:
-        """Say why a read or a cas cannot happen: "it read 3, the register holds 1"."""
-        holds = f"the register holds {words(state[0])}"
+        """Explain why a read or a cas cannot happen: "it read 3, the register holds 1"."""
+        holds = f"the register holds {format_value(state[0])}"
         if call.f == "cas" and call.output == REFUSED:
             return f"it answered no, though {holds}, which it expects"
         if call.f == "cas":
-            return f"it needs {words(call.expected)}, {holds}"
-        return f"it read {words(call.output)}, {holds}"
+            return f"it needs {format_value(call.expected)}, {holds}"
+        return f"it read {format_value(call.output)}, {holds}"
 
     @staticmethod
     def _cas(state: Any, call: Call) -> State | None:

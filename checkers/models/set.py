@@ -12,7 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from shaketable.checkers.models.columns import NOTHING, Columns, load_columns
-from shaketable.checkers.models.encoding import first_values, listed, table_problem, words
+from shaketable.checkers.models.encoding import (
+    first_values,
+    format_value,
+    format_values,
+    table_problem,
+)
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.models.values import SET, Values, whole_numbers
 from shaketable.checkers.search.problem import Problem, State
@@ -20,7 +25,7 @@ from shaketable.harness.contracts.errors import UsageError
 
 
 def elements_of(output: Any) -> frozenset[Any]:
-    """Return what a read saw as a set; a read of nothing saw the empty set."""
+    """Return a read's output as a set; null is the empty set."""
     return frozenset(output or ())
 
 
@@ -48,7 +53,7 @@ class Set:
         return held if elements_of(call.output) == held else None
 
     def values(self, initial: Any) -> Values:
-        """Return which operations put values, and which show them."""
+        """Return which operations put values and which show them."""
         return replace(SET, initial=whole_numbers(initial))
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
@@ -60,21 +65,21 @@ class Set:
         return table_problem(self, columns, initial)
 
     def describe_state(self, state: Any) -> str:
-        """Say what the set holds, up to a few dozen characters."""
-        return f"{{{listed(state)}}}" if state else "the empty set"
+        """Describe what the set holds: its first few elements."""
+        return f"{{{format_values(state)}}}" if state else "the empty set"
 
     def describe_call(self, call: Call) -> str:
-        """Say what was called and answered: "add 1", "read {1, 2}"."""
+        """Describe a call and its answer: "add 1", "read {1, 2}"."""
         if call.f == "read":
             known = call.output is not UNKNOWN
             return f"read {self.describe_state(elements_of(call.output))}" if known else "read: ?"
-        return f"{call.f} {words(call.input)}{': ?' if call.output is UNKNOWN else ''}"
+        return f"{call.f} {format_value(call.input)}{': ?' if call.output is UNKNOWN else ''}"
 
     def why_not(self, state: Any, call: Call) -> str:
-        """Say what a read lacks or has too many of."""
+        """Explain which elements a read lacks or should not have."""
         seen = elements_of(call.output)
         parts = [
-            f"{what} {listed(some)}"
+            f"{what} {format_values(some)}"
             for what, some in (("it lacks", state - seen), ("nobody had added", seen - state))
             if some
         ]
@@ -82,7 +87,7 @@ class Set:
 
 
 def _require_lists(columns: Columns) -> None:
-    """Refuse reads whose output is one value: a set's read returns the list of its elements."""
+    """Refuse reads whose output is a single value: a set's read returns a list of elements."""
     read = columns.is_f("read") & columns.is_ok
     for number in sorted(set(columns.output[read].tolist())):
         value: Collection[Any] | None = columns.values[number]

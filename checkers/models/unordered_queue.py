@@ -1,4 +1,4 @@
-"""A queue that gives out what was put in, in any order.
+"""A queue whose values are dequeued in any order.
 
 Source: knossos.model UnorderedQueue.
 """
@@ -12,7 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from shaketable.checkers.models.columns import ABSENT, NOTHING, load_columns
-from shaketable.checkers.models.encoding import first_values, listed, table_problem, words
+from shaketable.checkers.models.encoding import (
+    first_values,
+    format_value,
+    format_values,
+    table_problem,
+)
 from shaketable.checkers.models.fifo_queue import describe_queue_call
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.models.values import QUEUE, Values, whole_numbers
@@ -21,34 +26,34 @@ from shaketable.checkers.search.problem import Problem, State
 
 @dataclass(frozen=True, slots=True)
 class Bag:
-    """What waits in the queue, and how many of it may be gone.
+    """What the queue holds, and how many of its values indeterminate dequeues may have taken.
 
-    A dequeue of unknown outcome may have taken any one value. Which one shows only when the
-    queue is found empty: all that waits must have been taken then. As such a dequeue has no
-    end, it can be held back until then: `debts` counts those that began and took nothing yet.
+    An indeterminate dequeue may take any one value at any later time, so its effect can be
+    deferred until the queue is found empty: then all values left must have been taken. `deferred`
+    counts those that were called and have taken nothing yet.
     """
 
-    held: frozenset[tuple[Any, int]] = frozenset()  # values, each with how often it waits
+    held: frozenset[tuple[Any, int]] = frozenset()  # (value, how often the queue holds it)
     size: int = 0
-    debts: int = 0
+    deferred: int = 0
 
     def put(self, value: Any) -> Bag:
         """Return the queue with one more `value`."""
         before = self.count(value)
         held = self.held - {(value, before)} | {(value, before + 1)}
-        return Bag(held, self.size + 1, self.debts)
+        return Bag(held, self.size + 1, self.deferred)
 
     def take(self, value: Any) -> Bag | None:
-        """Return the queue with one `value` less, None if there is none."""
+        """Return the queue with one `value` less, None if it holds none."""
         before = self.count(value)
         if not before:
             return None
         rest = {(value, before - 1)} if before > 1 else frozenset()
-        return Bag(self.held - {(value, before)} | rest, self.size - 1, self.debts)
+        return Bag(self.held - {(value, before)} | rest, self.size - 1, self.deferred)
 
     def count(self, value: Any) -> int:
-        """Return how often `value` waits."""
-        if (value, 1) in self.held:  # nearly always, where values are unique
+        """Return how often the queue holds `value`."""
+        if (value, 1) in self.held:  # the common case: values are unique
             return 1
         return next((count for each, count in self.held if each == value), 0)
 
@@ -72,13 +77,13 @@ class UnorderedQueue:
         if call.f == "enqueue":
             return bag.put(call.input)
         if call.output is UNKNOWN:
-            return Bag(bag.held, bag.size, bag.debts + 1)
+            return Bag(bag.held, bag.size, bag.deferred + 1)
         if call.output is not None:
             return bag.take(call.output)
-        return Bag(debts=bag.debts - bag.size) if bag.size <= bag.debts else None
+        return Bag(deferred=bag.deferred - bag.size) if bag.size <= bag.deferred else None
 
     def values(self, initial: Any) -> Values:
-        """Return which operations put values, and which show them."""
+        """Return which operations put values and which show them."""
         return replace(QUEUE, initial=whole_numbers(value for value, _ in initial.held))
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
@@ -88,25 +93,25 @@ class UnorderedQueue:
         columns.require(is_enqueue & (columns.input == NOTHING), "value to enqueue")
         found_nothing = ~is_enqueue & (columns.output == NOTHING)
         if bool((~is_enqueue & (columns.output == ABSENT)).any()):
-            found_nothing[:] = False  # to find the queue empty settles debts then
+            found_nothing[:] = False  # finding the queue empty then changes `deferred`
         return table_problem(self, columns, initial, observes=found_nothing)
 
     def describe_state(self, state: Any) -> str:
-        """Say what waits in the queue."""
+        """Describe what the queue holds."""
         bag: Bag = state
-        held = listed([value for value, count in bag.held for _ in range(count)])
-        gone = f", of which {bag.debts} may be gone" if bag.debts and bag.size else ""
+        held = format_values([value for value, count in bag.held for _ in range(count)])
+        gone = f", of which {bag.deferred} may be gone" if bag.deferred and bag.size else ""
         return f"a queue of {held}{gone}" if bag.size else "the empty queue"
 
     def describe_call(self, call: Call) -> str:
-        """Say what was called and answered: "enqueue 1", "dequeue: empty"."""
+        """Describe a call and its answer: "enqueue 1", "dequeue: empty"."""
         return describe_queue_call(call)
 
     def why_not(self, state: Any, call: Call) -> str:
-        """Say why a dequeue cannot happen."""
+        """Explain why a dequeue cannot happen."""
         if call.output is None:
             return f"it found the queue empty, there was {self.describe_state(state)}"
-        return f"it took {words(call.output)}, there was {self.describe_state(state)}"
+        return f"it took {format_value(call.output)}, there was {self.describe_state(state)}"
 
 
 PLUGIN = UnorderedQueue()

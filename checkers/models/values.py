@@ -1,7 +1,7 @@
-"""Which operations of an object put their input, and which show what was put.
+"""Which operations of an object put values, and which show them.
 
-A model that has the method of `ValuesModel` has its operations of unknown outcome closed by
-evidence before the search (checkers.evidence.resolve).
+For a model that implements `ValuesModel`, indeterminate operations are resolved by evidence
+before the search (checkers.evidence.resolve).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from shaketable.checkers.search.problem import State
 class Values:
     """Which operations of an object put their input, and which show what was put.
 
-    Whoever shows a value proves that it was put before: no other operation, of whatever name,
-    may be able to bring it forth. A cas that swapped also shows the value that it expected.
+    An operation that shows a value proves that it was put before: no operation that is not in
+    `puts` may produce it. A cas that swapped also shows the value that it expected.
 
-    `initial` are values that stand there before anybody puts one. `is_log` says that values have
-    offsets, and that the nodes' logs hold them.
+    `initial` are the values that the object holds at first. `is_log`: values have offsets, and
+    the nodes' logs hold them.
     """
 
     puts: frozenset[str]
@@ -38,15 +38,15 @@ REGISTER: Final = Values(frozenset(("write", "cas")), frozenset(("read", "cas"))
 
 @runtime_checkable
 class ValuesModel(Protocol):
-    """A model whose operations put values, which others show."""
+    """A model with operations that put values and others that show them."""
 
     def values(self, initial: State) -> Values:
-        """Return which operations put and show values, where the object begins so."""
+        """Return which operations put and show values, given the first state."""
         ...
 
 
 def values_of(model: object, initial: State) -> Values | None:
-    """Return what the model says of its values; None if it says nothing."""
+    """Return the model's `Values`, None if it does not define them."""
     return model.values(initial) if isinstance(model, ValuesModel) else None
 
 

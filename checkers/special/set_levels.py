@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from shaketable.checkers.models.encoding import StepByKind, listed
+from shaketable.checkers.models.encoding import StepByKind, format_values
 from shaketable.checkers.models.set import elements_of
 from shaketable.checkers.search.budget import UNLIMITED, Limits
 from shaketable.checkers.search.problem import NEVER, Ints, Problem
@@ -83,7 +83,7 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
         limits.look()
         strange = [element for element in here - before if element not in number_of]
         if strange:
-            why = f"{{0}} saw {listed(strange)}, which nobody ever added"
+            why = f"{{0}} saw {format_values(strange)}, which nobody ever added"
             return Decision(METHOD, _accuse(problem, [_row_of(problem, seen, here)], why))
         level_of[[number_of[element] for element in here - before]] = level
     level_of[[number_of[element] for element in initial if element in number_of]] = NOBODY
@@ -115,11 +115,14 @@ def _accuse_chain(
             continue
         row = _row_of(problem, seen, more)
         if not place:
-            why = f"{{0}} did not see {listed(less - more)}, which was there from the beginning"
+            why = (
+                f"{{0}} did not see {format_values(less - more)},"
+                " which was there from the beginning"
+            )
             return _accuse(problem, [row], why)
         why = (
-            f"{{0}} saw {listed(more - less)} and not {listed(less - more)}, {{1}} the other way"
-            " round, and nothing was ever removed"
+            f"{{0}} saw {format_values(more - less)} and not {format_values(less - more)},"
+            " {1} the other way round, and nothing was ever removed"
         )
         return _accuse(problem, [row, _row_of(problem, seen, less)], why)
     return None

@@ -20,10 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shaketable.checkers.api import of_nothing, settled
+from shaketable.checkers.api import verdict_on_nothing, with_history_state
 from shaketable.checkers.engine.job import CheckJob
 from shaketable.checkers.linearizability.linearizable import Linearizable
-from shaketable.checkers.linearizability.model_choice import named, recognise_model, require_fit
+from shaketable.checkers.linearizability.model_choice import (
+    model_named,
+    recognise_model,
+    require_fit,
+)
 from shaketable.checkers.models.model import Model
 from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
@@ -94,7 +98,7 @@ def check_path(
     kind = _engine_kind(source, wanted, notes)
     verdicts: list[Verdict] = []
     if source.rows == 0:
-        verdicts = [of_nothing(source.history)]
+        verdicts = [verdict_on_nothing(source.history)]
     else:
         verdicts = _judge(source, model, wanted, engines(kind), begun_s, progress)
     named_ops = frozenset(
@@ -123,7 +127,7 @@ def check_path(
 def _model(source: Source, wanted: Wanted) -> Model | None:
     """Return the model to check against; None where only anomalies are looked for."""
     if wanted.model is not None:
-        model = named(wanted.model)
+        model = model_named(wanted.model)
         with _named_with(source):
             require_fit(model, source.fs)
         return model
@@ -226,7 +230,7 @@ def _judge(
                 told = replace(context, incomplete=what)
                 job = CheckJob(files, {}, _no_log, told, tuple(checkers))
                 verdicts += engine.run(job, progress)
-    return [settled(verdict, history, source.outcomes["ok"]) for verdict in verdicts]
+    return [with_history_state(verdict, history, source.outcomes["ok"]) for verdict in verdicts]
 
 
 def _everything(fs: frozenset[str]) -> Promises:

@@ -20,7 +20,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.text import Text
 
-from shaketable.checkers.linearizability.model_choice import named
+from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome, Verdict, join, worst_exit
 from shaketable.harness.history.run_folder import write_atomically
@@ -143,7 +143,7 @@ def check(
     if given.json is not None and given.html is not None:
         _require_other(given.json, given.html)
     if wanted.model is not None:
-        named(wanted.model)
+        model_named(wanted.model)
     out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []
     refused: list[Refused] = []

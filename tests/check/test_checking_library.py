@@ -17,7 +17,11 @@ from shaketable.checkers.api import (
     check,
     to_operations,
 )
-from shaketable.checkers.linearizability.model_choice import model_names, named, recognise_model
+from shaketable.checkers.linearizability.model_choice import (
+    model_named,
+    model_names,
+    recognise_model,
+)
 from shaketable.harness.contracts.errors import UsageError
 
 
@@ -52,7 +56,7 @@ def test_each_key_is_an_object_of_its_own() -> None:
 
 
 def test_a_model_of_ones_own() -> None:
-    class Evens(type(named("register"))):
+    class Evens(type(model_named("register"))):
         """A register that reads as twice what was written."""
 
         name = "evens"
@@ -142,4 +146,4 @@ def test_what_tells_no_model_is_asked_for(history: list[Operation], told: str) -
 
 
 def test_every_model_has_its_name() -> None:
-    assert all(named(name).name == name for name in model_names())
+    assert all(model_named(name).name == name for name in model_names())

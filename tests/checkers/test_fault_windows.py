@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shaketable.checkers.findings import SOON_NS, just_before, windows_at
+from shaketable.checkers.findings import JUST_BEFORE_NS, just_before, windows_at
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises
 
 
@@ -14,7 +14,11 @@ CONTEXT = CheckContext(
     nodes=("n0",),
     committed={},
     promises=Promises(),
-    windows=(window(0, 10, 20), window(1, 15, 30), window(2, 50 + SOON_NS, 60 + SOON_NS)),
+    windows=(
+        window(0, 10, 20),
+        window(1, 15, 30),
+        window(2, 50 + JUST_BEFORE_NS, 60 + JUST_BEFORE_NS),
+    ),
 )
 
 
@@ -28,7 +32,7 @@ def test_a_fault_that_begins_soon_is_named_and_a_later_one_is_not() -> None:
     assert just_before(CONTEXT, 9) == CONTEXT.windows[0]
     assert just_before(CONTEXT, 49) is None
     assert just_before(CONTEXT, 50) == CONTEXT.windows[2]
-    assert just_before(CONTEXT, 70 + SOON_NS) is None
+    assert just_before(CONTEXT, 70 + JUST_BEFORE_NS) is None
 
 
 def test_what_happened_while_a_fault_was_being_done_is_under_it() -> None:

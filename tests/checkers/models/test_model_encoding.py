@@ -142,5 +142,5 @@ def test_a_bag_settles_lost_dequeues_when_it_is_found_empty():
     for _ in range(3):
         bag = model.step(bag, Call("dequeue", output=UNKNOWN))
     empty = model.step(bag, Call("dequeue", output=None))
-    assert (empty.size, empty.debts) == (0, 1)
+    assert (empty.size, empty.deferred) == (0, 1)
     assert model.step(empty, Call("dequeue", output=2)) is None
