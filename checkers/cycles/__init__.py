@@ -1,1 +1,1 @@
-"""Checkers that look for cycles of dependencies in logs and transactions."""
+"""Checkers that find dependency cycles in logs and transactions."""

@@ -1,9 +1,9 @@
-"""Finds cycles in the dependency graph, and the shortest one of each strongly connected part.
+"""Finds cycles in the dependency graph: the shortest one of each strongly connected component.
 
-Pure. The whole graph is only cut into its components, by a kernel, in linear time; without a
-component of two or more invocations there is no cycle, and that is the end of it. What is left
-is small, and is looked at level by level, the worst first: cycles of dependencies alone, with
-the order inside processes, with real time.
+Pure. A kernel splits the whole graph into strongly connected components in linear time. A cycle
+lies within one component, so without a component of two or more invocations there is none. The
+components that are left are small, and are searched level by level, the worst anomaly first:
+cycles of dependencies alone, then with process order, then with real time.
 
 Source: Elle (Alvaro & Kingsbury, VLDB 2020), which names and ranks cycles in the same way.
 """
@@ -41,27 +41,27 @@ LEVELS: Final = (
     ("G0-realtime", frozenset((WW, PROCESS, REALTIME))),
     ("G1c-realtime", frozenset((WW, WR, PROCESS, REALTIME))),
 )
-"""The kinds of edges that a cycle may have, and what it is called; the worst first."""
+"""The anomalies, and the kinds of edges that a cycle of each may have; the worst first."""
 
 STEPS_MAX: Final = 300_000
-"""Nodes that the search for a short cycle of one component may visit, roughly; the shortest one
-of those that it saw is told then."""
+"""Nodes that the search for a short cycle of one component may visit, roughly; then the shortest
+cycle so far is reported."""
 
 MEMBERS_MAX: Final = 10_000
-"""Invocations among which a short cycle is looked for; a larger component is looked at in windows
-of so many, by the time of their calls, each half over the one before."""
+"""Invocations among which a short cycle is searched; a larger component is searched in windows of
+so many, by the time of their calls, each overlapping half of the one before."""
 
 RANK: Final = {WW: 0, WR: 1, PROCESS: 2, REALTIME: 3}
-"""Of several edges between the same two invocations the first in this order is told."""
+"""Of several edges between the same two invocations the first in this order is reported."""
 _KINDS: Final = {rank: kind for kind, rank in RANK.items()}
 
 STEP: Final = 1000
-"""What a step weighs; its rank is added, so that of ways as short the plainest is taken."""
+"""The weight of a step; its rank is added, so that of equally short paths the plainest is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One edge of a cycle: invocations by their id, and for dependencies what shows it."""
+    """One edge of a cycle: the ids of two invocations, and for dependencies the evidence."""
 
     kind: str
     source: int
@@ -73,9 +73,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """A cycle, and how many invocations its component has, of which `first` is one.
+    """A cycle, and the number of invocations in its component, of which `first` is one.
 
-    Without links: each window of the component that was small enough to search had none.
+    Without links: no window of the component that was small enough to search had a cycle.
     """
 
     kind: str
@@ -86,7 +86,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """Nodes, and all edges between places among them, each with its kind and its origin."""
+    """Nodes, and all edges between their indices, each with its kind and its origin."""
 
     nodes: Invocations
     source: Ints
@@ -99,7 +99,7 @@ class _Graph:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What was found, and how much there was to look at."""
+    """The cycles that were found, and the size of the graph."""
 
     cycles: tuple[Cycle, ...]
     invocations: int
@@ -107,7 +107,7 @@ class Searched:
 
 
 def search(logs: Sequence[Log]) -> Searched:
-    """Return the cycles of the logs' dependency graph: the worst and shortest of each part."""
+    """Return the cycles of the logs' dependency graph: worst and shortest of each component."""
     parts = [part for part in edges_of(logs) if len(part.sources)]
     if not parts:
         return Searched((), 0, 0)
@@ -137,7 +137,7 @@ def _graph(nodes: Invocations, parts: Sequence[Edges]) -> _Graph:
 
 
 def _components(graph: _Graph, kinds: frozenset[str]) -> list[Ints]:
-    """Return the components of two or more invocations, as places, in the order of their ids."""
+    """Return the components of two or more invocations, as node indices, ordered by first id."""
     size = len(graph.nodes.op)
     chosen = np.isin(graph.rank, [RANK[kind] for kind in kinds])
     sources, targets, count = graph.source[chosen], graph.target[chosen], size
@@ -153,7 +153,7 @@ def _components(graph: _Graph, kinds: frozenset[str]) -> list[Ints]:
 
 
 def _told(graph: _Graph, members: Ints) -> Iterator[Cycle]:
-    """Yield the cycles of the worst level that a component has any of."""
+    """Yield the cycles of a component at the worst level at which it has any."""
     part = _cut(graph, members)
     for kind, kinds in LEVELS:
         found = _components(part, kinds)
@@ -165,7 +165,7 @@ def _told(graph: _Graph, members: Ints) -> Iterator[Cycle]:
 
 
 def _links(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
-    """Return a cycle of a component: the shortest one, where it is small enough to search."""
+    """Return a cycle of a component: the shortest one if it is small enough to search."""
     if len(graph.nodes.op) <= MEMBERS_MAX:
         return _shortest(graph, kinds)
     if turned := _turned(graph, kinds):
@@ -175,10 +175,10 @@ def _links(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
 
 
 def _turned(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
-    """Return two sends of one log whose process or real time puts them the other way; or none.
+    """Return a cycle of two sends of one log that process order or real time reverses, or none.
 
-    Along a log's order the latest call so far (for processes: each one's last id so far) is
-    compared with every send that follows: linear, at any distance.
+    In offset order, compare each send with the latest call before it (for processes: the last id
+    of the same process): linear, whatever the distance between the two.
     """
     nodes = graph.nodes
     for number, part in enumerate(graph.parts):
@@ -209,7 +209,7 @@ def _turned(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
 
 
 def _window(graph: _Graph, kinds: frozenset[str]) -> _Graph | None:
-    """Return a component small enough to be searched inside this one; None if none is found."""
+    """Return a component inside this one that is small enough to search; None if none is found."""
     size = len(graph.nodes.op)
     by_call = np.argsort(graph.nodes.call, kind="stable")
     for begin in range(0, size - MEMBERS_MAX // 2, MEMBERS_MAX // 2):
@@ -221,7 +221,7 @@ def _window(graph: _Graph, kinds: frozenset[str]) -> _Graph | None:
 
 
 def _cut(graph: _Graph, members: Ints) -> _Graph:
-    """Return the part of the graph between `members` (places, ascending)."""
+    """Return the subgraph induced by `members` (node indices, ascending)."""
     place = np.full(len(graph.nodes.op), -1, dtype=np.int64)
     place[members] = np.arange(len(members))
     kept = (place[graph.source] >= 0) & (place[graph.target] >= 0)
@@ -240,16 +240,16 @@ def _cut(graph: _Graph, members: Ints) -> _Graph:
 
 
 def _shortest(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
-    """Return the shortest cycle of a component, as far as STEPS_MAX allows to look.
+    """Return the shortest cycle of a component that is found within STEPS_MAX.
 
-    Every cycle has a dependency, since processes and real time alone only lead forward: so the
-    way back from each dependency's end to its begin is tried.
+    Every cycle has a dependency, since process order and real time alone only lead forward in
+    time. So find the shortest path back from each dependency's target to its source.
     """
     net = _Net(graph, kinds)
     is_dependency = graph.rank < RANK[PROCESS]
     is_dependency &= np.isin(graph.rank, [RANK[kind] for kind in kinds])
     tried = np.flatnonzero(is_dependency)
-    if REALTIME in kinds:  # the most frequent case first: two that real time puts the other way
+    if REALTIME in kinds:  # the most frequent case first: real time reverses the dependency
         is_turned = graph.nodes.end[graph.target[tried]] < graph.nodes.call[graph.source[tried]]
         tried = np.concatenate((tried[is_turned], tried[~is_turned]))
     best: tuple[Link, ...] = ()
@@ -265,7 +265,7 @@ def _shortest(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
 
 
 def _merged(links: Sequence[Link]) -> tuple[Link, ...]:
-    """Make one link of those that go on in the same log or process."""
+    """Join consecutive write-write links of the same log into one."""
     merged: list[Link] = []
     for link in links:
         last = merged[-1] if merged else None
@@ -278,11 +278,11 @@ def _merged(links: Sequence[Link]) -> tuple[Link, ...]:
 
 
 class _Net:
-    """A component as a weighted graph in which any way along one order costs one step.
+    """A component as a weighted graph in which any path along one order costs one step.
 
-    Offsets, processes and real time are orders: who is far ahead in one is before the other as
-    much as the next one is. So each edge of an order has a node of its own, joined to the next
-    edge's node for nothing; a step onto that row of nodes is what costs.
+    Offsets, processes and real time are transitive orders: a far successor counts like the next
+    one. So each edge of an order is a node of its own, joined to the next edge's node at weight 0;
+    only entering that row of nodes costs a step.
     """
 
     def __init__(self, graph: _Graph, kinds: frozenset[str]) -> None:
@@ -309,7 +309,7 @@ class _Net:
                 )
 
     def _join(self, kinds: frozenset[str]) -> None:
-        """Join the nodes of edges that follow one another in the same order."""
+        """Join the nodes of consecutive edges of the same order, at weight 0."""
         graph = self._of
         for edge in range(self._edges - 1):
             rank = graph.rank[edge]
@@ -329,13 +329,13 @@ class _Net:
                 self.graph.add_edge(self._size + edge, self._size + edge + 1, weight=0)
 
     def links(self, path: Sequence[int]) -> Iterator[Link]:
-        """Yield the links of a way from one invocation to another."""
+        """Yield the links of a path from one invocation to another."""
         stops = [n for n, node in enumerate(path) if node < self._size]
         for begin, end in pairwise(stops):
             yield self.link(path[begin : end + 1])
 
     def link(self, way: Sequence[int], edge: int | None = None) -> Link:
-        """Return the link of a way that has an invocation at either end and none between."""
+        """Return the link of a path with an invocation at either end and none in between."""
         graph = self._of
         ends = (int(graph.nodes.op[way[0]]), int(graph.nodes.op[way[-1]]))
         first = way[1] - self._size if edge is None else edge

@@ -1,4 +1,4 @@
-"""Cycles in a log's dependencies: orders that offsets, reads, processes and time contradict.
+"""Finds dependency cycles of a log: offsets, reads, processes and real time that disagree.
 
 Source: Adya 1999 (G0, G1c); Elle; jepsen.tests.kafka.
 """
@@ -24,9 +24,9 @@ NAME: Final = "cycles"
 class Cycles:
     """Sends and reads of one log stand in an order that closes no circle.
 
-    Judges each log by itself. Where every invocation is about one key, that is enough: if each
-    key's dependencies agree with real time, all of them together do (Herlihy & Wing 1990,
-    theorem 1, locality). Transactions over several keys are judged by transaction-cycles.
+    Judges each log by itself. If every invocation is about one key, that is enough: if each key's
+    dependencies agree with real time, all of them together do (locality: Herlihy & Wing 1990,
+    theorem 1). Transactions over several keys are judged by transaction-cycles.
     """
 
     name = NAME
@@ -77,7 +77,7 @@ def conclude_cycles(name: str, findings: pa.Table, context: CheckContext) -> Ver
 
 
 def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Finding:
-    """Put a cycle into words, edge by edge."""
+    """Describe a cycle, edge by edge."""
     if not cycle.links:
         message = (
             f"{cycle.component} operations, op {cycle.first} among them, stand in a circle that is"
@@ -107,7 +107,7 @@ def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Findi
 
 
 def _told(link: Link, logs: Sequence[Log]) -> str:
-    """Say one edge: "op 12 (append 5 at offset 3) stands before op 17 (append 9 ...) in q/1"."""
+    """Describe an edge: "op 12 (append 5 at offset 3) stands before op 17 (...) in q/1"."""
     if link.log < 0:
         if link.kind == PROCESS:
             return f"op {link.source} came before op {link.target} in the same process"

@@ -1,15 +1,15 @@
-"""What must stand before what: the edges of the dependency graph of one or several logs.
+"""The edges of the dependency graph of one or several logs.
 
 Pure. Edges join invocations (ids of operations):
 
-- **ww**, write-write: a value stands right before another in the order that offsets give.
-- **wr**, write-read: a value was read.
-- **process**: a process did one thing, then the next.
+- **ww**, write-write: the next version, in the version order that offsets give.
+- **wr**, write-read: the value of a write was read.
+- **process**: the next invocation of the same process.
 - **realtime**: one returned before the other was called.
 
-Real time needs no edge a pair: a node stands for the moment of each return, joined to the next
-such moment; an operation leads to the moment of its return, and the last moment before its call
-leads to it. That is the same order with three edges an operation.
+Real time needs no edge for each pair: the moment of each return is a node, with an edge to the
+next such moment; each operation has an edge to the moment of its return, and one from the last
+moment before its call. Paths give the same order with three edges an operation.
 
 Source: Adya 1999 (G0, G1c); Elle (Alvaro & Kingsbury, VLDB 2020) for process and real time.
 """
@@ -30,9 +30,9 @@ DEPENDENCIES: Final = (WW, WR)
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Edges of one kind between invocations: their ids, and rows of the log that show them.
+    """Edges of one kind between invocations: their ids, and the rows of the log that show them.
 
-    Of a ww edge both rows are sends; of a wr edge the second one is a read.
+    Both rows of a ww edge are sends; the second one of a wr edge is a read.
     """
 
     log: int
@@ -56,8 +56,9 @@ class Invocations:
 def edges_of(logs: Sequence[Log]) -> list[Edges]:
     """Return the write-write and write-read edges of each log.
 
-    Values that several sends may have put tell nothing. An offset that was seen with two values,
-    or a value at two offsets, has no place in the order: that is an anomaly of its own.
+    Values that several sends may have put prove nothing and are left out. An offset that was seen
+    with two values, or a value at two offsets, is not in the version order: that is an anomaly of
+    its own.
     """
     found = []
     for number, log in enumerate(logs):
@@ -80,7 +81,7 @@ def edges_of(logs: Sequence[Log]) -> list[Edges]:
 
 
 def invocations_of(logs: Sequence[Log], edges: Sequence[Edges]) -> Invocations:
-    """Return the invocations that some edge joins."""
+    """Return the invocations that have an edge."""
     parts = [part for log in logs for part in (log.sends, log.reads)]
     op = np.concatenate([part.op for part in parts])
     process = np.concatenate([part.process for part in parts])
@@ -94,14 +95,14 @@ def invocations_of(logs: Sequence[Log], edges: Sequence[Edges]) -> Invocations:
 
 
 def process_edges(nodes: Invocations) -> tuple[Ints, Ints]:
-    """Return the edges from each process's invocation to its next one, as places in `nodes`."""
+    """Return the edges from each invocation to its process's next one, as indices of `nodes`."""
     order = np.lexsort((nodes.op, nodes.process))
     follows = nodes.process[order][1:] == nodes.process[order][:-1]
     return order[:-1][follows], order[1:][follows]
 
 
 def realtime_edges(nodes: Invocations) -> tuple[Ints, Ints]:
-    """Return the edges of real time, as places in `nodes`; moments are numbered behind them."""
+    """Return the edges of real time, as indices of `nodes`; moments are numbered after these."""
     done = np.flatnonzero(nodes.end != NEVER)
     done = done[np.argsort(nodes.end[done], kind="stable")]
     moments = len(nodes.op) + np.arange(len(done))
@@ -114,7 +115,7 @@ def realtime_edges(nodes: Invocations) -> tuple[Ints, Ints]:
 
 
 def _write_write(log: Log) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return (source, target, send, send) for values that stand next to each other."""
+    """Return (source, target, send, send) for consecutive versions."""
     rows, _ = placed_sends(log)
     before, after = rows[:-1], rows[1:]
     return log.sends.op[before], log.sends.op[after], before, after
@@ -129,7 +130,7 @@ def _write_read(log: Log) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def placed_sends(log: Log) -> tuple[Ints, Ints]:
-    """Return the sends whose place is known beyond dispute, in its order, and their offsets."""
+    """Return the version order: the sends with an undisputed offset, by offset, and the offsets."""
     sends, reads = log.sends, log.reads
     rows = _unique_sends(log)
     acked = rows[sends.is_ok[rows] & (sends.offset[rows] >= 0)]
@@ -137,7 +138,7 @@ def placed_sends(log: Log) -> tuple[Ints, Ints]:
     read = np.flatnonzero(writer != NOWHERE)
     row = np.concatenate((acked, writer[read]))
     offset = np.concatenate((sends.offset[acked], reads.offset[read]))
-    # What else was seen there disputes the place too, whoever put it.
+    # Any other value that was seen at an offset disputes it too.
     strange = np.flatnonzero(writer == NOWHERE)
     order = np.lexsort((row, offset))
     is_new = np.ones(len(order), dtype=np.bool_)

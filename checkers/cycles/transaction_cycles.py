@@ -1,4 +1,4 @@
-"""Cycles in the dependencies of transactions over several logs.
+"""Finds dependency cycles of transactions over several logs.
 
 Source: Adya 1999 (G0, G1c); Elle; jepsen.tests.kafka.
 """
@@ -24,8 +24,8 @@ NAME: Final = "transaction-cycles"
 class TransactionCycles:
     """Transactions of several logs stand in an order that closes no circle.
 
-    Needs the whole history in one partition; where every invocation is about one key, `cycles`
-    finds the same, log by log.
+    Needs the whole history in one partition; if every invocation is about one key, `cycles` finds
+    the same, log by log.
     """
 
     name = NAME
@@ -47,16 +47,16 @@ class TransactionCycles:
 PLUGIN = TransactionCycles()
 
 
-# Turns transactions that were recorded whole into a row for each of their micro-operations.
+# Splits transactions that were recorded whole into a row for each of their micro-operations.
 
 
 def explode(operations: pa.Table) -> pa.Table:
-    """Return the operations with each "txn" as rows that share its `op`; others are kept as is.
+    """Return the operations with each "txn" as rows that share its `op`; others are unchanged.
 
-    A poll becomes a row for each key that it was answered from, none if it found nothing.
+    A poll becomes a row for each key in its answer, none if it found nothing.
 
     Raises:
-        ValueError: a transaction is not made as `checkers.anomalies` says.
+        ValueError: a transaction has not the form that `checkers.anomalies` defines.
     """
     is_whole = pc.equal(operations["f"], TRANSACTION)
     whole = operations.filter(is_whole).to_pylist()

@@ -1,1 +1,1 @@
-"""Closes operations of unknown outcome by what else is known of them, each with its evidence."""
+"""Resolves indeterminate operations by other evidence, each with a citation."""

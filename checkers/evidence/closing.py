@@ -1,4 +1,4 @@
-"""Closes unknown outcomes for a checker, and says so: in counts, summary and citations."""
+"""Resolves indeterminate operations for a checker, and reports it: counts, summary, citations."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from shaketable.harness.contracts.verdict import Verdict
 BY_READS: Final = "closed_by_reads"
 BY_LOGS: Final = "closed_by_logs"
 CITED: Final = "cited"
-"""Name in a row "checked": the citations with the lowest ids, as [id, sentence]."""
+"""Key in a row "checked": the citations with the lowest ids, as [id, sentence]."""
 CITED_MAX: Final = 5
-"""Citations that a verdict shows besides those of what takes part in a finding."""
+"""Citations that a verdict shows besides those of operations in findings."""
 CLOSED: Final = "closed"
-"""Name in `Verdict.data`, and of an operation in a finding's details: why it was closed."""
+"""Key in `Verdict.data`, and of an operation in a finding's details: why it was resolved."""
 
 Citation = Mapping[str, Any]
 """A row of CITATIONS."""
@@ -30,7 +30,7 @@ Citation = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Operations, of which some of unknown outcome were closed; `cited` says why, by their ids."""
+    """Operations, of which some indeterminate ones were resolved; `cited` has why, by their ids."""
 
     operations: pa.Table
     cited: Mapping[int, Citation] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Closed:
 def close(
     operations: pa.Table, held: Held | None, context: CheckContext, values: Values | None
 ) -> Closed:
-    """Close what evidence closes; nothing where nobody says what the operations put and show."""
+    """Resolve indeterminate operations by evidence; none if `values` is not known."""
     if values is None or operations.num_rows == 0:
         return Closed(operations)
     resolved, citations = resolve(operations, held, context, values)
@@ -47,19 +47,19 @@ def close(
 
 
 def closed_counts(cited: Iterable[Citation]) -> dict[str, int]:
-    """Count citations by the kind of their evidence; nothing that is zero."""
+    """Count citations by the kind of their evidence; kinds without any are left out."""
     kinds = [BY_READS if row["evidence"] == READ else BY_LOGS for row in cited]
     return {name: kinds.count(name) for name in (BY_READS, BY_LOGS) if name in kinds}
 
 
 def some_cited(cited: Iterable[Citation]) -> dict[str, Any]:
-    """Return what a row "checked" carries of citations: the same whatever came together."""
+    """Return the citations that a row "checked" carries: the lowest ids, however keys are split."""
     lowest = sorted((row["op"], row["message"]) for row in cited)[:CITED_MAX]
     return {CITED: [list(each) for each in lowest]} if lowest else {}
 
 
 def with_closed(verdict: Verdict, gathered: Gathered) -> Verdict:
-    """Say in a verdict how many unknown outcomes were closed, and of some of them by what."""
+    """Add to a verdict how many indeterminate operations were resolved, and some citations."""
     sums = gathered.sums()
     by_reads, by_logs = int(sums.get(BY_READS, 0)), int(sums.get(BY_LOGS, 0))
     total = by_reads + by_logs
@@ -77,6 +77,6 @@ def with_closed(verdict: Verdict, gathered: Gathered) -> Verdict:
 
 
 def sentences(cited: Mapping[int, Citation], ops: Sequence[int]) -> str:
-    """Say of these operations why they count though their outcome is unknown; "" if none does."""
+    """Return the sentence on why these indeterminate operations count; "" if none was resolved."""
     told = [str(cited[op]["message"]) for op in dict.fromkeys(ops) if op in cited]
     return f" Of unknown outcome: {' '.join(told[:CITED_MAX])}" if told else ""

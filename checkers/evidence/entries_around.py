@@ -1,10 +1,10 @@
-"""What the nodes' logs hold around the places that findings are about, for the report to show.
+"""Collects the log entries around the places that findings are about, for the report.
 
-Pure but for the logs, which it is handed as iterators of batches of ENTRIES. Two passes: the first
-finds where each node holds what is asked for, the second takes the entries around it on all nodes.
-Nothing here changes a verdict.
+Pure but for the logs, which are passed in as iterators of batches of ENTRIES. The first pass finds
+where each node holds what a finding is about, the second collects the entries around it on all
+nodes. Nothing here changes a verdict.
 
-The result is JSON (`to_json`), its shape in `Kept`.
+The result is JSON; see `collect`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from shaketable.checkers.evidence.offset_map import AckedAppends, NodeOffsets, m
 
 FORMAT: Final = 1
 PLACES_MAX: Final = 80
-"""Places that findings are about of which entries are kept."""
+"""Places whose surrounding entries are kept."""
 AROUND: Final = 4
-"""Entries before and behind a place that are kept of each node."""
+"""Entries before and after a place that are kept of each node."""
 ENTRIES_KEPT_MAX: Final = 4_000
 """Entries that are kept of one node."""
 ENTRIES_READ_MAX: Final = 50_000_000
-"""Entries of one node that are looked at."""
+"""Entries that are read of one node."""
 TEXT_MAX: Final = 200
 """Characters of a queue's name or of a problem that are kept."""
 COLUMNS: Final = ("index", "term", "crc", "key", "offset", "value", "size", "problem")
@@ -37,7 +37,7 @@ COLUMNS: Final = ("index", "term", "crc", "key", "offset", "value", "size", "pro
 Ints = npt.NDArray[np.int64]
 Json = dict[str, Any]
 Read = Callable[[], Iterator[pa.RecordBatch]]
-"""Opens a node's log anew; OSError where it cannot be read."""
+"""Reads a node's log from its start; raises OSError if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(slots=True)
 class _NodeLog:
-    """What the first pass learns of a node; `spots` are (index, ordinal) of each place."""
+    """What the first pass finds on a node; `spots` are the (index, ordinal) of each place."""
 
     count: int = 0
     first: int | None = None
@@ -68,13 +68,14 @@ def collect(
     acked: Mapping[str, AckedAppends],
     committed: Mapping[str, int],
 ) -> Json:
-    """Return what the logs hold there, as JSON.
+    """Return what the logs hold around the places, as JSON.
 
     Args:
-        logs: opens each node's log.
-        places: what findings are about; the first PLACES_MAX count.
-        acked: of each queue that is to be mapped, the acknowledged appends.
-        committed: the committed index that each node named; above the highest nothing is promised.
+        logs: reads each node's log.
+        places: what findings are about; only the first PLACES_MAX are used.
+        acked: the acknowledged appends of each queue that is to be mapped.
+        committed: the committed index that each node reported; nothing is promised above the
+            highest.
 
     Returns:
         {"format", "columns", "nodes": {node: {"entries", "first", "last", "problem"}},
@@ -110,7 +111,7 @@ def collect(
 
 
 def _first_pass(read: Read, places: Sequence[Place], keys: Sequence[str]) -> _NodeLog:
-    """Find where a node holds each place, and what it has of the queues that are mapped."""
+    """Find where a node holds each place, and what it holds of the queues that are mapped."""
     log = _NodeLog()
     by_offset: dict[tuple[str, int], list[Place]] = {}
     by_index: dict[int, list[Place]] = {}
@@ -149,7 +150,7 @@ def _see(
     looked: pa.Array,
     parts: dict[str, list[pa.Table]],
 ) -> None:
-    """Take of a batch what the first pass asks for."""
+    """Record in `log` and `parts` what a batch has of the wanted indices and queues."""
     if not batch.num_rows:
         return
     rows = pa.Table.from_batches([batch])
@@ -172,7 +173,7 @@ def _see(
 
 
 def _windows(found: Mapping[str, _NodeLog], places: Sequence[Place]) -> Ints:
-    """Return the indices around each place on any node; of one that none holds, what is before."""
+    """Return the indices around each place on any node, or around the entry before if none has it."""
     wanted: set[int] = set()
     for place in places:
         spots = [index for log in found.values() for index, _ in log.spots.get(place, ())]
@@ -186,7 +187,7 @@ def _windows(found: Mapping[str, _NodeLog], places: Sequence[Place]) -> Ints:
 
 
 def _second_pass(read: Read, log: _NodeLog, windows: Ints) -> list[list[Any]]:
-    """Return a node's entries at these indices, and those next to its own places."""
+    """Return a node's entries at these indices, and those around its own places."""
     near = {
         ordinal + step
         for spots in log.spots.values()
@@ -210,7 +211,7 @@ def _second_pass(read: Read, log: _NodeLog, windows: Ints) -> list[list[Any]]:
             if len(kept) >= ENTRIES_KEPT_MAX:
                 return kept[:ENTRIES_KEPT_MAX]
     except OSError:
-        return kept  # the first pass has said so
+        return kept  # the first pass has reported it
     return kept
 
 

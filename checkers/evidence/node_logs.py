@@ -1,6 +1,6 @@
-"""What the logs that the nodes left behind prove of a value: it stands, or it certainly does not.
+"""What the nodes' logs prove of a value: that it is stored, or that it certainly is not.
 
-Pure. Why this is sound stands in checkers.evidence.resolve.
+Pure. checkers.evidence.resolve explains why this is sound.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the nodes' logs hold of the values asked for.
+    """What the nodes' logs hold of the wanted values.
 
     `committed` maps (key, value) to (offset, node, index) where every node that had committed
-    that far agrees; `values` are all (key, value) of any log, committed or not; `whole` the keys
-    of which all nodes hold the same, from offset 0 on, without damage.
+    that far agrees; `values` are all (key, value) in any log, committed or not; `whole` are the
+    keys that all nodes hold alike, from offset 0 on, without damage.
     """
 
     committed: dict[tuple[_Key, int], tuple[int, str, int]]
@@ -34,22 +34,22 @@ class Held:
     whole: frozenset[_Key]
 
     def entry(self, key: _Key, value: int) -> tuple[int, str, int] | None:
-        """Return where a value certainly stands: (offset, node, log index)."""
+        """Return where a value is certainly stored, as (offset, node, log index), or None."""
         return self.committed.get((key, value))
 
     def only(self, values: Iterable[int]) -> Held:
-        """Return what is held of these values alone."""
+        """Return the same, restricted to these values."""
         asked = frozenset(values)
         committed = {pair: at for pair, at in self.committed.items() if pair[1] in asked}
         return Held(committed, frozenset(p for p in self.values if p[1] in asked), self.whole)
 
     def is_absent(self, key: _Key, value: int) -> bool:
-        """Say whether a value certainly stands nowhere."""
+        """Return whether a value is certainly in no log."""
         return key in self.whole and (key, value) not in self.values
 
 
 def held_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> Held:
-    """Look the values `wanted` up in the nodes' ENTRIES of some keys."""
+    """Look up the values `wanted` in the nodes' ENTRIES of some keys."""
     is_damaged = pc.is_valid(entries["problem"])
     has_offset, has_value = pc.is_valid(entries["offset"]), pc.is_valid(entries["value"])
     nameless = pc.and_(has_offset, pc.invert(has_value))
@@ -58,7 +58,7 @@ def held_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> Hel
     rows = entries.filter(sound)
     is_found = pc.is_in(rows["value"], pa.array(wanted, pa.int64()))
     found = rows.filter(is_found)
-    # Whoever else stands at their places, queue and offset, speaks against them.
+    # Any other value at the same queue and offset contradicts them.
     beside = rows.filter(pa.array(_share_places(rows, is_found)))
     pairs = zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)
     return Held(
@@ -69,7 +69,7 @@ def held_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> Hel
 
 
 def _share_places(rows: pa.Table, is_found: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Mark the rows that stand where one of those found stands."""
+    """Mark the rows at the same queue and offset as one of those found."""
     key, _ = _numbered(rows["key"])
     offset = _ints(rows["offset"])
     order = np.lexsort((offset, key))
@@ -85,7 +85,7 @@ def _share_places(rows: pa.Table, is_found: pa.ChunkedArray) -> npt.NDArray[np.b
 def _committed(
     rows: pa.Table, context: CheckContext, spoilt: frozenset[_Key]
 ) -> dict[tuple[_Key, int], tuple[int, str, int]]:
-    """Return the committed entries about which the nodes agree, of keys without damage."""
+    """Return the committed entries on which the nodes agree, of keys without damage."""
     holders: dict[tuple[_Key, int], dict[str, set[tuple[int, int]]]] = {}
     at: dict[tuple[_Key, int], set[int]] = defaultdict(set)
     columns = (rows[name].to_pylist() for name in ("node", "key", "value", "offset", "index"))
@@ -96,17 +96,18 @@ def _committed(
             at[key, offset].add(value)
     agreed = {}
     for (key, value), places in holders.items():
-        stands = set().union(*places.values())
-        offset, index = min(stands)
+        stored_at = set().union(*places.values())
+        offset, index = min(stored_at)
+        # Log Matching: every node that has committed up to this index must hold it, there only.
         due = {node for node, upto in context.committed.items() if upto >= index}
-        is_sound = key not in spoilt and set(places) == due and len(stands) == 1
+        is_sound = key not in spoilt and set(places) == due and len(stored_at) == 1
         if is_sound and at[key, offset] == {value}:
             agreed[key, value] = (offset, min(places), index)
     return agreed
 
 
 def _whole(rows: pa.Table, context: CheckContext) -> frozenset[_Key]:
-    """Return the keys that all nodes hold alike and from offset 0 on, uncommitted ends included."""
+    """Return the keys that all nodes hold alike, from offset 0 to the end, committed or not."""
     if not set(context.nodes) <= set(context.committed) or not rows.num_rows:
         return frozenset()
     key, names = _numbered(rows["key"])
@@ -117,13 +118,14 @@ def _whole(rows: pa.Table, context: CheckContext) -> frozenset[_Key]:
         mine = mine[np.lexsort((offset[mine], key[mine]))]
         counts.append(np.bincount(key[mine], minlength=len(names)))
         parts.append(mine)
-    # Of the keys of which all nodes hold as many entries, compare these one by one.
+    # Compare entry by entry the keys of which all nodes hold equally many.
     fits = (np.array(counts) == counts[0]).all(axis=0) & (counts[0] > 0)
     parts = [mine[fits[key[mine]]] for mine in parts]
     first = parts[0]
     begins = np.cumsum(np.bincount(key[first], minlength=len(names))) - np.bincount(
         key[first], minlength=len(names)
     )
+    # Sorted by offset, the n-th entry of a key without gaps has offset n.
     is_wrong = offset[first] != np.arange(len(first)) - begins[key[first]]
     for mine in parts[1:]:
         is_wrong |= (offset[mine] != offset[first]) | (value[mine] != value[first])

@@ -1,8 +1,8 @@
-"""A queue's acknowledged appends beside what each node's log holds at their offsets: a map. Pure.
+"""A map of a queue: what each node's log holds at the offsets of acknowledged appends. Pure.
 
-The map is small whatever the queue's length: offsets that follow one another and are alike are one
-stretch, and where there are too many stretches several offsets share a bin. A bin says the worst of
-its offsets, so nothing that is wrong is ever left out.
+The map is small whatever the queue's length: neighbouring offsets in the same state form one
+stretch, and in long queues several offsets share a bin. A bin shows the worst state of its
+offsets, so nothing that is wrong is left out.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 BINS_MAX: Final = 480
-"""Bins of a map: about two pixels each where the page is wide."""
+"""Bins of a map: about two pixels each on a wide page."""
 PRESENT, MISSING, OTHER = "present", "missing", "other"
 STATES: Final = (PRESENT, MISSING, OTHER)
-"""What a node has where an append was acknowledged: it, nothing, something else; the worst last."""
+"""What a node holds at an acknowledged offset: the append, nothing, another entry; worst last."""
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class AckedAppends:
-    """The acknowledged appends of a queue: offsets, rising, and the values; of equal length."""
+    """The acknowledged appends of a queue: offsets, ascending, and their values."""
 
     offset: Ints
     value: Ints
@@ -42,7 +42,7 @@ class AckedAppends:
 
 @dataclass(frozen=True, slots=True)
 class NodeOffsets:
-    """What a node's log holds of one queue, by offset; `has_value` is False where it is damaged."""
+    """What a node's log holds of one queue, by offset; `has_value` is False for damaged entries."""
 
     offset: Ints
     index: Ints
@@ -66,13 +66,13 @@ class NodeOffsets:
         )
 
     def at(self, offset: int) -> list[tuple[int, int]]:
-        """Return (index, ordinal) of what stands at an offset."""
+        """Return (index, ordinal) of the entries at an offset."""
         low, high = np.searchsorted(self.offset, (offset, offset + 1))
         rows = zip(self.index[low:high].tolist(), self.ordinal[low:high].tolist(), strict=True)
         return list(rows)
 
     def last_before(self, offset: int) -> tuple[int, int, int] | None:
-        """Return (index, offset, ordinal) of the last one before an offset; None if none is."""
+        """Return (index, offset, ordinal) of the last entry before an offset, None if none is."""
         row = int(np.searchsorted(self.offset, offset)) - 1
         if row < 0:
             return None
@@ -88,7 +88,7 @@ def map_of(
         key: the queue.
         acked: its acknowledged appends.
         nodes: what each node's log holds of it; None: nothing.
-        limit: the highest committed index; what stands behind it is no copy (None: all is one).
+        limit: the highest committed index; entries after it are no copies (None: all are).
 
     Returns:
         {"key", "first", "last" (offsets), "acknowledged", "bin" (offsets a bin), "nodes": {node:
@@ -112,7 +112,7 @@ def map_of(
 
 
 def _states(acked: AckedAppends, node: NodeOffsets | None, limit: int | None) -> Ints:
-    """Return which of STATES each acknowledged append is in on a node."""
+    """Return the state (index in STATES) of each acknowledged append on a node."""
     states = np.full(len(acked.offset), STATES.index(MISSING), dtype=np.int64)
     if node is None or not len(node.offset):
         return states
@@ -122,7 +122,7 @@ def _states(acked: AckedAppends, node: NodeOffsets | None, limit: int | None) ->
     low = np.searchsorted(offset, acked.offset, side="left")
     high = np.searchsorted(offset, acked.offset, side="right")
     states[high > low] = STATES.index(OTHER)
-    for step in range(int((high - low).max(initial=0))):  # of an offset that stands twice, each
+    for step in range(int((high - low).max(initial=0))):  # an offset may be stored more than once
         row = low + step
         is_there = row < high
         row = np.where(is_there, row, 0)
@@ -134,7 +134,7 @@ def _states(acked: AckedAppends, node: NodeOffsets | None, limit: int | None) ->
 
 
 def _stretches(states: Ints, bins: Ints, first: int, last: int, size: int) -> list[list[Any]]:
-    """Join neighbouring bins of one state; a bin's state is the worst of its offsets."""
+    """Join neighbouring bins of equal state; a bin's state is the worst of its offsets."""
     filled, begins = np.unique(bins, return_index=True)
     worst = np.maximum.reduceat(states, begins)
     wrong = np.add.reduceat((states != 0).astype(np.int64), begins)

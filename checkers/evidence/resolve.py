@@ -1,31 +1,30 @@
-"""Closes operations of unknown outcome by evidence, before a search has to try both ways.
+"""Resolves indeterminate operations by evidence, so that the search need not try both outcomes.
 
-Pure. Three kinds of evidence, of which each resolution cites one:
+Pure. Each resolution cites one of three kinds of evidence:
 
-- **read**: a later answer carried the value that only this operation can have put. In every
-  linearization the operation stands before that answer, whose point lies before its return: so it
-  happened, and its return may be set to the earliest such return (in a log, at the offset where
-  it was read; another answer that names another offset contradicts it before and after alike).
-  The question is the same: what linearizes one history linearizes the other.
-- **entry**: the logs that the nodes left behind hold the value, committed, all alike. This asks
-  more: whether what clients saw *and* those logs are one history, as if a last read of that
-  offset had been called when all else was over. So the return is the last moment of the history.
-- **absence**: every node answered while draining, and no node's log, which was read after the
-  nodes had stopped, holds the value, though each holds the whole queue from its offset 0 and all
-  hold the same. As if a last read of the whole log had not found it: it did not happen by the end
-  of the run, and nothing is left that could make it happen. A log that lost the entry is no
-  exception: then the answers that relied on it contradict that last read, rightly.
+- **read**: a later answer carried a value that only this operation can have put. In every
+  linearization the operation precedes that answer, whose linearization point lies before its
+  return: so it happened, and its return may be set to the earliest such return (in a log, at the
+  offset where it was read; an answer with another offset contradicts both histories alike). The
+  two histories are equivalent: a linearization of one is a linearization of the other.
+- **entry**: the nodes' logs hold the value, committed, all alike. This checks more: whether what
+  clients saw *and* those logs are one history, as if a final read of that offset had been called
+  after all other operations. So the return is the last moment of the history.
+- **absence**: every node answered while draining, and no node's log, read after the nodes had
+  stopped, holds the value, though each holds the whole queue from offset 0 and all hold the same.
+  As if a final read of the whole log had not found it: it did not happen by the end of the run,
+  and nothing can make it happen later. A log that lost the entry is no exception: then the
+  answers that relied on it contradict that final read, rightly.
 
-Never resolved: values that more than one operation may have put, or that stand there initially;
-values that are no whole numbers; operations whose evidence returned before they were called (a
-violation, which stays one); queues
-about which the nodes' logs differ, or have a damaged entry, a gap or an expired beginning; a
-history known to lack events. An entry that is damaged beyond its queue's name is none that is
-missing unnoticed: were it one of this queue, the offsets would have a gap, or the nodes' logs
-would differ, unless all nodes lost the same last entry, which checkers.logs.durability reports.
+Never resolved: values that more than one operation may have put, or that are initial; values that
+are no whole numbers; operations whose evidence returned before they were called (a violation,
+which stays one); queues on which the nodes' logs differ, or that have a damaged entry, a gap or an
+expired beginning; a history known to lack events. An entry so damaged that its queue is not known
+cannot hide: if it belonged to this queue, the offsets would have a gap, or the nodes' logs would
+differ, unless all nodes lost the same last entry, which checkers.logs.durability reports.
 
-Source: porcupine and knossos leave these open, which is what makes their searches explode;
-CHECKERS.md section 5 for the outcomes.
+Source: porcupine and knossos leave these operations indeterminate, which makes their searches
+explode; CHECKERS.md section 5 for the outcomes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ NOBODY: Final = -1
 """In a column of row numbers: there is no such row."""
 NEVER: Final = int(np.iinfo(np.int64).max)
 SUCCEEDED: Final = 1
-"""The output of a cas that is known to have swapped."""
+"""The output of a cas that swapped."""
 
 READ, ENTRY, ABSENCE = "read", "entry", "absence"
 
@@ -59,8 +58,8 @@ CITATIONS: Final = pa.schema(
         ("key", pa.string()),
         ("value", pa.int64()),  # what it put, or would have put
         ("outcome", pa.string()),  # ok | fail
-        ("offset", pa.int64()),  # of a log: where it stands
-        ("return_ns", pa.int64()),  # by when it had happened
+        ("offset", pa.int64()),  # of a log: where it is stored
+        ("return_ns", pa.int64()),  # when it had happened at the latest
         ("evidence", pa.string()),  # read | entry | absence
         ("evidence_op", pa.int64()),  # read: the operation that showed it
         ("node", pa.string()),  # entry: a node whose log holds it
@@ -73,17 +72,17 @@ CITATIONS: Final = pa.schema(
 def resolve(
     operations: pa.Table, entries: pa.Table | Held | None, context: CheckContext, values: Values
 ) -> tuple[pa.Table, pa.Table]:
-    """Resolve what can be resolved of one or several objects, each key one of them.
+    """Resolve indeterminate operations of one or several objects, one for each key.
 
     Args:
         operations: rows of OPERATIONS or OPERATIONS_CODED.
-        entries: the nodes' ENTRIES of the same keys, or what they hold of the values that are
-            open; None where there are none.
+        entries: the nodes' ENTRIES of the same keys, or what they hold of the open values; None
+            if there are none.
         context: the nodes, what they had committed, whether the history is incomplete.
         values: which operations put and show values.
 
     Returns:
-        The operations in the same order, of which some of unknown outcome are now "ok" or "fail",
+        The operations in the same order, of which some indeterminate ones are now "ok" or "fail",
         and a row of CITATIONS for each of these.
     """
     none = CITATIONS.empty_table()
@@ -106,14 +105,14 @@ def resolve(
 
 
 def may_be_open(operations: pa.Table, values: Values) -> Bools:
-    """Mark the operations of unknown outcome that may have put a value."""
+    """Mark the indeterminate operations that may have put a value."""
     f = operations["f"]
     is_open = ~(marks(operations["outcome"], ("ok", "fail")))
     return is_open & marks(f, values.puts) if is_open.any() else is_open
 
 
 class _Rows:
-    """The columns that resolutions change, and what they were resolved by."""
+    """The columns that resolutions change, and the citations of these."""
 
     def __init__(self, operations: pa.Table, values: Values) -> None:
         self._operations, self._values = operations, values
@@ -128,11 +127,11 @@ class _Rows:
         self.outcome: dict[int, tuple[str, int, int | None]] = {}  # row -> outcome, return, offset
 
     def open_values(self) -> Ints:
-        """Return the values of what is still open."""
+        """Return the values of the operations that are still open."""
         return np.unique(self.value[self.is_open])
 
     def close_by_reads(self) -> None:
-        """Close what answers show; a cas closed so shows in turn what it had expected."""
+        """Resolve what answers show; a resolved cas shows in turn what it had expected."""
         shown = self.answers.shown(self.open_values())
         while True:
             closed = self._close_shown(shown)
@@ -142,7 +141,7 @@ class _Rows:
             shown = self.answers.expected_by(cas, self.end[cas])
 
     def close_by_logs(self, held: Held) -> None:
-        """Close what the nodes' logs hold, or certainly do not hold."""
+        """Resolve what the nodes' logs hold, or certainly do not hold."""
         names = self.answers.names
         for row in np.flatnonzero(self.is_open & self._is_unique()).tolist():
             key, value = names[self.key[row]], int(self.value[row])
@@ -174,7 +173,7 @@ class _Rows:
         return _replaced(table, "output", swapped, [SUCCEEDED] * len(swapped))
 
     def _is_unique(self) -> Bools:
-        """Return which operations put a value that no other can have put, nor was there before."""
+        """Return which operations put a value that no other put, and that is not initial."""
         puts = np.flatnonzero(self.is_put)
         group, _ = _groups(self.key[puts], self.value[puts], self.key[:0], self.value[:0])
         alone = np.bincount(group)[group] == 1 if len(puts) else np.empty(0, np.bool_)
@@ -183,7 +182,7 @@ class _Rows:
         return unique
 
     def _close_shown(self, shown: dict[str, Ints]) -> Ints:
-        """Close the open operations whose unique value was shown; return their rows."""
+        """Resolve the open operations whose unique value was shown; return their rows."""
         puts = np.flatnonzero(self.is_open & self._is_unique())
         rows, end = shown["row"], shown["end"]
         group, of_shown = _groups(self.key[puts], self.value[puts], self.key[rows], shown["value"])
@@ -192,11 +191,11 @@ class _Rows:
             return np.empty(0, dtype=np.int64)
         at = np.minimum(np.searchsorted(of_shown[order], group), len(order) - 1)
         first = order[at]
-        # An answer that returned before the call is a violation: left as it is, it stays one.
+        # An answer that returned before the call is a violation: unresolved, it stays one.
         is_shown = (of_shown[first] == group) & (end[first] >= self.call[puts])
-        is_shown &= rows[first] != puts  # a cas is no witness of itself
+        is_shown &= rows[first] != puts  # a cas is no evidence for itself
         if self._values.is_log:
-            is_shown &= shown["offset"][first] >= 0  # no log has another; that stays a violation
+            is_shown &= shown["offset"][first] >= 0  # no log has a negative one: stays a violation
         for put, n in zip(puts[is_shown].tolist(), first[is_shown].tolist(), strict=True):
             witness, by_ns = int(self.op[rows[n]]), int(end[n])
             offset = int(shown["offset"][n]) if self._values.is_log else None
@@ -259,25 +258,25 @@ def _replaced(table: pa.Table, name: str, rows: Sequence[int], values: Sequence[
     return table.set_column(at, field, new.dictionary_encode() if is_coded else new)
 
 
-# What operations put and what answers show, as columns: what resolutions are made from.
+# What operations put and what answers show, as columns: the input of resolutions.
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Shown = dict[str, Ints]
-"""Columns row, value, offset and end: an answer to the operation in that row showed a value."""
+"""Columns row, value, offset and end: the answer to the operation in that row showed a value."""
 
 
 LOWEST: Final = int(np.iinfo(np.int64).min)
 REFUSED: Final = 0
-"""The output of a cas that is known to have found another value."""
+"""The output of a cas that found another value."""
 COLUMNS: Final = ("input", "expected", "output")
 
 
 class Answers:
-    """The operations of one or several objects, taken apart once.
+    """The operations of one or several objects as columns.
 
-    `key` numbers `names`; `value` is what a put put, where `is_put`; `end` is NEVER where the
-    outcome is unknown.
+    `key` is an index of `names`; `value` is what a put put, where `is_put`; `end` is NEVER where
+    the outcome is unknown.
     """
 
     def __init__(self, operations: pa.Table, values: Values) -> None:
@@ -289,7 +288,7 @@ class Answers:
         self.key: Ints = keys.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         self.is_ok = marks(operations["outcome"], ("ok",))
         self.is_cas = marks(operations["f"], ("cas",))
-        self._lists: list[tuple[int, list[Any]]] = []  # row, and the list that it was answered
+        self._lists: list[tuple[int, list[Any]]] = []  # row, and the list that it returned
         is_put = marks(operations["f"], values.puts)
         self._is_show = self.is_ok & marks(operations["f"], values.shows)
         self._columns = {
@@ -301,14 +300,14 @@ class Answers:
         self._is_no = self.is_cas & self.is_ok & has_output & (output == REFUSED)
         self.value, has_value = self._columns["input"]
         self.is_put = is_put & has_value & ~self._is_no & ~marks(operations["outcome"], ("fail",))
-        # One that swaps a value for itself puts nothing, and shows nothing but by its answer.
+        # One that swaps a value for itself puts nothing; only its answer shows the value.
         expected, has_expected = self._columns["expected"]
         self.is_put &= ~(self.is_cas & has_expected & (expected == self.value))
         has_end = _valid(operations["return_ns"]) & self.is_ok
         self.end: Ints = np.where(has_end, _ints(operations["return_ns"]), NEVER)
 
     def shown(self, wanted: Ints) -> Shown:
-        """Return every answer that showed one of these values, in ascending order."""
+        """Return every answer that showed one of these values, which are in ascending order."""
         output, has_output = self._columns["output"]
         is_shown = self._is_show & ~self.is_cas & has_output & self.is_one_of(output, wanted)
         plain = np.flatnonzero(is_shown)
@@ -328,7 +327,7 @@ class Answers:
         return {name: np.concatenate((shown[name], expected[name])) for name in shown}
 
     def expected_by(self, rows: Ints, end: Ints) -> Shown:
-        """A cas that swapped shows the value that it expected."""
+        """Return the expected values of these cas: one that swapped shows what it expected."""
         value, has = self._columns["expected"]
         rows, end = rows[has[rows]], end[has[rows]]
         return {"row": rows, "value": value[rows], "offset": np.zeros_like(rows), "end": end}
@@ -342,7 +341,7 @@ class Answers:
         return np.asarray(wanted[at] == values)
 
     def _read_extra(self, is_needed: Bools) -> None:
-        """Put what `extra` says in the place of the columns: whole numbers, lists of them."""
+        """Override columns by the whole numbers in `extra`, and keep its lists of outputs."""
         extra = self._operations["extra"]
         if extra.null_count == len(extra):
             return
@@ -367,7 +366,7 @@ class Answers:
             self._lists.append((row, value))
 
     def _pairs(self) -> Iterator[tuple[int, Ints]]:
-        """Return the lists of answers as (offset, value); offset 0 where there is none."""
+        """Yield the lists of answers as rows of (offset, value); offset 0 if there is none."""
         for row, answered in self._lists:
             if self._values.is_log:
                 pairs = [each for each in answered if isinstance(each, list) and len(each) == 2]
@@ -380,7 +379,7 @@ class Answers:
 
 
 def marks(column: pa.ChunkedArray, texts: Collection[str]) -> Bools:
-    """Mark where a column of texts, plain or as codes of a dictionary, has one of those texts."""
+    """Mark where a column of texts, plain or dictionary-encoded, has one of these texts."""
     wanted = pa.array(sorted(texts), pa.string())
     if not pa.types.is_dictionary(column.type):
         return np.asarray(pc.is_in(column, wanted).to_numpy(), dtype=np.bool_)
@@ -396,7 +395,7 @@ def _codes(coded: pa.DictionaryArray) -> Ints:
 
 
 def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    """Return a column of texts as codes, null as a text of its own."""
+    """Return a column of texts dictionary-encoded, with null as a text of its own."""
     if pa.types.is_dictionary(column.type):
         column = column.unify_dictionaries()
         if column.null_count == 0 and column.num_chunks == 1:
@@ -407,7 +406,7 @@ def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def _decoded(text: str) -> dict[str, Any]:
-    """Return a JSON object; what is none is left to whoever encodes the history to refuse."""
+    """Return a JSON object, {} for anything else: the model's encoding refuses that."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError:
@@ -416,7 +415,7 @@ def _decoded(text: str) -> dict[str, Any]:
 
 
 def _whole(value: Any) -> int | None:
-    """Return the whole number that a value equals, in Python's sense; None if it is none."""
+    """Return the whole number that a value equals in Python; None if it equals none."""
     is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     return int(value) if is_whole and LOWEST <= value <= NEVER else None
 

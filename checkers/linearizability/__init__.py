@@ -1,1 +1,1 @@
-"""Decides whether a history is linearizable with respect to a model, and writes down why not."""
+"""Decides whether a history is linearizable with respect to a model, and explains why not."""

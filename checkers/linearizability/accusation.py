@@ -1,22 +1,22 @@
-"""Proves which operations of a history are at fault, before anybody is told so.
+"""Proves which operations make a history non-linearizable, before a finding accuses them.
 
-A history that is not linearizable has a first return that no order gets past: what had been called
-until then, with what is open then of unknown outcome, has no order; what had returned before has
-one. Whoever returned at that moment is accused if all of this has an order once that operation is
-taken out. Every other operation fails one of the two: until its own return there is an order, or
-without it there still is none.
+Linearizability is prefix-closed. So a history that is not linearizable has a first return that no
+linearization passes: the prefix up to it, with the operations open then indeterminate, has no
+linearization; the prefix up to the return before has one. An operation that returned at that
+moment is accused if the prefix without it is linearizable. Every other operation fails one of the
+two: up to its own return there is a linearization, or without it there still is none.
 
-It may be that no single operation can be taken out: a cas that was open for long and answered "no"
-after others had read what it would have put. Then the smallest set is accused that ends at that
-return and without which the rest has an order. Such a set lies within what returned while that
-operation was open, for what had returned before it was called has an order by itself; where
-there are too many to try all sets, it is sought there.
+Removing one operation may not be enough: a cas that was open for long and answered "no" after
+others had read what it would have written. Then the smallest set is accused that contains an
+operation of that return and without which the prefix is linearizable. Such a set lies within what
+returned while that operation was open, since what had returned before its call is linearizable by
+itself. If there are too many sets to try, a minimal one is searched there.
 
-An operation that failed certainly did not happen, and that is known from its return on: before,
-it is open like any other.
+An operation that failed had no effect, but that is known only from its return on: before, it is
+open like any other.
 
-Source: Herlihy & Wing 1990 (linearizability is closed under prefixes); Zeller & Hildebrandt 2002
-(ddmin) for sets that no part can be left out of.
+Source: Herlihy & Wing 1990 (linearizability is prefix-closed); Zeller & Hildebrandt 2002 (ddmin)
+for minimal sets.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from shaketable.checkers.search.problem import NEVER, Ints
 from shaketable.harness.contracts.verdict import Outcome
 
 ACCUSED_MAX: Final = 16
-"""Operations of a set that is named; a larger one tells nobody anything."""
+"""The largest set of operations that a finding names; a larger one explains nothing."""
 TRIES_MAX: Final = 400
-"""Sets that are tried one by one, from the smallest on, before a larger one is made smaller."""
+"""Sets that are tried one by one, smallest first, before a large one is shrunk instead."""
 DECISIONS_MAX: Final = 1_000
-"""Histories that are decided for one accusation."""
+"""Histories that are decided for one accusation, at most."""
 OF_DECISIONS: Final = f"{DECISIONS_MAX:,} decisions"
 OF_SIZE: Final = f"{ACCUSED_MAX} operations"
 
 Judge = Callable[[pa.Table], tuple[Outcome, str]]
-"""(operations) -> whether they are linearizable, and which budget was used up if that is open."""
+"""(operations) -> whether they are linearizable; the exhausted budget if that is UNKNOWN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """Who is at fault, proven.
+    """The operations that are proven to be at fault.
 
     Attributes:
-        ops: ids of the operations, those of known outcome first, the last to return first of
-            these; empty where nobody could be named.
-        until_ns: the first return that no order gets past, None where that is not known.
-        history: what had been called until then, as it was known then.
-        why: which limit was reached where nobody could be named; "" otherwise.
+        ops: their ids: successful ones first, of these the last to return first; empty if no
+            operation could be named.
+        until_ns: the first return that no linearization passes, None if that is not known.
+        history: the history up to then, as it was known then.
+        why: the limit that was reached if no operation could be named; "" otherwise.
     """
 
     ops: tuple[int, ...]
@@ -66,16 +66,16 @@ class Accused:
 
 
 class _SpentError(Exception):
-    """A limit was reached; its text is the limit's name."""
+    """A limit was reached; the message is its name."""
 
 
 def accuse(operations: pa.Table, judge: Judge, hint_ns: int | None = None) -> Accused:
-    """Find out who is at fault in a history that is not linearizable, and prove it.
+    """Find the operations at fault in a history that is not linearizable, and prove it.
 
     Args:
         operations: rows of OPERATIONS of one object, as recorded.
         judge: decides histories of that object.
-        hint_ns: about when the first return that no order gets past may have been.
+        hint_ns: about when the first return is that no linearization passes.
     """
     trial = _Trial(operations, judge)
     try:
@@ -90,10 +90,10 @@ def accuse(operations: pa.Table, judge: Judge, hint_ns: int | None = None) -> Ac
 
 
 def upto(operations: pa.Table, until_ns: int) -> pa.Table:
-    """Return what was called until a moment, as it was known then.
+    """Return the history up to a moment, as it was known then.
 
-    What had not returned is of unknown outcome. Intervals are closed: what is called at that
-    moment is there, and what returns then has returned.
+    Operations that had not returned are indeterminate. Intervals are closed: calls and returns at
+    that moment are included.
     """
     table = operations.filter(pc.less_equal(operations["call_ns"], until_ns))
     is_open = pc.fill_null(pc.greater(table["return_ns"], until_ns), False)
@@ -108,23 +108,23 @@ def upto(operations: pa.Table, until_ns: int) -> pa.Table:
 
 
 def without(operations: pa.Table, ops: Sequence[int]) -> pa.Table:
-    """Return a history as if some operations had never been called."""
+    """Return a history without some operations, as if they had never been called."""
     taken = pa.array(sorted(ops), pa.int64())
     return operations.filter(pc.invert(pc.is_in(operations["op"], taken)))
 
 
 class _Trial:
-    """Decides histories for one accusation, and counts them."""
+    """Decides histories for one accusation, and counts the decisions."""
 
     def __init__(self, operations: pa.Table, judge: Judge) -> None:
         self._operations, self._judge = operations, judge
         self._left = DECISIONS_MAX
 
     def has_order(self, operations: pa.Table) -> bool:
-        """Say whether a history is linearizable.
+        """Return whether a history is linearizable.
 
         Raises:
-            _SpentError: a budget does not suffice to say so.
+            _SpentError: a budget was exhausted before that was decided.
         """
         if not self._left:
             raise _SpentError(OF_DECISIONS)
@@ -135,9 +135,13 @@ class _Trial:
         return outcome is Outcome.VALID
 
     def first_impassable(self, hint_ns: int | None) -> int:
-        """Find the first return that no order gets past; nothing gets past the last one."""
+        """Find the first return that no linearization passes; none passes the last one.
+
+        Prefixes are closed under linearizability, so passable returns come first: search from the
+        hint with growing strides, then bisect.
+        """
         returns = np.unique(_ints(_returned(self._operations), "return_ns"))
-        low, high = -1, len(returns) - 1  # can be passed; cannot
+        low, high = -1, len(returns) - 1  # passable up to low, impassable from high on
         at = high if hint_ns is None else int(np.searchsorted(returns, hint_ns))
         stride = 1
         while high - low > 1:
@@ -152,9 +156,10 @@ class _Trial:
         return int(returns[high])
 
     def at_fault(self, history: pa.Table, until_ns: int) -> tuple[int, ...]:
-        """Return the smallest set that ends at that return and without which there is an order.
+        """Return the smallest set, with an operation of that return, that has to be removed.
 
-        Where there are too many to try them all, one that none can be left out of.
+        Without it the history is linearizable. If there are too many sets to try, return a minimal
+        one: no member but the one of that return can be put back.
         """
         known = _returned(history)
         return_ns, failed = _ints(known, "return_ns"), known["outcome"].to_numpy() == "fail"
@@ -173,16 +178,16 @@ class _Trial:
         return tuple(op for op in order if op in found)
 
     def _smallest(self, history: pa.Table, ops: list[int], last: list[int]) -> tuple[int, ...]:
-        """Try sets of `ops`, with one of `last` each; () where that takes more than TRIES_MAX."""
+        """Try sets of `ops` with one of `last` each; return () after TRIES_MAX without success."""
         for chosen in _sets(ops, last):
             if self.has_order(without(history, chosen)):
                 return chosen
         return ()
 
     def _smaller(self, history: pa.Table, one: int, pool: list[int]) -> tuple[int, ...]:
-        """Leave out parts of a pool without which, and without `one`, there is an order.
+        """Shrink a set by ddmin: the history without `one` and `pool` is linearizable.
 
-        Returns a set that none but `one` can be left out of.
+        Returns a set with `one` of which no other member can be put back into the history.
         """
         size = max(1, len(pool) // 2)
         while True:
@@ -199,7 +204,7 @@ class _Trial:
 
 
 def _sets(ops: list[int], last: list[int]) -> Iterator[tuple[int, ...]]:
-    """Yield sets of one of `last` and some others, all of a size or none of it."""
+    """Yield sets of one of `last` and some others, by size: all of a size, or none of it."""
     left = TRIES_MAX
     for size in range(len(ops)):
         left -= len(last) * comb(len(ops) - 1, size)
@@ -211,7 +216,7 @@ def _sets(ops: list[int], last: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _returned(operations: pa.Table) -> pa.Table:
-    """Return what is known to have happened or not, and since when."""
+    """Return the operations of known outcome: ok or failed, with the time of their return."""
     is_known = pc.is_in(operations["outcome"], pa.array(("ok", "fail")))
     return operations.filter(pc.and_(is_known, pc.is_valid(operations["return_ns"])))
 

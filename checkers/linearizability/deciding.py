@@ -1,4 +1,4 @@
-"""Decides histories of one object: by a special case where one applies, by the search elsewhere."""
+"""Decides histories of one object: by a special case if one applies, else by the search."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Outcome
 
 OF_MODEL = "model"
-"""Stands for a budget where the model cannot be trusted."""
+"""The reason, in place of a budget, if the model cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Whether a history is linearizable, and what shows that it is not.
 
-    `method` names what decided. INVALID comes with a part that cannot be passed or an accusation,
-    UNKNOWN with `why`, the budget that was used up, and the open part if there is one.
+    `method` names the algorithm that decided. INVALID comes with a part that has no linearization
+    or an accusation, UNKNOWN with `why`, the exhausted budget, and the undecided part if any.
     """
 
     method: str
@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Decides histories of one object within what the search of one partition may spend."""
+    """Decides histories of one object within the budget of one partition's search."""
 
     model: Model
     initial: State
@@ -51,11 +51,11 @@ class Decider:
     is_over: Callable[[], bool]
 
     def close(self, operations: pa.Table) -> Closed:
-        """Close what later answers close, where the model says what its operations put."""
+        """Resolve indeterminate operations by later answers, if the model defines its values."""
         return close(operations, None, self.context, values_of(self.model, self.initial))
 
     def decide(self, problem: Problem, operations: pa.Table) -> Answer:
-        """Decide a problem, which was made of those operations.
+        """Decide a problem that encodes these operations.
 
         Raises:
             ModelError: the model is not to be trusted.
@@ -73,7 +73,7 @@ class Decider:
         return Answer("search", found.outcome, found.part, None, found.why)
 
     def search(self, problem: Problem) -> Found:
-        """Decide a problem by the search alone.
+        """Decide a problem by the search, without special cases.
 
         Raises:
             ModelError: the model is not to be trusted.
@@ -82,7 +82,7 @@ class Decider:
         return search(problem, is_over=self.is_over, memory_bytes_max=memory_bytes)
 
     def judge(self, operations: pa.Table) -> tuple[Outcome, str]:
-        """Decide operations; say which budget was used up where that leaves them open."""
+        """Decide operations; also return the exhausted budget if they stay UNKNOWN."""
         try:
             closed = self.close(operations).operations
             answer = self.decide(self.model.encode(closed, self.initial), closed)

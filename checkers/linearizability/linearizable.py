@@ -1,11 +1,13 @@
-"""Is a history linearizable with respect to a model? Each key is decided by itself.
+"""Checks whether a history is linearizable with respect to a model, key by key.
 
-Operations of unknown outcome are closed where later answers prove what became of them
-(checkers.evidence); then a partition is encoded by its model, decided by a special case where
-one applies, and by the search under the context's budget elsewhere. What the budget did not
-suffice for is UNKNOWN, with the open part named. `refutation` writes down what was found wrong.
+Linearizability is local (P-compositional): a history is linearizable if and only if each object's
+part is, so keys are decided one at a time. Indeterminate operations are resolved where later
+answers prove their outcome (checkers.evidence). Then a partition is encoded by its model and
+decided by a special case if one applies, else by the search within the context's budget. A
+partition that exceeds it is UNKNOWN, with the undecided part named. `refutation` explains what was
+found wrong.
 
-Source: Herlihy & Wing 1990 (linearizability is local, so keys can be judged one by one).
+Source: Herlihy & Wing 1990 (locality); Horn & Kroening 2015 (P-compositionality).
 """
 
 from __future__ import annotations
@@ -60,22 +62,22 @@ from shaketable.harness.history.schema import OPERATIONS
 
 NAME = "linearizable"
 UNFIT = "unfit"
-"""Kind of the finding that says that a partition's operations are none of the model's."""
+"""Kind of the finding for a partition whose operations the model does not know."""
 OPEN = frozenset((UNFIT, UNDECIDED))
-"""Kinds of findings that leave a verdict open."""
+"""Kinds of findings that leave a verdict UNKNOWN."""
 DOUBTS_SHOWN_MAX = 3
 """Partitions that a summary names for each kind of doubt."""
 
 
 def _is_judged(_: str, __: CheckContext) -> str | None:
-    """Nobody promised anything: what is not linearizable is wrong."""
+    """Return None: without a target's promises every violation counts."""
     return None
 
 
 class Linearizable:
     """Checker "linearizable": each key's operations against a sequential model.
 
-    A history without operations of known outcome is no proof of anything: UNKNOWN.
+    A history without operations of known outcome proves nothing: UNKNOWN.
     """
 
     name = NAME
@@ -90,9 +92,9 @@ class Linearizable:
         use_special_cases: bool = True,
         observed: Callable[[str, CheckContext], str | None] = _is_judged,
     ) -> None:
-        """Take the model and the text of the first state, as `--initial` gives it.
+        """Take the model and the text of the first state, as `--initial` takes it.
 
-        `observed` says why a kind of finding breaks no promise of a run's target.
+        `observed` returns why a kind of finding breaks no promise of a run's target.
 
         Raises:
             UsageError: the text names no state of the model.
@@ -103,7 +105,7 @@ class Linearizable:
         self.use_special_cases = use_special_cases
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Decide one partition; return a row "checked", and one that says what is wrong."""
+        """Decide one partition; return a row "checked", and a finding unless it is VALID."""
         decider = self._decider(context)
         operations = tables["operations"]
         key = operations["key"][0].as_py() if operations.num_rows else None
@@ -121,7 +123,7 @@ class Linearizable:
         """Decide many keys whose operations are encoded together (contracts.plugins.KeysChecker).
 
         Raises:
-            UsageError: an operation is none that the model knows; ask key by key which.
+            UsageError: the model does not know an operation; check key by key to learn which.
         """
         tables = []
         total: Counter[str] = Counter()
@@ -153,15 +155,15 @@ class Linearizable:
         return pa.concat_tables([*tables, _rows([], dict(total) | some_cited(cited))])
 
     def _decider(self, context: CheckContext) -> Decider:
-        """Return what decides one partition; its time begins."""
+        """Return the decider of one partition; its time starts now."""
         is_over = context.begin_search()
         return Decider(self.model, self.initial, self.use_special_cases, context, is_over)
 
     def _told_alone(self, coded: pa.Table, ours: pa.Table, context: CheckContext) -> pa.Table:
-        """Tell a refuted key as `check` does, so that the keys it came with leave no trace.
+        """Check a refuted key by itself, so that its finding does not depend on the other keys.
 
-        The numbering that keys share decides in which order the search tries things: never the
-        answer, but which of several proofs it finds.
+        The numbering that keys share decides the order in which the search tries operations: never
+        the answer, but which of several proofs is found.
         """
         if ours["kind"][0].as_py() != NOT_LINEARIZABLE:
             return ours
@@ -169,7 +171,7 @@ class Linearizable:
         return alone if alone["kind"][0].as_py() == NOT_LINEARIZABLE else ours
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
-        """Join the partitions: INVALID if one is not linearizable, UNKNOWN if one is open."""
+        """Join the partitions: INVALID if one is not linearizable, UNKNOWN if one is undecided."""
         gathered = gather(findings)
         counts = gathered.sums()
         doubts = [*_told(gathered, UNFIT, "unfit"), *_told(gathered, UNDECIDED, "undecided")]
@@ -204,9 +206,9 @@ class Linearizable:
         decider: Decider,
         recorded: pa.Table | None = None,
     ) -> tuple[str, Finding | None]:
-        """Return which method decided, and what is wrong if anything is.
+        """Return the method that decided, and a finding unless the history is linearizable.
 
-        Nobody is accused without the operations as they were recorded.
+        No operation is accused without `recorded`, the operations as they were recorded.
         """
         try:
             answer = decider.decide(problem, here.table)
@@ -218,7 +220,7 @@ class Linearizable:
             return "nothing", Finding(UNDECIDED, f"undecided: {error}.", details={"why": OF_MODEL})
         if answer.part is not None:
             return answer.method, explain_open_part(answer.part, answer.why, here)
-        # The budget did not suffice to begin.
+        # The budget was exhausted before the search started.
         message = f"undecided: the budget of {answer.why} does not suffice to begin a search."
         return answer.method, Finding(UNDECIDED, message, details={"why": answer.why})
 
@@ -226,7 +228,7 @@ class Linearizable:
 def _cited_by_key(
     closed: Closed, operations: pa.Table, bounds: Ints
 ) -> dict[int, dict[int, Citation]]:
-    """Deal what was closed to the keys by their numbers."""
+    """Return the citations of each key, by the key's number."""
     if not closed.cited:
         return {}
     ops = np.asarray(operations["op"].to_numpy(), dtype=np.int64)
@@ -252,7 +254,7 @@ def _keyed(finding: Finding, key: str | None) -> Finding:
 
 
 def _counts(problem: Problem, method: str, here: Operations) -> dict[str, int]:
-    """Count a partition's operations by their outcomes as recorded, and what was closed."""
+    """Count a partition's operations by their recorded outcomes, and those that were resolved."""
     known = int((problem.return_ns != NEVER).sum()) - len(here.cited)
     return {
         "partitions": 1,
@@ -268,7 +270,7 @@ def _count(number: float, what: str) -> str:
 
 
 def _told(gathered: Gathered, kind: str, what: str) -> list[str]:
-    """Return the doubts that findings of a kind stand for: a few in full, the rest counted."""
+    """Return the doubts that findings of a kind raise: a few in full, the rest counted."""
     told = [finding.message for finding in gathered.kept if finding.kind == kind]
     doubts = sorted(told)[:DOUBTS_SHOWN_MAX]
     more = gathered.totals.get(kind, 0) - len(doubts)
@@ -276,21 +278,21 @@ def _told(gathered: Gathered, kind: str, what: str) -> list[str]:
 
 
 def _without_doubts(gathered: Gathered) -> Gathered:
-    """Return what was found, without what only leaves the verdict open."""
+    """Return the findings without those that only leave the verdict UNKNOWN."""
     kept = tuple(finding for finding in gathered.kept if finding.kind not in OPEN)
     totals = {kind: total for kind, total in gathered.totals.items() if kind not in OPEN}
     return Gathered(kept, totals, gathered.checked)
 
 
-# Splits the problem of many keys, encoded in one go, into a problem for each key.
+# Splits the problem of many keys, encoded together, into one problem for each key.
 #
-# Encoding costs some hundred microseconds a call before the first operation is looked at: more
-# than a thousand operations of one key cost. So the operations of all keys of a file are encoded
-# together, and cut apart as arrays.
+# A call of encode costs some hundred microseconds before it looks at the first operation: more
+# than a thousand operations of one key cost. So all keys of a file are encoded together, and the
+# arrays are sliced.
 
 KIND_ARRAYS = ("code", "a", "b", "observes", "overwrites")
 VALUES_SHARED_MAX = 256
-"""Up to so many values or kinds all keys share one numbering; more are numbered anew by key."""
+"""Up to so many values or kinds all keys share one numbering; more are renumbered by key."""
 
 
 def problems(model: Model, operations: pa.Table, bounds: Ints, first: State) -> Iterator[Problem]:
@@ -303,8 +305,8 @@ def problems(model: Model, operations: pa.Table, bounds: Ints, first: State) -> 
         first: the first state of every key.
 
     Raises:
-        UsageError: an operation is none that the model knows. The ids that it names are those
-            of rows: ask for the keys one by one to learn which.
+        UsageError: the model does not know an operation. The message names a row instead of an
+            id: encode the keys one by one to learn which it is.
     """
     ops = np.asarray(operations["op"].to_numpy(), dtype=np.int64)
     rows = pa.array(np.arange(operations.num_rows))
@@ -324,7 +326,7 @@ def problems(model: Model, operations: pa.Table, bounds: Ints, first: State) -> 
 
 
 def _numbered_anew(problem: Problem) -> Problem:
-    """Leave out kinds and values that only other keys have."""
+    """Leave out kinds and values that only other keys have, and renumber the rest."""
     shared = max(len(problem.kinds.code), problem.values)
     if shared <= VALUES_SHARED_MAX or not problem.kind.size:
         return problem
@@ -348,14 +350,14 @@ def _only(problem: Problem, used: Ints) -> Step:
     return lambda state, kind: step(state, int(used[kind]))
 
 
-# Refutes a history: proves who is at fault, and says what is wrong about them.
+# Refutes a history: proves which operations are at fault, and explains why.
 #
-# The proof costs as many decisions as it takes to find the first return that no order gets past,
-# and who is at fault there: each is one of the history up to about that return. It has a share of
-# the time that the partition's search has; where that ends first, the finding says so.
+# The proof decides prefixes of the history to find the first return that no linearization passes,
+# and variants of that prefix to find who is at fault there. It gets a share of the time of the
+# partition's search; the finding says if that ends first.
 
 PROOF_SHARE: Final = 0.25
-"""Of the time that a partition's search has, what the proof may take."""
+"""The share of a partition's search time that the proof may take."""
 OF_TIME: Final = "time"
 
 
@@ -366,14 +368,14 @@ def refute(
     decider: Decider,
     recorded: pa.Table | None,
 ) -> Finding:
-    """Say what is wrong with a history that is not linearizable, and who is at fault.
+    """Explain why a history is not linearizable, and which operations are at fault.
 
     Args:
         answer: what showed that it is not.
         problem: the history.
         here: its operations as they were judged.
         decider: what decided it.
-        recorded: its operations as they were recorded; None to accuse nobody.
+        recorded: its operations as they were recorded; None: accuse no operation.
 
     Raises:
         ModelError: the model is not to be trusted.
@@ -396,7 +398,7 @@ def refute(
 
 
 def _share_of(decider: Decider) -> Callable[[], bool]:
-    """Return what says when the proof's share of the time is over."""
+    """Return a function that tells whether the proof's share of the time is over."""
     clock, is_over = decider.context.clock_unix_s, decider.is_over
     if clock is None:
         return is_over
@@ -405,7 +407,7 @@ def _share_of(decider: Decider) -> Callable[[], bool]:
 
 
 def _known_well(recorded: pa.Table, decider: Decider) -> pa.Table:
-    """Leave out what failed, where that lacks what a model has to know of what is open."""
+    """Drop failed operations if the model cannot encode them as open ones, for lack of a value."""
     failed = pc.fill_null(pc.equal(recorded["outcome"], "fail"), False)
     if not pc.any(failed).as_py():
         return recorded
@@ -419,7 +421,7 @@ def _known_well(recorded: pa.Table, decider: Decider) -> pa.Table:
 
 
 def _hint_ns(answer: Answer, problem: Problem) -> int | None:
-    """Return about when the first return is that no order gets past."""
+    """Return about when the first return is that no linearization passes."""
     if answer.part is not None:
         return answer.part.last_ns
     assert answer.accusation is not None, "what is not linearizable is shown by something"
@@ -429,7 +431,7 @@ def _hint_ns(answer: Answer, problem: Problem) -> int | None:
 
 
 def _until_then(known: Operations, proving: Decider) -> Judged:
-    """Decide the history up to the return in question again, to explain it by that."""
+    """Decide the prefix up to that return again: it explains the violation by itself."""
     problem = proving.model.encode(known.table, proving.initial)
     return Judged(proving.decide(problem, known.table), problem, known)
 
@@ -437,10 +439,10 @@ def _until_then(known: Operations, proving: Decider) -> Judged:
 def _stale_elsewhere(
     accused: Accused, proving: Decider, recorded: pa.Table, whole: Operations
 ) -> Stale | None:
-    """Find a stale read in what follows.
+    """Find a stale read in the rest of the history.
 
-    Without the accused it is the first that no order gets past, which is proven likewise. Where
-    nobody is accused, real time alone proves that it is wrong, and no more is said.
+    Without the accused it is the first return that no linearization passes, which is proven as for
+    the accused. If no operation is accused, real time alone proves that the read is stale.
     """
     unsure = whole.cited.keys()
     if not accused.ops:

@@ -1,9 +1,9 @@
-"""Follows a failing part as far as it can be followed, so that its end can be explained.
+"""Extends the linearizable prefix of a failing part as far as possible, to explain its end.
 
-The search gives up on a way as soon as it knows that it leads nowhere, often long before an
-answer contradicts the state: a write may stand there that makes a later read impossible. Who
-reads the refutation wants to see that write done, and the read fail, though it may have returned
-a little after what the search had to look at.
+The search abandons a configuration as soon as it cannot lead to a linearization, often long before
+an answer contradicts the state: a write may make a later read impossible. A reader of the
+refutation wants to see that write applied and the read fail, even if the read returned a little
+after the part that the search examined.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from shaketable.checkers.search.found import Part, Witness
 from shaketable.checkers.search.problem import NEVER, Problem, State
 
 OPERATIONS_MAX = 200
-"""Operations of the part that are tried, its last ones, and as many of those called after it."""
+"""Operations of the part that are tried, the last ones, and as many of those called after it."""
 LOOKS_MAX = 1_000
-"""Configurations that are looked at from one start before the best so far is taken."""
+"""Configurations that are visited from one start before the best so far is taken."""
 STARTS_MAX = 8
-"""States at the part's begin that are tried, besides the way that the search found."""
+"""States at the part's start that are tried, besides the prefix that the search found."""
 
 TIDIED_MAX = 2_000
-"""Steps of an order that is looked through for unknown outcomes that nothing needs."""
+"""Length of an order from which superfluous indeterminate operations are still removed."""
 LOOSE_MAX = 50
-"""Unknown outcomes of which that is tried."""
+"""Indeterminate operations whose removal is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Operations of the part in an order that explains them, and who cannot come next.
+    """A linearization of operations of the part, and the operation that cannot come next.
 
-    `steps` are (op id, state after it), `state` the last of these; `stuck` is the operation
-    that returns next, and has no place. `operations` are the part's, and those that were called
-    after it and before `stuck` returned; unknown outcomes left out.
+    `steps` are (op id, state after it), `state` the last of these; `stuck` is the operation that
+    returns next and cannot be linearized. `operations` are the part's, and those that were called
+    after it and before `stuck` returned; without indeterminate ones.
     """
 
     steps: tuple[tuple[int, State], ...]
@@ -45,7 +45,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """`must`: it has to take effect inside the part, before it returns."""
+    """An operation that may be linearized; `must`: it has to be, in the part, before it returns."""
 
     op: int
     kind: int
@@ -56,7 +56,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Steps, and the place among the candidates of the first that must come and has no place."""
+    """Steps, and the index of the first candidate that must be linearized and was not."""
 
     steps: tuple[tuple[int, State], ...]
     state: State
@@ -71,10 +71,10 @@ def as_found(part: Part) -> Prefix:
 
 
 def longest_prefix(part: Part, problem: Problem) -> Prefix:
-    """Return the longest prefix: the search's made longer, or one from another start.
+    """Return the longest prefix: the search's, extended, or one from another start.
 
-    Operations that were called before a window begins may have taken effect before it. Where no
-    way leads as far as the window was proven to be passable, the search's way stays.
+    Operations that were called before a window may have taken effect before it. If no prefix
+    reaches as far as the window was proven to be passable, the search's is returned.
     """
     given = as_found(part)
     candidates = _candidates(part, problem)
@@ -86,7 +86,7 @@ def longest_prefix(part: Part, problem: Problem) -> Prefix:
         other = _follow(candidates, (), state, problem)
         way = other if other.stuck > way.stuck else way
     if way.stuck == len(candidates):
-        return given  # what shows it lies farther away
+        return given  # the contradiction lies outside of what is tried here
     stuck = candidates[way.stuck]
     if part.method == "window" and stuck.return_ns < part.last_ns:
         return given
@@ -99,9 +99,9 @@ def longest_prefix(part: Part, problem: Problem) -> Prefix:
 
 
 def needed_steps(problem: Problem, witness: Witness, last: int) -> tuple[tuple[int, State], ...]:
-    """Return the last steps of an order, without unknown outcomes that nothing in it needs.
+    """Return the last steps of an order, without indeterminate operations that it does not need.
 
-    Such a one would only puzzle the reader. A long order stays as it is.
+    Those would only puzzle the reader. A long order is not changed.
     """
     if len(witness) > TIDIED_MAX:
         return tuple(witness.steps(last))
@@ -118,7 +118,7 @@ def needed_steps(problem: Problem, witness: Witness, last: int) -> tuple[tuple[i
 
 
 def _steps(problem: Problem, order: list[int]) -> tuple[tuple[int, State], ...] | None:
-    """Carry an order out; None where one of it cannot happen."""
+    """Apply operations in an order; return None if one of them cannot happen."""
     state, steps = problem.start, []
     for n in order:
         reached = problem.step(state, int(problem.kind[n]))
@@ -130,7 +130,7 @@ def _steps(problem: Problem, order: list[int]) -> tuple[tuple[int, State], ...] 
 
 
 def _candidates(part: Part, problem: Problem) -> list[_Candidate]:
-    """Return what may stand in the prefix, in the order of their returns."""
+    """Return the operations that the prefix may contain, in the order of their returns."""
     ops = np.concatenate((part.operations, part.unknown, [part.stuck]))
     inside = np.flatnonzero(np.isin(problem.op, ops) & (problem.call_ns <= part.last_ns))
     later = np.flatnonzero(problem.call_ns > part.last_ns)
@@ -138,8 +138,9 @@ def _candidates(part: Part, problem: Problem) -> list[_Candidate]:
     later = later[np.argsort(problem.call_ns[later], kind="stable")][:OPERATIONS_MAX]
     rows = np.concatenate((inside, later))
     rows = rows[np.argsort(problem.return_ns[rows], kind="stable")]
-    # A window begins at a return: calls at that time come before it. What was open there need
-    # not happen any more, and observers among it are of no use.
+    # A window starts at a return; calls at that time come before it. What was open then may have
+    # taken effect before the window, so it need not happen in it, and observers among it are
+    # useless.
     must = problem.return_ns[rows] != NEVER
     if part.method == "window":
         is_inside = problem.call_ns[rows] > part.first_ns
@@ -158,9 +159,10 @@ def _follow(
     candidates: list[_Candidate], given: tuple[tuple[int, State], ...], state: State,
     problem: Problem,
 ) -> _Way:  # fmt: skip
-    """Go on from `given`: get past the most returns, then place the most operations.
+    """Extend `given` depth-first: pass the most returns, then linearize the most operations.
 
-    One that need not happen and that nothing needs is left out: it would only puzzle the reader.
+    A candidate may come next if no required operation had returned before its call. Operations
+    that need not happen and that nothing needs are left out: they would only puzzle the reader.
     """
     done = {op for op, _ in given}
     everything = frozenset(n for n, each in enumerate(candidates) if each.op not in done)
@@ -191,7 +193,7 @@ def _follow(
 
 
 def _without(left: frozenset[int], n: int, candidates: list[_Candidate]) -> frozenset[int]:
-    """Take n out, and what need not happen and returned before n was called."""
+    """Remove n, and the optional operations that returned before n was called: precedence."""
     call = candidates[n].call_ns
     gone = {m for m in left if not candidates[m].must and candidates[m].return_ns < call}
     return left - gone - {n}

@@ -1,9 +1,9 @@
-"""Decides the registers of a whole file of operations at once, where they are simple enough.
+"""Decides the registers of a whole file of operations at once, if they are simple enough.
 
-Most keys of a large history are small and few clients work on each at a time: those are
-decided exactly in compiled code (checkers.kernels.open_sets), without a table of their own. All
-others, and those that are not linearizable, are left to the checker key by key: it has the
-search, and the words.
+Most keys of a large history are small, with few concurrent clients: those are decided exactly in
+compiled code (checkers.kernels.open_sets), without a table of their own. All others, and those
+that are not linearizable, are left to the checker, key by key: it has the search and explains
+violations.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from shaketable.checkers.kernels.open_sets import (
 from shaketable.checkers.search.problem import Bools, Ints
 
 NOTHING = int(np.iinfo(np.int64).min)
-"""Stands for null among whole numbers; what has, or begins with, the number itself is left."""
+"""Null among whole numbers; a key that contains or starts with this number is not decided here."""
 REFUSED = 0
-"""What a cas answers when it found another value."""
+"""The output of a cas that found another value."""
 CODES = {"read": READ, "write": WRITE, "cas": CAS}
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Which keys are linearizable for sure, and the counts of all of them together."""
+    """Which keys are proven linearizable, and the counts of all of them together."""
 
     is_decided: Bools
     counts: dict[str, int]
 
     def others(self, operations: pa.Table, bounds: Ints) -> tuple[pa.Table, Ints]:
-        """Return the operations of all other keys, and where each of these begins."""
+        """Return the operations of all other keys, and the first row of each."""
         if not self.is_decided.any():
             return operations, bounds
         sizes = np.diff(bounds)
@@ -55,7 +55,7 @@ class Decided:
 def decide_registers(
     operations: pa.Table, bounds: Ints, fs: frozenset[str], initial: Any
 ) -> Decided:
-    """Decide the keys that are small enough; a key without anything to judge is none of them.
+    """Decide the keys that are small enough; a key without anything to judge is left out.
 
     Args:
         operations: rows of OPERATIONS_CODED, sorted by key and call_ns, in one chunk.
@@ -70,8 +70,8 @@ def decide_registers(
     times = np.empty((operations.num_rows, 2), np.int64)
     times[:, 0] = columns.numbers("call_ns", -1)
     times[:, 1] = np.where(is_ok, columns.numbers("return_ns", -1), NEVER)
-    is_turned = (times[:, 1] < times[:, 0]) & (what[:, 0] != SKIPPED)
-    what[is_turned, 0] = UNFIT  # the checker says what is wrong with it
+    is_reversed = (times[:, 1] < times[:, 0]) & (what[:, 0] != SKIPPED)
+    what[is_reversed, 0] = UNFIT  # the checker reports what is wrong with it
     verdicts = np.empty(len(bounds) - 1, np.int64)
     decide(bounds, what, times, NOTHING if initial is None else initial, verdicts)
     is_judged = what[:, 0] != SKIPPED
@@ -89,7 +89,7 @@ def decide_registers(
 
 
 def _is_number(value: Any) -> bool:
-    """True for what the columns of numbers can hold, but for what stands for null."""
+    """Return whether the columns of numbers can hold it, and it is not the number for null."""
     return type(value) is int and NOTHING < value <= NEVER
 
 
@@ -110,7 +110,7 @@ class _Columns:
         return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def coded(self, name: str, codes: dict[str, int], other: int) -> npt.NDArray[np.int64]:
-        """Return a column of texts in codes."""
+        """Return a column of texts as codes, `other` for texts that have none."""
         column = _one(self._operations[name])
         table = [codes.get(text, other) for text in column.dictionary.to_pylist()]
         numbers = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -118,7 +118,7 @@ class _Columns:
 
 
 def _encode(columns: _Columns, fs: frozenset[str]) -> tuple[Ints, Bools]:
-    """Return what each operation does, in the kernel's terms, and which outcomes are known."""
+    """Return (code, value needed, value left) of each operation for the kernel, and the ok ones."""
     codes = {f: code for f, code in CODES.items() if f in fs}
     code = columns.coded("f", codes, UNFIT)
     outcome = columns.coded("outcome", {"ok": 0, "fail": 1}, 2)
@@ -134,12 +134,13 @@ def _encode(columns: _Columns, fs: frozenset[str]) -> tuple[Ints, Bools]:
     a = np.where(is_cas, expected, output)
     b = np.where(is_cas & ~is_refused, given, a)
     code = np.where(is_refused, NOT, code)
-    code = np.where((code == CAS) & (a == b), READ, code)
+    code = np.where((code == CAS) & (a == b), READ, code)  # it changes nothing
     is_write = code == WRITE
     a = np.where(is_write, given, a)
     b = np.where(is_write, given, b)
     observes = (code == READ) | (code == NOT)
     code = np.where(is_unfit, UNFIT, code)
+    # A failed operation had no effect; an indeterminate observer need not be linearized.
     is_out = (outcome == 1) | (observes & ~is_ok & ~is_unfit)
     code = np.where(is_out & ~is_foreign, SKIPPED, code)
     return np.stack([code, a, b], axis=1), is_ok

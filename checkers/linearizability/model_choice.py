@@ -1,4 +1,4 @@
-"""Which sequential model a history is about: by name, or by what its operations tell.
+"""Chooses the sequential model of a history: by name, or recognised from its operations.
 
 | operations | model |
 |---|---|
@@ -11,7 +11,7 @@
 | add, read (and remove), where reads return lists | set |
 | add, read, where reads return whole numbers | counter |
 
-Queues are not told apart: a dequeue says nothing of the order that was promised.
+Queues are not recognised: operations do not show which order was promised.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from shaketable.harness.contracts.errors import UsageError
 
 ENTRY_POINTS: Final = "shaketable.models"
 LOOKED_AT_ROWS: Final = 100_000
-"""Operations whose answers are looked at, where their names do not tell."""
+"""Operations whose answers are examined if their names are ambiguous."""
 NAMES_SHOWN_MAX: Final = 12
 NAME_MAX: Final = 40
-"""Names of operations that a message lists, and their length."""
+"""Names of operations that a message lists, and the length that it shows of each."""
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of all models: built in, and of other packages."""
+    """Return the names of all models, built in and of other packages."""
     built_in = {model.name for model in _built_in()}
     return tuple(sorted(built_in | {point.name for point in entry_points(group=ENTRY_POINTS)}))
 
@@ -49,7 +49,7 @@ def model_named(name: str) -> Model:
     """Return the model of that name.
 
     Raises:
-        UsageError: there is none; one line names the nearest and all there are.
+        UsageError: there is none; the message names the nearest one and all that exist.
     """
     for model in _built_in():
         if model.name == name:
@@ -65,14 +65,14 @@ def model_named(name: str) -> Model:
 
 
 def recognise_model(operations: pa.Table, fs: Iterable[str] | None = None) -> Model:
-    """Return the model that the operations are about.
+    """Return the model that fits the operations.
 
     Args:
         operations: rows of OPERATIONS, all or the first of them.
-        fs: the names of all operations, where `operations` are not all.
+        fs: the names of all operations, if `operations` are not all.
 
     Raises:
-        UsageError: they do not tell; one line says which models may fit.
+        UsageError: none fits, or they are ambiguous; the message names the models that may fit.
     """
     names = frozenset(pc.unique(operations["f"]).to_pylist() if fs is None else fs)
     for name, fits in _RULES:
@@ -96,7 +96,7 @@ def require_fit(model: Model, fs: Iterable[str]) -> None:
     """Refuse a history with operations that a model does not have.
 
     Raises:
-        UsageError: one line.
+        UsageError: it has some; the message is one line.
     """
     unknown = sorted(set(fs) - model.fs)
     if unknown:
@@ -107,7 +107,7 @@ def require_fit(model: Model, fs: Iterable[str]) -> None:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Say names of operations in a line, whatever they are."""
+    """Format names of operations for a one-line message, whatever characters they have."""
     ordered = sorted(names)
     more = len(ordered) - NAMES_SHOWN_MAX
     shown = [
@@ -125,7 +125,7 @@ def _built_in() -> Iterable[Model]:
 
 
 def _outputs(operations: pa.Table, f: str) -> list[Any]:
-    """Return what the ok operations of that name answered, where they answered anything."""
+    """Return the outputs of the ok operations of that name, without nulls."""
     rows = operations.filter(
         pc.and_(pc.equal(operations["f"], f), pc.equal(operations["outcome"], "ok"))
     )
@@ -151,7 +151,7 @@ def _has(*needed: str) -> Callable[[frozenset[str], pa.Table], bool]:
 
 
 def _is_log(fs: frozenset[str], operations: pa.Table) -> bool:
-    """An append that answers its offset, or a read at one."""
+    """Return whether the operations are a log's: an append that got an offset, a read at one."""
     return "end" in fs or operations["offset"].null_count < operations.num_rows
 
 

@@ -1,21 +1,21 @@
-"""Writes a refutation down: the shortest failing part of a history as JSON-able evidence.
+"""Explains a refutation: the shortest failing part of a history as JSON-able evidence.
 
 `details` of a finding "not-linearizable" or "undecided":
 
 - model, method: which model, and what decided ("search", "window", "zones", "fifo" ...).
 - operations: {op, process, call, call_ns, return_ns, outcome} of the failing part, at most
   OPERATIONS_MAX, in the order of their calls; return_ns is null where the outcome is unknown.
-  One that evidence closed stands there as it was recorded, with the evidence as "closed".
+  One that evidence resolved is listed as it was recorded, with the evidence as "closed".
 - prefix: {op, state} of the longest linearizable prefix inside the part, its last PREFIX_MAX.
-- stuck: id of the operation whose return cannot be passed; could_not: {op, why} for it and for
-  those that were open then; before: how many operations had returned before the part.
-- states: how the object could stand at the part's begin.
-- stale: where a read is stale by real time alone, {read, written, over, since_ns}: see
-  `staleness.Stale`. It is accused; with `without`, it is so only once these are taken out.
-- accused (not undecided): {operations, until_ns, why}: who is at fault, see `accusation.Accused`.
-  They come first in the finding's operations; where `why` says which limit was reached there are
-  none, and the finding says that nobody could be named.
-- why (undecided only): the budget that was used up.
+- stuck: id of the operation whose return no linearization passes; could_not: {op, why} for it and
+  for those that were open then; before: how many operations had returned before the part.
+- states: the possible states of the object at the part's start.
+- stale: if a read is stale by real time alone, {read, written, over, since_ns}: see
+  `staleness.Stale`. It is accused; with `without`, only once these operations are removed.
+- accused (not undecided): {operations, until_ns, why}: the operations at fault, see
+  `accusation.Accused`. They come first in the finding's operations. If a limit was reached, `why`
+  names it, there are none, and the message says that none could be named.
+- why (undecided only): the exhausted budget.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ Json = dict[str, Any]
 
 
 class Operations:
-    """One partition's operations, told in words by their model.
+    """One partition's operations, as their model describes them.
 
-    `table` has them as they are judged. Those that evidence closed, `cited`, are told as they
-    were recorded: of unknown outcome. So are those that were judged as they stood at a moment:
-    `whole` is the history that this is the beginning of.
+    `table` has them as they are judged. Those that evidence resolved, `cited`, are described as
+    they were recorded: indeterminate. `whole` is the full history if `table` is a prefix, in which
+    operations that were still open are indeterminate; they are described as in `whole`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Operations:
         return _rows(self.table, ops)
 
     def open_at(self, end: int, ops: Iterable[int]) -> dict[int, Json]:
-        """Return the rows of those operations that are not over before that time."""
+        """Return the rows of those operations that are open at that time."""
         return_ns = self.table["return_ns"]
         is_open = pc.or_kleene(
             pc.not_equal(self.table["outcome"], "ok"), pc.greater_equal(return_ns, end)
@@ -98,7 +98,7 @@ class Operations:
         return {row["op"]: row for row in rows.to_pylist() if row["op"] in wanted}
 
     def shown(self, ops: Sequence[int]) -> list[Json]:
-        """Return what a report shows of these operations, in the order of their calls."""
+        """Return these operations as a report shows them, in the order of their calls."""
         recorded = [self._recorded(row) for row in _rows(self._whole, ops).values()]
         return [
             {
@@ -114,13 +114,13 @@ class Operations:
         ]
 
     def name(self, op: int) -> str:
-        """Name an operation: "read 3 by process 2 (op 88)"."""
+        """Return an operation's name for messages: "read 3 by process 2 (op 88)"."""
         row = self._recorded(_rows(self._whole, [op])[op])
         return f"{self._call(row)} by process {row['process']} (op {op})"
 
     @property
     def register(self) -> Register:
-        """These operations as a register's, where the model is one of a register."""
+        """These operations as a register's; they are judged only if the model is a register."""
         initial = self._initial
         value = initial[0] if isinstance(initial, tuple) and len(initial) == 1 else None
         return Register(self.model.name, self.table, value)
@@ -140,7 +140,7 @@ def _rows(table: pa.Table, ops: Iterable[int]) -> dict[int, Json]:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A history: its operations, what was made of them, and what shows that it has no order."""
+    """A history: its operations, their encoding, and what shows that it is not linearizable."""
 
     answer: Answer
     problem: Problem
@@ -149,10 +149,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Refuted:
-    """A history that is not linearizable, and who is at fault.
+    """A history that is not linearizable, and the operations at fault.
 
-    `known` are the operations up to the return that no order gets past, as they were known then;
-    all of them where nobody is accused.
+    `known` are the operations up to the return that no linearization passes, as they were known
+    then; all of them if no operation is accused.
     """
 
     whole: Judged
@@ -166,13 +166,13 @@ def explain_refutation(
     until_then: Callable[[], Judged] | None = None,
     elsewhere: Callable[[], Stale | None] = lambda: None,
 ) -> Finding:
-    """Say what is wrong, and who is at fault.
+    """Explain what is wrong, and which operations are at fault.
 
     Args:
         refuted: what is to be explained.
         decide: the search.
-        until_then: decides the history up to the return that no order gets past.
-        elsewhere: looks for a stale read where none of the accused is one.
+        until_then: decides the history up to the return that no linearization passes.
+        elsewhere: looks for a stale read if none of the accused is one.
     """
     accused, whole = refuted.accused, refuted.whole.operations
     finding = _explained(refuted, decide, until_then)
@@ -192,10 +192,10 @@ def _explained(
     decide: Callable[[Problem], Found],
     until_then: Callable[[], Judged] | None,
 ) -> Finding:
-    """Say what is wrong about those who are accused.
+    """Explain what is wrong with the accused operations.
 
-    What was found in the whole history may know more of it: who wrote later what was read too
-    early. Where it is about somebody else, the history up to the return is looked at by itself.
+    The refutation of the whole history may know more: which later write was read too early. If it
+    is about other operations, the history up to the return is explained by itself.
     """
     ops, whole = refuted.accused.ops, refuted.whole
     finding, about = _explain(whole, decide)
@@ -215,20 +215,20 @@ def _explained(
 
 
 def _is_of(about: tuple[int, ...], accused: Accused, problem: Problem) -> bool:
-    """Whether what is said of some operations is said of the accused, and was known by then."""
+    """Return whether an explanation is about the accused, and all of it was known by then."""
     ends = problem.return_ns[np.isin(problem.op, about)]
     assert accused.until_ns is not None, "who is accused is so by a return"
     return accused.ops[0] in about and bool((ends[ends != NEVER] <= accused.until_ns).all())
 
 
 def _is_shown(answer: Answer) -> bool:
-    """Whether an answer says what is wrong; it may have run out of time."""
+    """Return whether an answer shows what is wrong; it may have run out of time instead."""
     is_something = answer.part is not None or answer.accusation is not None
     return answer.outcome is Outcome.INVALID and is_something
 
 
 def _explain(judged: Judged, decide: Callable[[Problem], Found]) -> tuple[Finding, tuple[int, ...]]:
-    """Say what is wrong with a history, and about whom that is, the most important one first."""
+    """Explain what is wrong with a history; return also the operations, the main one first."""
     accusation, part = judged.answer.accusation, judged.answer.part
     if accusation is not None:
         return _explain_accusation(judged, accusation, decide), accusation.ops
@@ -240,7 +240,10 @@ def _explain(judged: Judged, decide: Callable[[Problem], Found]) -> tuple[Findin
 def _explain_by_order(
     judged: Judged, accused: Accused, decide: Callable[[Problem], Found]
 ) -> Finding:
-    """Say why the accused cannot take effect after all others, in an order that explains these."""
+    """Explain why the accused cannot follow a linearization of all others.
+
+    The others have one by the proof of the accusation; only its end is shown.
+    """
     problem, operations = judged.problem, judged.operations
     assert accused.until_ns is not None, "who is accused is so by a return"
     others = only(problem, np.setdiff1d(problem.op, accused.ops).tolist())
@@ -270,7 +273,7 @@ def _explain_by_order(
 
 
 def _explain_part(part: Part, problem: Problem, operations: Operations, method: str) -> Finding:
-    """Say which part of the history cannot be linearized, and what could not come next."""
+    """Explain which part of the history cannot be linearized, and what could not come next."""
     return _finding_of(part, longest_prefix(part, problem), operations, method)
 
 
@@ -284,7 +287,7 @@ def _finding_of(part: Part, prefix: Prefix, operations: Operations, method: str)
 
 
 def explain_open_part(part: Part, why: str, operations: Operations) -> Finding:
-    """Say which part of the history could not be decided within the budget."""
+    """Describe the part of the history that could not be decided within the budget."""
     details = _details(part, as_found(part), operations) | {"why": why}
     known = part.operations.tolist()
     first, last = (known[0], part.stuck) if known else (part.stuck, part.stuck)
@@ -300,10 +303,10 @@ def explain_open_part(part: Part, why: str, operations: Operations) -> Finding:
 def _explain_accusation(
     judged: Judged, accusation: Accusation, decide: Callable[[Problem], Found]
 ) -> Finding:
-    """Say what a special case found.
+    """Explain what a special case found.
 
-    Where the accused operations alone are already impossible, the search is asked to show it:
-    that finds the longest prefix, and holds the special case to its word.
+    If the accused operations are impossible by themselves, the search decides them too: it finds
+    the longest prefix, and it double-checks the special case.
     """
     method, problem, operations = judged.answer.method, judged.problem, judged.operations
     why = accusation.why.format(*(operations.name(op) for op in accusation.ops))
@@ -334,7 +337,7 @@ def _of_accused(accused: Accused) -> Json:
 
 
 def _at_fault(accused: Accused) -> str:
-    """Say what was proven of those who are accused, or why nobody is."""
+    """Return the sentence on what was proven of the accused, or why no operation is accused."""
     if accused.why == OF_MODEL:
         return " Which operation is at fault was not proven: the model cannot tell."
     if accused.why:
@@ -352,7 +355,7 @@ def _at_fault(accused: Accused) -> str:
 
 
 def _stale(refuted: Refuted, details: Json, elsewhere: Callable[[], Stale | None]) -> str:
-    """Say which of the accused is a stale read, or which read is once they are taken out."""
+    """Return the sentence on a stale read: one of the accused, or one that is left without them."""
     accused, known, operations = refuted.accused, refuted.known, refuted.whole.operations
     if (pair := read_of_failed(known.register, accused.ops)) is not None:
         return (
@@ -382,7 +385,7 @@ def _stale(refuted: Refuted, details: Json, elsewhere: Callable[[], Stale | None
 
 
 def _written_over(found: Stale, old: str | None, new: str) -> str:
-    """Say how it is known that `new` was written over `old` before that read began."""
+    """Describe how it is known that `new` overwrote `old` before that read was called."""
     told = f"{new} (op {found.over})"
     since = in_words(found.since_ns)
     if found.is_seen_after:
@@ -401,7 +404,7 @@ def _written_over(found: Stale, old: str | None, new: str) -> str:
 
 
 def only(problem: Problem, ops: Sequence[int]) -> Problem:
-    """Return the problem with these operations alone."""
+    """Return the problem restricted to these operations."""
     rows = np.flatnonzero(np.isin(problem.op, np.asarray(ops, dtype=np.int64)))
     return replace(
         problem,
@@ -417,7 +420,7 @@ def _call_of(problem: Problem, op: int) -> int:
 
 
 def _ids(details: Json) -> tuple[int, ...]:
-    """Return the operations of known outcome that a finding names, the stuck one first."""
+    """Return the operations of known outcome that a finding names, `stuck` first."""
     known = [
         each["op"] for each in details["operations"] if each["outcome"] == "ok" or CLOSED in each
     ]
@@ -425,14 +428,14 @@ def _ids(details: Json) -> tuple[int, ...]:
 
 
 def _details(part: Part, prefix: Prefix, operations: Operations) -> Json:
-    """Return what both kinds of findings carry of a part."""
+    """Return the details that both kinds of findings have of a part."""
     steps = prefix.steps[-PREFIX_MAX:]
     unknown = set(part.unknown.tolist())
     used = [op for op, _ in steps if op in unknown]
     known = [op for op in prefix.operations if op != prefix.stuck]
     could_not = _could_not(prefix, operations)
-    # Those that a person needs most: the stuck one, those of which it is said why they cannot come
-    # next, unknown ones that were used, those that were closed with what closed them, the last.
+    # The most useful ones first: the stuck one, those that could not come next, indeterminate ones
+    # that the prefix uses, resolved ones with their evidence, then the last ones.
     closed = _needed(prefix, operations)[:CLOSED_MAX]
     witnesses = [operations.cited[op]["evidence_op"] for op in closed]
     evidence = [op for pair in zip(closed, witnesses, strict=True) for op in pair if op is not None]
@@ -453,7 +456,7 @@ def _details(part: Part, prefix: Prefix, operations: Operations) -> Json:
 
 
 def _could_not(prefix: Prefix, operations: Operations) -> list[Json]:
-    """Say why the stuck operation, and others open at its return, cannot follow the prefix."""
+    """Explain why the stuck operation, and others open at its return, cannot follow the prefix."""
     model = operations.model
     done = {op for op, _ in prefix.steps}
     (stuck,) = operations.rows([prefix.stuck]).values()
@@ -468,7 +471,7 @@ def _could_not(prefix: Prefix, operations: Operations) -> list[Json]:
 
 
 def _by_when(op: int, operations: Operations) -> str:
-    """Say when the operation that cannot be placed must have taken effect."""
+    """Return the phrase on when the stuck operation must have taken effect."""
     citation = operations.cited.get(op)
     if citation is None:
         return "before it returns"
@@ -477,7 +480,7 @@ def _by_when(op: int, operations: Operations) -> str:
 
 
 def _needed(prefix: Prefix, operations: Operations) -> list[int]:
-    """Return those that evidence closed and that the refutation rests on, the stuck one first."""
+    """Return the resolved operations that the refutation relies on, the stuck one first."""
     begin = [prefix.stuck, *(op for op, _ in reversed(prefix.steps)), *reversed(prefix.operations)]
     return [op for op in begin if op in operations.cited]
 

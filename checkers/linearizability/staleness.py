@@ -1,14 +1,14 @@
-"""Says of a register's read that it is stale, where real time alone proves it.
+"""Finds stale reads of a register: those that real-time precedence alone proves wrong.
 
-A read is stale if the value that it returned had been written over, for certain, before it began:
-one operation alone may have written that value and had taken effect, then another one was called,
-and that one had taken effect before the read was called; or then another read was called, and had
-returned another value before this one was called. An operation has taken effect once it has
-returned, or once somebody else's answer shows its value. No search is needed to follow that, and
-no reader of a report needs to know what linearizability is.
+A read is stale if the value that it returned had certainly been overwritten before its call. Only
+one operation can have written that value, and it had taken effect; after that a second write was
+called and had taken effect before the read's call. Or after that another read was called, and had
+returned another value before the read's call. A write has certainly taken effect once it has
+returned, or once a read has returned its value. This needs no search, and readers of a report need
+not know linearizability to follow it.
 
-Source: Herlihy & Wing 1990, section 2 (the order of operations in real time); Jepsen's analyses,
-which call such reads stale.
+Source: Herlihy & Wing 1990, section 2 (precedence in real time); Jepsen's analyses, which call
+such reads stale.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shaketable.checkers.search.problem import Bools, Ints
 MODELS = frozenset(("register", "cas-register"))
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 COMPARED_MAX = 1_000
-"""Of so many stale reads the stalest is looked for; a cut-off node may have given many more."""
+"""Stale reads among which the stalest is searched; an isolated node may serve many more."""
 _EVER, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _NOBODY = np.int64(-1)
 
@@ -47,7 +47,7 @@ class Register:
 
     @property
     def has_stale_reads(self) -> bool:
-        """Whether there may be any."""
+        """Whether stale reads are defined for it: a register with operations."""
         return self.model in MODELS and self.operations.num_rows > 0
 
 
@@ -57,13 +57,13 @@ class Stale:
 
     Attributes:
         read: the read.
-        written: what wrote the value that it returned; None: it returned nothing, as at first.
-        over: what wrote over that.
-        since_ns: how long before the read's call that had taken effect, in ns.
-        written_seen: whose answer showed the value first; None: its own return did.
-        over_seen: likewise, of what wrote over it.
-        is_seen_after: what wrote over it may have been called before the value stood there; the
-            read that showed it was called after that.
+        written: the write of the value that it returned; None: it returned nothing, as at first.
+        over: the write that had overwritten it.
+        since_ns: how long before the read's call that had certainly taken effect, in ns.
+        written_seen: the read that first showed that `written` took effect; None: its own return.
+        over_seen: the same for `over`.
+        is_seen_after: `over` may have been called before `written` took effect; but the read that
+            showed it was called after that.
     """
 
     read: int
@@ -76,12 +76,12 @@ class Stale:
 
 
 def stale_read(about: Register, among: Sequence[int], unsure: Collection[int] = ()) -> Stale | None:
-    """Return the first of these operations that is a stale read, None if none can be shown to be.
+    """Return the first of these operations that is proven to be a stale read, None if none is.
 
     Args:
         about: the register, as judged.
         among: ids, in the order in which to look.
-        unsure: ids of operations whose outcome is a conclusion; nothing is founded on these.
+        unsure: ids of operations whose outcome was inferred; no proof relies on their returns.
     """
     if not about.has_stale_reads:
         return None
@@ -96,21 +96,21 @@ def stale_read(about: Register, among: Sequence[int], unsure: Collection[int] = 
 
 
 def stalest_read(about: Register, unsure: Collection[int] = ()) -> Stale | None:
-    """Return the read whose value had been written over longest ago, None if none is stale.
+    """Return the read whose value had been overwritten for the longest time, None if none is stale.
 
-    What it takes is what `stale_read` takes.
+    Arguments as for `stale_read`.
     """
     found = [each for _, each in _stale_reads(about, unsure)]
     return max(found, key=lambda each: each.since_ns, default=None)
 
 
 def first_stale_read(about: Register, unsure: Collection[int] = ()) -> tuple[int, Stale] | None:
-    """Return the stale read that returned first, and when it did; None if none is stale."""
+    """Return the stale read that returned first, with that time; None if none is stale."""
     return min(_stale_reads(about, unsure), key=lambda each: each[0], default=None)
 
 
 def _stale_reads(about: Register, unsure: Collection[int]) -> list[tuple[int, Stale]]:
-    """Return the first COMPARED_MAX stale reads, and when each returned."""
+    """Return the first COMPARED_MAX stale reads, each with the time of its return."""
     if not about.has_stale_reads:
         return []
     reads = _Reads(about.operations, unsure)
@@ -121,10 +121,10 @@ def _stale_reads(about: Register, unsure: Collection[int]) -> list[tuple[int, St
 
 
 def read_of_failed(about: Register, among: Collection[int]) -> tuple[int, int] | None:
-    """Return a read among these operations of what another of them was writing, which then failed.
+    """Return a read among these operations, and a write among them that it saw and that failed.
 
-    The read returned first: until then nobody could know that the write had failed, so what it
-    read is no older value that happens to be the same.
+    The read returned before the write: until then the write could still take effect, so the value
+    is no older one that happens to be equal.
     """
     if not about.has_stale_reads:
         return None
@@ -141,7 +141,7 @@ def read_of_failed(about: Register, among: Collection[int]) -> tuple[int, int] |
 
 
 def in_words(span_ns: int) -> str:
-    """Say how long that is: "45.2 ms"."""
+    """Format a duration: "45.2 ms"."""
     for unit_ns, name in UNITS:
         if span_ns >= unit_ns:
             return f"{span_ns / unit_ns:,.1f} {name}"
@@ -149,7 +149,7 @@ def in_words(span_ns: int) -> str:
 
 
 class _Reads:
-    """What was read for certain, of values that the column holds."""
+    """The reads that are ok, not inferred, and whose value is in the column."""
 
     def __init__(self, operations: pa.Table, unsure: Collection[int]) -> None:
         is_read = pc.and_(pc.equal(operations["f"], "read"), pc.is_null(operations["extra"]))
@@ -160,7 +160,7 @@ class _Reads:
 
 
 class _Writes:
-    """All that wrote or may have, and since when each had taken effect for certain."""
+    """All writes that took effect or may have, and when each certainly had taken effect."""
 
     def __init__(self, about: Register, reads: _Reads, unsure: Collection[int]) -> None:
         rows = _writes(about.operations)
@@ -175,7 +175,9 @@ class _Writes:
         self.effect_ns = np.minimum(returned, seen_ns)
 
     def prove(self, reads: _Reads) -> Bools:
-        """Say of each read whether real time alone shows that it is stale."""
+        """Return for each read whether real time alone proves it stale."""
+        # Of the writes that had certainly taken effect before a read's call, take the one called
+        # last: if it was called after the read's value was certainly there, it overwrote it.
         by_effect = np.argsort(self.effect_ns, kind="stable")
         last_call_ns = np.maximum.accumulate(np.append(_EVER, self.call_ns[by_effect]))
         before = np.searchsorted(self.effect_ns[by_effect], reads.call_ns, side="left")
@@ -184,7 +186,7 @@ class _Writes:
         return is_stale
 
     def told(self, reads: _Reads, row: int) -> Stale:
-        """Say what wrote over the value of this stale read, the first that surely did."""
+        """Return the evidence for this stale read: the first write that surely overwrote it."""
         is_over = (self.call_ns > self._since(reads)[row]) & (self.effect_ns < reads.call_ns[row])
         if not is_over.any():
             return self._told_by_read(reads, row)
@@ -210,16 +212,19 @@ class _Writes:
         )
 
     def _shown_after(self, reads: _Reads) -> Ints:
-        """Return for each read the row of one that shows that its value had been written over.
+        """Return for each read the row of another that proves its value had been overwritten.
 
-        That is one of another value, called since this one's stood there, and over before.
+        That one returned another value, was called after this one's value was certainly there, and
+        had returned before this read's call.
         """
         since = self._since(reads).tolist()
         writer = np.where(reads.is_nothing, _NOBODY, self._alone(reads.value)).tolist()
         calls, returns = reads.call_ns.tolist(), reads.return_ns.tolist()
         over = [row for row in np.argsort(reads.return_ns).tolist() if writer[row] != _NOBODY]
         shown = np.full(len(calls), _NOBODY)
-        newest: list[int] = []  # of those that are over: called last, of two values at most
+        # Of the reads that have returned, the one called last, and the last with another value:
+        # whatever this read returned, one of the two has a different value.
+        newest: list[int] = []
         at = 0
         for row in np.argsort(reads.call_ns).tolist():
             while at < len(over) and returns[over[at]] < calls[row]:
@@ -233,15 +238,15 @@ class _Writes:
         return shown
 
     def _since(self, reads: _Reads) -> Ints:
-        """Since when the value of each read stood there; never, if that is not known."""
+        """Return when the value of each read was certainly there; _NEVER if that is not known."""
         rows = self._alone(reads.value)
         since = np.where(rows == _NOBODY, _NEVER, np.append(self.effect_ns, _NEVER)[rows])
         return np.where(reads.is_nothing, _EVER if self._initial is None else _NEVER, since)
 
     def _alone(self, values: Ints) -> Ints:
-        """Return the row of what alone may have written each value, _NOBODY where none is.
+        """Return the row of the only write of each value, _NOBODY if there is none or several.
 
-        What the register holds at first need not have been written at all.
+        The initial value may not have been written at all, so it has none.
         """
         begin = np.searchsorted(self._values, values, side="left")
         count = np.searchsorted(self._values, values, side="right") - begin
@@ -249,7 +254,7 @@ class _Writes:
         return np.where(is_alone, np.append(self._rows, _NOBODY)[begin], _NOBODY)
 
     def _first_reads(self, reads: _Reads) -> tuple[Ints, Ints]:
-        """Return for each row the first read to return its value, and when it did."""
+        """Return for each write the first read to return its value, and the time of that return."""
         rows = np.where(reads.is_nothing, _NOBODY, self._alone(reads.value))
         by_return = np.argsort(reads.return_ns, kind="stable")
         by_return = by_return[rows[by_return] != _NOBODY]
@@ -271,14 +276,14 @@ def _ints(column: pa.ChunkedArray) -> Ints:
 
 
 def _is_sure(operations: pa.Table, unsure: Collection[int]) -> Bools:
-    """Say of each row whether it is ok by what its client was answered."""
+    """Return for each row whether its client got the answer ok: its outcome was not inferred."""
     is_unsure = pc.is_in(operations["op"], pa.array(sorted(unsure), pa.int64()))
     is_sure: Bools = pc.and_not(pc.equal(operations["outcome"], "ok"), is_unsure).to_numpy()
     return is_sure
 
 
 def _writes(operations: pa.Table) -> pa.Table:
-    """Return everything that wrote, or may have: no failed ones, no cas that was refused."""
+    """Return the writes that took effect or may have: no failed ones, no refused cas."""
     is_refused = pc.and_(
         pc.equal(operations["f"], "cas"),
         pc.fill_null(pc.equal(operations["output"], REFUSED), False),
