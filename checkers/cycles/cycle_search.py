@@ -98,7 +98,7 @@ class _Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class SearchResult:
     """The cycles that were found, and the size of the graph."""
 
     cycles: tuple[Cycle, ...]
@@ -106,16 +106,18 @@ class Searched:
     edges: int
 
 
-def search(logs: Sequence[Log]) -> Searched:
+def search(logs: Sequence[Log]) -> SearchResult:
     """Return the cycles of the logs' dependency graph: worst and shortest of each component."""
     parts = [part for part in edges_of(logs) if len(part.sources)]
     if not parts:
-        return Searched((), 0, 0)
+        return SearchResult((), 0, 0)
     graph = _graph(invocations_of(logs, parts), parts)
     cycles = [
-        cycle for members in _components(graph, LEVELS[-1][1]) for cycle in _told(graph, members)
+        cycle
+        for members in _components(graph, LEVELS[-1][1])
+        for cycle in _worst_cycles(graph, members)
     ]
-    return Searched(tuple(cycles), len(graph.nodes.op), len(graph.source))
+    return SearchResult(tuple(cycles), len(graph.nodes.op), len(graph.source))
 
 
 def _graph(nodes: Invocations, parts: Sequence[Edges]) -> _Graph:
@@ -147,19 +149,19 @@ def _components(graph: _Graph, kinds: frozenset[str]) -> list[Ints]:
         sources, targets = np.concatenate((sources, before)), np.concatenate((targets, after))
     number = components(count, sources.astype(np.int64), targets.astype(np.int64))[:size]
     order = np.argsort(number, kind="stable")
-    _, begins, counts = np.unique(number[order], return_index=True, return_counts=True)
-    found = [order[b : b + n] for b, n in zip(begins, counts, strict=True) if n > 1]
+    _, starts, counts = np.unique(number[order], return_index=True, return_counts=True)
+    found = [order[b : b + n] for b, n in zip(starts, counts, strict=True) if n > 1]
     return sorted(found, key=lambda members: int(members[0]))
 
 
-def _told(graph: _Graph, members: Ints) -> Iterator[Cycle]:
+def _worst_cycles(graph: _Graph, members: Ints) -> Iterator[Cycle]:
     """Yield the cycles of a component at the worst level at which it has any."""
-    part = _cut(graph, members)
+    part = _subgraph(graph, members)
     for kind, kinds in LEVELS:
         found = _components(part, kinds)
         if found:
             for inside in found:
-                links = _links(_cut(part, inside), kinds)
+                links = _links(_subgraph(part, inside), kinds)
                 yield Cycle(kind, links, len(inside), int(part.nodes.op[inside[0]]))
             return
 
@@ -168,13 +170,13 @@ def _links(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
     """Return a cycle of a component: the shortest one if it is small enough to search."""
     if len(graph.nodes.op) <= MEMBERS_MAX:
         return _shortest(graph, kinds)
-    if turned := _turned(graph, kinds):
-        return turned
+    if pair := _reversed_pair(graph, kinds):
+        return pair
     small = _window(graph, kinds)
     return () if small is None else _shortest(small, kinds)
 
 
-def _turned(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
+def _reversed_pair(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
     """Return a cycle of two sends of one log that process order or real time reverses, or none.
 
     In offset order, compare each send with the latest call before it (for processes: the last id
@@ -212,15 +214,15 @@ def _window(graph: _Graph, kinds: frozenset[str]) -> _Graph | None:
     """Return a component inside this one that is small enough to search; None if none is found."""
     size = len(graph.nodes.op)
     by_call = np.argsort(graph.nodes.call, kind="stable")
-    for begin in range(0, size - MEMBERS_MAX // 2, MEMBERS_MAX // 2):
-        part = _cut(graph, np.sort(by_call[begin : begin + MEMBERS_MAX]))
+    for start in range(0, size - MEMBERS_MAX // 2, MEMBERS_MAX // 2):
+        part = _subgraph(graph, np.sort(by_call[start : start + MEMBERS_MAX]))
         found = _components(part, kinds)
         if found:
-            return _cut(part, found[0])
+            return _subgraph(part, found[0])
     return None
 
 
-def _cut(graph: _Graph, members: Ints) -> _Graph:
+def _subgraph(graph: _Graph, members: Ints) -> _Graph:
     """Return the subgraph induced by `members` (node indices, ascending)."""
     place = np.full(len(graph.nodes.op), -1, dtype=np.int64)
     place[members] = np.arange(len(members))
@@ -245,18 +247,18 @@ def _shortest(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
     Every cycle has a dependency, since process order and real time alone only lead forward in
     time. So find the shortest path back from each dependency's target to its source.
     """
-    net = _Net(graph, kinds)
+    net = _OrderGraph(graph, kinds)
     is_dependency = graph.rank < RANK[PROCESS]
     is_dependency &= np.isin(graph.rank, [RANK[kind] for kind in kinds])
     tried = np.flatnonzero(is_dependency)
     if REALTIME in kinds:  # the most frequent case first: real time reverses the dependency
-        is_turned = graph.nodes.end[graph.target[tried]] < graph.nodes.call[graph.source[tried]]
-        tried = np.concatenate((tried[is_turned], tried[~is_turned]))
+        is_reversed = graph.nodes.end[graph.target[tried]] < graph.nodes.call[graph.source[tried]]
+        tried = np.concatenate((tried[is_reversed], tried[~is_reversed]))
     best: tuple[Link, ...] = ()
     for edge in tried[: max(1, STEPS_MAX // len(net.graph))].tolist():
         source, target = int(graph.source[edge]), int(graph.target[edge])
         _, back = nx.bidirectional_dijkstra(net.graph, target, source)
-        links = _merged((net.link([source, target], edge), *net.links(back)))
+        links = _merge_links((net.link([source, target], edge), *net.links(back)))
         if not best or len(links) < len(best):
             best = links
         if len(best) == 2:  # no cycle is shorter
@@ -264,7 +266,7 @@ def _shortest(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
     return best
 
 
-def _merged(links: Sequence[Link]) -> tuple[Link, ...]:
+def _merge_links(links: Sequence[Link]) -> tuple[Link, ...]:
     """Join consecutive write-write links of the same log into one."""
     merged: list[Link] = []
     for link in links:
@@ -277,7 +279,7 @@ def _merged(links: Sequence[Link]) -> tuple[Link, ...]:
     return tuple(merged)
 
 
-class _Net:
+class _OrderGraph:
     """A component as a weighted graph in which any path along one order costs one step.
 
     Offsets, processes and real time are transitive orders: a far successor counts like the next
@@ -331,15 +333,15 @@ class _Net:
     def links(self, path: Sequence[int]) -> Iterator[Link]:
         """Yield the links of a path from one invocation to another."""
         stops = [n for n, node in enumerate(path) if node < self._size]
-        for begin, end in pairwise(stops):
-            yield self.link(path[begin : end + 1])
+        for start, end in pairwise(stops):
+            yield self.link(path[start : end + 1])
 
-    def link(self, way: Sequence[int], edge: int | None = None) -> Link:
+    def link(self, path: Sequence[int], edge: int | None = None) -> Link:
         """Return the link of a path with an invocation at either end and none in between."""
         graph = self._of
-        ends = (int(graph.nodes.op[way[0]]), int(graph.nodes.op[way[-1]]))
-        first = way[1] - self._size if edge is None else edge
-        last = way[-2] - self._size if edge is None else edge
+        ends = (int(graph.nodes.op[path[0]]), int(graph.nodes.op[path[-1]]))
+        first = path[1] - self._size if edge is None else edge
+        last = path[-2] - self._size if edge is None else edge
         if first >= self._edges:
             return Link(REALTIME, *ends)
         if graph.part[first] < 0:

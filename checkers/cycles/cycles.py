@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from shaketable.checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
 from shaketable.checkers.anomalies.observations import Log, load_log
-from shaketable.checkers.cycles.cycle_search import Cycle, Link, Searched, search
+from shaketable.checkers.cycles.cycle_search import Cycle, Link, SearchResult, search
 from shaketable.checkers.cycles.dependencies import PROCESS, WR, WW
 from shaketable.checkers.findings import Findings
 from shaketable.harness.contracts.plugins import CheckContext
@@ -47,7 +47,7 @@ PLUGIN = Cycles()
 
 def check_cycles(logs: Sequence[Log], context: CheckContext) -> pa.Table:
     """Search the dependency graph of several logs; return rows of FINDINGS."""
-    searched: Searched = search(logs)
+    searched: SearchResult = search(logs)
     findings = Findings()
     for kind in sorted({cycle.kind for cycle in searched.cycles}):
         cycles = [cycle for cycle in searched.cycles if cycle.kind == kind]
@@ -84,15 +84,15 @@ def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Findi
             " too long to show."
         )
         return Finding(cycle.kind, message, None, None, (cycle.first,), {})
-    told = [_told(link, logs) for link in cycle.links]
+    texts = [_edge_text(link, logs) for link in cycle.links]
     keys = list(dict.fromkeys(logs[link.log].key for link in cycle.links if link.log >= 0))
     first = next(link for link in cycle.links if link.log >= 0)
     log = logs[first.log]
     offset = int(log.sends.offset[first.from_row])
-    message = f"{', '.join(keys)}: a circle of {len(told)} operations: {'; but '.join(told)}."
+    message = f"{', '.join(keys)}: a circle of {len(texts)} operations: {'; but '.join(texts)}."
     edges = [
         {"from": link.source, "to": link.target, "edge": link.kind, "why": why}
-        for link, why in zip(cycle.links, told, strict=True)
+        for link, why in zip(cycle.links, texts, strict=True)
     ]
     more = details(
         context,
@@ -106,7 +106,7 @@ def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Findi
     return Finding(cycle.kind, message, key, place, operations, more)
 
 
-def _told(link: Link, logs: Sequence[Log]) -> str:
+def _edge_text(link: Link, logs: Sequence[Log]) -> str:
     """Describe an edge: "op 12 (append 5 at offset 3) stands before op 17 (...) in q/1"."""
     if link.log < 0:
         if link.kind == PROCESS:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.job import CheckJob, Progress
 from shaketable.checkers.evidence.node_logs import Held, held_in_logs
-from shaketable.checkers.evidence.resolve import marks
+from shaketable.checkers.evidence.resolve import is_any_of
 from shaketable.checkers.models.values import Values
 from shaketable.harness.contracts.plugins import Checker
 from shaketable.harness.history.schema import ENTRIES
@@ -100,10 +100,12 @@ def _open_values(job: CheckJob, values: Values) -> _Open:
         with pq.ParquetFile(path, read_dictionary=["f", "outcome", "key"]) as file:
             for group in range(file.num_row_groups):
                 outcome = file.read_row_group(group, columns=["outcome"])["outcome"]
-                if marks(outcome, ("ok", "fail")).all():
+                if is_any_of(outcome, ("ok", "fail")).all():
                     continue
                 rows = file.read_row_group(group, columns=["f", "outcome", "key", "input"])
-                is_open = ~marks(rows["outcome"], ("ok", "fail")) & marks(rows["f"], values.puts)
+                is_open = ~is_any_of(rows["outcome"], ("ok", "fail")) & is_any_of(
+                    rows["f"], values.puts
+                )
                 is_open &= np.asarray(pc.is_valid(rows["input"]).to_numpy(), dtype=np.bool_)
                 some = rows.filter(pa.array(is_open))
                 count += some.num_rows

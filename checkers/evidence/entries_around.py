@@ -100,7 +100,7 @@ def collect(
             }
             for node, log in found.items()
         },
-        "places": [_told(place, found) for place in shown],
+        "places": [_place_json(place, found) for place in shown],
         "entries": {node: _second_pass(logs[node], found[node], windows) for node in logs},
         "maps": [
             map_of(key, appends, {node: log.offsets.get(key) for node, log in found.items()}, limit)
@@ -120,34 +120,34 @@ def _first_pass(read: Read, places: Sequence[Place], keys: Sequence[str]) -> _No
             by_offset.setdefault((place.key, place.offset), []).append(place)
         elif place.index is not None:
             by_index.setdefault(place.index, []).append(place)
-    looked = pa.array(sorted({key for key, _ in by_offset} | set(keys)), pa.string())
+    wanted_keys = pa.array(sorted({key for key, _ in by_offset} | set(keys)), pa.string())
     parts: dict[str, list[pa.Table]] = {}
     try:
         for batch in read():
             if log.count + batch.num_rows > ENTRIES_READ_MAX:
                 log.problem = f"only the first {log.count:,} entries were looked at"
                 break
-            _see(batch, log, by_index, looked, parts)
+            _scan(batch, log, by_index, wanted_keys, parts)
     except OSError as error:
         log.problem = f"its files cannot be read: {error.strerror or error}"[:TEXT_MAX]
     for key, tables in parts.items():
         log.offsets[key] = NodeOffsets.of(pa.concat_tables(tables))
-    for (key, offset), asking in by_offset.items():
+    for (key, offset), at_offset in by_offset.items():
         mine = log.offsets.get(key)
         spots = [] if mine is None else mine.at(offset)
         last = None if mine is None else mine.last_before(offset)
-        for place in asking:
+        for place in at_offset:
             log.spots[place] = spots
             if last is not None:
                 log.before[place] = last
     return log
 
 
-def _see(
+def _scan(
     batch: pa.RecordBatch,
     log: _NodeLog,
     by_index: Mapping[int, Sequence[Place]],
-    looked: pa.Array,
+    wanted_keys: pa.Array,
     parts: dict[str, list[pa.Table]],
 ) -> None:
     """Record in `log` and `parts` what a batch has of the wanted indices and queues."""
@@ -162,10 +162,10 @@ def _see(
         for n in np.flatnonzero(np.isin(index, list(by_index))).tolist():
             for place in by_index[int(index[n])]:
                 log.spots.setdefault(place, []).append((int(index[n]), int(ordinals[n])))
-    if len(looked):
+    if len(wanted_keys):
         mine = rows.select(["index", "key", "offset", "value", "problem"])
         mine = mine.append_column("ordinal", pa.array(ordinals))
-        mine = mine.filter(pc.is_in(mine["key"], value_set=looked))
+        mine = mine.filter(pc.is_in(mine["key"], value_set=wanted_keys))
         for key in pc.unique(mine["key"]).to_pylist():
             part = mine.filter(pc.equal(mine["key"], key)).drop_columns(["key"])
             parts.setdefault(key, []).append(part)
@@ -173,7 +173,7 @@ def _see(
 
 
 def _windows(found: Mapping[str, _NodeLog], places: Sequence[Place]) -> Ints:
-    """Return the indices around each place on any node, or around the entry before if none has it."""
+    """Return the indices around each place on any node, or the entry before it if none has it."""
     wanted: set[int] = set()
     for place in places:
         spots = [index for log in found.values() for index, _ in log.spots.get(place, ())]
@@ -207,7 +207,7 @@ def _second_pass(read: Read, log: _NodeLog, windows: Ints) -> list[list[Any]]:
             seen += batch.num_rows
             if is_wanted.any():
                 rows = batch.filter(pa.array(is_wanted)).select(list(COLUMNS)).to_pylist()
-                kept += [[_cut(row[name]) for name in COLUMNS] for row in rows]
+                kept += [[_clip(row[name]) for name in COLUMNS] for row in rows]
             if len(kept) >= ENTRIES_KEPT_MAX:
                 return kept[:ENTRIES_KEPT_MAX]
     except OSError:
@@ -215,9 +215,9 @@ def _second_pass(read: Read, log: _NodeLog, windows: Ints) -> list[list[Any]]:
     return kept
 
 
-def _told(place: Place, found: Mapping[str, _NodeLog]) -> Json:
+def _place_json(place: Place, found: Mapping[str, _NodeLog]) -> Json:
     return {
-        "key": _cut(place.key),
+        "key": _clip(place.key),
         "offset": place.offset,
         "index": place.index,
         "at": {
@@ -227,7 +227,7 @@ def _told(place: Place, found: Mapping[str, _NodeLog]) -> Json:
     }
 
 
-def _cut(value: Any) -> Any:
+def _clip(value: Any) -> Any:
     return value if not isinstance(value, str) or len(value) <= TEXT_MAX else value[:TEXT_MAX] + "…"
 
 

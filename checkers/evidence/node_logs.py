@@ -52,8 +52,8 @@ def held_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> Hel
     """Look up the values `wanted` in the nodes' ENTRIES of some keys."""
     is_damaged = pc.is_valid(entries["problem"])
     has_offset, has_value = pc.is_valid(entries["offset"]), pc.is_valid(entries["value"])
-    nameless = pc.and_(has_offset, pc.invert(has_value))
-    spoilt = frozenset(entries.filter(pc.or_(is_damaged, nameless))["key"].to_pylist())
+    without_value = pc.and_(has_offset, pc.invert(has_value))
+    damaged_keys = frozenset(entries.filter(pc.or_(is_damaged, without_value))["key"].to_pylist())
     sound = pc.and_(pc.and_(has_offset, has_value), pc.invert(is_damaged))
     rows = entries.filter(sound)
     is_found = pc.is_in(rows["value"], pa.array(wanted, pa.int64()))
@@ -62,28 +62,28 @@ def held_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> Hel
     beside = rows.filter(pa.array(_share_places(rows, is_found)))
     pairs = zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)
     return Held(
-        committed=_committed(beside, context, spoilt),
+        committed=_committed(beside, context, damaged_keys),
         values=frozenset(pairs),
-        whole=_whole(rows, context) - spoilt,
+        whole=_whole(rows, context) - damaged_keys,
     )
 
 
 def _share_places(rows: pa.Table, is_found: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Mark the rows at the same queue and offset as one of those found."""
-    key, _ = _numbered(rows["key"])
+    key, _ = _number_keys(rows["key"])
     offset = _ints(rows["offset"])
     order = np.lexsort((offset, key))
-    begins = np.ones(len(order), dtype=np.bool_)
-    begins[1:] = (key[order][1:] != key[order][:-1]) | (offset[order][1:] != offset[order][:-1])
+    starts = np.ones(len(order), dtype=np.bool_)
+    starts[1:] = (key[order][1:] != key[order][:-1]) | (offset[order][1:] != offset[order][:-1])
     place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.cumsum(begins) - 1
+    place[order] = np.cumsum(starts) - 1
     is_wanted = np.zeros(len(order), dtype=np.bool_)
     is_wanted[place[np.asarray(is_found.to_numpy(), dtype=np.bool_)]] = True
     return np.asarray(is_wanted[place])
 
 
 def _committed(
-    rows: pa.Table, context: CheckContext, spoilt: frozenset[_Key]
+    rows: pa.Table, context: CheckContext, damaged_keys: frozenset[_Key]
 ) -> dict[tuple[_Key, int], tuple[int, str, int]]:
     """Return the committed entries on which the nodes agree, of keys without damage."""
     holders: dict[tuple[_Key, int], dict[str, set[tuple[int, int]]]] = {}
@@ -100,7 +100,7 @@ def _committed(
         offset, index = min(stored_at)
         # Log Matching: every node that has committed up to this index must hold it, there only.
         due = {node for node, upto in context.committed.items() if upto >= index}
-        is_sound = key not in spoilt and set(places) == due and len(stored_at) == 1
+        is_sound = key not in damaged_keys and set(places) == due and len(stored_at) == 1
         if is_sound and at[key, offset] == {value}:
             agreed[key, value] = (offset, min(places), index)
     return agreed
@@ -110,7 +110,7 @@ def _whole(rows: pa.Table, context: CheckContext) -> frozenset[_Key]:
     """Return the keys that all nodes hold alike, from offset 0 to the end, committed or not."""
     if not set(context.nodes) <= set(context.committed) or not rows.num_rows:
         return frozenset()
-    key, names = _numbered(rows["key"])
+    key, names = _number_keys(rows["key"])
     offset, value = _ints(rows["offset"]), _ints(rows["value"])
     counts, parts = [], []
     for node in context.nodes:
@@ -122,18 +122,18 @@ def _whole(rows: pa.Table, context: CheckContext) -> frozenset[_Key]:
     fits = (np.array(counts) == counts[0]).all(axis=0) & (counts[0] > 0)
     parts = [mine[fits[key[mine]]] for mine in parts]
     first = parts[0]
-    begins = np.cumsum(np.bincount(key[first], minlength=len(names))) - np.bincount(
+    starts = np.cumsum(np.bincount(key[first], minlength=len(names))) - np.bincount(
         key[first], minlength=len(names)
     )
     # Sorted by offset, the n-th entry of a key without gaps has offset n.
-    is_wrong = offset[first] != np.arange(len(first)) - begins[key[first]]
+    is_wrong = offset[first] != np.arange(len(first)) - starts[key[first]]
     for mine in parts[1:]:
         is_wrong |= (offset[mine] != offset[first]) | (value[mine] != value[first])
     fits[key[first[is_wrong]]] = False
     return frozenset(name for name, holds in zip(names, fits.tolist(), strict=True) if holds)
 
 
-def _numbered(column: pa.ChunkedArray) -> tuple[_Ints, list[_Key]]:
+def _number_keys(column: pa.ChunkedArray) -> tuple[_Ints, list[_Key]]:
     """Number the keys; return each row's number, and the keys."""
     codes = column.combine_chunks().dictionary_encode(null_encoding="encode")
     if isinstance(codes, pa.ChunkedArray):

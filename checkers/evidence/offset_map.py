@@ -95,20 +95,20 @@ def map_of(
         {"counts": {state: appends}, "stretches": [[first, last offset, state, appends that are
         not present], ...]}}}.
     """
-    told: dict[str, Any] = {"key": key, "acknowledged": len(acked.offset), "nodes": {}}
+    result: dict[str, Any] = {"key": key, "acknowledged": len(acked.offset), "nodes": {}}
     if not len(acked.offset):
-        return told | {"first": None, "last": None, "bin": 1}
+        return result | {"first": None, "last": None, "bin": 1}
     first, last = int(acked.offset[0]), int(acked.offset[-1])
     size = -(-(last - first + 1) // BINS_MAX)
     bins = (acked.offset - first) // size
     for node, offsets in nodes.items():
         states = _states(acked, offsets, limit)
         counts = np.bincount(states, minlength=len(STATES)).tolist()
-        told["nodes"][node] = {
+        result["nodes"][node] = {
             "counts": dict(zip(STATES, counts, strict=True)),
             "stretches": _stretches(states, bins, first, last, size),
         }
-    return told | {"first": first, "last": last, "bin": size}
+    return result | {"first": first, "last": last, "bin": size}
 
 
 def _states(acked: AckedAppends, node: NodeOffsets | None, limit: int | None) -> Ints:
@@ -135,18 +135,18 @@ def _states(acked: AckedAppends, node: NodeOffsets | None, limit: int | None) ->
 
 def _stretches(states: Ints, bins: Ints, first: int, last: int, size: int) -> list[list[Any]]:
     """Join neighbouring bins of equal state; a bin's state is the worst of its offsets."""
-    filled, begins = np.unique(bins, return_index=True)
-    worst = np.maximum.reduceat(states, begins)
-    wrong = np.add.reduceat((states != 0).astype(np.int64), begins)
+    filled, starts = np.unique(bins, return_index=True)
+    worst = np.maximum.reduceat(states, starts)
+    wrong = np.add.reduceat((states != 0).astype(np.int64), starts)
     stretches: list[list[Any]] = []
     for number, state, count in zip(filled.tolist(), worst.tolist(), wrong.tolist(), strict=True):
-        begin = first + number * size
-        end = min(last, begin + size - 1)
-        if stretches and stretches[-1][2] == STATES[state] and stretches[-1][1] == begin - 1:
+        start = first + number * size
+        end = min(last, start + size - 1)
+        if stretches and stretches[-1][2] == STATES[state] and stretches[-1][1] == start - 1:
             stretches[-1][1] = end
             stretches[-1][3] += count
         else:
-            stretches.append([begin, end, STATES[state], count])
+            stretches.append([start, end, STATES[state], count])
     return stretches
 
 

@@ -93,11 +93,11 @@ def resolve(
     rows = _Rows(operations, values)
     if not rows.is_open.any():
         return operations, none
-    rows.close_by_reads()
+    rows.resolve_by_reads()
     if isinstance(entries, pa.Table):
         entries = held_in_logs(entries, context, rows.open_values()) if entries.num_rows else None
     if values.is_log and entries is not None:
-        rows.close_by_logs(entries)
+        rows.resolve_by_logs(entries)
     if not rows.cited:
         return operations, none
     cited = sorted(rows.cited, key=lambda row: int(row["op"]))
@@ -107,8 +107,8 @@ def resolve(
 def may_be_open(operations: pa.Table, values: Values) -> Bools:
     """Mark the indeterminate operations that may have put a value."""
     f = operations["f"]
-    is_open = ~(marks(operations["outcome"], ("ok", "fail")))
-    return is_open & marks(f, values.puts) if is_open.any() else is_open
+    is_open = ~(is_any_of(operations["outcome"], ("ok", "fail")))
+    return is_open & is_any_of(f, values.puts) if is_open.any() else is_open
 
 
 class _Rows:
@@ -130,17 +130,17 @@ class _Rows:
         """Return the values of the operations that are still open."""
         return np.unique(self.value[self.is_open])
 
-    def close_by_reads(self) -> None:
+    def resolve_by_reads(self) -> None:
         """Resolve what answers show; a resolved cas shows in turn what it had expected."""
         shown = self.answers.shown(self.open_values())
         while True:
-            closed = self._close_shown(shown)
-            cas = closed[self.is_cas[closed]]
+            resolved = self._resolve_shown(shown)
+            cas = resolved[self.is_cas[resolved]]
             if not len(cas):
                 return
             shown = self.answers.expected_by(cas, self.end[cas])
 
-    def close_by_logs(self, held: Held) -> None:
+    def resolve_by_logs(self, held: Held) -> None:
         """Resolve what the nodes' logs hold, or certainly do not hold."""
         names = self.answers.names
         for row in np.flatnonzero(self.is_open & self._is_unique()).tolist():
@@ -149,17 +149,19 @@ class _Rows:
             if entry is not None:
                 offset, node, index = entry
                 message = (
-                    f"{self._told(row)} happened at offset {offset}: {node}'s"
+                    f"{self._op_text(row)} happened at offset {offset}: {node}'s"
                     f" committed log holds it (entry {index})."
                 )
                 found = {"node": node, "index": index, "message": message}
-                self._close(row, "ok", max(self.last_ns, int(self.call[row])), offset, ENTRY, found)
+                self._resolve(
+                    row, "ok", max(self.last_ns, int(self.call[row])), offset, ENTRY, found
+                )
             elif held.is_absent(key, value):
                 message = (
-                    f"{self._told(row)} did not happen by the end of the run: no"
+                    f"{self._op_text(row)} did not happen by the end of the run: no"
                     " node's log holds it, and all hold the whole queue."
                 )
-                self._close(row, "fail", self.last_ns, None, ABSENCE, {"message": message})
+                self._resolve(row, "fail", self.last_ns, None, ABSENCE, {"message": message})
 
     def table(self) -> pa.Table:
         """Return the operations with what was resolved."""
@@ -181,7 +183,7 @@ class _Rows:
         unique[puts] = alone & ~np.isin(self.value[puts], sorted(self._values.initial))
         return unique
 
-    def _close_shown(self, shown: dict[str, Ints]) -> Ints:
+    def _resolve_shown(self, shown: dict[str, Ints]) -> Ints:
         """Resolve the open operations whose unique value was shown; return their rows."""
         puts = np.flatnonzero(self.is_open & self._is_unique())
         rows, end = shown["row"], shown["end"]
@@ -201,15 +203,15 @@ class _Rows:
             offset = int(shown["offset"][n]) if self._values.is_log else None
             where = "" if offset is None else f" at offset {offset}"
             message = (
-                f"{self._told(put)} happened{where} before"
+                f"{self._op_text(put)} happened{where} before"
                 f" op {witness}, which showed its value, returned."
             )
             found = {"evidence_op": witness, "message": message}
-            self._close(put, "ok", by_ns, offset, READ, found)
-        closed: Ints = puts[is_shown]
-        return closed
+            self._resolve(put, "ok", by_ns, offset, READ, found)
+        resolved: Ints = puts[is_shown]
+        return resolved
 
-    def _close(
+    def _resolve(
         self, row: int, outcome: str, by_ns: int, offset: int | None, by: str, found: dict[str, Any]
     ) -> None:
         self.outcome[row] = (outcome, by_ns, offset)
@@ -220,7 +222,7 @@ class _Rows:
         citation.update(outcome=outcome, offset=offset, return_ns=by_ns, evidence=by)
         self.cited.append(citation | found)
 
-    def _told(self, row: int) -> str:
+    def _op_text(self, row: int) -> str:
         name = self._name(row)
         return f"{'' if name is None else f'{name}: '}op {self.op[row]} ({self.value[row]})"
 
@@ -286,11 +288,11 @@ class Answers:
         keys = _coded(operations["key"])
         self.names: list[str | None] = keys.dictionary.to_pylist()
         self.key: Ints = keys.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        self.is_ok = marks(operations["outcome"], ("ok",))
-        self.is_cas = marks(operations["f"], ("cas",))
+        self.is_ok = is_any_of(operations["outcome"], ("ok",))
+        self.is_cas = is_any_of(operations["f"], ("cas",))
         self._lists: list[tuple[int, list[Any]]] = []  # row, and the list that it returned
-        is_put = marks(operations["f"], values.puts)
-        self._is_show = self.is_ok & marks(operations["f"], values.shows)
+        is_put = is_any_of(operations["f"], values.puts)
+        self._is_show = self.is_ok & is_any_of(operations["f"], values.shows)
         self._columns = {
             name: (_ints(operations[name]), _valid(operations[name])) for name in COLUMNS
         }
@@ -299,7 +301,9 @@ class Answers:
         # A cas that answered "no" put nothing.
         self._is_no = self.is_cas & self.is_ok & has_output & (output == REFUSED)
         self.value, has_value = self._columns["input"]
-        self.is_put = is_put & has_value & ~self._is_no & ~marks(operations["outcome"], ("fail",))
+        self.is_put = (
+            is_put & has_value & ~self._is_no & ~is_any_of(operations["outcome"], ("fail",))
+        )
         # One that swaps a value for itself puts nothing; only its answer shows the value.
         expected, has_expected = self._columns["expected"]
         self.is_put &= ~(self.is_cas & has_expected & (expected == self.value))
@@ -347,16 +351,16 @@ class Answers:
             return
         texts = _coded(extra)
         code = texts.indices.to_numpy(zero_copy_only=False)
-        said = {}
+        decoded = {}
         rows = np.flatnonzero(is_needed & _valid(extra))
         for row, number in zip(rows.tolist(), code[rows].tolist(), strict=True):
-            if number not in said:
-                said[number] = _decoded(texts.dictionary[number].as_py())
+            if number not in decoded:
+                decoded[number] = _decoded(texts.dictionary[number].as_py())
             for name in COLUMNS:
-                if name in said[number]:
-                    self._say(row, name, said[number][name])
+                if name in decoded[number]:
+                    self._override(row, name, decoded[number][name])
 
-    def _say(self, row: int, name: str, value: Any) -> None:
+    def _override(self, row: int, name: str, value: Any) -> None:
         column, is_there = self._columns[name]
         whole = _whole(value)
         if not is_there.flags.writeable or not column.flags.writeable:
@@ -378,7 +382,7 @@ class Answers:
                 yield row, np.array(kept, dtype=np.int64)
 
 
-def marks(column: pa.ChunkedArray, texts: Collection[str]) -> Bools:
+def is_any_of(column: pa.ChunkedArray, texts: Collection[str]) -> Bools:
     """Mark where a column of texts, plain or dictionary-encoded, has one of these texts."""
     wanted = pa.array(sorted(texts), pa.string())
     if not pa.types.is_dictionary(column.type):

@@ -65,7 +65,7 @@ class Accused:
     why: str = ""
 
 
-class _SpentError(Exception):
+class _LimitError(Exception):
     """A limit was reached; the message is its name."""
 
 
@@ -80,16 +80,16 @@ def accuse(operations: pa.Table, judge: Judge, hint_ns: int | None = None) -> Ac
     trial = _Trial(operations, judge)
     try:
         until_ns = trial.first_impassable(hint_ns)
-    except _SpentError as spent:
-        return Accused((), None, operations, str(spent))
-    history = upto(operations, until_ns)
+    except _LimitError as limit:
+        return Accused((), None, operations, str(limit))
+    history = prefix_until(operations, until_ns)
     try:
         return Accused(trial.at_fault(history, until_ns), until_ns, history)
-    except _SpentError as spent:
-        return Accused((), until_ns, history, str(spent))
+    except _LimitError as limit:
+        return Accused((), until_ns, history, str(limit))
 
 
-def upto(operations: pa.Table, until_ns: int) -> pa.Table:
+def prefix_until(operations: pa.Table, until_ns: int) -> pa.Table:
     """Return the history up to a moment, as it was known then.
 
     Operations that had not returned are indeterminate. Intervals are closed: calls and returns at
@@ -120,24 +120,24 @@ class _Trial:
         self._operations, self._judge = operations, judge
         self._left = DECISIONS_MAX
 
-    def has_order(self, operations: pa.Table) -> bool:
+    def is_linearizable(self, operations: pa.Table) -> bool:
         """Return whether a history is linearizable.
 
         Raises:
             _SpentError: a budget was exhausted before that was decided.
         """
         if not self._left:
-            raise _SpentError(OF_DECISIONS)
+            raise _LimitError(OF_DECISIONS)
         self._left -= 1
         outcome, why = self._judge(operations)
         if outcome is Outcome.UNKNOWN:
-            raise _SpentError(why)
+            raise _LimitError(why)
         return outcome is Outcome.VALID
 
     def first_impassable(self, hint_ns: int | None) -> int:
         """Find the first return that no linearization passes; none passes the last one.
 
-        Prefixes are closed under linearizability, so passable returns come first: search from the
+        Linearizability is prefix-closed, so passable returns come first: search from the
         hint with growing strides, then bisect.
         """
         returns = np.unique(_ints(_returned(self._operations), "return_ns"))
@@ -146,7 +146,7 @@ class _Trial:
         stride = 1
         while high - low > 1:
             at = min(max(at, low + 1), high - 1)
-            if self.has_order(upto(self._operations, int(returns[at]))):
+            if self.is_linearizable(prefix_until(self._operations, int(returns[at]))):
                 low = at
                 at = min(low + stride, (low + high) // 2)
             else:
@@ -166,39 +166,39 @@ class _Trial:
         rows = np.lexsort((known["op"].to_numpy(), -return_ns))  # the last ones first
         ops = known["op"].to_numpy()[rows].tolist()
         last = ops[: int((return_ns == until_ns).sum())]
-        found = self._smallest(history, ops, last)
+        found = self._smallest_set(history, ops, last)
         if not found:
-            began = _ints(known, "call_ns")[rows][: len(last)]
-            one = last[int(np.argmax(began))]
-            beside = ops[: int((return_ns >= began.max()).sum())]
-            found = self._smaller(history, one, [op for op in beside if op != one])
+            calls = _ints(known, "call_ns")[rows][: len(last)]
+            one = last[int(np.argmax(calls))]
+            beside = ops[: int((return_ns >= calls.max()).sum())]
+            found = self._shrink(history, one, [op for op in beside if op != one])
         if len(found) > ACCUSED_MAX:
-            raise _SpentError(OF_SIZE)
+            raise _LimitError(OF_SIZE)
         order = known["op"].to_numpy()[rows[np.argsort(failed[rows], kind="stable")]].tolist()
         return tuple(op for op in order if op in found)
 
-    def _smallest(self, history: pa.Table, ops: list[int], last: list[int]) -> tuple[int, ...]:
+    def _smallest_set(self, history: pa.Table, ops: list[int], last: list[int]) -> tuple[int, ...]:
         """Try sets of `ops` with one of `last` each; return () after TRIES_MAX without success."""
         for chosen in _sets(ops, last):
-            if self.has_order(without(history, chosen)):
+            if self.is_linearizable(without(history, chosen)):
                 return chosen
         return ()
 
-    def _smaller(self, history: pa.Table, one: int, pool: list[int]) -> tuple[int, ...]:
+    def _shrink(self, history: pa.Table, one: int, pool: list[int]) -> tuple[int, ...]:
         """Shrink a set by ddmin: the history without `one` and `pool` is linearizable.
 
         Returns a set with `one` of which no other member can be put back into the history.
         """
         size = max(1, len(pool) // 2)
         while True:
-            begin, is_smaller = 0, False
-            while begin < len(pool):
-                fewer = pool[:begin] + pool[begin + size :]
-                if self.has_order(without(history, (one, *fewer))):
-                    pool, is_smaller = fewer, True
+            start, is_shrunk = 0, False
+            while start < len(pool):
+                fewer = pool[:start] + pool[start + size :]
+                if self.is_linearizable(without(history, (one, *fewer))):
+                    pool, is_shrunk = fewer, True
                 else:
-                    begin += size
-            if size == 1 and not is_smaller:
+                    start += size
+            if size == 1 and not is_shrunk:
                 return (one, *pool)
             size = max(1, size // 2)
 

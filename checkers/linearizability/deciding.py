@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from shaketable.checkers.evidence.closing import Closed, close
+from shaketable.checkers.evidence.resolved import Resolved, resolve_outcomes
 from shaketable.checkers.models.model import Model
 from shaketable.checkers.models.values import values_of
 from shaketable.checkers.search.budget import Limits
@@ -50,9 +50,9 @@ class Decider:
     context: CheckContext
     is_over: Callable[[], bool]
 
-    def close(self, operations: pa.Table) -> Closed:
+    def resolve(self, operations: pa.Table) -> Resolved:
         """Resolve indeterminate operations by later answers, if the model defines its values."""
-        return close(operations, None, self.context, values_of(self.model, self.initial))
+        return resolve_outcomes(operations, None, self.context, values_of(self.model, self.initial))
 
     def decide(self, problem: Problem, operations: pa.Table) -> Answer:
         """Decide a problem that encodes these operations.
@@ -84,8 +84,8 @@ class Decider:
     def judge(self, operations: pa.Table) -> tuple[Outcome, str]:
         """Decide operations; also return the exhausted budget if they stay UNKNOWN."""
         try:
-            closed = self.close(operations).operations
-            answer = self.decide(self.model.encode(closed, self.initial), closed)
+            resolved = self.resolve(operations).operations
+            answer = self.decide(self.model.encode(resolved, self.initial), resolved)
         except (ModelError, UsageError, WitnessError):  # it contradicts its own encoding
             return Outcome.UNKNOWN, OF_MODEL
         return answer.outcome, answer.why

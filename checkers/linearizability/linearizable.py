@@ -21,15 +21,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.evidence.closing import (
+from shaketable.checkers.evidence.resolved import (
     Citation,
-    Closed,
-    closed_counts,
-    some_cited,
-    with_closed,
+    Resolved,
+    first_citations,
+    resolved_counts,
+    with_resolved,
 )
 from shaketable.checkers.findings import Findings, Gathered, gather, settle
-from shaketable.checkers.linearizability.accusation import Accused, accuse, upto, without
+from shaketable.checkers.linearizability.accusation import Accused, accuse, prefix_until, without
 from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer, Decider
 from shaketable.checkers.linearizability.many_registers import decide_registers
 from shaketable.checkers.linearizability.refutation import (
@@ -109,14 +109,14 @@ class Linearizable:
         decider = self._decider(context)
         operations = tables["operations"]
         key = operations["key"][0].as_py() if operations.num_rows else None
-        closed = decider.close(operations)
+        resolved = decider.resolve(operations)
         try:
-            problem = self.model.encode(closed.operations, self.initial)
+            problem = self.model.encode(resolved.operations, self.initial)
         except UsageError as error:
             return _rows([_keyed(Finding(UNFIT, str(error)), key)], {"partitions": 1})
-        here = Operations(closed.operations, self.model, closed.cited, initial=self.initial)
+        here = Operations(resolved.operations, self.model, resolved.cited, initial=self.initial)
         method, found = self._decide(problem, here, decider, operations)
-        counts = _counts(problem, method, here) | some_cited(here.cited.values())
+        counts = _counts(problem, method, here) | first_citations(here.cited.values())
         return _rows([] if found is None else [_keyed(found, key)], counts)
 
     def check_keys(self, operations: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
@@ -132,15 +132,15 @@ class Linearizable:
             decided = decide_registers(operations, bounds, self.model.fs, self.initial[0])
             total.update(decided.counts)
             operations, bounds = decided.others(operations, bounds)
-        closed = self._decider(context).close(operations)
-        by_key = _cited_by_key(closed, operations, bounds)
+        resolved = self._decider(context).resolve(operations)
+        by_key = _cited_by_key(resolved, operations, bounds)
         cited: list[Citation] = []
         several = len(bounds) > 1
-        keys = problems(self.model, closed.operations, bounds, self.initial) if several else ()
-        for n, (begin, end, problem) in enumerate(
+        keys = problems(self.model, resolved.operations, bounds, self.initial) if several else ()
+        for n, (start, end, problem) in enumerate(
             zip(bounds[:-1].tolist(), bounds[1:].tolist(), keys, strict=True)
         ):
-            table = closed.operations.slice(begin, end - begin)
+            table = resolved.operations.slice(start, end - start)
             here = Operations(table, self.model, by_key.get(n), initial=self.initial)
             method, found = self._decide(problem, here, self._decider(context))
             counts = _counts(problem, method, here)
@@ -149,17 +149,17 @@ class Linearizable:
                 cited += here.cited.values()
             else:
                 key = table["key"][0].as_py()
-                ours = _rows([_keyed(found, key)], counts | some_cited(here.cited.values()))
-                recorded = operations.slice(begin, end - begin)
-                tables.append(self._told_alone(recorded, ours, context))
-        return pa.concat_tables([*tables, _rows([], dict(total) | some_cited(cited))])
+                ours = _rows([_keyed(found, key)], counts | first_citations(here.cited.values()))
+                recorded = operations.slice(start, end - start)
+                tables.append(self._checked_alone(recorded, ours, context))
+        return pa.concat_tables([*tables, _rows([], dict(total) | first_citations(cited))])
 
     def _decider(self, context: CheckContext) -> Decider:
         """Return the decider of one partition; its time starts now."""
         is_over = context.begin_search()
         return Decider(self.model, self.initial, self.use_special_cases, context, is_over)
 
-    def _told_alone(self, coded: pa.Table, ours: pa.Table, context: CheckContext) -> pa.Table:
+    def _checked_alone(self, coded: pa.Table, ours: pa.Table, context: CheckContext) -> pa.Table:
         """Check a refuted key by itself, so that its finding does not depend on the other keys.
 
         The numbering that keys share decides the order in which the search tries operations: never
@@ -174,7 +174,10 @@ class Linearizable:
         """Join the partitions: INVALID if one is not linearizable, UNKNOWN if one is undecided."""
         gathered = gather(findings)
         counts = gathered.sums()
-        doubts = [*_told(gathered, UNFIT, "unfit"), *_told(gathered, UNDECIDED, "undecided")]
+        doubts = [
+            *_doubts_of(gathered, UNFIT, "unfit"),
+            *_doubts_of(gathered, UNDECIDED, "undecided"),
+        ]
         if not doubts and not counts.get("operations"):
             doubts.append("no operation of known outcome in the history")
         counts |= {kind: total for kind, total in gathered.totals.items() if kind in OPEN}
@@ -197,7 +200,7 @@ class Linearizable:
         ]
         if open_parts:
             verdict = replace(verdict, data={**verdict.data, "undecided": open_parts})
-        return with_closed(verdict, gathered)
+        return with_resolved(verdict, gathered)
 
     def _decide(
         self,
@@ -226,18 +229,18 @@ class Linearizable:
 
 
 def _cited_by_key(
-    closed: Closed, operations: pa.Table, bounds: Ints
+    resolved: Resolved, operations: pa.Table, bounds: Ints
 ) -> dict[int, dict[int, Citation]]:
     """Return the citations of each key, by the key's number."""
-    if not closed.cited:
+    if not resolved.cited:
         return {}
     ops = np.asarray(operations["op"].to_numpy(), dtype=np.int64)
-    rows = np.flatnonzero(np.isin(ops, np.fromiter(closed.cited, dtype=np.int64)))
+    rows = np.flatnonzero(np.isin(ops, np.fromiter(resolved.cited, dtype=np.int64)))
     numbers = np.searchsorted(bounds, rows, side="right") - 1
-    dealt: dict[int, dict[int, Citation]] = {}
+    by_key: dict[int, dict[int, Citation]] = {}
     for number, op in zip(numbers.tolist(), ops[rows].tolist(), strict=True):
-        dealt.setdefault(number, {})[op] = closed.cited[op]
-    return dealt
+        by_key.setdefault(number, {})[op] = resolved.cited[op]
+    return by_key
 
 
 def _rows(found: Sequence[Finding], counts: Mapping[str, Any]) -> pa.Table:
@@ -261,7 +264,7 @@ def _counts(problem: Problem, method: str, here: Operations) -> dict[str, int]:
         "operations": known,
         "unknown_outcomes": len(problem.return_ns) - known,
         f"by_{method}": 1,
-        **closed_counts(here.cited.values()),
+        **resolved_counts(here.cited.values()),
     }
 
 
@@ -269,10 +272,10 @@ def _count(number: float, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _told(gathered: Gathered, kind: str, what: str) -> list[str]:
+def _doubts_of(gathered: Gathered, kind: str, what: str) -> list[str]:
     """Return the doubts that findings of a kind raise: a few in full, the rest counted."""
-    told = [finding.message for finding in gathered.kept if finding.kind == kind]
-    doubts = sorted(told)[:DOUBTS_SHOWN_MAX]
+    messages = [finding.message for finding in gathered.kept if finding.kind == kind]
+    doubts = sorted(messages)[:DOUBTS_SHOWN_MAX]
     more = gathered.totals.get(kind, 0) - len(doubts)
     return [*doubts, f"and {_count(more, f'more {what} partition')}"] if more > 0 else doubts
 
@@ -313,8 +316,8 @@ def problems(model: Model, operations: pa.Table, bounds: Ints, first: State) -> 
     place = operations.schema.get_field_index("op")
     together = model.encode(operations.set_column(place, "op", rows), first)
     cuts = np.searchsorted(together.op, bounds)
-    for begin, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-        here = slice(begin, end)
+    for start, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        here = slice(start, end)
         one = replace(
             together,
             kind=together.kind[here],
@@ -322,10 +325,10 @@ def problems(model: Model, operations: pa.Table, bounds: Ints, first: State) -> 
             return_ns=together.return_ns[here],
             op=ops[together.op[here]],
         )
-        yield _numbered_anew(one)
+        yield _renumbered(one)
 
 
-def _numbered_anew(problem: Problem) -> Problem:
+def _renumbered(problem: Problem) -> Problem:
     """Leave out kinds and values that only other keys have, and renumber the rest."""
     shared = max(len(problem.kinds.code), problem.values)
     if shared <= VALUES_SHARED_MAX or not problem.kind.size:
@@ -385,14 +388,16 @@ def refute(
     if recorded is None:
         accused = Accused((), None, here.table, OF_TIME)
         return explain_refutation(Refuted(whole, accused, here), proving.search)
-    recorded = _known_well(recorded.cast(OPERATIONS), decider)
+    recorded = _encodable_when_open(recorded.cast(OPERATIONS), decider)
     accused = accuse(recorded, proving.judge, _hint_ns(answer, problem))
-    closed = proving.close(accused.history)
-    known = Operations(closed.operations, proving.model, closed.cited, here.table, proving.initial)
+    resolved = proving.resolve(accused.history)
+    known = Operations(
+        resolved.operations, proving.model, resolved.cited, here.table, proving.initial
+    )
     return explain_refutation(
         Refuted(whole, accused, known if accused.ops else here),
         proving.search,
-        lambda: _until_then(known, proving),
+        lambda: _judge_until_then(known, proving),
         lambda: _stale_elsewhere(accused, proving, recorded, here),
     )
 
@@ -406,7 +411,7 @@ def _share_of(decider: Decider) -> Callable[[], bool]:
     return lambda: is_over() or clock() >= end
 
 
-def _known_well(recorded: pa.Table, decider: Decider) -> pa.Table:
+def _encodable_when_open(recorded: pa.Table, decider: Decider) -> pa.Table:
     """Drop failed operations if the model cannot encode them as open ones, for lack of a value."""
     failed = pc.fill_null(pc.equal(recorded["outcome"], "fail"), False)
     if not pc.any(failed).as_py():
@@ -430,7 +435,7 @@ def _hint_ns(answer: Answer, problem: Problem) -> int | None:
     return int(ends.max()) if len(ends) else None
 
 
-def _until_then(known: Operations, proving: Decider) -> Judged:
+def _judge_until_then(known: Operations, proving: Decider) -> Judged:
     """Decide the prefix up to that return again: it explains the violation by itself."""
     problem = proving.model.encode(known.table, proving.initial)
     return Judged(proving.decide(problem, known.table), problem, known)
@@ -452,7 +457,7 @@ def _stale_elsewhere(
     if found is None:
         return None
     end_ns, stale = found
-    until = upto(without(recorded, accused.ops), end_ns)
+    until = prefix_until(without(recorded, accused.ops), end_ns)
     with_it, _ = proving.judge(until)
     without_it, _ = proving.judge(without(until, [stale.read]))
     is_proven = with_it is Outcome.INVALID and without_it is Outcome.VALID

@@ -17,14 +17,14 @@ from shaketable.checkers.search.problem import NEVER, Problem, State
 
 OPERATIONS_MAX = 200
 """Operations of the part that are tried, the last ones, and as many of those called after it."""
-LOOKS_MAX = 1_000
+CONFIGURATIONS_MAX = 1_000
 """Configurations that are visited from one start before the best so far is taken."""
 STARTS_MAX = 8
 """States at the part's start that are tried, besides the prefix that the search found."""
 
-TIDIED_MAX = 2_000
+TRIMMED_MAX = 2_000
 """Length of an order from which superfluous indeterminate operations are still removed."""
-LOOSE_MAX = 50
+REMOVALS_MAX = 50
 """Indeterminate operations whose removal is tried."""
 
 
@@ -55,7 +55,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Path:
     """Steps, and the index of the first candidate that must be linearized and was not."""
 
     steps: tuple[tuple[int, State], ...]
@@ -81,13 +81,13 @@ def longest_prefix(part: Part, problem: Problem) -> Prefix:
     places = {each.op: place for place, each in enumerate(candidates)}
     if part.stuck not in places:
         return given
-    way = _follow(candidates, given.steps, given.state, problem)
+    path = _follow(candidates, given.steps, given.state, problem)
     for state in part.states[:STARTS_MAX]:
         other = _follow(candidates, (), state, problem)
-        way = other if other.stuck > way.stuck else way
-    if way.stuck == len(candidates):
+        path = other if other.stuck > path.stuck else path
+    if path.stuck == len(candidates):
         return given  # the contradiction lies outside of what is tried here
-    stuck = candidates[way.stuck]
+    stuck = candidates[path.stuck]
     if part.method == "window" and stuck.return_ns < part.last_ns:
         return given
     later = [
@@ -95,7 +95,7 @@ def longest_prefix(part: Part, problem: Problem) -> Prefix:
         for each in sorted(candidates, key=lambda each: (each.call_ns, each.op))
         if part.last_ns < each.call_ns <= stuck.return_ns and each.return_ns < NEVER
     ]
-    return Prefix(way.steps, way.state, stuck.op, (*given.operations, *later))
+    return Prefix(path.steps, path.state, stuck.op, (*given.operations, *later))
 
 
 def needed_steps(problem: Problem, witness: Witness, last: int) -> tuple[tuple[int, State], ...]:
@@ -103,13 +103,13 @@ def needed_steps(problem: Problem, witness: Witness, last: int) -> tuple[tuple[i
 
     Those would only puzzle the reader. A long order is not changed.
     """
-    if len(witness) > TIDIED_MAX:
+    if len(witness) > TRIMMED_MAX:
         return tuple(witness.steps(last))
     row = {op: n for n, op in enumerate(problem.op.tolist())}
     order = [row[op] for op in witness.op.tolist()]
     steps = _steps(problem, order) or ()
-    loose = [n for n in order if problem.return_ns[n] == NEVER]
-    for unknown in loose[::-1][:LOOSE_MAX]:
+    optional = [n for n in order if problem.return_ns[n] == NEVER]
+    for unknown in optional[::-1][:REMOVALS_MAX]:
         fewer = [n for n in order if n != unknown]
         tried = _steps(problem, fewer)
         if tried is not None:
@@ -158,7 +158,7 @@ def _candidates(part: Part, problem: Problem) -> list[_Candidate]:
 def _follow(
     candidates: list[_Candidate], given: tuple[tuple[int, State], ...], state: State,
     problem: Problem,
-) -> _Way:  # fmt: skip
+) -> _Path:  # fmt: skip
     """Extend `given` depth-first: pass the most returns, then linearize the most operations.
 
     A candidate may come next if no required operation had returned before its call. Operations
@@ -166,23 +166,23 @@ def _follow(
     """
     done = {op for op, _ in given}
     everything = frozenset(n for n, each in enumerate(candidates) if each.op not in done)
-    loose = frozenset(n for n in everything if not candidates[n].must)
-    best: tuple[tuple[int, int, int], _Way] = ((-1, 0, 0), _Way(given, state, 0))
+    optional = frozenset(n for n in everything if not candidates[n].must)
+    best: tuple[tuple[int, int, int], _Path] = ((-1, 0, 0), _Path(given, state, 0))
     seen: set[tuple[frozenset[int], State]] = set()
     stack: list[tuple[frozenset[int], State, tuple[tuple[int, State], ...]]] = [
         (everything, state, ())
     ]
-    while stack and len(seen) < LOOKS_MAX:
+    while stack and len(seen) < CONFIGURATIONS_MAX:
         left, state, order = stack.pop()
         if (left, state) in seen:
             continue
         seen.add((left, state))
-        first = min(left - loose, default=len(candidates))
+        first = min(left - optional, default=len(candidates))
         end = candidates[first].return_ns if first < len(candidates) else NEVER
         used = sum(not candidates[n].must for n in everything - left)
         merit = (first, len(order) - used, -used)
         if merit > best[0]:
-            best = (merit, _Way((*given, *order), state, first))
+            best = (merit, _Path((*given, *order), state, first))
         for n in sorted(left, reverse=True):
             if candidates[n].call_ns <= end:
                 after = problem.step(state, candidates[n].kind)

@@ -48,8 +48,8 @@ class Decided:
             return operations, bounds
         sizes = np.diff(bounds)
         rows = np.flatnonzero(np.repeat(~self.is_decided, sizes))
-        begins = np.concatenate([[0], np.cumsum(sizes[~self.is_decided])])
-        return operations.take(pa.array(rows)), begins
+        starts = np.concatenate([[0], np.cumsum(sizes[~self.is_decided])])
+        return operations.take(pa.array(rows)), starts
 
 
 def decide_registers(
@@ -125,8 +125,8 @@ def _encode(columns: _Columns, fs: frozenset[str]) -> tuple[Ints, Bools]:
     is_ok = outcome == 0
     given, expected, output = (columns.numbers(n, NOTHING) for n in ("input", "expected", "output"))
     lacks = given == NOTHING
-    is_foreign = code == UNFIT  # refused by the model even where it certainly failed
-    is_unfit = is_foreign | ~columns.is_null("extra") | ((code != READ) & lacks)
+    is_unknown = code == UNFIT  # refused by the model even where it certainly failed
+    is_unfit = is_unknown | ~columns.is_null("extra") | ((code != READ) & lacks)
     for name, values in (("input", given), ("expected", expected), ("output", output)):
         is_unfit |= (values == NOTHING) & ~columns.is_null(name)
     is_cas = code == CAS
@@ -142,7 +142,7 @@ def _encode(columns: _Columns, fs: frozenset[str]) -> tuple[Ints, Bools]:
     code = np.where(is_unfit, UNFIT, code)
     # A failed operation had no effect; an indeterminate observer need not be linearized.
     is_out = (outcome == 1) | (observes & ~is_ok & ~is_unfit)
-    code = np.where(is_out & ~is_foreign, SKIPPED, code)
+    code = np.where(is_out & ~is_unknown, SKIPPED, code)
     return np.stack([code, a, b], axis=1), is_ok
 
 

@@ -32,7 +32,7 @@ from shaketable.checkers.models.model import Model
 from shaketable.harness.contracts.errors import UsageError
 
 ENTRY_POINTS: Final = "shaketable.models"
-LOOKED_AT_ROWS: Final = 100_000
+EXAMINED_ROWS: Final = 100_000
 """Operations whose answers are examined if their names are ambiguous."""
 NAMES_SHOWN_MAX: Final = 12
 NAME_MAX: Final = 40
@@ -77,17 +77,17 @@ def recognise_model(operations: pa.Table, fs: Iterable[str] | None = None) -> Mo
     names = frozenset(pc.unique(operations["f"]).to_pylist() if fs is None else fs)
     for name, fits in _RULES:
         model = model_named(name)
-        if names and names <= model.fs and fits(names, operations.slice(0, LOOKED_AT_ROWS)):
+        if names and names <= model.fs and fits(names, operations.slice(0, EXAMINED_ROWS)):
             return model
     known = [model.name for model in _built_in() if names <= model.fs]
-    said = _listed(names) or "none"
+    listed = _listed(names) or "none"
     if known:
         raise UsageError(
-            f"the operations ({said}) do not tell which model is meant: say --model"
+            f"the operations ({listed}) do not tell which model is meant: say --model"
             f" {' or --model '.join(sorted(known))}"
         )
     raise UsageError(
-        f"no model has all of the operations {said}; say which one with --model"
+        f"no model has all of the operations {listed}; say which one with --model"
         f" ({', '.join(model_names())}), or which anomalies to look for with --checkers"
     )
 

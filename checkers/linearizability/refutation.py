@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.evidence.closing import CLOSED, Citation, sentences
+from shaketable.checkers.evidence.resolved import RESOLVED, Citation, citation_sentence
 from shaketable.checkers.linearizability.accusation import Accused
 from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer
 from shaketable.checkers.linearizability.longest_prefix import (
@@ -40,7 +40,7 @@ from shaketable.checkers.linearizability.longest_prefix import (
 from shaketable.checkers.linearizability.staleness import (
     Register,
     Stale,
-    in_words,
+    format_duration,
     read_of_failed,
     stale_read,
 )
@@ -56,7 +56,7 @@ UNDECIDED = "undecided"
 OPERATIONS_MAX = 200
 PREFIX_MAX = 200
 STATES_MAX = 20
-CLOSED_MAX = 20
+RESOLVED_MAX = 20
 NS_PER_S = 1e9
 
 Json = dict[str, Any]
@@ -109,7 +109,7 @@ class Operations:
                 "return_ns": None if row["outcome"] == "info" else row["return_ns"],
                 "outcome": row["outcome"],
             }
-            | ({CLOSED: self.cited[row["op"]]["message"]} if row["op"] in self.cited else {})
+            | ({RESOLVED: self.cited[row["op"]]["message"]} if row["op"] in self.cited else {})
             for row in sorted(recorded, key=lambda row: (row["call_ns"], row["op"]))
         ]
 
@@ -129,8 +129,8 @@ class Operations:
         return row | {"outcome": "info", "return_ns": None} if row["op"] in self.cited else row
 
     def _call(self, row: Json) -> str:
-        said = self.model.describe_call(call_of(row))
-        return f"{said.removesuffix(': ?')}: failed" if row["outcome"] == "fail" else said
+        text = self.model.describe_call(call_of(row))
+        return f"{text.removesuffix(': ?')}: failed" if row["outcome"] == "fail" else text
 
 
 def _rows(table: pa.Table, ops: Iterable[int]) -> dict[int, Json]:
@@ -180,10 +180,10 @@ def explain_refutation(
     chosen = list(dict.fromkeys((*accused.ops, *finding.operations)))[:OPERATIONS_MAX]
     shown = [each["op"] for each in details["operations"]]
     shown = list(dict.fromkeys((*accused.ops, *shown)))[:OPERATIONS_MAX]
-    details |= {"operations": whole.shown(shown), "accused": _of_accused(accused)}
-    message += _stale(refuted, details, elsewhere) + _at_fault(accused)
+    details |= {"operations": whole.shown(shown), "accused": _accused_json(accused)}
+    message += _stale_sentence(refuted, details, elsewhere) + _fault_sentence(accused)
     needed = [each["op"] for each in (*details["prefix"][::-1], *details["operations"][::-1])]
-    message += sentences(whole.cited, [*chosen[:1], *needed])
+    message += citation_sentence(whole.cited, [*chosen[:1], *needed])
     return replace(finding, message=message, operations=tuple(chosen), details=details)
 
 
@@ -282,7 +282,9 @@ def _finding_of(part: Part, prefix: Prefix, operations: Operations, method: str)
     op = prefix.stuck
     reasons = {each["op"]: each["why"] for each in details["could_not"]}
     stuck = reasons.get(op, "no order of what was called by then allows it")
-    message = f"{operations.name(op)} cannot take effect {_by_when(op, operations)}: {stuck}."
+    message = (
+        f"{operations.name(op)} cannot take effect {_deadline_phrase(op, operations)}: {stuck}."
+    )
     return Finding(NOT_LINEARIZABLE, message, None, None, _ids(details), details)
 
 
@@ -332,11 +334,11 @@ def _explain_accusation(
     return Finding(NOT_LINEARIZABLE, f"{why}.", None, None, ops, details)
 
 
-def _of_accused(accused: Accused) -> Json:
+def _accused_json(accused: Accused) -> Json:
     return {"operations": list(accused.ops), "until_ns": accused.until_ns, "why": accused.why}
 
 
-def _at_fault(accused: Accused) -> str:
+def _fault_sentence(accused: Accused) -> str:
     """Return the sentence on what was proven of the accused, or why no operation is accused."""
     if accused.why == OF_MODEL:
         return " Which operation is at fault was not proven: the model cannot tell."
@@ -354,7 +356,7 @@ def _at_fault(accused: Accused) -> str:
     )
 
 
-def _stale(refuted: Refuted, details: Json, elsewhere: Callable[[], Stale | None]) -> str:
+def _stale_sentence(refuted: Refuted, details: Json, elsewhere: Callable[[], Stale | None]) -> str:
     """Return the sentence on a stale read: one of the accused, or one that is left without them."""
     accused, known, operations = refuted.accused, refuted.known, refuted.whole.operations
     if (pair := read_of_failed(known.register, accused.ops)) is not None:
@@ -363,12 +365,12 @@ def _stale(refuted: Refuted, details: Json, elsewhere: Callable[[], Stale | None
             f" {pair[1]} failed: that it certainly did not happen, or what was read, is wrong."
         )
     found = stale_read(known.register, accused.ops, known.cited.keys())
-    begin, more = "The read", dict[str, Any]()
+    start, more = "The read", dict[str, Any]()
     if found is None:
         found = elsewhere()
-        begin = "By real time alone the read"
+        start = "By real time alone the read"
         if accused.ops:
-            begin = "Seen more plainly in what follows: without it, the read"
+            start = "Seen more plainly in what follows: without it, the read"
             more = {"without": list(accused.ops)}
     if found is None:
         return ""
@@ -381,26 +383,26 @@ def _stale(refuted: Refuted, details: Json, elsewhere: Callable[[], Stale | None
         details["operations"] = sorted(both, key=lambda each: (each["call_ns"], each["op"]))
     new = operations.model.describe_call(call_of(operations.rows([found.over])[found.over]))
     old = None if found.written is None else operations.name(found.written)
-    return f" {begin} of op {found.read} is stale: {_written_over(found, old, new)}."
+    return f" {start} of op {found.read} is stale: {_overwrite_phrase(found, old, new)}."
 
 
-def _written_over(found: Stale, old: str | None, new: str) -> str:
+def _overwrite_phrase(found: Stale, old: str | None, new: str) -> str:
     """Describe how it is known that `new` overwrote `old` before that read was called."""
-    told = f"{new} (op {found.over})"
-    since = in_words(found.since_ns)
+    text = f"{new} (op {found.over})"
+    since = format_duration(found.since_ns)
     if found.is_seen_after:
         then = f"{old} was over"
         if found.written_seen is not None:
             then = f"op {found.written_seen} had read what {old} wrote"
-        told += f" had been read by op {found.over_seen}, called after {then},"
-        return f"{told} {since} before it began"
+        text += f" had been read by op {found.over_seen}, called after {then},"
+        return f"{text} {since} before it began"
     if old is not None and found.written_seen is None:
-        told += f", called after {old} was over,"
+        text += f", called after {old} was over,"
     elif old is not None:
-        told += f", called after op {found.written_seen} had read what {old} wrote,"
+        text += f", called after op {found.written_seen} had read what {old} wrote,"
     if found.over_seen is None:
-        return f"{told} had been acknowledged {since} before it began"
-    return f"{told} had been read by op {found.over_seen} {since} before it began"
+        return f"{text} had been acknowledged {since} before it began"
+    return f"{text} had been read by op {found.over_seen} {since} before it began"
 
 
 def only(problem: Problem, ops: Sequence[int]) -> Problem:
@@ -422,7 +424,7 @@ def _call_of(problem: Problem, op: int) -> int:
 def _ids(details: Json) -> tuple[int, ...]:
     """Return the operations of known outcome that a finding names, `stuck` first."""
     known = [
-        each["op"] for each in details["operations"] if each["outcome"] == "ok" or CLOSED in each
+        each["op"] for each in details["operations"] if each["outcome"] == "ok" or RESOLVED in each
     ]
     return (details["stuck"], *(op for op in known if op != details["stuck"]))
 
@@ -436,9 +438,11 @@ def _details(part: Part, prefix: Prefix, operations: Operations) -> Json:
     could_not = _could_not(prefix, operations)
     # The most useful ones first: the stuck one, those that could not come next, indeterminate ones
     # that the prefix uses, resolved ones with their evidence, then the last ones.
-    closed = _needed(prefix, operations)[:CLOSED_MAX]
-    witnesses = [operations.cited[op]["evidence_op"] for op in closed]
-    evidence = [op for pair in zip(closed, witnesses, strict=True) for op in pair if op is not None]
+    resolved = _resolved_in(prefix, operations)[:RESOLVED_MAX]
+    witnesses = [operations.cited[op]["evidence_op"] for op in resolved]
+    evidence = [
+        op for pair in zip(resolved, witnesses, strict=True) for op in pair if op is not None
+    ]
     refused = [each["op"] for each in could_not]
     chosen = [prefix.stuck, *refused, *used, *evidence, *known[::-1]]
     chosen = list(dict.fromkeys(chosen))[:OPERATIONS_MAX]
@@ -470,7 +474,7 @@ def _could_not(prefix: Prefix, operations: Operations) -> list[Json]:
     ]
 
 
-def _by_when(op: int, operations: Operations) -> str:
+def _deadline_phrase(op: int, operations: Operations) -> str:
     """Return the phrase on when the stuck operation must have taken effect."""
     citation = operations.cited.get(op)
     if citation is None:
@@ -479,10 +483,10 @@ def _by_when(op: int, operations: Operations) -> str:
     return "by the end" if witness is None else f"before op {witness} returns"
 
 
-def _needed(prefix: Prefix, operations: Operations) -> list[int]:
+def _resolved_in(prefix: Prefix, operations: Operations) -> list[int]:
     """Return the resolved operations that the refutation relies on, the stuck one first."""
-    begin = [prefix.stuck, *(op for op, _ in reversed(prefix.steps)), *reversed(prefix.operations)]
-    return [op for op in begin if op in operations.cited]
+    start = [prefix.stuck, *(op for op, _ in reversed(prefix.steps)), *reversed(prefix.operations)]
+    return [op for op in start if op in operations.cited]
 
 
 def _end(row: Json) -> int:

@@ -28,7 +28,7 @@ UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 COMPARED_MAX = 1_000
 """Stale reads among which the stalest is searched; an isolated node may serve many more."""
 _EVER, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-_NOBODY = np.int64(-1)
+_NONE = np.int64(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def stale_read(about: Register, among: Sequence[int], unsure: Collection[int] = 
     is_stale = writes.prove(reads)
     for op in among:
         if op in row_of and is_stale[row_of[op]]:
-            return writes.told(reads, row_of[op])
+            return writes.explain(reads, row_of[op])
     return None
 
 
@@ -117,7 +117,7 @@ def _stale_reads(about: Register, unsure: Collection[int]) -> list[tuple[int, St
     writes = _Writes(about, reads, unsure)
     rows = np.flatnonzero(writes.prove(reads))
     rows = rows[np.argsort(reads.return_ns[rows], kind="stable")][:COMPARED_MAX]
-    return [(int(reads.return_ns[row]), writes.told(reads, row)) for row in rows.tolist()]
+    return [(int(reads.return_ns[row]), writes.explain(reads, row)) for row in rows.tolist()]
 
 
 def read_of_failed(about: Register, among: Collection[int]) -> tuple[int, int] | None:
@@ -140,7 +140,7 @@ def read_of_failed(about: Register, among: Collection[int]) -> tuple[int, int] |
     return None
 
 
-def in_words(span_ns: int) -> str:
+def format_duration(span_ns: int) -> str:
     """Format a duration: "45.2 ms"."""
     for unit_ns, name in UNITS:
         if span_ns >= unit_ns:
@@ -171,7 +171,7 @@ class _Writes:
         self._values = value[self._rows]
         returned = np.where(_is_sure(rows, unsure), _ints(rows["return_ns"]), _NEVER)
         self._seen, seen_ns = self._first_reads(reads)
-        self._seen[seen_ns >= returned] = _NOBODY
+        self._seen[seen_ns >= returned] = _NONE
         self.effect_ns = np.minimum(returned, seen_ns)
 
     def prove(self, reads: _Reads) -> Bools:
@@ -181,26 +181,28 @@ class _Writes:
         by_effect = np.argsort(self.effect_ns, kind="stable")
         last_call_ns = np.maximum.accumulate(np.append(_EVER, self.call_ns[by_effect]))
         before = np.searchsorted(self.effect_ns[by_effect], reads.call_ns, side="left")
-        is_stale: Bools = last_call_ns[before] > self._since(reads)
-        is_stale |= self._shown_after(reads) != _NOBODY
+        is_stale: Bools = last_call_ns[before] > self._certain_since(reads)
+        is_stale |= self._overwritten_by_read(reads) != _NONE
         return is_stale
 
-    def told(self, reads: _Reads, row: int) -> Stale:
+    def explain(self, reads: _Reads, row: int) -> Stale:
         """Return the evidence for this stale read: the first write that surely overwrote it."""
-        is_over = (self.call_ns > self._since(reads)[row]) & (self.effect_ns < reads.call_ns[row])
+        is_over = (self.call_ns > self._certain_since(reads)[row]) & (
+            self.effect_ns < reads.call_ns[row]
+        )
         if not is_over.any():
-            return self._told_by_read(reads, row)
+            return self._explain_by_read(reads, row)
         over = int(np.flatnonzero(is_over)[np.argmin(self.effect_ns[is_over])])
         since_ns = int(reads.call_ns[row] - self.effect_ns[over])
         read, over_op, over_seen = int(reads.op[row]), int(self.op[over]), self._seen_by(over)
         if reads.is_nothing[row]:
             return Stale(read, None, over_op, since_ns, None, over_seen)
-        wrote = int(self._alone(reads.value[row : row + 1])[0])
+        wrote = int(self._only_write(reads.value[row : row + 1])[0])
         return Stale(read, int(self.op[wrote]), over_op, since_ns, self._seen_by(wrote), over_seen)
 
-    def _told_by_read(self, reads: _Reads, row: int) -> Stale:
-        shown = int(self._shown_after(reads)[row])
-        wrote, over = (int(self._alone(reads.value[n : n + 1])[0]) for n in (row, shown))
+    def _explain_by_read(self, reads: _Reads, row: int) -> Stale:
+        shown = int(self._overwritten_by_read(reads)[row])
+        wrote, over = (int(self._only_write(reads.value[n : n + 1])[0]) for n in (row, shown))
         return Stale(
             int(reads.op[row]),
             int(self.op[wrote]),
@@ -211,17 +213,17 @@ class _Writes:
             is_seen_after=True,
         )
 
-    def _shown_after(self, reads: _Reads) -> Ints:
+    def _overwritten_by_read(self, reads: _Reads) -> Ints:
         """Return for each read the row of another that proves its value had been overwritten.
 
         That one returned another value, was called after this one's value was certainly there, and
         had returned before this read's call.
         """
-        since = self._since(reads).tolist()
-        writer = np.where(reads.is_nothing, _NOBODY, self._alone(reads.value)).tolist()
+        since = self._certain_since(reads).tolist()
+        writer = np.where(reads.is_nothing, _NONE, self._only_write(reads.value)).tolist()
         calls, returns = reads.call_ns.tolist(), reads.return_ns.tolist()
-        over = [row for row in np.argsort(reads.return_ns).tolist() if writer[row] != _NOBODY]
-        shown = np.full(len(calls), _NOBODY)
+        over = [row for row in np.argsort(reads.return_ns).tolist() if writer[row] != _NONE]
+        shown = np.full(len(calls), _NONE)
         # Of the reads that have returned, the one called last, and the last with another value:
         # whatever this read returned, one of the two has a different value.
         newest: list[int] = []
@@ -237,36 +239,36 @@ class _Writes:
                     break
         return shown
 
-    def _since(self, reads: _Reads) -> Ints:
+    def _certain_since(self, reads: _Reads) -> Ints:
         """Return when the value of each read was certainly there; _NEVER if that is not known."""
-        rows = self._alone(reads.value)
-        since = np.where(rows == _NOBODY, _NEVER, np.append(self.effect_ns, _NEVER)[rows])
+        rows = self._only_write(reads.value)
+        since = np.where(rows == _NONE, _NEVER, np.append(self.effect_ns, _NEVER)[rows])
         return np.where(reads.is_nothing, _EVER if self._initial is None else _NEVER, since)
 
-    def _alone(self, values: Ints) -> Ints:
+    def _only_write(self, values: Ints) -> Ints:
         """Return the row of the only write of each value, _NOBODY if there is none or several.
 
         The initial value may not have been written at all, so it has none.
         """
-        begin = np.searchsorted(self._values, values, side="left")
-        count = np.searchsorted(self._values, values, side="right") - begin
-        is_alone = (count == 1) & (values != self._initial if self._is_number else True)
-        return np.where(is_alone, np.append(self._rows, _NOBODY)[begin], _NOBODY)
+        start = np.searchsorted(self._values, values, side="left")
+        count = np.searchsorted(self._values, values, side="right") - start
+        is_only = (count == 1) & (values != self._initial if self._is_number else True)
+        return np.where(is_only, np.append(self._rows, _NONE)[start], _NONE)
 
     def _first_reads(self, reads: _Reads) -> tuple[Ints, Ints]:
         """Return for each write the first read to return its value, and the time of that return."""
-        rows = np.where(reads.is_nothing, _NOBODY, self._alone(reads.value))
+        rows = np.where(reads.is_nothing, _NONE, self._only_write(reads.value))
         by_return = np.argsort(reads.return_ns, kind="stable")
-        by_return = by_return[rows[by_return] != _NOBODY]
+        by_return = by_return[rows[by_return] != _NONE]
         row, first = np.unique(rows[by_return], return_index=True)
-        seen, seen_ns = (np.full(len(self.op), value) for value in (_NOBODY, _NEVER))
+        seen, seen_ns = (np.full(len(self.op), value) for value in (_NONE, _NEVER))
         seen[row] = reads.op[by_return][first]
         seen_ns[row] = reads.return_ns[by_return][first]
         return seen, seen_ns
 
     def _seen_by(self, row: int) -> int | None:
         seen = int(self._seen[row])
-        return None if seen == _NOBODY else seen
+        return None if seen == _NONE else seen
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:

@@ -21,19 +21,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.evidence.closing import (
+from shaketable.checkers.evidence.node_logs import Held
+from shaketable.checkers.evidence.resolved import (
     BY_LOGS,
     CITED_MAX,
-    CLOSED,
+    RESOLVED,
     Citation,
-    Closed,
-    close,
-    closed_counts,
-    sentences,
-    some_cited,
-    with_closed,
+    Resolved,
+    citation_sentence,
+    first_citations,
+    resolve_outcomes,
+    resolved_counts,
+    with_resolved,
 )
-from shaketable.checkers.evidence.node_logs import Held
 from shaketable.checkers.findings import Findings, fault_name, gather, settle, windows_at
 from shaketable.checkers.logs.durability import why_unpromised
 from shaketable.checkers.models.values import Values
@@ -58,8 +58,8 @@ WITH_LOGS = " (with the nodes' logs)"
 LOGS_NOT_ASKED = "logs_not_asked"
 """Name in `Verdict.data`: why unknown outcomes were not looked up in the nodes' logs."""
 APPENDS = Values(frozenset(("append",)), frozenset(("read",)), is_log=True)
-CLOSED_ROWS_MAX = 2_000_000
-"""Operations of a queue from which on nothing is closed: memory. Reads need no closing here."""
+RESOLVED_ROWS_MAX = 2_000_000
+"""Operations of a queue above which none are resolved, to save memory; the rules need it not."""
 REFUSED_MAX = 3
 """Failed appends that are named where an offset is taken that no other append can have taken."""
 ABSENCE_KINDS = frozenset(("phantom-read", "unexplained-offset"))
@@ -149,36 +149,36 @@ class LinearizableLog:
         shown = _Shown(queue, context)
         if "append" in promised:
             judged = anomalies(queue.without(FUNCTIONS - promised))
-            shown = _Shown(queue, context, self._closed(tables["operations"], context).cited)
+            shown = _Shown(queue, context, self._resolved(tables["operations"], context).cited)
         _report(judged, shown, findings, "")
         if not promised >= FUNCTIONS:
             more = _beyond(judged, anomalies(queue))
             _report(more, shown, findings, UNPROMISED)
-        counts |= closed_counts(shown.cited.values()) | some_cited(shown.cited.values())
+        counts |= resolved_counts(shown.cited.values()) | first_citations(shown.cited.values())
         if BY_LOGS in counts:
             self._check_with_logs(tables["operations"], context, findings)
         return findings.table(counts)
 
-    def _closed(
+    def _resolved(
         self, operations: pa.Table, context: CheckContext, *, with_logs: bool = True
-    ) -> Closed:
+    ) -> Resolved:
         """Close appends by what reads of the promised kind show, then by the nodes' logs."""
-        if operations.num_rows > CLOSED_ROWS_MAX:
-            return Closed(operations)
+        if operations.num_rows > RESOLVED_ROWS_MAX:
+            return Resolved(operations)
         values = replace(APPENDS, shows=APPENDS.shows & context.promises.linearizable)
-        return close(operations, self._held if with_logs else None, context, values)
+        return resolve_outcomes(operations, self._held if with_logs else None, context, values)
 
     def _check_with_logs(
         self, operations: pa.Table, context: CheckContext, findings: Findings
     ) -> None:
         """Report what is wrong only once the nodes' logs tell what became of appends."""
         unpromised = FUNCTIONS - context.promises.linearizable
-        by_reads = self._closed(operations, context, with_logs=False)
+        by_reads = self._resolved(operations, context, with_logs=False)
         known = anomalies(load_queue(by_reads.operations).without(unpromised))
-        closed = self._closed(operations, context)
-        queue = load_queue(closed.operations)
+        resolved = self._resolved(operations, context)
+        queue = load_queue(resolved.operations)
         more = _beyond(known, anomalies(queue.without(unpromised)))
-        _report(more, _Shown(queue, context, closed.cited), findings, WITH_LOGS)
+        _report(more, _Shown(queue, context, resolved.cited), findings, WITH_LOGS)
 
     def check_keys(self, operations: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
         """Check keys that came together, from the coded columns: nothing becomes text first."""
@@ -212,7 +212,7 @@ class LinearizableLog:
         if self._logs_not_asked is not None:
             said = f"the nodes' logs were not asked: {self._logs_not_asked}"
             verdict = replace(verdict, data={**verdict.data, LOGS_NOT_ASKED: said})
-        return with_closed(verdict, gathered)
+        return with_resolved(verdict, gathered)
 
 
 PLUGIN = LinearizableLog()
@@ -279,11 +279,11 @@ def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
     if anomaly.kind == "unexplained-offset":  # those that did not happen leave the offset bare
         needed += [op for op, row in shown.cited.items() if row["outcome"] == "fail"]
     if needed:
-        details[CLOSED] = [shown.cited[op]["message"] for op in needed[:CITED_MAX]]
+        details[RESOLVED] = [shown.cited[op]["message"] for op in needed[:CITED_MAX]]
     refused = _refused(shown, row) if anomaly.kind == "unexplained-offset" else []
     operations += tuple(int(queue.op[each]) for each in refused)
     begin = "with what the nodes' logs hold, " if kind.endswith(WITH_LOGS) else ""
-    told = f"{queue.key}: {begin}{message}.{sentences(shown.cited, needed)}"
+    told = f"{queue.key}: {begin}{message}.{citation_sentence(shown.cited, needed)}"
     if refused:
         names = " or ".join(_operation(queue, each) for each in refused)
         told += f" Answered as failed, and yet stored there, may be {names}."

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shaketable.checkers.linearizability import accusation
-from shaketable.checkers.linearizability.accusation import accuse, upto, without
+from shaketable.checkers.linearizability.accusation import accuse, prefix_until, without
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.search import attempt
 from shaketable.harness import discovery
@@ -213,7 +213,7 @@ def test_what_is_open_at_a_moment_is_of_unknown_outcome():
         op(5, "write", 7, None, "info", input=4),
     ]
     rows[2]["return_ns"] = 12
-    known = upto(table(rows), 10).to_pylist()
+    known = prefix_until(table(rows), 10).to_pylist()
     assert [(row["op"], row["outcome"], row["output"], row["return_ns"]) for row in known] == [
         (0, "ok", None, 10),
         (1, "info", None, None),
@@ -221,7 +221,7 @@ def test_what_is_open_at_a_moment_is_of_unknown_outcome():
         (3, "info", None, None),
         (5, "info", None, None),
     ]
-    assert upto(table(rows), 12)["outcome"].to_pylist() == [
+    assert prefix_until(table(rows), 12)["outcome"].to_pylist() == [
         "ok", "ok", "fail", "info", "info", "info",
     ]  # fmt: skip
     assert without(table(rows), [3, 0])["op"].to_pylist() == [1, 2, 4, 5]

@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.evidence.closing import CITED_MAX
+from shaketable.checkers.evidence.resolved import CITED_MAX
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.models.values import values_of
 from shaketable.harness import discovery

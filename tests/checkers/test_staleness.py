@@ -13,7 +13,7 @@ from shaketable.checkers.linearizability.staleness import (
     Register,
     Stale,
     first_stale_read,
-    in_words,
+    format_duration,
     stale_read,
     stalest_read,
 )
@@ -215,7 +215,7 @@ def test_the_first_stale_read_is_the_one_that_returned_first() -> None:
 
 
 def test_spans_in_words() -> None:
-    assert [in_words(ns) for ns in (7, 12_300, 45_200_000, 3_210_000_000)] == [
+    assert [format_duration(ns) for ns in (7, 12_300, 45_200_000, 3_210_000_000)] == [
         "7 ns",
         "12.3 us",
         "45.2 ms",

@@ -21,7 +21,7 @@ CITED: Final = "cited"
 """Key in a row "checked": the citations with the lowest ids, as [id, sentence]."""
 CITED_MAX: Final = 5
 """Citations that a verdict shows besides those of operations in findings."""
-CLOSED: Final = "closed"
+RESOLVED: Final = "closed"
 """Key in `Verdict.data`, and of an operation in a finding's details: why it was resolved."""
 
 Citation = Mapping[str, Any]
@@ -29,36 +29,36 @@ Citation = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class Resolved:
     """Operations, of which some indeterminate ones were resolved; `cited` has why, by their ids."""
 
     operations: pa.Table
     cited: Mapping[int, Citation] = field(default_factory=dict)
 
 
-def close(
+def resolve_outcomes(
     operations: pa.Table, held: Held | None, context: CheckContext, values: Values | None
-) -> Closed:
+) -> Resolved:
     """Resolve indeterminate operations by evidence; none if `values` is not known."""
     if values is None or operations.num_rows == 0:
-        return Closed(operations)
+        return Resolved(operations)
     resolved, citations = resolve(operations, held, context, values)
-    return Closed(resolved, {row["op"]: row for row in citations.to_pylist()})
+    return Resolved(resolved, {row["op"]: row for row in citations.to_pylist()})
 
 
-def closed_counts(cited: Iterable[Citation]) -> dict[str, int]:
+def resolved_counts(cited: Iterable[Citation]) -> dict[str, int]:
     """Count citations by the kind of their evidence; kinds without any are left out."""
     kinds = [BY_READS if row["evidence"] == READ else BY_LOGS for row in cited]
     return {name: kinds.count(name) for name in (BY_READS, BY_LOGS) if name in kinds}
 
 
-def some_cited(cited: Iterable[Citation]) -> dict[str, Any]:
+def first_citations(cited: Iterable[Citation]) -> dict[str, Any]:
     """Return the citations that a row "checked" carries: the lowest ids, however keys are split."""
     lowest = sorted((row["op"], row["message"]) for row in cited)[:CITED_MAX]
     return {CITED: [list(each) for each in lowest]} if lowest else {}
 
 
-def with_closed(verdict: Verdict, gathered: Gathered) -> Verdict:
+def with_resolved(verdict: Verdict, gathered: Gathered) -> Verdict:
     """Add to a verdict how many indeterminate operations were resolved, and some citations."""
     sums = gathered.sums()
     by_reads, by_logs = int(sums.get(BY_READS, 0)), int(sums.get(BY_LOGS, 0))
@@ -72,11 +72,11 @@ def with_closed(verdict: Verdict, gathered: Gathered) -> Verdict:
     return replace(
         verdict,
         summary=f"{verdict.summary}; {total} {outcomes} closed: {', '.join(named)}",
-        data={**verdict.data, CLOSED: messages},
+        data={**verdict.data, RESOLVED: messages},
     )
 
 
-def sentences(cited: Mapping[int, Citation], ops: Sequence[int]) -> str:
+def citation_sentence(cited: Mapping[int, Citation], ops: Sequence[int]) -> str:
     """Return the sentence on why these indeterminate operations count; "" if none was resolved."""
     told = [str(cited[op]["message"]) for op in dict.fromkeys(ops) if op in cited]
     return f" Of unknown outcome: {' '.join(told[:CITED_MAX])}" if told else ""
