@@ -1,1 +1,1 @@
-"""Checkers of message queues and consumer groups: what comes, to whom, when, what is refused."""
+"""Checkers of message queues and consumer groups: delivery, ownership, timing, refusals."""

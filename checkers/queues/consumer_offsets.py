@@ -1,7 +1,7 @@
-"""A consumer group's offset is what was committed last, and never what nobody committed.
+"""A consumer group's offset is what was committed last, and never what was not committed.
 
-Source: RocketMQ's ConsumerOffsetManager for what is stored; for the rules a register with
-repeated values (Gibbons & Korach 1997), by what is certain alone.
+Source: RocketMQ's ConsumerOffsetManager for what is stored. The rules are those of a register with
+repeated values (Gibbons & Korach 1997), limited to what is certain.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ConsumerOffsets:
     """What a group fetches as its offset was committed, and no later commit had replaced it.
 
     Judges each group and queue (the key) by itself. A group may commit an older offset on
-    purpose; that is no anomaly. What is one: a fetch that returns what a later acknowledged
-    commit had certainly replaced: behind it, messages are delivered again, ahead of it, messages
-    are skipped. One-way commits may be lost, but not all of those with which nothing interfered.
+    purpose; that is no anomaly. It is one if a fetch returns an offset that a later acknowledged
+    commit had certainly replaced: if it is lower, messages are delivered again; if it is higher,
+    messages are skipped. One-way commits may be lost, but not all that nothing interfered with.
     """
 
     name = NAME
@@ -52,7 +52,7 @@ class ConsumerOffsets:
         is_never = has_value & (writer == NOWHERE)
         later = np.append(rows.call, -NEVER)[witness]
         is_stale = has_value & ~is_never & (later > over_ns)
-        # What another fetch saw counts as much, where no commit is known to have taken effect.
+        # An offset that another fetch returned counts too, if no commit is known to be in effect.
         seen = _seen_before(rows, fetches)
         by_fetch = ~is_stale & ~is_never & (np.append(rows.call, -NEVER)[seen] > over_ns)
         by_fetch |= ~has_value & (witness == NOWHERE)
@@ -93,7 +93,7 @@ class ConsumerOffsets:
             (NEVER_COMMITTED, is_never),
         ):
             findings.add(kind, np.flatnonzero(mask).tolist(), describe)
-        fates = fates_of(rows, commits, fetches, context)
+        fates = oneway_outcomes(rows, commits, fetches, context)
         if fates.are_all_lost:
             findings.add(LOST, [0], lambda _: _never_arrive(rows, fates, context))
         counts = {"groups": 1, "commits": len(commits), "fetches": len(fetches)}
@@ -110,8 +110,8 @@ class ConsumerOffsets:
 PLUGIN = ConsumerOffsets()
 
 
-def _never_arrive(rows: Answers, fates: Fates, context: CheckContext) -> Finding:
-    """Tell of one-way commits none of which took effect."""
+def _never_arrive(rows: Answers, fates: OnewayOutcomes, context: CheckContext) -> Finding:
+    """Return the finding for one-way commits of which none took effect."""
     commit, fetch = int(fates.lost[0]), int(fates.missed_by[0])
     what = rows.output[fetch] if rows.has_output[fetch] else "nothing"
     message = (
@@ -125,9 +125,9 @@ def _never_arrive(rows: Answers, fates: Fates, context: CheckContext) -> Finding
 
 
 def _closed(rows: Answers, commits: Ints, fetches: Ints) -> Ints:
-    """Return by when each commit has certainly taken effect: when it returned, or was seen.
+    """Return by when each commit had certainly taken effect: when it returned, or was fetched.
 
-    A commit whose offset nobody else committed was in effect when a fetch of it returned.
+    A commit of an offset that no other commit has was in effect when a fetch of it returned.
     """
     values, number, counts = np.unique(rows.input[commits], return_inverse=True, return_counts=True)
     seen = np.full(len(values), NEVER, dtype=np.int64)
@@ -140,7 +140,10 @@ def _closed(rows: Answers, commits: Ints, fetches: Ints) -> Ints:
 
 
 def _certain_before(rows: Answers, commits: Ints, closed: Ints, fetches: Ints) -> Ints:
-    """Return for each fetch the commit, in effect before its call, that was called last."""
+    """Return for each fetch, of the commits in effect before its call, the one called last.
+
+    NOWHERE if there is none.
+    """
     order = np.argsort(closed, kind="stable")
     ordered = commits[order]
     if not len(ordered):
@@ -155,14 +158,14 @@ def _certain_before(rows: Answers, commits: Ints, closed: Ints, fetches: Ints) -
 
 
 def _seen_before(rows: Answers, fetches: Ints) -> Ints:
-    """Return for each fetch, of those that saw another offset and were over, the one called last.
+    """Return for each fetch, of the earlier ones that saw another offset, the one called last.
 
-    NOWHERE if there is none. What a fetch saw was in effect at some time since its call.
+    NOWHERE if there is none. What a fetch returned was in effect at some time after its call.
     """
     seen = np.full(len(fetches), NOWHERE, dtype=np.int64)
     saw = fetches[rows.has_output[fetches]]
     saw = saw[np.argsort(rows.end[saw], kind="stable")]
-    best = other = NOWHERE  # the one called last, and the last one that saw something else
+    best = other = NOWHERE  # the one called last, and the last one with another offset
     at = 0
     for n in np.argsort(rows.call[fetches], kind="stable").tolist():
         row = fetches[n]
@@ -185,7 +188,7 @@ def _seen_before(rows: Answers, fetches: Ints) -> Ints:
 def _last_writer(rows: Answers, commits: Ints, closed: Ints, fetches: Ints) -> tuple[Ints, Ints]:
     """Return for each fetch a commit of its value called before it returned, or NOWHERE.
 
-    And by when the last of these has certainly taken effect.
+    Also return by when the last of these had certainly taken effect.
     """
     order = np.lexsort((rows.call[commits], rows.input[commits]))
     value, call, end = rows.input[commits][order], rows.call[commits][order], closed[order]
@@ -206,26 +209,27 @@ def _last_writer(rows: Answers, commits: Ints, closed: Ints, fetches: Ints) -> t
     return writer, over
 
 
-# Which commits that nobody answers took effect, where nothing was in their way. Pure.
+# Which one-way commits took effect, where nothing interfered. Pure.
 #
-# A one-way commit may be lost: its sender is not told, and a connection that broke is found
-# broken by the next request. So it is looked at where all was well, and judged by many: a client
-# had been answered since the last disturbance, the commit was the last one before a fetch, and
-# all the others had settled. Source: RocketMQ's RemoteBrokerOffsetStore, which commits one-way by
-# default.
+# A one-way commit may be lost: its sender gets no answer, and a broken connection is noticed only
+# by the next request. So a commit is judged only in quiet times, and never by itself: its client
+# had been answered since the last disturbance, it was the last commit before a fetch, and all
+# others had settled.
+#
+# Source: RocketMQ's RemoteBrokerOffsetStore, which commits one-way by default.
 
 GAP_NS: Final = 250_000_000
-"""So long after it was sent a one-way commit has taken effect where nothing is in its way."""
+"""After so long a one-way commit has taken effect, if nothing interferes."""
 UNKNOWN_NS: Final = 10_000_000_000
-"""So long a commit of unknown outcome may yet take effect."""
+"""For so long an indeterminate commit may still take effect."""
 RECOVERY_NS: Final = 1_000_000_000
-"""So long after a disturbance nothing is asked of them."""
+"""For so long after a disturbance one-way commits are not judged."""
 LOST_MIN: Final = 3
-"""So many are lost, and none arrives, before that is called so."""
+"""So many must be lost, and none arrive, for a finding."""
 
 
-class Fates(NamedTuple):
-    """Commits that were looked at: rows of those that a fetch found in effect, and of the others.
+class OnewayOutcomes(NamedTuple):
+    """The judged one-way commits: rows of those that a fetch found in effect, and of the others.
 
     `missed_by` has for each lost one the fetch that did not find it.
     """
@@ -236,15 +240,17 @@ class Fates(NamedTuple):
 
     @property
     def are_all_lost(self) -> bool:
-        """Whether that many are lost and none arrived."""
+        """Return whether LOST_MIN or more are lost and none arrived."""
         return len(self.arrived) == 0 and len(self.lost) >= LOST_MIN
 
 
-def fates_of(rows: Answers, commits: Ints, fetches: Ints, context: CheckContext) -> Fates:
-    """Return what became of the one-way commits among `commits`, as `fetches` saw it."""
+def oneway_outcomes(
+    rows: Answers, commits: Ints, fetches: Ints, context: CheckContext
+) -> OnewayOutcomes:
+    """Return which one-way commits among `commits` took effect, as seen by `fetches`."""
     nobody = np.empty(0, dtype=np.int64)
     if not len(commits) or not len(fetches):
-        return Fates(nobody, nobody, nobody)
+        return OnewayOutcomes(nobody, nobody, nobody)
     order = np.argsort(rows.call[commits], kind="stable")
     ordered = commits[order]
     call, is_oneway = rows.call[ordered], rows.is_(*UNANSWERED)[ordered]
@@ -258,7 +264,7 @@ def fates_of(rows: Answers, commits: Ints, fetches: Ints, context: CheckContext)
     is_clear &= _was_answered(rows, commit, quiet, is_clear)
     found = rows.has_output[fetches] & (rows.output[fetches] == rows.input[commit])
     lost, at = np.unique(commit[is_clear & ~found], return_index=True)
-    return Fates(np.unique(commit[is_clear & found]), lost, fetches[is_clear & ~found][at])
+    return OnewayOutcomes(np.unique(commit[is_clear & found]), lost, fetches[is_clear & ~found][at])
 
 
 def _settled(rows: Answers, commits: Ints, is_oneway: Bools) -> Ints:
@@ -270,7 +276,7 @@ def _settled(rows: Answers, commits: Ints, is_oneway: Bools) -> Ints:
 
 
 def _was_answered(rows: Answers, commits: Ints, since: Ints, asked: Bools) -> Bools:
-    """Return where the commit's client was answered, of this queue, since then and before it."""
+    """Return whether each commit's client was answered on this queue between `since` and it."""
     found = np.zeros(len(commits), dtype=np.bool_)
     for n in np.flatnonzero(asked).tolist():
         row = commits[n]

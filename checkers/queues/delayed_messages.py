@@ -1,7 +1,7 @@
-"""A delayed message comes when its time is over: not before, and not never.
+"""A delayed message is delivered when its delay is over: not before, and not never.
 
-What is delivered more than once, or without having been sent, is group-delivery's to tell: a
-`delay` is a send to it, at an offset that nobody was told. Here it is about time, and about loss.
+Messages that are delivered more than once, or were never sent, are findings of group-delivery: to
+it a `delay` is a send at an unknown offset. This checker is about time, and about loss.
 
 Source: RocketMQ's documentation of delayed messages; ScheduleMessageService, whose levels deliver
 in the order in which messages were stored.
@@ -32,7 +32,7 @@ from shaketable.harness.contracts.verdict import Finding, Verdict
 NAME: Final = "delayed-messages"
 EARLY, LATE, LOST = "early-delivery", "late-delivery", "lost-message"
 EARLY_MAX_NS: Final = 100_000_000
-"""A delivery may be so much early: a broker's clock counts whole milliseconds, and is corrected."""
+"""A delivery may be so early: a broker's clock counts whole milliseconds, and is corrected."""
 OVERDUE_MAX_NS: Final = 10_000_000_000
 """A healthy group delivers this soon after the time, however much is due at once."""
 CLOCKS: Final = "clock"
@@ -42,10 +42,11 @@ CLOCKS: Final = "clock"
 class DelayedMessages:
     """Messages that were to come later come then: none early, none lost, none overdue.
 
-    Judges each queue by itself. Early is what a poll had brought before the delay was over, since
-    the send was called, unless a fault of clocks was in force: a broker goes by its own. Lost is
-    what had not come when a message of the same delay had that was sent after it was acknowledged.
-    Overdue is what was not there `OVERDUE_MAX_NS` behind its time, though no fault was in force.
+    Judges each queue by itself. Early: a poll returned the message before the delay, counted from
+    the call of the send, was over, and no clock fault was in force (a broker uses its own clock).
+    Lost: it had not been delivered when a message with the same delay had been that was sent after
+    it was acknowledged. Overdue: it was not available `OVERDUE_MAX_NS` after its time, and no fault
+    was in force.
     """
 
     name = NAME
@@ -79,9 +80,9 @@ PLUGIN = DelayedMessages()
 
 
 class _Delays:
-    """The delayed sends of a queue; `due` is when the delay is over, NEVER if nobody knows.
+    """The delayed sends of a queue; `due` is when the delay is over, NEVER if that is unknown.
 
-    `order` are rows that sort by value.
+    `order` are the rows sorted by value.
     """
 
     def __init__(self, operations: pa.Table) -> None:
@@ -96,35 +97,35 @@ class _Delays:
         self.order = rows[np.argsort(sends.input[rows], kind="stable")]
 
     def rows_of(self, values: Ints) -> Ints:
-        """Return which delayed send each value is of, NOWHERE for others."""
+        """Return the delayed send of each value, NOWHERE for others."""
         known = self.sends.input[self.order]
         if not len(known):
             return np.full(len(values), NOWHERE, dtype=np.int64)
         at = np.minimum(np.searchsorted(known, values), len(known) - 1)
         return np.where(known[at] == values, self.order[at], NOWHERE)
 
-    def told(self, row: int) -> str:
-        """Name one: "the message 7, delayed by 1 s by process 0 (op 12)"."""
+    def label(self, row: int) -> str:
+        """Return one as text: "the message 7, delayed by 1 s by process 0 (op 12)"."""
         sends, seconds = self.sends, self.delay[row] / 1e9
         who = f"process {sends.process[row]} (op {sends.op[row]})"
         return f"the message {sends.input[row]}, delayed by {seconds:g} s by {who},"
 
 
 def _early(log: Log, delays: _Delays, findings: Findings, context: CheckContext) -> dict[str, int]:
-    """Add a finding for each message that a poll had brought before its time."""
+    """Add a finding for each message that a poll returned before its time."""
     reads, sends = log.reads, delays.sends
     row = delays.rows_of(reads.value)
     took = reads.end - np.append(sends.call, 0)[row]
     is_early = (row != NOWHERE) & (took < np.append(delays.delay, 0)[row] - EARLY_MAX_NS)
     early = np.flatnonzero(is_early)
-    # A message is early once, however often it is read.
+    # A message is reported once, however often it was read.
     early = early[np.unique(row[early], return_index=True)[1]]
     is_spared = under_clock_faults(context, sends.call[row[early]], reads.end[early])
 
     def describe(read: int) -> Finding:
         send = int(row[read])
         message = (
-            f"{delays.told(send)} was brought after {took[read] / 1e9:.3f} s by"
+            f"{delays.label(send)} was brought after {took[read] / 1e9:.3f} s by"
             f" {told_read(reads, read)}"
         )
         more = details(context, int(sends.call[send]), value=reads.value[read])
@@ -136,7 +137,7 @@ def _early(log: Log, delays: _Delays, findings: Findings, context: CheckContext)
 
 
 def under_clock_faults(context: CheckContext, begin: Ints, end: Ints) -> Bools:
-    """Return where a fault of clocks was in force at some time from `begin` to `end`."""
+    """Return whether a clock fault was in force at some time from `begin` to `end`."""
     is_under = np.zeros(len(begin), dtype=np.bool_)
     for window in context.windows:
         family = context.families.get(window.name, "")
@@ -148,13 +149,13 @@ def under_clock_faults(context: CheckContext, begin: Ints, end: Ints) -> Bools:
 def _missing(
     log: Log, delays: _Delays, findings: Findings, context: CheckContext
 ) -> dict[str, int]:
-    """Add findings for acknowledged messages that never came: lost ones, and overdue ones."""
+    """Add findings for acknowledged messages that were not delivered: lost or overdue."""
     sends, reads = delays.sends, log.reads
     missing = np.flatnonzero(sends.is_ok & ~np.isin(sends.input, reads.value[reads.is_poll]))
-    later = _came_later(log, delays, missing)
+    later = _later_delivery(log, delays, missing)
     is_lost = later != NOWHERE
     left = missing[~is_lost]
-    blank = _looked_in_vain(log, delays, left, context)
+    blank = _empty_poll_after_due(log, delays, left, context)
     is_overdue = blank != NOWHERE
     lost_by = dict(zip(missing[is_lost].tolist(), later[is_lost].tolist(), strict=True))
     overdue_by = dict(zip(left[is_overdue].tolist(), blank[is_overdue].tolist(), strict=True))
@@ -163,7 +164,7 @@ def _missing(
         read = lost_by[row]
         other = int(delays.rows_of(reads.value[read : read + 1])[0])
         message = (
-            f"{delays.told(row)} was acknowledged and never delivered, although"
+            f"{delays.label(row)} was acknowledged and never delivered, although"
             f" {told_read(reads, read)} brought {reads.value[read]}, delayed as long by a send"
             f" (op {sends.op[other]}) that was called later"
         )
@@ -175,7 +176,7 @@ def _missing(
         look = overdue_by[row]
         late_s = (log.blanks.call[look] - delays.due[row]) / 1e9
         message = (
-            f"{delays.told(row)} was not there {late_s:.1f} s after its time, when process"
+            f"{delays.label(row)} was not there {late_s:.1f} s after its time, when process"
             f" {log.blanks.process[look]} (op {log.blanks.op[look]}) polled; nobody was given it"
         )
         more = details(context, int(delays.due[row]), value=sends.input[row])
@@ -187,11 +188,11 @@ def _missing(
     return {"not_reached": len(left) - len(overdue_by)}
 
 
-def _came_later(log: Log, delays: _Delays, missing: Ints) -> Ints:
-    """Return for each missing message a poll's message that shows it to be lost, or NOWHERE.
+def _later_delivery(log: Log, delays: _Delays, missing: Ints) -> Ints:
+    """Return for each missing message a polled message that shows that it is lost, or NOWHERE.
 
-    One of the same delay that was sent behind it stands behind it; and what stands in front of
-    that one is all known.
+    A message of the same delay that was sent after it is stored after it; and the messages at all
+    offsets before that one are known, and the missing one is not among them.
     """
     reads, sends = log.reads, delays.sends
     shown = np.full(len(missing), NOWHERE, dtype=np.int64)
@@ -212,20 +213,20 @@ def _came_later(log: Log, delays: _Delays, missing: Ints) -> Ints:
     return shown
 
 
-def _looked_in_vain(log: Log, delays: _Delays, rows: Ints, context: CheckContext) -> Ints:
-    """Return for each message a poll that found nothing though it was overdue, or NOWHERE."""
+def _empty_poll_after_due(log: Log, delays: _Delays, rows: Ints, context: CheckContext) -> Ints:
+    """Return for each message a poll that found nothing although it was overdue, or NOWHERE."""
     blanks = log.blanks
     found = np.full(len(rows), NOWHERE, dtype=np.int64)
     if not len(blanks.op) or not len(rows):
         return found
     quiet = quiet_since(context, blanks.call)
     known = known_offsets(log)
-    # It could have seen the message only if all that stands in front of it is known.
+    # The poll would have returned the message only if all offsets before its place are known.
     floor = blanks_from(log)
     is_whole = np.searchsorted(known, floor, side="left") == floor
-    looks = np.flatnonzero((quiet != NEVER) & (blanks.offset == NOWHERE) & is_whole)
-    # A look shows those that were due so long ago, and no fault has been in force since.
-    order = looks[np.argsort(blanks.call[looks], kind="stable")]
+    polls = np.flatnonzero((quiet != NEVER) & (blanks.offset == NOWHERE) & is_whole)
+    # A poll is evidence for messages that were due so long before it, with no fault since.
+    order = polls[np.argsort(blanks.call[polls], kind="stable")]
     if not len(order):
         return found
     latest_due = blanks.call[order] - OVERDUE_MAX_NS

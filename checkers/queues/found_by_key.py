@@ -1,10 +1,10 @@
-"""Who asks for messages by key is given those that bear it, the newest first, and no others.
+"""A query by key returns the messages that have the key, the newest first, and no others.
 
-A plain `send` (no tag in `expected`) of v bears the key of each range of values that v lies in, and
-a unique key. A `find` asks for the range of `expected` values from `input` on; with an `offset` for
-those alone that were stored at the same time as the message there. A `find-unique` asks for the
-unique key of the value `input`. A `peek` asks by an id that nobody was told: for what stands
-`input` bytes behind the begin of a message, which is no message; with 0, right behind that one.
+A plain `send` (no tag in `expected`) of v has the key of each range of values that contains v, and
+a unique key. A `find` queries the range of `expected` values from `input` on; with an `offset` only
+messages that were stored at the same time as the message there. A `find-unique` queries the unique
+key of the value `input`. A `peek` queries by an id that was never handed out: for what is `input`
+bytes after the start of a message, which is no message; with 0, right after that message.
 
 Source: RocketMQ's QueryMessageProcessor and IndexService.queryOffset; apache/rocketmq issues 3613
 (a key of the same hash is found), 1919.
@@ -41,10 +41,10 @@ UNWANTED, MISSED = "unwanted-key", "missed-key"
 class FoundByKey:
     """Asked for messages by key or by id, a queue gives the newest that bear it and no others.
 
-    Judges each queue by itself. No message comes that does not bear the key, none comes twice, and
-    no more than were asked for. None is left out that was acknowledged at or before the offset of a
-    message that the same node had brought a poll before, while no fault was in force and nobody was
-    elected; where as many came as were asked for, none that is newer than these.
+    Judges each queue by itself. No message is returned that does not have the key, none twice, and
+    no more than were asked for. No acknowledged message is missing whose offset is at or below that
+    of a message which the same node had returned to a poll before, while no fault was in force and
+    no leader was elected; of a full answer only messages newer than those in it must be there.
     """
 
     name = NAME
@@ -54,7 +54,7 @@ class FoundByKey:
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue."""
         operations = tables["operations"]
-        looks, sends = _Looks(operations), _Sends(operations)
+        looks, sends = _Queries(operations), _Sends(operations)
         findings = Findings()
         _unwanted(looks, sends, findings, context)
         judged = _missed(looks, sends, _shown(operations, looks, context), findings, context)
@@ -77,9 +77,9 @@ PLUGIN = FoundByKey()
 
 
 class _Sends:
-    """The plain sends of a queue, which bear keys, in the order of their offsets.
+    """The plain sends of a queue, which have keys, in the order of their offsets.
 
-    Those of unknown outcome have NOWHERE as their offset, and stand first.
+    Indeterminate ones have the offset NOWHERE, and come first.
     """
 
     def __init__(self, operations: pa.Table) -> None:
@@ -93,8 +93,8 @@ class _Sends:
         self.end = answers.end[self.rows]
 
 
-class _Looks:
-    """Answers to who asked by key or id: `rows` of them, and a row of `row`, `value` a message."""
+class _Queries:
+    """Queries by key or id: `rows` of them, and for each returned message its `row` and `value`."""
 
     def __init__(self, operations: pa.Table) -> None:
         self.answers = answers = Answers(operations, ("find", "find-unique", "peek"))
@@ -114,8 +114,8 @@ class _Looks:
         begins = np.searchsorted(self.row, np.arange(len(answers.op) + 1))
         self.begin, self.behind = begins[:-1], begins[1:]
 
-    def told(self, row: int) -> str:
-        """Name one: "the find of 64 to 95 by process 3 (op 17)"."""
+    def label(self, row: int) -> str:
+        """Return one as text: "the find of 64 to 95 by process 3 (op 17)"."""
         answers, first, last = self.answers, int(self.first[row]), int(self.stop[row]) - 1
         f = answers.table["f"][row].as_py()
         what = f"{first} to {last}" if last > first else f"{first}"
@@ -124,8 +124,8 @@ class _Looks:
         return f"the {f} of {what} by process {answers.process[row]} (op {answers.op[row]})"
 
 
-def _unwanted(looks: _Looks, sends: _Sends, findings: Findings, context: CheckContext) -> None:
-    """Add a finding for each message that should not have come: another's, twice, too many."""
+def _unwanted(looks: _Queries, sends: _Sends, findings: Findings, context: CheckContext) -> None:
+    """Add a finding for each unwanted message: without the key, twice, or one too many."""
     value, row = looks.value, looks.row
     is_plain = np.isin(value, sends.value)
     bears = is_plain & (value >= looks.first[row]) & (value < looks.stop[row])
@@ -147,7 +147,7 @@ def _unwanted(looks: _Looks, sends: _Sends, findings: Findings, context: CheckCo
             why = "once more" if is_repeated[n] else f"though {FOUND_MAX} were asked for at most"
         key = answers.key
         message = (
-            f"{key}: {looks.told(look)} brought {value[n]} of offset {looks.offset[n]}, {why}."
+            f"{key}: {looks.label(look)} brought {value[n]} of offset {looks.offset[n]}, {why}."
         )
         more = details(context, int(answers.call[look]), value=value[n])
         operations = (int(answers.op[look]),)
@@ -156,13 +156,13 @@ def _unwanted(looks: _Looks, sends: _Sends, findings: Findings, context: CheckCo
     findings.add(UNWANTED, unwanted.tolist(), describe)
 
 
-def _shown(operations: pa.Table, looks: _Looks, context: CheckContext) -> Ints:
-    """Return for each row how far its node had shown the queue to go before, 0 if nobody knows.
+def _shown(operations: pa.Table, looks: _Queries, context: CheckContext) -> Ints:
+    """Return for each query up to which offset its node had returned messages before, or 0.
 
-    Only polls count that were called when the last disturbance in front of the look was over.
+    Only polls count that were called after the last disturbance before the query.
     """
     polls = Answers(operations, ("poll",))
-    # An empty poll shows nothing: its consumer may have been set beyond the queue's end.
+    # An empty poll is no evidence: its consumer may have been set beyond the queue's end.
     reach = np.zeros(len(polls.op), np.int64)
     row, offset, _ = polls.pairs(polls.is_ok)
     np.maximum.at(reach, row, offset + 1)
@@ -181,7 +181,7 @@ def _shown(operations: pa.Table, looks: _Looks, context: CheckContext) -> Ints:
 
 
 def _quiet_since(context: CheckContext, calls: Ints, ends: Ints) -> Ints:
-    """Return since when nothing had happened to the group until each answer; NEVER: it did then."""
+    """Return since when each query had been undisturbed; NEVER if it was disturbed meanwhile."""
     since = np.zeros(len(calls), np.int64)
     for from_ns, stop_ns in disturbances(context):
         since = np.where(stop_ns < calls, np.maximum(since, stop_ns), since)
@@ -190,9 +190,9 @@ def _quiet_since(context: CheckContext, calls: Ints, ends: Ints) -> Ints:
 
 
 def _missed(
-    looks: _Looks, sends: _Sends, shown: Ints, findings: Findings, context: CheckContext
+    looks: _Queries, sends: _Sends, shown: Ints, findings: Findings, context: CheckContext
 ) -> int:
-    """Add a finding for each message that had to come and did not; return how many judged."""
+    """Add a finding for each missing message; return how many queries were judged."""
     missed: list[tuple[int, int]] = []
     judged = 0
     for row in looks.rows[~looks.is_peek[looks.rows]].tolist():
@@ -205,7 +205,7 @@ def _missed(
         row, at = missed[n]
         send, answers = int(sends.rows[at]), sends.answers
         message = (
-            f"{answers.key}: {looks.told(row)} did not bring {sends.value[at]}, which process"
+            f"{answers.key}: {looks.label(row)} did not bring {sends.value[at]}, which process"
             f" {answers.process[send]} (op {answers.op[send]}) had sent with that key to offset"
             f" {sends.offset[at]}, though its node had shown the queue up to offset {shown[row]}."
         )
@@ -217,8 +217,8 @@ def _missed(
     return judged
 
 
-def _owed(looks: _Looks, sends: _Sends, row: int, shown: int) -> Ints:
-    """Return which sends an answer has to bring."""
+def _owed(looks: _Queries, sends: _Sends, row: int, shown: int) -> Ints:
+    """Return the sends that a query must return."""
     lowest = 0
     count = int(looks.behind[row] - looks.begin[row])
     if count >= FOUND_MAX:

@@ -1,12 +1,12 @@
-"""What a consumer group is given of a queue: all that was acknowledged, nothing else, in order.
+"""Delivery of a queue to a consumer group: all that was acknowledged, nothing else, in order.
 
-One key is one queue and one group, whose commits and polls bear the same key. What is promised, and
-what is not: at least once. A message that was consumed and not committed comes again to whoever
-goes on in the queue, and that is counted (`redelivered`) and no finding. From the place where a
-consumer begins (assign, seek) up to where it begins anew, a *session*, each message comes once, in
-order, none left out; and none comes again that an acknowledged commit was behind when the consumer
-asked where to begin, unless somebody may have set the group back since. A group may be set ahead of
-its queue's end: its consumers then go on at the end.
+One key is one queue and one group, whose commits and polls have the same key. The promise is at
+least once: a message that was consumed and not committed is delivered again to the next consumer of
+the queue, which is counted (`redelivered`), and is no finding. In a *session*, from the place where
+a consumer starts (assign, seek) until it starts anew, each message is delivered once, in order, and
+none is left out. No message is delivered again that lies below an offset which was committed and
+acknowledged when the consumer asked where to start, unless a commit may have set the group back
+since. A group may be set beyond its queue's end: then its consumers continue at the end.
 
 Source: jepsen.tests.kafka; RocketMQ's documentation of at-least-once delivery and ordered messages.
 """
@@ -59,8 +59,8 @@ LOST, OUT_OF_ORDER, AGAIN = "lost-message", "out-of-order", "redelivered-committ
 class GroupDelivery:
     """Everything acknowledged reaches the consumer group, nothing else does, and in order.
 
-    Lost, duplicated, unexpected and reordered messages of one queue and one group; what commits
-    and fetches of the group's offset say of each other is consumer-offsets' to judge.
+    Finds lost, duplicated, unexpected and reordered messages of one queue and one group; commits
+    and fetches of the group's offset are judged by consumer-offsets.
     """
 
     name = NAME
@@ -71,11 +71,11 @@ class GroupDelivery:
         """Judge one queue."""
         operations = tables["operations"]
 
-        def redelivered(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
-            return redelivered_committed(log, operations, findings, told)
+        def redelivered(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
+            return redelivered_committed(log, operations, findings, context)
 
-        def lost(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
-            return lost_messages(log, operations, findings, told)
+        def lost(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
+            return lost_messages(log, operations, findings, context)
 
         rules = (
             lost,
@@ -114,14 +114,14 @@ PLUGIN = GroupDelivery()
 def lost_messages(
     log: Log, operations: pa.Table, findings: Findings, context: CheckContext
 ) -> dict[str, int]:
-    """Add a finding for each acknowledged message that no poll brought though it should have.
+    """Add a finding for each acknowledged message that no poll returned although one should have.
 
-    It should have if a poll that was not over before the send brought what stands at its offset
-    or behind it: a consumer was past it. Or if, after the acknowledgement, a consumer began behind
-    it, or one that stood at or before its offset was told that nothing more is there. Where
-    somebody may have set the group ahead of the message, consumers began behind it rightly: then
-    only one shows it that went over it by itself, or found another message in its place. Messages
-    whose sends have no known outcome may be missing.
+    One should have if a poll that ended after the call of the send returned a message at its offset
+    or a higher one: a consumer was past it. Or if, after the acknowledgement, a consumer started at
+    a higher offset, or one at or below its offset found nothing more. If a commit may have set the
+    group ahead of the message, consumers start after it rightly: then the evidence is a consumer
+    that went over it in one session, or another message at its offset. Messages of indeterminate
+    sends may be missing.
     """
     sends, reads, starts = log.sends, log.reads, log.starts
     acked = np.flatnonzero(sends.is_ok & (sends.offset >= 0) & ~np.isin(sends.value, log.repeated))
@@ -179,7 +179,7 @@ def lost_messages(
 
 
 def _set_ahead(log: Log, operations: pa.Table, places: Ints) -> Bools:
-    """Return where a commit may have set the group ahead by whom no poll had brought so far."""
+    """Return which places a commit may have skipped: its process had not polled that far."""
     commits = Answers(operations, COMMITTING)
     polls = np.flatnonzero(log.reads.is_poll)
     last = _last_before(log.reads.process[polls], log.reads.op[polls], commits.process, commits.op)
@@ -190,7 +190,7 @@ def _set_ahead(log: Log, operations: pa.Table, places: Ints) -> Bools:
 
 
 def _latest_from(rows: Ints, offsets: Ints, times: Ints, places: Ints) -> Ints:
-    """Return for each place the latest of the rows whose offset is there or behind, or NOWHERE."""
+    """Return for each place the latest row whose offset is at or above it, or NOWHERE."""
     order = np.argsort(offsets, kind="stable")
     latest = len(order) - 1 - running_greatest(times[order][::-1])[::-1]
     at = np.searchsorted(offsets[order], places, side="left")
@@ -198,11 +198,10 @@ def _latest_from(rows: Ints, offsets: Ints, times: Ints, places: Ints) -> Ints:
 
 
 def out_of_order(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
-    """Add a finding where a session brought a producer's later message before an earlier one.
+    """Add a finding where a session got a producer's later message before an earlier one.
 
     The messages of one process in one queue are in the order of its sends, those of a batch in the
-    batch's order; between processes there
-    is none that a consumer could rely on, nor is there for messages that were delayed.
+    batch's order. There is no such order between processes, nor for delayed messages.
     """
     sends, reads = log.sends, log.reads
     polls = np.flatnonzero(reads.is_poll)
@@ -244,9 +243,9 @@ def out_of_order(log: Log, findings: Findings, context: CheckContext) -> dict[st
 def redelivered_committed(
     log: Log, operations: pa.Table, findings: Findings, context: CheckContext
 ) -> dict[str, int]:
-    """Add a finding for each message that came to a session though the group was surely behind it.
+    """Add a finding for each message of a session that the group had certainly committed.
 
-    Counts as redelivered every delivery of a message beyond its first one.
+    Counts as redelivered every delivery of a message after its first one.
     """
     reads, starts = log.reads, log.starts
     polls = np.flatnonzero(reads.is_poll)
@@ -284,7 +283,7 @@ def redelivered_committed(
 
 
 def sessions_of(reads: Reads, starts: Starts) -> Ints:
-    """Return for each read the row of the start that its process made last, or NOWHERE."""
+    """Return for each read the row of its process's last start before it, or NOWHERE."""
     return _last_before(starts.process, starts.op, reads.process, reads.op)
 
 
@@ -301,11 +300,11 @@ def _last_before(process: Ints, op: Ints, of_process: Ints, of_op: Ints) -> Ints
 
 
 def _asked(operations: pa.Table, starts: Starts) -> tuple[Ints, Ints]:
-    """Return when each consumer asked where to begin, and when it was answered (ns).
+    """Return when each consumer asked where to start, and when it was answered (ns).
 
-    That is its last fetch since it began before; without one, its last poll since then, which
-    may have sent it elsewhere; without either, when it began. A consumer that has set the group
-    itself since then, as who starts over does, was told by that: it asked when it was answered.
+    That is its last fetch since its previous start; without one, its last poll since then, which
+    may have redirected it; without either, its start. A consumer that has reset the group itself
+    since then knows the offset from the reset: it counts as having asked when that was answered.
     """
     before = _last_before(starts.process, starts.op, starts.process, starts.op)
     since = np.where(before == NOWHERE, NOWHERE, np.append(starts.op, NOWHERE)[before])
@@ -315,7 +314,7 @@ def _asked(operations: pa.Table, starts: Starts) -> tuple[Ints, Ints]:
         own = np.flatnonzero(rows.is_ok if f != "poll" else np.ones(len(rows.op), dtype=np.bool_))
         last = _last_before(rows.process[own], rows.op[own], starts.process, starts.op)
         op = np.append(rows.op[own], NOWHERE)[last]
-        # What was told before a reset is over; after it, a consumer asks like any other.
+        # Answers before a reset do not count; after it, a consumer asks like any other.
         is_own = (last != NOWHERE) & (op > (newest if f == "reset" else since))
         call, end = (np.append(column[own], NOWHERE)[last] for column in (rows.call, rows.end))
         asked = np.where(is_own, end + 1 if f == "reset" else call, asked)
@@ -326,9 +325,9 @@ def _asked(operations: pa.Table, starts: Starts) -> tuple[Ints, Ints]:
 
 
 def _known_end(log: Log, times: Ints) -> Ints:
-    """Return how far the queue reached at least at these times, by acknowledgements and polls.
+    """Return the least end that the queue had at these times, by acknowledgements and polls.
 
-    A group that was set ahead of its queue is sent back to the queue's end, rightly.
+    A group that was set beyond its queue's end is rightly sent back to the end.
     """
     sends, reads = log.sends, log.reads
     acked = np.flatnonzero(sends.is_ok)
@@ -340,12 +339,12 @@ def _known_end(log: Log, times: Ints) -> Ints:
 
 
 def _least_committed(commits: Answers, times: Ints, until: Ints) -> tuple[Ints, Ints]:
-    """Return for each question the least offset that may have been the group's, and who committed.
+    """Return for each request the least offset that the group may have had, and its commit's row.
 
-    A question was asked at one of `times` and answered at the same place of `until`. A commit may
-    be in effect from its call until another one that was called after its return has returned; one
-    that was called before the answer may have come before the question was read. NOWHERE as long
-    as none has certainly taken effect.
+    A request was sent at one of `times`, and answered at the same place of `until`. A commit may
+    be in effect from its call until another one, called after its return, has returned; one that
+    was called before the answer may have been processed before the request. NOWHERE as long as no
+    commit has certainly taken effect.
     """
     rows = np.flatnonzero(~commits.is_failed)
     by_call = rows[np.argsort(commits.call[rows], kind="stable")].tolist()
@@ -358,7 +357,7 @@ def _least_committed(commits: Answers, times: Ints, until: Ints) -> tuple[Ints, 
     who = least.copy()
     heap: list[tuple[int, int, int]] = []
     at = 0
-    # Times rise, and so does what is surely overwritten: what leaves the heap never comes back.
+    # Times rise, and so does what is certainly overwritten: what leaves the heap never returns.
     for n in np.argsort(times, kind="stable").tolist():
         while at < len(by_call) and commits.call[by_call[at]] < times[n]:
             row = by_call[at]

@@ -1,8 +1,8 @@
-"""A poll that waits at a queue's end is answered soon when a message is there.
+"""A poll that waits at a queue's end is answered soon after a message arrives.
 
-A poll that waits says in `expected` for how many milliseconds at most, and in `offset` where it
-stands. Promptness is a promise of a healthy group: where a fault was in force, or had been shortly
-before, nothing is judged; nor where nobody else was answered meanwhile, as then it was the machine.
+A waiting poll has in `expected` for how many milliseconds it waits at most, and in `offset` its
+place. Promptness is a promise of a healthy group: nothing is judged while a fault was in force, or
+shortly after; nor if no other operation was answered meanwhile, since then it was the machine.
 
 Source: RocketMQ's PullRequestHoldService: long polling with a notice of arriving messages.
 """
@@ -37,20 +37,20 @@ from shaketable.harness.contracts.verdict import Finding, Verdict
 NAME: Final = "held-polls"
 LATE: Final = "late-delivery"
 BOUND_NS: Final = 2_000_000_000
-"""So soon a waiting poll is answered when a message is there."""
+"""A waiting poll must be answered so soon after a message is there."""
 OTHERS_NS: Final = 500_000_000
-"""Somebody else's operation on the queue was over so long before the poll: the group did work."""
+"""Another operation on the queue must have ended so long before the poll did: the group worked."""
 
 LOCAL: Final = tuple(sorted((*STARTS, *UNANSWERED)))
-"""What no broker answers: it shows nothing of the group."""
+"""Operations that no broker answers: they are no evidence about the group."""
 
 
 class HeldPolls:
     """A poll that waits for a message is answered within two seconds of there being one.
 
-    Judges each queue by itself. A message is there when its send was acknowledged. The time goes
-    from then, or from the poll's call, to its answer; no fault may have been in force, nor for
-    some seconds before, and others must have been answered meanwhile.
+    Judges each queue by itself. A message is there when its send was acknowledged. The time is
+    counted from then, or from the poll's call if that is later, to its answer. No fault may have
+    been in force, nor some seconds before, and other operations must have been answered meanwhile.
     """
 
     name = NAME
@@ -83,9 +83,9 @@ class HeldPolls:
                 f"the poll by process {polls.process[poll]} (op {polls.op[poll]}) was held for"
                 f" {waited[n] / 1e9:.1f} s while {told_send(log, int(send[n]))} was there"
             )
-            told = details(context, int(ready[n]), value=log.sends.value[send[n]])
+            more = details(context, int(ready[n]), value=log.sends.value[send[n]])
             ids = (int(log.sends.op[send[n]]), int(polls.op[poll]))
-            return finding(LATE, log, place, ids, message, told)
+            return finding(LATE, log, place, ids, message, more)
 
         findings.add(LATE, np.flatnonzero(is_late).tolist(), describe)
         counts = {"queues": 1, "held": len(held), "judged": int(is_judged.sum())}
@@ -103,13 +103,13 @@ PLUGIN = HeldPolls()
 
 
 def _first_acknowledged(log: Log, offsets: Ints) -> Ints:
-    """Return for each place the send at or behind it that was acknowledged first, or -1."""
+    """Return for each place the send at or above it that was acknowledged first, or -1."""
     sends = log.sends
     rows = np.flatnonzero(sends.is_ok & (sends.offset >= 0))
     rows = rows[np.argsort(sends.offset[rows], kind="stable")]
     if not len(rows):
         return np.full(len(offsets), -1, dtype=np.int64)
-    # From each place on, the least end: the greatest of the negated ones, from behind.
+    # From each place on, the least end: a running maximum of negated ends, from the last one.
     ends = -sends.end[rows][::-1]
     best = rows[len(rows) - 1 - running_greatest(ends)[::-1]]
     at = np.searchsorted(sends.offset[rows], offsets, side="left")
@@ -119,9 +119,9 @@ def _first_acknowledged(log: Log, offsets: Ints) -> Ints:
 def _others_were_served(
     operations: pa.Table, nodes: pa.ChunkedArray, begin: Ints, stop: Ints
 ) -> Bools:
-    """Return where the node answered an operation that was called after `begin`, before `stop`.
+    """Return whether the node answered, by `stop`, an operation that was called after `begin`.
 
-    Without a name any node counts, on either side. What clients do by themselves was not answered.
+    If either node is unknown, any node counts. Operations in LOCAL were not answered by a node.
     """
     is_answered = pc.and_(
         pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"])

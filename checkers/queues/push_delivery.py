@@ -1,11 +1,11 @@
-"""What push consumers of a group were handed of a queue: all of it, soon, and in order if locked.
+"""Delivery of a queue to a group's push consumers: all of it, soon, and in order if it is locked.
 
 A consumer pulls and commits by itself; `handle` is ok when its handler has returned, and only then
-may the group go on behind those messages. At least once: what was handed over, and not committed,
-comes again. What a handler failed at was handed over, and is another checker's from there on
-(`checkers.queues.retried_messages`). A queue that is consumed under its lock (`expected` 1 of
-handle and fetch) is handled in order, whoever has it: that a message comes again behind a later one
-takes a consumer, a broker or a link that failed.
+may the group commit an offset after those messages. At least once: what was delivered and not
+committed is delivered again. A message whose handler failed was delivered, and is judged by another
+checker from there on (`checkers.queues.retried_messages`). A queue that is consumed under its lock
+(`expected` 1 of handle and fetch) is handled in order, by any consumer: a message is handled again
+after a later one only if a consumer, a broker or a link failed.
 
 Source: RocketMQ's documentation of at-least-once delivery and of ordered messages;
 ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService, RebalanceImpl.
@@ -53,21 +53,21 @@ from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "push-delivery"
 BOUND_NS: Final = 15_000_000_000
-"""So soon a group that is well has handled and committed what is there, some hand-overs of its
-queues included. A lock that its consumer could not give back is in the way for a minute, though:
-queues that are consumed in order are not judged by time."""
+"""A healthy group handles and commits messages within this time, some rebalances included. But a
+lock that was not released blocks its queue for a minute, so queues that are consumed in order are
+not judged by time."""
 SHOWN_NS: Final = 2_000_000_000
-"""So soon whoever asks for a queue's end, of a group that is well, is told of what is in it."""
+"""So soon after its acknowledgement a message counts in the queue's end that a healthy group
+reports."""
 
 
 class PushDelivery:
     """Everything acknowledged is handled by somebody of the group before the group goes on.
 
-    Judges one queue. Lost: the group has committed an offset behind a message that nobody handled,
-    or the queue ended before such a message for all who asked in the end.
-    Late: in the end, while no fault was in force and consumers went on, the group did not come as
-    far as a message within 15 s. Out of order: under the queue's lock, with no fault near, a
-    message was handled behind a later one.
+    Judges one queue. Lost: the group committed an offset after a message that no consumer handled,
+    or the queue ended before such a message for all final fetches. Late: at the end, while no fault
+    was in force and consumers ran, the group did not reach a message within 15 s. Out of order:
+    under the queue's lock, with no fault near, a message was handled after a later one.
     """
 
     name = NAME
@@ -80,14 +80,14 @@ class PushDelivery:
         fetches, handles = Answers(operations, ("fetch",)), Answers(operations, HANDLES)
         in_order = Answers(operations, ("handle",))
 
-        def lost(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
-            return lost_messages(log, fetches, findings, told)
+        def lost(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
+            return lost_messages(log, fetches, findings, context)
 
-        def late(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
-            return late_messages(log, fetches, handles, findings, told)
+        def late(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
+            return late_messages(log, fetches, handles, findings, context)
 
-        def order(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
-            return out_of_order(log, in_order, findings, told)
+        def order(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
+            return out_of_order(log, in_order, findings, context)
 
         rules = (
             lost,
@@ -121,28 +121,28 @@ PLUGIN = PushDelivery()
 def lost_messages(
     log: Log, fetches: Answers, findings: Findings, context: CheckContext
 ) -> dict[str, int]:
-    """Add a finding for each acknowledged message that the group went on behind, unhandled.
+    """Add a finding for each acknowledged message that the group passed without handling it.
 
-    Who asked after its acknowledgement was told an offset behind it. Or the queue ends before it,
-    for everybody who asked in the end: the group will never come to it. Also counts what was
-    handled, what came again, and how many messages the group did not come to.
+    A fetch that was called after its acknowledgement returned an offset after it. Or the queue ends
+    before it, for all final fetches: the group will never reach it. Also counts messages that were
+    handled, that were handled again, and that the group did not reach.
     """
     sends = log.sends
     missing = _unhandled(log)
-    told = np.flatnonzero(fetches.is_ok & fetches.has_output)
-    told = told[np.argsort(fetches.output[told], kind="stable")]
-    # Of all that were told an offset behind the message, who asked last.
-    latest, calls = told.copy(), fetches.call[told]
-    for n in range(len(told) - 2, -1, -1):
-        latest[n] = told[n] if calls[n] > fetches.call[latest[n + 1]] else latest[n + 1]
-    at = np.searchsorted(fetches.output[told], sends.offset[missing], side="right")
+    answered = np.flatnonzero(fetches.is_ok & fetches.has_output)
+    answered = answered[np.argsort(fetches.output[answered], kind="stable")]
+    # From each row on, that is of all fetches that returned this offset or a higher one, the last.
+    latest, calls = answered.copy(), fetches.call[answered]
+    for n in range(len(answered) - 2, -1, -1):
+        latest[n] = answered[n] if calls[n] > fetches.call[latest[n + 1]] else latest[n + 1]
+    at = np.searchsorted(fetches.output[answered], sends.offset[missing], side="right")
     witness = np.append(latest, NOWHERE)[at]
     asked = np.append(fetches.call, NOWHERE)[witness]
     is_passed = (witness != NOWHERE) & (asked > sends.end[missing])
     ends, asked_last = _last_ends(fetches, context)
     is_gone = ~is_passed & _ends_before(ends, sends.offset[missing], sends.end[missing])
     is_lost = is_passed | is_gone
-    # Somebody handled another value in its place: `inconsistent_offsets` tells that.
+    # Another value was handled at its offset: `inconsistent_offsets` reports that.
     is_replaced = np.isin(sends.offset[missing], log.reads.offset)
 
     def describe(n: int) -> Finding:
@@ -170,16 +170,16 @@ def lost_messages(
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Where the queue ended for those who asked in the end: when they did, what they were told."""
+    """The queue's end by final fetches: their calls, and the ends that they returned."""
 
     call: Ints
     offset: Ints
 
 
 def _last_ends(fetches: Answers, context: CheckContext) -> tuple[_Ends, int]:
-    """Return what was told of the queue's end after all faults, and the row that told most.
+    """Return the queue's ends that were fetched after all faults, and the row of the highest.
 
-    Whoever asks while a fault is in force may be told of an end that was.
+    While a fault is in force, a fetch may return an outdated end.
     """
     final_ns = NEVER if context.final_from_ns is None else context.final_from_ns
     since_ns = max([final_ns, *(window.stop_ns for window in context.windows)])
@@ -191,9 +191,9 @@ def _last_ends(fetches: Answers, context: CheckContext) -> tuple[_Ends, int]:
 
 
 def _ends_before(ends: _Ends, offsets: Ints, acknowledged: Ints) -> Bools:
-    """Return where the queue ended at or before an offset, for all who asked late enough.
+    """Return whether the queue ended at or before each offset, for all final fetches.
 
-    That is `SHOWN_NS` after its acknowledgement; somebody must have.
+    One of them must have been called more than `SHOWN_NS` after its acknowledgement.
     """
     if not len(ends.call):
         return np.zeros(len(offsets), dtype=np.bool_)
@@ -208,15 +208,15 @@ def _who(fetches: Answers, row: int) -> str:
 def late_messages(
     log: Log, fetches: Answers, handles: Answers, findings: Findings, context: CheckContext
 ) -> dict[str, int]:
-    """Add a finding for a queue whose group stood still for long in front of messages.
+    """Add a finding for a queue whose group made no progress for long, before messages.
 
-    Counts from the first fetch on: consumers ask in the end, and go on until all is committed.
+    Time counts from the first fetch: consumers fetch at the end, until all is committed.
     """
-    told = np.flatnonzero(fetches.is_ok)
-    if not len(told) or _is_ordered(fetches):
+    answered = np.flatnonzero(fetches.is_ok)
+    if not len(answered) or _is_ordered(fetches):
         return {}
-    first_ns = int(fetches.call[told].min())
-    last = int(told[np.argmax(fetches.call[told])])
+    first_ns = int(fetches.call[answered].min())
+    last = int(answered[np.argmax(fetches.call[answered])])
     asked = np.array([fetches.call[last]], dtype=np.int64)
     quiet = int(quiet_since(context, asked)[0])
     reached = int(fetches.output[last]) if fetches.has_output[last] else 0
@@ -225,7 +225,7 @@ def late_messages(
     since = np.maximum(log.sends.end[missing], max(quiet, first_ns))
     handled = handles.end[handles.is_ok]
     if len(handled):
-        since = np.maximum(since, handled.max())  # it went on: slow, perhaps, and not stuck
+        since = np.maximum(since, handled.max())  # it made progress: slow perhaps, but not stuck
     is_late = (quiet != NEVER) & (asked[0] - since > BOUND_NS)
     first = np.flatnonzero(is_late)[:1]
 
@@ -248,10 +248,10 @@ def late_messages(
 def out_of_order(
     log: Log, handles: Answers, findings: Findings, context: CheckContext
 ) -> dict[str, int]:
-    """Add a finding for each message that was handled behind a later one, under the queue's lock.
+    """Add a finding if a message was handled after a later one, under the queue's lock.
 
-    Only where it had been quiet since before the later one was handed over: whoever fails loses
-    what it had not committed, and that comes again.
+    Only if it had been quiet since before the later one was delivered: a consumer that fails loses
+    what it had not committed, and that is delivered again.
     """
     reads = log.reads
     if not len(reads.op) or not _is_ordered(handles):
@@ -283,12 +283,12 @@ def out_of_order(
 
 
 def _is_ordered(answers: Answers) -> bool:
-    """Whether the consumers that did these operations took each queue under its lock."""
+    """Return whether the consumers of these operations locked each queue."""
     return bool(pc.any(pc.equal(answers.table["expected"], 1)).as_py())
 
 
 def _unhandled(log: Log) -> Ints:
-    """Return the rows of acknowledged sends whose messages nobody handled."""
+    """Return the rows of acknowledged sends whose messages no consumer handled."""
     sends = log.sends
     is_acked = sends.is_ok & (sends.offset >= 0) & ~np.isin(sends.value, log.repeated)
     return np.flatnonzero(is_acked & ~np.isin(sends.value, log.reads.value))

@@ -1,10 +1,10 @@
 """Two consumers never hold the lock of one queue at the same time.
 
-A `lock` is ok with output 1 if the queue is the consumer's now, with 0 if it is another's. It is
-held from its answer to the call of `unlock`, or to the last the consumer did in the queue.
+A `lock` is ok with output 1 if the consumer now holds the lock, with 0 if another one does. It is
+held from the answer to the call of `unlock`, or to the consumer's last operation on the queue.
 
-Source: RocketMQ's RebalanceLockManager and its documentation of ordered messages. A new leader
-knows no locks, there as here: an overlap across a change of leadership breaks no promise.
+Source: RocketMQ's RebalanceLockManager and its documentation of ordered messages. A new leader has
+no locks, there as here: an overlap across a change of leaders breaks no promise.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from shaketable.harness.contracts.verdict import Finding, Verdict
 NAME: Final = "queue-locks"
 OVERLAP: Final = "lock-overlap"
 TRUSTED_NS: Final = 20_000_000_000
-"""So long a lock is counted on without being renewed; brokers keep it for 60 s."""
+"""For so long a lock counts as held without being renewed; brokers keep it for 60 s."""
 COLUMNS: Final = ("op", "process", "f", "output", "call_ns", "return_ns", "outcome", "node")
 
 
 class QueueLocks:
     """While one consumer holds the lock of a queue, the broker gives it to no other.
 
-    Judges each queue by itself. Overlaps are counted, and break no promise, where the locks may
-    come from two terms: if two nodes gave them, if another node answered anybody between them, if
-    a later term was first seen between them or soon after, if a fault was in force between them
+    Judges each queue by itself. Overlaps are counted, and break no promise, if the locks may come
+    from two terms: if two nodes granted them, if another node answered any operation between them,
+    if a later term was first seen between them or soon after, if a fault was in force between them
     or had just been undone.
     """
 
@@ -86,7 +86,7 @@ PLUGIN = QueueLocks()
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """A lock that a consumer certainly held from `begin_ns` to `end_ns`; asked for at `call_ns`."""
+    """A lock that a consumer certainly held from `begin_ns` to `end_ns`; called at `call_ns`."""
 
     op: int
     process: int
@@ -97,7 +97,7 @@ class _Hold:
 
 
 def _holds(rows: list[dict[str, object]]) -> list[_Hold]:
-    """Follow each process's locks of the queue."""
+    """Return the holds of all processes, in the order of their starts."""
     holds: list[_Hold] = []
     by_process: dict[object, list[dict[str, object]]] = {}
     for row in rows:
@@ -113,7 +113,7 @@ def _hold(row: dict[str, object], later: list[dict[str, object]]) -> _Hold:
     begin_ns = _number(row["return_ns"])
     end_ns = begin_ns
     for other in later:
-        # What it did in the queue shows that it still held it; an unlock gives it up.
+        # An operation on the queue shows that it still held the lock; an unlock releases it.
         end_ns = _number(other["call_ns"])
         if other["f"] in ("lock", "unlock"):
             break
@@ -131,7 +131,7 @@ def _number(value: object) -> int:
 
 
 def _overlaps(holds: list[_Hold]) -> list[tuple[_Hold, _Hold]]:
-    """Return each hold that began while another process held the queue, with that one."""
+    """Return each hold that started while another process held the queue, after that one."""
     found = []
     open_holds: list[_Hold] = []
     for hold in holds:
@@ -145,7 +145,7 @@ def _overlaps(holds: list[_Hold]) -> list[tuple[_Hold, _Hold]]:
 def _may_be_of_two_terms(
     first: _Hold, second: _Hold, served: list[tuple[int, str]], context: CheckContext
 ) -> bool:
-    """Whether another term may have begun between the two grants."""
+    """Return whether another term may have started between the two grants."""
     if first.node is None or first.node != second.node:
         return True
     begin_ns, stop_ns = first.call_ns, second.begin_ns

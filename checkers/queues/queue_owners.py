@@ -1,9 +1,9 @@
-"""Each queue belongs to one consumer of a group at a time, and what that handled comes no more.
+"""Each queue belongs to one consumer of a group at a time, and handled messages do not come again.
 
-Where a group changes (`subscribe`, `unsubscribe`, a client that goes on as another process) queues
-go from consumer to consumer, and at least once is all that is promised. When nothing has changed
-for `SETTLED_NS`, and no fault is near, it is settled: a queue is read by one consumer alone, from
-where it stands on.
+While a group changes (`subscribe`, `unsubscribe`, a client that continues as another process)
+queues move between consumers, and the promise is only at least once. When nothing has changed for
+`SETTLED_NS`, and no fault is near, the group is settled: each queue is read by one consumer, from
+its current offset on.
 
 Source: RocketMQ's RebalanceImpl, DefaultMQPushConsumerImpl.shutdown (commit, then unregister) and
 its documentation of load balancing.
@@ -33,13 +33,14 @@ NAME: Final = "queue-owners"
 TWO_OWNERS: Final = "two-owners"
 AGAIN: Final = "needless-redelivery"
 SETTLED_NS: Final = 5_000_000_000
-"""So long after its last change a group is settled: brokers tell consumers of it at once, and if
-that was lost they ask every two seconds (`harness.targets.group_handling.REBALANCE_S`); who gives a
-queue up waits for two seconds at most (`system.client.group_consumer.RELEASE_SECONDS_MAX`)."""
+"""A group is settled so long after its last change: brokers notify consumers of it at once, and if
+that is lost consumers ask every two seconds (`harness.targets.group_handling.REBALANCE_S`); a
+consumer that releases a queue waits two seconds at most
+(`system.client.group_consumer.RELEASE_SECONDS_MAX`)."""
 TIDY_NS: Final = 1_500_000_000
-"""Who took no longer to leave was not cut short: it has two seconds."""
+"""A consumer that left within this time was not cut short: it has two seconds."""
 GONE_NS: Final = 20_000_000_000
-"""So long after the call of an operation of unknown outcome its client may still be leaving."""
+"""For so long after the call of an indeterminate operation its client may still be leaving."""
 HANDLING: Final = ("handle", "handle-failed", "retry", "retry-failed")
 CHANGES: Final = ("subscribe", "unsubscribe")
 COLUMNS: Final = (
@@ -51,8 +52,8 @@ class QueueOwners:
     """While nothing happens to a group, nobody else handles a queue's messages, nor anybody again.
 
     Judges a topic by all of its queues. Two owners: two consumers handled messages of one queue in
-    one settled time. Needless redelivery: one message was handled twice in one settled time, or
-    again when who had handled it in a settled time had left the group in good order.
+    one settled period. Needless redelivery: a message was handled twice in one settled period, or
+    again after the consumer that had handled it in a settled period had left in good order.
     """
 
     name = NAME
@@ -63,13 +64,13 @@ class QueueOwners:
         """Judge each topic."""
         findings = Findings()
         counts: dict[str, int] = defaultdict(int)
-        for story in _stories(tables["operations"], context):
-            for name, count in _judge(story, findings, context).items():
+        for history in _group_histories(tables["operations"], context):
+            for name, count in _judge(history, findings, context).items():
                 counts[name] += count
         return findings.table(counts)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
-        """Say what was found."""
+        """Return the verdict."""
         gathered = gather(findings)
         counts = gathered.sums()
         clean = (
@@ -85,7 +86,7 @@ PLUGIN = QueueOwners()
 
 @dataclass(frozen=True, slots=True)
 class _Handled:
-    """A message that a consumer had handled, or had failed at, when it was `end`."""
+    """A message that a consumer had handled, or had failed to handle, at `end`."""
 
     op: int
     process: int
@@ -95,8 +96,8 @@ class _Handled:
     call: int
     end: int
 
-    def told(self) -> str:
-        """Say who it was: "process 3 (op 7) was handed 12 of offset 4"."""
+    def label(self) -> str:
+        """Return it as text: "process 3 (op 7) was handed 12 of offset 4"."""
         return (
             f"process {self.process} (op {self.op}) was handed {self.value} of offset {self.offset}"
         )
@@ -113,49 +114,49 @@ class _Leave:
 
 
 @dataclass(slots=True)
-class _Story:
-    """What happened in one group. `changes`: from when to when it may have changed."""
+class _GroupHistory:
+    """The events of one group. `changes`: intervals (ns) in which it may have changed."""
 
     handled: list[_Handled] = field(default_factory=list)
     changes: list[tuple[int, int]] = field(default_factory=list)
     leaves: list[_Leave] = field(default_factory=list)
 
 
-def _stories(operations: pa.Table, context: CheckContext) -> Iterator[_Story]:
-    """Return the group of each topic whose consumers are handed messages."""
+def _group_histories(operations: pa.Table, context: CheckContext) -> Iterator[_GroupHistory]:
+    """Yield the group of each topic of which messages were handled."""
     table = operations.select(list(COLUMNS))
-    is_told = pc.is_in(table["f"], pa.array([*HANDLING, *CHANGES]))
+    is_relevant = pc.is_in(table["f"], pa.array([*HANDLING, *CHANGES]))
     is_unknown = pc.invert(pc.is_in(table["outcome"], pa.array(["ok", "fail"])))
-    table = table.filter(pc.or_(is_told, is_unknown)).sort_by("op")
+    table = table.filter(pc.or_(is_relevant, is_unknown)).sort_by("op")
     by_topic: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in table.to_pylist():
         if row["key"] is not None and context.judges(NAME, row["key"]):
             by_topic[row["key"].partition("/")[0]].append(row)
     for _, rows in sorted(by_topic.items()):
         if any(row["f"] in HANDLING for row in rows):
-            yield _story(rows)
+            yield _group_history(rows)
 
 
-def _story(rows: Sequence[Mapping[str, Any]]) -> _Story:
-    story, members = _Story(), set()
+def _group_history(rows: Sequence[Mapping[str, Any]]) -> _GroupHistory:
+    history, members = _GroupHistory(), set()
     for row in rows:
         f, call, end, process = row["f"], row["call_ns"], row["return_ns"], row["process"]
         if f == "subscribe":
             members.add(process)
         if row["outcome"] not in ("ok", "fail"):
-            # Its client goes on as another one: this one's consumer leaves, by and by.
+            # Its client continues as another process: this one's consumer leaves some time later.
             if process in members:
-                story.changes.append((call, call + GONE_NS))
+                history.changes.append((call, call + GONE_NS))
         elif f in CHANGES:
-            story.changes.append((call, end))
+            history.changes.append((call, end))
             if f == "unsubscribe" and row["outcome"] == "ok" and row["expected"] == 1:
-                story.leaves.append(_Leave(row["op"], process, call, end))
+                history.leaves.append(_Leave(row["op"], process, call, end))
         elif row["outcome"] == "ok" and row["extra"]:
-            story.handled += [
+            history.handled += [
                 _Handled(row["op"], process, row["key"], offset, value, call, end)
                 for offset, value in _messages(row)
             ]
-    return story
+    return history
 
 
 def _messages(row: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -170,43 +171,43 @@ class _Extra(msgspec.Struct):
     output: list[tuple[int, int]] = []
 
 
-def _judge(story: _Story, findings: Findings, context: CheckContext) -> dict[str, int]:
-    times = _settled_times(story)
+def _judge(history: _GroupHistory, findings: Findings, context: CheckContext) -> dict[str, int]:
+    times = _settled_times(history)
     begins = [begin for begin, _ in times]
     by_time: dict[tuple[int, str], list[_Handled]] = defaultdict(list)
-    for one in sorted(story.handled, key=lambda one: (one.end, one.op, one.offset)):
+    for one in sorted(history.handled, key=lambda one: (one.end, one.op, one.offset)):
         place = bisect_right(begins, one.call) - 1
         if place >= 0 and one.end < times[place][1]:
             by_time[place, one.key].append(one)
     pairs = [
         (kind, *pair)
         for _, mine in sorted(by_time.items())
-        for kind, pair in _unlike(mine, context)
+        for kind, pair in _shared_or_repeated(mine, context)
     ]
-    again = list(_again_after_leaving(story, times, context))
+    again = list(_again_after_leaving(history, times, context))
     for kind in (TWO_OWNERS, AGAIN):
         rows = [row for row, pair in enumerate(pairs) if pair[0] == kind]
-        findings.add(kind, rows, lambda row: _told(*pairs[row]))
-    findings.add(AGAIN, range(len(again)), lambda n: _told_leave(*again[n]))
+        findings.add(kind, rows, lambda row: _finding(*pairs[row]))
+    findings.add(AGAIN, range(len(again)), lambda n: _finding_of_leave(*again[n]))
     settled = sum(map(len, by_time.values()))
-    leaves = sum(_settled_before(leave, times) is not None for leave in story.leaves)
-    return {"topics": 1, "handled": len(story.handled), "settled": settled, "leaves": leaves}
+    leaves = sum(_settled_before(leave, times) is not None for leave in history.leaves)
+    return {"topics": 1, "handled": len(history.handled), "settled": settled, "leaves": leaves}
 
 
-def _settled_times(story: _Story) -> list[tuple[int, int]]:
-    """Return from when to when nothing had changed for so long, in order."""
+def _settled_times(history: _GroupHistory) -> list[tuple[int, int]]:
+    """Return the settled periods (start, end), in order."""
     found, up_to = [], None
-    for begin, end in [*sorted(story.changes), (NEVER, NEVER)]:
+    for begin, end in [*sorted(history.changes), (NEVER, NEVER)]:
         if up_to is not None and begin > up_to + SETTLED_NS:
             found.append((up_to + SETTLED_NS, begin))
         up_to = end if up_to is None else max(up_to, end)
     return found
 
 
-def _unlike(
+def _shared_or_repeated(
     handled: Sequence[_Handled], context: CheckContext
 ) -> Iterator[tuple[str, tuple[_Handled, _Handled]]]:
-    """Yield the first message of a queue that came again in a settled time, or to somebody else."""
+    """Yield the first message of a queue that was redelivered, or went to another consumer."""
     by_offset: dict[int, _Handled] = {}
     before: _Handled | None = None
     for one in handled:
@@ -222,15 +223,18 @@ def _unlike(
 
 
 def _again_after_leaving(
-    story: _Story, times: Sequence[tuple[int, int]], context: CheckContext
+    history: _GroupHistory, times: Sequence[tuple[int, int]], context: CheckContext
 ) -> Iterator[tuple[_Handled, _Leave, _Handled]]:
-    """Yield what somebody handled in a settled time, left behind in good order, and came again."""
+    """Yield messages that came again though their consumer had left in good order.
+
+    It had handled them in a settled period. At most one for each leave.
+    """
     by_place: dict[tuple[str, int], list[_Handled]] = defaultdict(list)
     by_process: dict[int, list[_Handled]] = defaultdict(list)
-    for one in story.handled:
+    for one in history.handled:
         by_place[one.key, one.offset].append(one)
         by_process[one.process].append(one)
-    for leave in story.leaves:
+    for leave in history.leaves:
         settled = _settled_before(leave, times)
         if settled is None or leave.end - leave.call > TIDY_NS:
             continue
@@ -245,30 +249,30 @@ def _again_after_leaving(
 
 
 def _settled_before(leave: _Leave, times: Sequence[tuple[int, int]]) -> int | None:
-    """Return since when the group was settled when that consumer left, None if it was not."""
+    """Return since when the group had been settled when that consumer left, None if it was not."""
     return next((begin for begin, end in times if end == leave.call), None)
 
 
 def _is_quiet(context: CheckContext, begin_ns: int, end_ns: int) -> bool:
-    """Whether nothing disturbed the group from `begin_ns` to `end_ns`, nor just before."""
+    """Return whether nothing disturbed the group from `begin_ns` to `end_ns`, nor just before."""
     since = int(quiet_since(context, np.array([end_ns], dtype=np.int64))[0])
     return since != NEVER and since <= begin_ns
 
 
-def _told(kind: str, first: _Handled, second: _Handled) -> Finding:
+def _finding(kind: str, first: _Handled, second: _Handled) -> Finding:
     what = "too" if kind == TWO_OWNERS else "again"
     message = (
-        f"{first.key}: {first.told()}, and {second.told()} {what},"
+        f"{first.key}: {first.label()}, and {second.label()} {what},"
         f" {(second.end - first.end) / 1e9:.3f} s later, although nobody had come into the group or"
         f" left it for {SETTLED_NS // 1_000_000_000} s, and no fault was near."
     )
     return Finding(kind, message, first.key, second.offset, _ids(first.op, second.op))
 
 
-def _told_leave(first: _Handled, leave: _Leave, second: _Handled) -> Finding:
+def _finding_of_leave(first: _Handled, leave: _Leave, second: _Handled) -> Finding:
     message = (
-        f"{first.key}: {first.told()}, and left the group in good order (op {leave.op});"
-        f" {second.told()} again, {(second.end - leave.end) / 1e9:.3f} s later, and no fault was"
+        f"{first.key}: {first.label()}, and left the group in good order (op {leave.op});"
+        f" {second.label()} again, {(second.end - leave.end) / 1e9:.3f} s later, and no fault was"
         " near."
     )
     ids = _ids(first.op, leave.op, second.op)

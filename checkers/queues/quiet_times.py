@@ -1,9 +1,9 @@
-"""Since when no fault was in force: what is judged by time is judged there alone. Pure.
+"""Quiet times, in which no fault was in force: bounds on time are judged only there. Pure.
 
-A bound on time is a promise of a healthy group. A fault's time goes from when it began to be
-applied to `RECOVERY_NS` after it was undone: elections, reconnects and what piled up take a while.
-Where nobody did anything, a busy machine did: an election that no fault explains, or clients that
-stalled, are heeded in the same way.
+A bound on time is a promise of a healthy group. A fault disturbs it from when it starts to be
+applied until `RECOVERY_NS` after it was undone: elections, reconnects and backlogs take a while. A
+busy machine disturbs it too: elections that no fault explains, and clients that stalled, count in
+the same way.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from shaketable.checkers.anomalies.observations import NEVER, Ints
 from shaketable.harness.contracts.plugins import CheckContext
 
 RECOVERY_NS: Final = 5_000_000_000
-"""So long after a fault was undone its group may still be slow."""
+"""For so long after a fault was undone the group may still be slow."""
 ELECTION_NS: Final = 1_500_000_000
-"""So long before its term was first seen an election may have begun: nodes are asked ten times a
+"""An election may have started so long before its term was first seen: nodes are polled ten times a
 second, and a busy one answers late."""
 
 
 def quiet_since(context: CheckContext, times: Ints, *, recovery_ns: int = RECOVERY_NS) -> Ints:
-    """Return for each time (ns) since when it had been quiet, NEVER where it was not."""
+    """Return for each time (ns) since when it had been quiet, NEVER if it was not."""
     since = np.zeros(len(times), dtype=np.int64)
     for from_ns, stop_ns in disturbances(context):
         is_begun = from_ns <= times
@@ -35,7 +35,7 @@ def quiet_since(context: CheckContext, times: Ints, *, recovery_ns: int = RECOVE
 
 
 def disturbances(context: CheckContext) -> Iterator[tuple[int, int]]:
-    """Yield from when to when (ns) a fault was in force, a leader was elected, clients stalled."""
+    """Yield intervals (ns) in which a fault was in force, a leader was elected, clients stalled."""
     yield from ((window.from_ns, window.stop_ns) for window in context.windows)
     yield from ((seen_ns - ELECTION_NS, seen_ns) for seen_ns in context.elections_ns)
     yield from context.stalls

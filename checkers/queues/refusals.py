@@ -1,8 +1,8 @@
-"""What must be refused is refused, with the code that says why, and soon.
+"""Requests that must be refused are refused, with the right code, and soon.
 
-A `misrequest` asks for what must be refused: which thing in `input`, with which code in `expected`;
-the code of the answer is its output, 0 where it was done. One that fails was refused for a reason
-that has nothing to do with what was asked for (nobody leads, a disk is full).
+A `misrequest` is a request that must be refused: which one in `input`, with which code in
+`expected`; its output is the code of the answer, 0 if it was carried out. One that fails was
+refused for a reason that has nothing to do with the request (no leader, a full disk).
 
 Source: RocketMQ's ResponseCode; jepsen's definite and indefinite errors (resources/errors.edn of
 maelstrom).
@@ -29,16 +29,16 @@ NAME: Final = "refusals"
 DONE, WRONG, SILENT = "not-refused", "wrong-refusal", "no-answer"
 SUCCESS: Final = 0
 BOUND_NS: Final = 1_000_000_000
-"""So soon an operator is answered where nothing is wrong."""
+"""An operator is answered within this time if nothing is wrong."""
 ASKED: Final = ("misrequest", "delete-topic")
 
 
 class Refusals:
     """An operator who asks for what must be refused is told so, by the right code, and soon.
 
-    Judges each topic's operators. No such request is done; none is refused with another code. One
-    that nobody answered is a finding where it was quiet from its call for a second on, and others
-    were answered in that time.
+    Judges each topic's operators. No such request is carried out; none is refused with another
+    code. One without an answer is a finding if it was quiet for a second from its call on, and
+    other operations were answered in that time.
     """
 
     name = NAME
@@ -85,10 +85,10 @@ def _add(
         code = asked.table["expected"][row].as_py()
         which = f"the {asked.table['f'][row].as_py()} {asked.input[row]}"
         wanted = "" if code is None else f", which is to be refused with code {code},"
-        told = what.format(output=asked.output[row])
+        outcome = what.format(output=asked.output[row])
         message = (
             f"{asked.key}: {which} of process {asked.process[row]} (op {asked.op[row]}){wanted}"
-            f" {told}."
+            f" {outcome}."
         )
         more = details(context, int(asked.call[row]))
         return Finding(kind, message, asked.key, None, (int(asked.op[row]),), more)
@@ -97,7 +97,7 @@ def _add(
 
 
 def _unanswered(operations: pa.Table, asked: Answers, context: CheckContext) -> Bools:
-    """Return who was not answered in quiet times, while somebody else was."""
+    """Return which requests had no answer in quiet times, while another operation had one."""
     until = asked.call + BOUND_NS
     quiet = quiet_since(context, until)
     is_judged = ~asked.is_ok & ~asked.is_failed & (quiet != NEVER) & (quiet <= asked.call)
@@ -108,7 +108,7 @@ def _unanswered(operations: pa.Table, asked: Answers, context: CheckContext) -> 
 
 
 def _answered_between(table: pa.Table, begin: Ints, stop: Ints) -> Bools:
-    """Return where an operation was called after `begin` and answered before `stop`."""
+    """Return whether an operation was called after `begin` and answered by `stop`."""
     call, ends = whole_numbers(table["call_ns"]), whole_numbers(table["return_ns"])
     if not len(call):
         return np.zeros(len(begin), np.bool_)

@@ -1,14 +1,15 @@
-"""What a handler failed at comes again, after its delay, and so often at most; then it lies dead.
+"""A message whose handler failed is retried after its delay, so often at most; then it is dead.
 
-A consumer without order sends back what its handler failed at. `handle-failed` (in a queue) and
-`retry-failed` (of what came again) bear the messages that were handed over; the handler failed at
-the answer's offset, and those from there on were sent back: `expected` is the delay level (0: the
-broker's, below 0: they are dead at once), `input` how often they come again at most (below 0: the
-broker's 16 times). `retry` is handle, of messages that came again, whose attempts count from 1.
-`look` shows what lies in a retry queue, or among the dead letters.
+A consumer without order sends back the messages whose handler failed. `handle-failed` (in a queue)
+and `retry-failed` (of retried messages) have the messages that were delivered; the handler failed
+at the answer's offset, and the messages from there on were sent back: `expected` is the delay level
+(0: the broker's, below 0: dead at once), `input` how often they are retried at most (below 0: the
+broker's 16 times). `retry` is a handle of retried messages, whose attempts count from 1. `look`
+shows what is in a retry queue, or among the dead letters.
 
-At least once: what was sent back and not committed, or sent back without an answer, may come in its
-place as well. The attempts of what comes grow by one with each failure, and only so.
+At least once: a message that was sent back and not committed, or sent back without an answer, may
+be delivered at its own offset as well. The attempts of a message grow by one with each failure, and
+only then.
 
 Source: RocketMQ's SendMessageProcessor.asyncConsumerSendMsgBack, ConsumeMessageConcurrentlyService,
 MessageStoreConfig.messageDelayLevel (4.9.8).
@@ -46,10 +47,10 @@ from shaketable.harness.contracts.verdict import Finding, Verdict
 NAME: Final = "retried-messages"
 WRONG_ATTEMPT: Final = "wrong-attempt"
 DELAYS_S: Final[tuple[int, ...]] = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
-"""RocketMQ's messageDelayLevel: of levels 1, 2, ..."""
+"""RocketMQ's messageDelayLevel: the delays of levels 1, 2, ..."""
 FIRST_RETRY_LEVEL: Final = 3
 TIMES_MAX: Final = 16
-"""What brokers do where the consumer leaves it to them."""
+"""The broker's default number of retries."""
 FAILING: Final = ("handle-failed", "retry-failed")
 COLUMNS: Final = (
     *("op", "process", "f", "key", "input", "expected", "output", "offset"),
@@ -60,10 +61,11 @@ COLUMNS: Final = (
 class RetriedMessages:
     """Every message whose handler failed comes again, or lies dead once it came often enough.
 
-    Judges a topic by all of its queues. Wrong attempt: it came for the n-th time, or lies dead,
-    and no failure put it there. Early: it came before its delay was over. Lost: the group went on
-    behind it in its retry queue, and nobody handled it. Late: it did not come, nor lies dead, 15 s
-    behind its delay, while no fault was in force and consumers of the group went on.
+    Judges a topic by all of its queues. Wrong attempt: it was delivered for the n-th time, or is
+    dead, and no failure explains it. Early: it was delivered before its delay was over. Lost: the
+    group committed an offset after it in its retry queue, and no consumer handled it. Late: 15 s
+    after its delay it was neither delivered nor dead, while no fault was in force and consumers of
+    the group ran.
     """
 
     name = NAME
@@ -74,13 +76,13 @@ class RetriedMessages:
         """Judge each topic."""
         findings = Findings()
         counts: dict[str, int] = defaultdict(int)
-        for topic, story in sorted(_stories(tables["operations"], context).items()):
-            for name, count in _judge(topic, story, findings, context).items():
+        for topic, history in sorted(_topic_histories(tables["operations"], context).items()):
+            for name, count in _judge(topic, history, findings, context).items():
                 counts[name] += count
         return findings.table(counts)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
-        """Say what was found."""
+        """Return the verdict."""
         gathered = gather(findings)
         counts = gathered.sums()
         doubts = []
@@ -102,7 +104,7 @@ PLUGIN = RetriedMessages()
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A handler's failure at a message that had come `attempt` times before."""
+    """A handler's failure at a message that had been retried `attempt` times before."""
 
     op: int
     process: int
@@ -116,29 +118,29 @@ class _Failure:
 
     @property
     def is_last(self) -> bool:
-        """Whether it comes no more."""
+        """Return whether it is not retried any more."""
         times_max = TIMES_MAX if self.times_max < 0 else self.times_max
         return self.level < 0 or self.attempt >= times_max
 
     @property
     def delay_ns(self) -> int:
-        """How long it waits then."""
+        """Return after how long it is retried."""
         if self.is_last:
             return 0
         level: int = self.level or FIRST_RETRY_LEVEL + self.attempt
         return DELAYS_S[min(level, len(DELAYS_S)) - 1] * 1_000_000_000
 
-    def told(self) -> str:
-        """Name it: "process 3 (op 7) failed at 12 of push/1"."""
+    def label(self) -> str:
+        """Return it as text: "process 3 (op 7) failed at 12 of push/1"."""
         often = f", which had come again {self.attempt} times" if self.attempt else ""
         return f"process {self.process} (op {self.op}) failed at {self.value} of {self.key}{often}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Coming:
-    """A message that a consumer was handed, or somebody saw: by `by_ns` at the latest.
+class _Delivery:
+    """A message that a consumer got, or a look showed: by `by_ns` at the latest.
 
-    `is_handled`: and its handler did not fail at it.
+    `is_handled`: a consumer got it, and its handler did not fail.
     """
 
     op: int
@@ -154,16 +156,16 @@ class _Coming:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it lies among the dead letters."""
+        """Return whether it is among the dead letters."""
         return self.key.endswith(f"/{DEAD}")
 
     @property
     def is_again(self) -> bool:
-        """Whether it came by a retry queue."""
+        """Return whether it was in a retry queue."""
         return f"/{RETRY}/" in self.key
 
-    def told(self) -> str:
-        """Say who had it: "process 3 (op 9) was handed 12 as what had come again 2 times"."""
+    def label(self) -> str:
+        """Return it as text: "process 3 (op 9) was handed 12 again in push/1, at attempt 2"."""
         who = f"process {self.process} (op {self.op})"
         if self.is_dead:
             return f"{who} found {self.value} among the dead letters, at attempt {self.attempt}"
@@ -172,65 +174,65 @@ class _Coming:
 
 
 @dataclass(slots=True)
-class _Story:
-    """What happened to one topic's messages. `fetches`: (call, key, offset that was told)."""
+class _TopicHistory:
+    """The events of one topic's messages. `fetches`: (call, key, offset that was returned)."""
 
     failures: list[_Failure] = field(default_factory=list)
-    comings: dict[int, list[_Coming]] = field(default_factory=lambda: defaultdict(list))
+    deliveries: dict[int, list[_Delivery]] = field(default_factory=lambda: defaultdict(list))
     fetches: list[tuple[int, str, int]] = field(default_factory=list)
     dead_looks: list[int] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)
-    """When handlers were called of which nobody knows whether, and at what, they failed."""
+    """Calls of handlers of unknown outcome: they may have failed, at any of their messages."""
     handled: int = 0
     went_on_to: int = 0
 
 
-def _stories(operations: pa.Table, context: CheckContext) -> dict[str, _Story]:
+def _topic_histories(operations: pa.Table, context: CheckContext) -> dict[str, _TopicHistory]:
     functions = pa.array([*FAILING, "handle", "retry", "look", "fetch"])
     table = operations.select(list(COLUMNS)).filter(pc.is_in(operations["f"], functions))
-    # Consumers that take locks have their failures in their place: another checker's.
+    # Consumers with locks retry failures in place: that is another checker's.
     is_ordered = pc.equal(pc.fill_null(table["expected"], 0), 1)
     is_other = pc.is_in(table["f"], pa.array(["handle", "fetch"]))
     table = table.filter(pc.invert(pc.and_(is_ordered, is_other))).sort_by("op")
-    stories: dict[str, _Story] = defaultdict(_Story)
+    histories: dict[str, _TopicHistory] = defaultdict(_TopicHistory)
     for row in table.to_pylist():
         if row["key"] is not None and context.judges(NAME, row["key"]):
-            _take(row, stories[row["key"].partition("/")[0]])
-    return stories
+            _add_operation(row, histories[row["key"].partition("/")[0]])
+    return histories
 
 
-def _take(row: Mapping[str, Any], story: _Story) -> None:
-    """Take in one operation."""
+def _add_operation(row: Mapping[str, Any], history: _TopicHistory) -> None:
+    """Add one operation to a topic's history."""
     f, key, call = row["f"], row["key"], row["call_ns"]
     if row["outcome"] != "ok":
         if row["outcome"] != "fail" and f in FAILING:
-            story.unknown.append(call)
+            history.unknown.append(call)
         return
     end, is_look = row["return_ns"], f == "look"
     if f == "fetch":
-        story.fetches.append((call, key, row["output"] or 0))
+        history.fetches.append((call, key, row["output"] or 0))
         return
     if is_look and key.endswith(f"/{DEAD}"):
-        story.dead_looks.append(call)
+        history.dead_looks.append(call)
     if is_look and not key.endswith(f"/{DEAD}"):
-        story.fetches.append((call, key, 0))  # it shows no offset, and that somebody looked
+        history.fetches.append((call, key, 0))  # no offset, but evidence of a look
     for offset, value, attempt in _messages(row):
         has_failed = f in FAILING and row["offset"] is not None and offset >= row["offset"]
-        story.comings[value].append(
-            _Coming(
+        history.deliveries[value].append(
+            _Delivery(
                 row["op"], row["process"], key, offset, value, attempt, call,
-                by_ns=end if is_look else call,  # what a consumer handles it was handed before
+                by_ns=end if is_look else call,  # a message is delivered before it is handled
                 is_look=is_look,
                 is_handled=not is_look and not has_failed,
             )
         )  # fmt: skip
         if is_look:
             continue
-        story.handled += 1
-        story.went_on_to = max(story.went_on_to, end)
+        history.handled += 1
+        history.went_on_to = max(history.went_on_to, end)
         if has_failed:
             level, times_max = row["expected"] or 0, row["input"]
-            story.failures.append(
+            history.failures.append(
                 _Failure(
                     row["op"], row["process"], key, value, attempt, level,
                     -1 if times_max is None else times_max, call, end,
@@ -258,75 +260,77 @@ class _Extra(msgspec.Struct):
     attempts: list[int] | None = None
 
 
-def _judge(topic: str, story: _Story, findings: Findings, context: CheckContext) -> dict[str, int]:
+def _judge(
+    topic: str, history: _TopicHistory, findings: Findings, context: CheckContext
+) -> dict[str, int]:
     by_value: dict[int, list[_Failure]] = defaultdict(list)
-    for failure in story.failures:
+    for failure in history.failures:
         by_value[failure.value].append(failure)
-    counts = {"topics": 1, "handled": story.handled, "failed": len(story.failures)}
-    counts |= _unfounded_or_early(topic, story, by_value, findings, context)
-    counts |= _missing(topic, story, findings, context)
-    dead = {each.value for some in story.comings.values() for each in some if each.is_dead}
+    counts = {"topics": 1, "handled": history.handled, "failed": len(history.failures)}
+    counts |= _unfounded_or_early(topic, history, by_value, findings, context)
+    counts |= _missing(topic, history, findings, context)
+    dead = {each.value for some in history.deliveries.values() for each in some if each.is_dead}
     return counts | {"dead": len(dead)}
 
 
 def _unfounded_or_early(
     topic: str,
-    story: _Story,
+    history: _TopicHistory,
     by_value: Mapping[int, list[_Failure]],
     findings: Findings,
     context: CheckContext,
 ) -> dict[str, int]:
-    """Add findings for what came though no failure, or none so long ago, explains it."""
-    wrong: list[_Coming] = []
-    early: list[tuple[_Coming, _Failure]] = []
+    """Add findings for deliveries that no failure explains, or none that was long enough ago."""
+    wrong: list[_Delivery] = []
+    early: list[tuple[_Delivery, _Failure]] = []
     unexplained = spared = 0
-    for value, comings in story.comings.items():
-        for coming in comings:
-            if not (coming.is_again or coming.is_dead):
+    for value, deliveries in history.deliveries.items():
+        for delivery in deliveries:
+            if not (delivery.is_again or delivery.is_dead):
                 continue
             causes = [
                 failure
                 for failure in by_value.get(value, ())
-                if failure.attempt == coming.attempt - 1
-                and failure.is_last == coming.is_dead
-                and failure.call < coming.by_ns
+                if failure.attempt == delivery.attempt - 1
+                and failure.is_last == delivery.is_dead
+                and failure.call < delivery.by_ns
             ]
             if not causes:
-                if any(call < coming.by_ns for call in story.unknown):
+                if any(call < delivery.by_ns for call in history.unknown):
                     unexplained += 1
                 else:
-                    wrong.append(coming)
+                    wrong.append(delivery)
                 continue
             first = min(causes, key=lambda cause: cause.call + cause.delay_ns)
-            if coming.by_ns < first.call + first.delay_ns - EARLY_MAX_NS:
-                if _is_under_clock_fault(context, first.call, coming.by_ns):
+            if delivery.by_ns < first.call + first.delay_ns - EARLY_MAX_NS:
+                if _is_under_clock_fault(context, first.call, delivery.by_ns):
                     spared += 1
                 else:
-                    early.append((coming, first))
+                    early.append((delivery, first))
 
     def describe_wrong(n: int) -> Finding:
-        coming = wrong[n]
-        before = [each for each in by_value.get(coming.value, ()) if each.call < coming.by_ns]
-        told = f"; before that {before[-1].told()}" if before else ""
-        if before and before[-1].is_last and not coming.is_dead:
-            told += ", for the last time"
+        delivery = wrong[n]
+        before = [each for each in by_value.get(delivery.value, ()) if each.call < delivery.by_ns]
+        last = f"; before that {before[-1].label()}" if before else ""
+        if before and before[-1].is_last and not delivery.is_dead:
+            last += ", for the last time"
         message = (
-            f"{coming.key}: {coming.told()}, although no handler had failed at it that puts it"
-            f" there{told}."
+            f"{delivery.key}: {delivery.label()}, although no handler had failed at it that puts it"
+            f" there{last}."
         )
-        ids = (*(each.op for each in before[-1:]), coming.op)
-        more = details(context, coming.by_ns, value=coming.value)
-        return Finding(WRONG_ATTEMPT, message, coming.key, coming.offset, ids, more)
+        ids = (*(each.op for each in before[-1:]), delivery.op)
+        more = details(context, delivery.by_ns, value=delivery.value)
+        return Finding(WRONG_ATTEMPT, message, delivery.key, delivery.offset, ids, more)
 
     def describe_early(n: int) -> Finding:
-        coming, cause = early[n]
-        after_s = (coming.by_ns - cause.call) / 1e9
+        delivery, cause = early[n]
+        after_s = (delivery.by_ns - cause.call) / 1e9
         message = (
-            f"{coming.key}: {cause.told()}; it was to come again after"
-            f" {cause.delay_ns / 1e9:g} s, and {coming.told()} after {after_s:.3f} s."
+            f"{delivery.key}: {cause.label()}; it was to come again after"
+            f" {cause.delay_ns / 1e9:g} s, and {delivery.label()} after {after_s:.3f} s."
         )
-        more = details(context, coming.by_ns, value=coming.value)
-        return Finding(EARLY, message, coming.key, coming.offset, (cause.op, coming.op), more)
+        more = details(context, delivery.by_ns, value=delivery.value)
+        return Finding(EARLY, message, delivery.key, delivery.offset, (cause.op, delivery.op), more)
 
     findings.add(WRONG_ATTEMPT, range(len(wrong)), describe_wrong)
     findings.add(EARLY, range(len(early)), describe_early)
@@ -339,29 +343,30 @@ def _is_under_clock_fault(context: CheckContext, begin_ns: int, end_ns: int) -> 
 
 
 def _missing(
-    topic: str, story: _Story, findings: Findings, context: CheckContext
+    topic: str, history: _TopicHistory, findings: Findings, context: CheckContext
 ) -> dict[str, int]:
-    """Add findings for failures behind which the message neither came again nor lies dead."""
-    missing = [failure for failure in story.failures if not _has_come(failure, story)]
-    lost = [(each, seen) for each in missing if (seen := _passed_over(each, story)) is not None]
+    """Add findings for failures after which the message was neither retried nor is dead."""
+    missing = [failure for failure in history.failures if not _was_redelivered(failure, history)]
+    lost = [(each, seen) for each in missing if (seen := _passed_over(each, history)) is not None]
     rest = [each for each in missing if all(each is not other for other, _ in lost)]
-    late = [each for each in rest if _is_late(each, story, context)]
+    late = [each for each in rest if _is_late(each, history, context)]
 
     def describe_lost(n: int) -> Finding:
-        failure, (coming, told) = lost[n]
+        failure, (delivery, offset) = lost[n]
         message = (
-            f"{failure.key}: {failure.told()}. {coming.told()[:1].upper()}{coming.told()[1:]}, at"
-            f" offset {coming.offset}, and nobody handled it, although the group was told to have"
-            f" committed {told} there."
+            f"{failure.key}: {failure.label()}."
+            f" {delivery.label()[:1].upper()}{delivery.label()[1:]}, at"
+            f" offset {delivery.offset}, and nobody handled it, although the group was told to have"
+            f" committed {offset} there."
         )
         more = details(context, failure.end, value=failure.value)
-        return Finding(LOST, message, failure.key, None, (failure.op, coming.op), more)
+        return Finding(LOST, message, failure.key, None, (failure.op, delivery.op), more)
 
     def describe_late(n: int) -> Finding:
         failure = late[n]
         where = "among the dead letters" if failure.is_last else "again to anybody"
         message = (
-            f"{failure.key}: {failure.told()}, and it never came {where}, nor did"
+            f"{failure.key}: {failure.label()}, and it never came {where}, nor did"
             f" {len(late) - 1} others, although it was waited for while no fault was in force."
         )
         more = details(context, failure.end, value=failure.value)
@@ -372,38 +377,40 @@ def _missing(
     return {"not_reached": len(rest) - len(late)}
 
 
-def _has_come(failure: _Failure, story: _Story) -> bool:
-    """Whether it came again, later or in its place, lies dead, or was handled by somebody else.
+def _was_redelivered(failure: _Failure, history: _TopicHistory) -> bool:
+    """Return whether it was retried, redelivered in place, is dead, or was handled elsewhere.
 
-    Around a rebalance two consumers may be handed it: the group goes on by the one that handled it.
+    Around a rebalance two consumers may get it: then the one that handled it counts.
     """
-    for coming in story.comings[failure.value]:
-        if coming.op == failure.op or (coming.is_look and not coming.is_dead):
+    for delivery in history.deliveries[failure.value]:
+        if delivery.op == failure.op or (delivery.is_look and not delivery.is_dead):
             continue
-        if coming.attempt > failure.attempt:
+        if delivery.attempt > failure.attempt:
             return True
-        if coming.attempt == failure.attempt and (coming.is_handled or coming.call > failure.call):
+        if delivery.attempt == failure.attempt and (
+            delivery.is_handled or delivery.call > failure.call
+        ):
             return True
     return False
 
 
-def _passed_over(failure: _Failure, story: _Story) -> tuple[_Coming, int] | None:
-    """Return where it lay in its retry queue, and which offset behind it the group committed."""
-    for coming in story.comings[failure.value]:
-        if not (coming.is_look and coming.is_again and coming.attempt > failure.attempt):
+def _passed_over(failure: _Failure, history: _TopicHistory) -> tuple[_Delivery, int] | None:
+    """Return its place in its retry queue, and the higher offset that the group committed."""
+    for delivery in history.deliveries[failure.value]:
+        if not (delivery.is_look and delivery.is_again and delivery.attempt > failure.attempt):
             continue
-        for call, key, told in story.fetches:
-            if key == coming.key and call > coming.by_ns and told > coming.offset:
-                return coming, told
+        for call, key, offset in history.fetches:
+            if key == delivery.key and call > delivery.by_ns and offset > delivery.offset:
+                return delivery, offset
     return None
 
 
-def _is_late(failure: _Failure, story: _Story, context: CheckContext) -> bool:
-    """Whether it was looked for long enough in a group that was well."""
-    looks = story.dead_looks if failure.is_last else [call for call, _, _ in story.fetches]
-    if not looks or not story.fetches:
+def _is_late(failure: _Failure, history: _TopicHistory, context: CheckContext) -> bool:
+    """Return whether the looks for it went on for long enough in a healthy group."""
+    looks = history.dead_looks if failure.is_last else [call for call, _, _ in history.fetches]
+    if not looks or not history.fetches:
         return False
-    last_ns, first_ns = max(looks), min(call for call, _, _ in story.fetches)
+    last_ns, first_ns = max(looks), min(call for call, _, _ in history.fetches)
     quiet_ns = int(quiet_since(context, np.array([last_ns], dtype=np.int64))[0])
-    since_ns = max(failure.end + failure.delay_ns, quiet_ns, first_ns, story.went_on_to)
+    since_ns = max(failure.end + failure.delay_ns, quiet_ns, first_ns, history.went_on_to)
     return quiet_ns != NEVER and last_ns - since_ns > BOUND_NS

@@ -1,8 +1,8 @@
-"""Who asks a queue for tags is given exactly the messages that bear one of them.
+"""A selection by tags returns exactly the messages that have one of them.
 
-A `send` says its tag in `expected`, null for none; batches and delayed messages have none. A
-`select` says its tags in `expected`, tag n as the bit n, and from which offset in `input`; its
-answer's `offset` is up to where the broker has looked, and its messages are what it found there.
+A `send` has its tag in `expected`, null for none; batches and delayed messages have none. A
+`select` has its tags in `expected`, tag n as bit n, and its first offset in `input`; the answer's
+`offset` is where the broker stopped, and its messages are what it found before that.
 
 Source: RocketMQ's documentation of tag filtering; FilterAPI, DefaultMQPushConsumerImpl.
 """
@@ -30,8 +30,8 @@ NO_TAG: Final = -1
 class TagSelection:
     """Asked for the messages of some tags, a queue gives all of them and no others.
 
-    Judges each queue by itself: no message comes that was not sent with such a tag, and none is
-    left out that was acknowledged for an offset which the answer went over.
+    Judges each queue by itself: no message is returned that was not sent with such a tag, and no
+    acknowledged one is missing whose offset the answer passed.
     """
 
     name = NAME
@@ -64,7 +64,7 @@ PLUGIN = TagSelection()
 
 
 class _Selections:
-    """Answers to who asked for tags: `rows` of them, and a row of `row`, `value` a message."""
+    """Selections: `rows` of them, and for each returned message its `row` and `value`."""
 
     def __init__(self, operations: pa.Table) -> None:
         self.answers = answers = Answers(operations, ("select",))
@@ -77,8 +77,8 @@ class _Selections:
         self.stop = _numbers(answers, "offset")
         self.row, self.offset, self.value = answers.pairs(answers.is_ok)
 
-    def told(self, row: int) -> str:
-        """Name one: "the select of tag 1 by process 3 (op 17)"."""
+    def label(self, row: int) -> str:
+        """Return one as text: "the select of tag 1 by process 3 (op 17)"."""
         answers, tags = self.answers, int(self.tags[row])
         names = [str(tag) for tag in range(tags.bit_length()) if tags >> tag & 1]
         who = f"process {answers.process[row]} (op {answers.op[row]})"
@@ -92,7 +92,7 @@ def _numbers(answers: Answers, column: str) -> Ints:
 def _unwanted(
     looks: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
 ) -> None:
-    """Add a finding for each message that came though it was not sent with one of the tags."""
+    """Add a finding for each returned message that was not sent with one of the tags."""
     wanted = np.zeros(len(looks.value), bool)
     for tag in np.unique(tags[tags != NO_TAG]).tolist():
         bearing = sends.input[~sends.is_failed & (tags == tag)]
@@ -111,7 +111,7 @@ def _unwanted(
             bore = f"with tag {tags[send]}" if tags[send] != NO_TAG else "without one"
             what = f"which process {sends.process[send]} (op {sends.op[send]}) had sent {bore}"
         key, offset = looks.answers.key, int(looks.offset[n])
-        message = f"{key}: {looks.told(row)} brought {value}, {what}."
+        message = f"{key}: {looks.label(row)} brought {value}, {what}."
         more = details(context, int(looks.answers.call[row]), value=value)
         return Finding(UNWANTED, message, key, offset, tuple(operations), more)
 
@@ -121,7 +121,7 @@ def _unwanted(
 def _missed(
     looks: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
 ) -> None:
-    """Add a finding for each acknowledged message that an answer went over, and left out."""
+    """Add a finding for each acknowledged message that an answer passed without returning it."""
     has_offset = is_valid(sends.table["offset"])
     acked = np.flatnonzero(sends.is_ok & has_offset & (tags != NO_TAG))
     offset = _numbers(sends, "offset")
@@ -147,7 +147,7 @@ def _missed(
         is_one = int(looks.tags[row]).bit_count() == 1
         which = "that tag" if is_one else f"tag {tags[send]}"
         message = (
-            f"{key}: {looks.told(row)} went from offset {looks.begin[row]} to {looks.stop[row]}"
+            f"{key}: {looks.label(row)} went from offset {looks.begin[row]} to {looks.stop[row]}"
             f" without {sends.input[send]}, which process {sends.process[send]} (op"
             f" {sends.op[send]}) had sent with {which} to offset {offset[send]}."
         )
@@ -159,6 +159,6 @@ def _missed(
 
 
 def _starts(parts: list[Ints]) -> list[tuple[int, Ints]]:
-    """Return each part, that is not empty, with where it begins in the whole."""
+    """Return each part that is not empty, with its start in the whole."""
     begins = np.cumsum([0, *map(len, parts)])
     return [(int(begins[n]), part) for n, part in enumerate(parts) if len(part)]

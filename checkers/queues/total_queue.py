@@ -1,8 +1,7 @@
-"""What goes into a queue comes out of it, in whatever order.
+"""What goes into a queue comes out of it, in any order.
 
-Source: jepsen.checker "total-queue". Beyond it: an element counts as lost only if somebody found
-the queue empty after it was acknowledged, and never while a dequeue of unknown outcome may have
-taken it.
+Source: jepsen.checker "total-queue". Different from it: an element counts as lost only if the queue
+was found empty after it was acknowledged, and not if an indeterminate dequeue may have taken it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ LOST, UNEXPECTED, DUPLICATED = "lost-element", "unexpected-element", "duplicated
 class TotalQueue:
     """Every acknowledged element of a queue comes out of it, and nothing else does.
 
-    Elements that came out more often than they were put in are told as duplicated, which only a
-    target breaks that excludes it: most queues deliver at least once.
+    Elements that came out more often than they were enqueued are reported as duplicated, which is a
+    violation only for a target that promises exactly once: most queues deliver at least once.
     """
 
     name = NAME
@@ -94,7 +93,7 @@ PLUGIN = TotalQueue()
 
 @dataclass(frozen=True, slots=True)
 class _Balance:
-    """For each value how often it was put in and came out, and the rows of `rows` about it."""
+    """For each value how often it was enqueued and came out, and its rows in `rows`."""
 
     value: Ints
     acked: Ints
@@ -155,14 +154,14 @@ def _add(
         takes = balance.takes[balance.of_take == n]
         value = int(balance.value[n])
         about = np.concatenate((puts, takes))
-        told = (
+        counts = (
             f"{value} was acknowledged {_times(balance.acked[n])}, and came out"
             f" {_times(balance.taken[n])}"
         )
         failed = int(rows.is_failed[puts].sum())
         if failed:
-            told += f" ({failed} enqueue{'s' if failed > 1 else ''} of it certainly failed)"
-        message = f"{rows.key}: {value} {what}: {told}."
+            counts += f" ({failed} enqueue{'s' if failed > 1 else ''} of it certainly failed)"
+        message = f"{rows.key}: {value} {what}: {counts}."
         first = int(rows.call[about].min())
         more = details(context, first, value=value)
         return Finding(kind, message, rows.key, None, tuple(rows.op[about].tolist()), more)
