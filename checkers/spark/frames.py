@@ -1,4 +1,4 @@
-"""Tables as Spark data frames: schemas, Parquet files, and groups judged on executors."""
+"""Tables as Spark data frames: schemas, Parquet files, and groups that executors judge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TYPES = {pa.int64(): "bigint", pa.string(): "string", pa.list_(pa.int64()): "ar
 
 
 def ddl(schema: pa.Schema) -> str:
-    """Return the schema as Spark writes one: "`op` bigint, `f` string"."""
+    """Return the schema as Spark DDL: "`op` bigint, `f` string"."""
     return ", ".join(f"`{field.name}` {_TYPES[field.type]}" for field in schema)
 
 
@@ -32,7 +32,7 @@ def read_operations(session: Any, paths: Sequence[Path]) -> Any:
 
 
 def _literal(path: Path) -> str:
-    """Quote the characters that Hadoop would take for a pattern."""
+    """Return a path with the characters quoted that Hadoop would take for a pattern."""
     text = str(path.resolve())
     return "file:" + "".join(f"\\{char}" if char in "*?[]{}\\," else char for char in text)
 
@@ -40,7 +40,7 @@ def _literal(path: Path) -> str:
 def judge_groups(
     frames: Mapping[str, Any], partition: str, context: CheckContext, checkers: Sequence[Checker]
 ) -> pa.Table:
-    """Group the tables that the checkers read, judge each group, bring the findings back."""
+    """Group the tables that the checkers read, judge each group, and collect the findings."""
     columns = {"key": "`key`", "bucket": f"`index` div {BUCKET_ENTRIES}", "history": "0"}
     column = columns[partition]
     names = tuple(name for name in frames if needs(checkers, name))
@@ -57,7 +57,7 @@ def judge_groups(
 def _judge_function(
     checkers: tuple[Checker, ...], names: tuple[str, ...], context: CheckContext
 ) -> Callable[..., pa.Table]:
-    """Return the function that judges one group on an executor; made for one or two tables."""
+    """Return the function that judges one group on an executor, for one or two tables."""
 
     def judge(parts: Sequence[pa.Table]) -> pa.Table:
         tables = {

@@ -1,9 +1,9 @@
-"""Durability and equal logs in Spark: logs and appends are read, cut, and judged on executors.
+"""Durability and equal logs in Spark: logs and appends are read, split and judged on executors.
 
-One task reads one part of one node's log, or some row groups of the operations, and deals
-what it read to parts (checkers.engine.log_parts). What is shuffled are a few large rows a
-part, never an entry. The driver sees findings, and the numbers of the places and windows
-that a second round must look at.
+One task reads one segment of one node's log, or some row groups of the operations, and distributes
+what it read to parts (checkers.engine.log_parts). Only a few large rows for each part are shuffled,
+never single entries. The driver gets findings, and the numbers of the places and windows that a
+second round must check.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Checker
 
 APPENDS_A_PART = 150_000
-"""Operations in a part of values, about: what bounds the memory of judging it."""
+"""Operations in a part of values, about: bounds the memory to judge it."""
 
 PARTS_A_SEGMENT = 4
-"""Parts for each piece into which a log is split: it may hold far more than was acknowledged."""
+"""Parts for each segment of a log, which may hold far more entries than were acknowledged."""
 
 SIDE_BY_SIDE_MIN = 4
-"""Segments of a log from which on one task reads the same one of all nodes."""
+"""With so many segments of a log, one task reads the same segment of all nodes."""
 
 PLACES_A_PART = 50_000
 OPERATIONS_A_TASK = 1_000_000
@@ -74,7 +74,7 @@ def is_split(checker: Checker) -> bool:
 def judge_split(
     session: Any, job: CheckJob, checkers: Sequence[Checker]
 ) -> tuple[pa.Table, list[str]]:
-    """Run checkers that judge split logs; return rows of TAGGED, and what cannot be read.
+    """Run checkers that judge split logs; return rows of TAGGED, and which logs are unreadable.
 
     Raises:
         HarnessError: the operations cannot be read.
@@ -86,19 +86,19 @@ def judge_split(
     packed = _read(session, units, plan).repartition(max(1, plan.parts // 2), "part")
     packed = packed.persist(pyspark.StorageLevel.DISK_ONLY)
     try:
-        told = _judged(packed, judge_part, plan)
-        unreadable = sorted(set(_notes(told, UNREADABLE)["message"].to_pylist()))
-        found = [told.filter(pc.invert(pc.is_in(told["kind"], pa.array(_NOTES))))]
+        judged = _judged(packed, judge_part, plan)
+        unreadable = sorted(set(_notes(judged, UNREADABLE)["message"].to_pylist()))
+        found = [judged.filter(pc.invert(pc.is_in(judged["kind"], pa.array(_NOTES))))]
         if not unreadable:
             found += [
-                _look_at_places(packed, plan, checker, told)
+                _recheck_places(packed, plan, checker, judged)
                 for checker in plan.by_value
-                if _numbers(told, UNSETTLED_AT, checker.name)
+                if _numbers(judged, UNSETTLED_AT, checker.name)
             ]
     finally:
         packed.unpersist()
-    if not unreadable and (windows := _numbers(told, OTHER_WINDOWS)):
-        found.append(_look_at_windows(session, units, plan, told, windows))
+    if not unreadable and (windows := _numbers(judged, OTHER_WINDOWS)):
+        found.append(_recheck_windows(session, units, plan, judged, windows))
     return pa.concat_tables(found), unreadable
 
 
@@ -137,9 +137,9 @@ def _plan(job: CheckJob, checkers: Sequence[Checker]) -> tuple[list[_Unit], Plan
 
 
 def _side_by_side(sources: Mapping[str, Sequence[LogSource]]) -> list[list[LogSource]]:
-    """Put segments of the same name together: they hold about the same entries.
+    """Group segments by name: those of the same name hold about the same entries.
 
-    Where there are few, each gets a task of its own: then there is nothing to save.
+    If there are few, each gets a task of its own: then grouping saves nothing.
     """
     by_name: dict[str | None, list[LogSource]] = {}
     for source in (each for of in sources.values() for each in of):
@@ -150,7 +150,7 @@ def _side_by_side(sources: Mapping[str, Sequence[LogSource]]) -> list[list[LogSo
 
 
 def _segments(job: CheckJob, node: str, path: Path) -> Sequence[str | None]:
-    """Name the parts of a node's log; what is wrong with it, its reading will say."""
+    """Return the names of the segments of a node's log; errors are reported when it is read."""
     if job.segments is None:
         return (None,)
     try:
@@ -160,7 +160,7 @@ def _segments(job: CheckJob, node: str, path: Path) -> Sequence[str | None]:
 
 
 def _operations_units(path: Path) -> tuple[list[OperationsUnit], int]:
-    """Split a file of operations by row groups; also return how many rows it has."""
+    """Split a file of operations by row groups; return the units, and the number of rows."""
     try:
         about = pq.read_metadata(path)
     except (OSError, pa.ArrowException) as error:
@@ -189,7 +189,7 @@ def _read(session: Any, units: Sequence[_Unit], plan: Plan) -> Any:
 
 
 def _judged(packed: Any, judge: Callable[..., pa.Table], *about: object) -> pa.Table:
-    """Judge each part; bring back the rows of TAGGED."""
+    """Judge each part; collect the rows of TAGGED."""
 
     def one(rows: pa.Table) -> pa.Table:
         return judge(rows.cast(PACKED), *about)
@@ -197,17 +197,17 @@ def _judged(packed: Any, judge: Callable[..., pa.Table], *about: object) -> pa.T
     return packed.groupBy("part").applyInArrow(one, ddl(TAGGED)).toArrow().cast(TAGGED)
 
 
-def _look_at_places(packed: Any, plan: Plan, checker: ValueChecker, told: pa.Table) -> pa.Table:
-    """Judge the appends that were not where they must be, with all that stands there."""
-    places = _numbers(told, UNSETTLED_AT, checker.name)
+def _recheck_places(packed: Any, plan: Plan, checker: ValueChecker, judged: pa.Table) -> pa.Table:
+    """Judge the appends that were not at their places, with all entries at these places."""
+    places = _numbers(judged, UNSETTLED_AT, checker.name)
     parts = math.ceil(len(places) / PLACES_A_PART)
     is_wanted = np.zeros(PLACES, dtype=np.bool_)
     is_wanted[places] = True
     bits = np.packbits(is_wanted).tobytes()
 
-    told_by = _notes(told, UNSETTLED_AT)
-    told_by = told_by.filter(pc.equal(told_by["checker"], checker.name))
-    unsettled = frozenset(told_by["offset"].to_pylist())
+    judged_by = _notes(judged, UNSETTLED_AT)
+    judged_by = judged_by.filter(pc.equal(judged_by["checker"], checker.name))
+    unsettled = frozenset(judged_by["offset"].to_pylist())
 
     def open_one(rows: pa.Table) -> pa.Table:
         return open_places(rows.cast(PACKED), plan, checker, (bits, unsettled), parts)
@@ -217,29 +217,29 @@ def _look_at_places(packed: Any, plan: Plan, checker: ValueChecker, told: pa.Tab
     return _judged(opened, judge_places, plan, checker)
 
 
-def _look_at_windows(
-    session: Any, units: Sequence[_Unit], plan: Plan, told: pa.Table, windows: list[int]
+def _recheck_windows(
+    session: Any, units: Sequence[_Unit], plan: Plan, judged: pa.Table, windows: list[int]
 ) -> pa.Table:
-    """Read those parts of the logs again that hold these windows, and compare every entry."""
+    """Read the segments again that contain these windows, and compare every entry."""
     again = []
-    for text in _notes(told, RANGE)["message"].to_pylist():
+    for text in _notes(judged, RANGE)["message"].to_pylist():
         number, low, high = (int(word) for word in text.split())
         at = np.searchsorted(windows, low // WINDOW_ENTRIES)
         if at < len(windows) and windows[at] <= high // WINDOW_ENTRIES:
             again.append(units[number])
     narrower = replace(plan, by_value=(), kept=frozenset(windows))
     packed = _read(session, again, narrower).repartition(max(1, plan.parts // 2), "part")
-    told = _judged(packed, judge_part, narrower)
-    return told.filter(pc.invert(pc.is_in(told["kind"], pa.array(_NOTES))))
+    judged = _judged(packed, judge_part, narrower)
+    return judged.filter(pc.invert(pc.is_in(judged["kind"], pa.array(_NOTES))))
 
 
-def _notes(told: pa.Table, kind: str) -> pa.Table:
-    return told.filter(pc.equal(told["kind"], kind))
+def _notes(judged: pa.Table, kind: str) -> pa.Table:
+    return judged.filter(pc.equal(judged["kind"], kind))
 
 
-def _numbers(told: pa.Table, kind: str, checker: str | None = None) -> list[int]:
-    """Return the numbers that rows of a kind name, each once, in order."""
-    rows = _notes(told, kind)
+def _numbers(judged: pa.Table, kind: str, checker: str | None = None) -> list[int]:
+    """Return the numbers in the rows of a kind, each once, sorted."""
+    rows = _notes(judged, kind)
     if checker is not None:
         rows = rows.filter(pc.equal(rows["checker"], checker))
     return sorted({number for named in rows["operations"].to_pylist() for number in named})

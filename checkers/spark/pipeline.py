@@ -1,8 +1,8 @@
-"""The check pipeline on PySpark, local[*] or a cluster: `spark*` alone import pyspark.
+"""The check pipeline on PySpark, local[*] or a cluster; only `spark*` import pyspark.
 
-Operations come from Parquet files that are written by key, the nodes' logs are decoded on the
-executors; each key or range goes through the same pure functions that checkers.engine.local
-calls. Only findings come back to the driver.
+Operations come from Parquet files that are written by key, and the nodes' logs are decoded on the
+executors. Each key or range goes through the same pure functions that checkers.engine.local calls.
+Only findings return to the driver.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.schema import ENTRIES
 
 DAMAGED_INPUT = "shaketable.harness.contracts.errors.HarnessError"
-"""How an executor's traceback names the error of a file that cannot be read."""
+"""The name, in an executor's traceback, of the error for a file that cannot be read."""
 
 
 class SparkEngine:
     """A Spark session for checking; start it while the campaign drains, use it, stop it.
 
     `start` takes some seconds and may run in a thread of its own; `run` and `stop` wait
-    for it. Nothing is imported or launched before `start`. A process has one engine with a
-    driver of its own at a time. The JVM ends when this process does, however that ends.
+    for it. Nothing is imported or launched before `start`. A process has at most one engine with
+    a driver of its own at a time. The JVM ends when this process does, however that ends.
 
-    `spent` says of the last `run` how long its tasks read and judged operations by key.
+    `spent` is how long the tasks of the last `run` took to read and judge operations by key.
     """
 
     def __init__(self, master: str = "local[*]") -> None:
@@ -68,19 +68,19 @@ class SparkEngine:
 
     @property
     def java(self) -> Java | None:
-        """The Java that the driver runs on; None before the start, and on a remote server."""
+        """Return the Java of the driver; None before the start, and on a remote server."""
         return self._session.java
 
     @property
     def scratch(self) -> Path | None:
-        """The folder of the session's files while it is open."""
+        """Return the folder of the session's files while it is open."""
         return self._session.scratch
 
     def start(self) -> Java | None:
         """Find Java, launch Spark or connect to it, warm it up; idempotent.
 
         Raises:
-            UsageError: no fitting Java, or a master elsewhere cannot be used.
+            UsageError: no suitable Java, or a remote master cannot be used.
             HarnessError: the local Spark does not start.
         """
         with self._lock:
@@ -89,11 +89,11 @@ class SparkEngine:
             return self._session.java
 
     def run(self, job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
-        """Like `checkers.engine.local.run_local`, through Spark; starts it if need be.
+        """Run a job as `checkers.engine.local.run_local` does, on Spark; start it if needed.
 
-        Where a job fails because a process died, each of its checkers gets a job of its own, so
-        that only who is at fault is UNKNOWN. A job still under way GRACE_S after the
-        deadline is cancelled.
+        If a Spark job fails because a process died, each of its checkers gets a job of its own, so
+        that only the checker at fault is UNKNOWN. A job that still runs GRACE_S after the deadline
+        is cancelled.
 
         Raises:
             HarnessError: Spark failed, or the operations cannot be read.
@@ -130,15 +130,15 @@ class _Run:
         self._guard = Guard(frames, job.context)
 
     def verdicts(self) -> list[Verdict]:
-        """Run all checkers, those of a kind together."""
+        """Run all checkers, those of the same kind together."""
         split = [checker for checker in self._job.checkers if is_split(checker)]
         by_key = [c for c in self._job.checkers if judges_by_key(c) and c not in split]
         others = [c for c in self._job.checkers if c not in split and c not in by_key]
         found = [TAGGED.empty_table()]
         if split:
-            found.append(self._apart(split, self._judge_split))
+            found.append(self._judge_isolated(split, self._judge_split))
         if by_key:
-            found.append(self._apart(by_key, self._judge_by_key))
+            found.append(self._judge_isolated(by_key, self._judge_by_key))
         if others:
             found += self._judge_others(others)
         self._progress("concluding")
@@ -147,7 +147,7 @@ class _Run:
 
     def _judge_split(self, checkers: Sequence[Checker]) -> pa.Table:
         findings, unreadable = judge_split(self._frames, self._job, list(checkers))
-        if unreadable:  # once more, without these logs: what the others show stays proven
+        if unreadable:  # again without these logs: findings from the others remain proven
             self._unreadable = unreadable
             self._job = without_unreadable(self._job, unreadable)
             able = [checker for checker in checkers if reads_on(checker)]
@@ -160,7 +160,7 @@ class _Run:
         return findings
 
     def _judge_others(self, others: Sequence[Checker]) -> list[pa.Table]:
-        """Run the checkers that need whole tables, or logs in a form of their own."""
+        """Run the checkers that need whole tables, or decoded logs."""
         frames: dict[str, Any] = {}
         if needs(others, "operations"):
             frames["operations"] = read_operations(self._frames, self._job.operations)
@@ -175,16 +175,16 @@ class _Run:
                 checkers = [checker for checker in able if checker.partition == partition]
                 if checkers:
                     judge = partial(judge_groups, frames, partition, self._job.context)
-                    found.append(self._apart(checkers, judge))
+                    found.append(self._judge_isolated(checkers, judge))
         finally:
             if "entries" in frames:
                 frames["entries"].unpersist()
         return found
 
-    def _apart(
+    def _judge_isolated(
         self, checkers: Sequence[Checker], judge: Callable[[Sequence[Checker]], pa.Table]
     ) -> pa.Table:
-        """Judge together; where that fails, each by itself, so that one takes no other along."""
+        """Judge checkers together; if that fails, each by itself, so that only one is UNKNOWN."""
         self._progress("judging " + ", ".join(checker.name for checker in checkers))
         try:
             with self._guard:
@@ -192,17 +192,17 @@ class _Run:
         except HarnessError:
             raise
         except Exception as error:
-            if self._guard.has_struck:
+            if self._guard.has_cancelled:
                 message = "the deadline passed while they were judged"
                 return pa.concat_tables(lost(c.name, NOT_JUDGED, message) for c in checkers)
             if DAMAGED_INPUT in str(error):
-                raise HarnessError(_said_by_executor(error)) from error
+                raise HarnessError(_executor_message(error)) from error
             if len(checkers) == 1:
                 return lost(checkers[0].name, CRASHED, str(error))
-            return pa.concat_tables(self._apart([checker], judge) for checker in checkers)
+            return pa.concat_tables(self._judge_isolated([checker], judge) for checker in checkers)
 
 
-def _said_by_executor(error: Exception) -> str:
+def _executor_message(error: Exception) -> str:
     """Return the message of the HarnessError that an executor raised."""
     line = next(line for line in str(error).splitlines() if DAMAGED_INPUT in line)
     return line.partition(DAMAGED_INPUT)[2].strip(": ")
@@ -211,14 +211,14 @@ def _said_by_executor(error: Exception) -> str:
 # Operations judged by key in Spark: files as they were written, or sorted first.
 #
 # A row of the first data frame is a task: its files are read by pyarrow on the executor and judged
-# key after key, so nothing is shuffled and the JVM sees findings alone. Executors must reach
-# the files under the paths that the driver uses (a shared folder, on a cluster).
+# key after key, so nothing is shuffled and the JVM sees only findings. Executors must reach the
+# files under the paths that the driver uses (on a cluster, in a shared folder).
 #
-# Files of other origin, which are not sorted by key, are: Spark deals their rows out by key
-# and sorts each part, and the same code judges what comes.
+# Files from elsewhere that are not sorted by key are sorted first: Spark partitions their rows by
+# key and sorts each partition, and the same code judges them.
 
 WORKERS_UNKNOWN = 16
-"""What is taken for the workers behind a Spark Connect server."""
+"""The assumed number of workers behind a Spark Connect server."""
 
 Judge = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -226,7 +226,7 @@ Judge = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def judge_by_key(
     session: Any, job: CheckJob, checkers: Sequence[Checker]
 ) -> tuple[pa.Table, Spent]:
-    """Run checkers of operations by key; return rows of TAGGED, and what it took.
+    """Run checkers of operations by key; return rows of TAGGED, and the time spent.
 
     Raises:
         HarnessError: a file cannot be read.
@@ -244,7 +244,7 @@ def judge_by_key(
 
 
 def _workers(session: Any) -> int:
-    """Return how many tasks Spark runs at a time; a Spark Connect server does not tell."""
+    """Return how many tasks Spark runs at a time; a Spark Connect server does not report it."""
     if not hasattr(session, "_jsparkSession"):
         return WORKERS_UNKNOWN
     return max(1, int(session.sparkContext.defaultParallelism))
@@ -253,7 +253,7 @@ def _workers(session: Any) -> int:
 def _judge_tasks(
     tasks: tuple[Task, ...], checkers: tuple[Checker, ...], context: CheckContext
 ) -> Judge:
-    """Return the function that judges the tasks whose numbers it gets, on an executor."""
+    """Return the function that judges tasks by their numbers, on an executor."""
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with limited_memory(context.search.memory_bytes):
@@ -269,7 +269,7 @@ def _judge_tasks(
 def _judge_unsorted(
     session: Any, paths: Sequence[Path], checkers: Sequence[Checker], context: CheckContext
 ) -> pa.Table:
-    """Deal the rows of files out by key and sort them, then judge."""
+    """Partition the rows of files by key and sort them, then judge."""
     frame = read_operations(session, paths)
     dealt = frame.repartition("key").sortWithinPartitions("key", "call_ns", "op")
     judge = _judge_rows(tuple(checkers), context)
@@ -292,7 +292,7 @@ def _judge_rows(checkers: tuple[Checker, ...], context: CheckContext) -> Judge:
 
 
 def decode_logs(session: Any, job: CheckJob) -> Any:
-    """Return a data frame of all nodes' entries, decoded on the executors, a node a task."""
+    """Return a data frame of all nodes' entries, decoded on the executors, one task a node."""
     schema = ddl(ENTRIES)
     logs = [(node, str(path)) for node, path in sorted(job.logs.items())]
     if not logs:
@@ -319,27 +319,28 @@ def _decoder(read_log: ReadLog) -> Callable[[Iterator[pa.RecordBatch]], Iterator
 
 
 def unreadable_logs(entries: Any) -> list[str]:
-    """Say which logs could not be read; this runs the decoding."""
+    """Return which logs could not be read, and why; this runs the decoding."""
     rows = entries.where(f"`index` is null and startswith(problem, '{UNREADABLE}')").collect()
-    said = sorted((row["node"], row["problem"].removeprefix(UNREADABLE)) for row in rows)
-    return [f"the log of {node}: {problem}" for node, problem in said]
+    quoted = sorted((row["node"], row["problem"].removeprefix(UNREADABLE)) for row in rows)
+    return [f"the log of {node}: {problem}" for node, problem in quoted]
 
 
-# Ends what a Spark session runs once the deadline of a check has passed.
+# Cancels the jobs of a Spark session after the deadline of a check.
 
 GRACE_S = 0.4
-"""How long after a deadline a job may go on: checkers end by themselves and tell what is open."""
-STRIKE_AGAIN_S = 0.5
-"""How soon a job that goes on all the same is cancelled again."""
+"""How long a job may run after the deadline: checkers end by themselves, with their undecided
+parts."""
+CANCEL_AGAIN_S = 0.5
+"""The interval at which a job that still runs is cancelled again."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class Guard:
-    """Cancels what a session runs, inside `with`, once the deadline is GRACE_S ago."""
+    """Cancels the jobs of a session, inside `with`, GRACE_S after the deadline."""
 
     def __init__(self, frames: Any, context: CheckContext) -> None:
-        self.has_struck = False
+        self.has_cancelled = False
         self._frames = frames
         self._context = context
         self._tag = f"shaketable-{secrets.token_hex(4)}"
@@ -354,7 +355,7 @@ class Guard:
         self._frames.addTag(self._tag)
         self._is_over.clear()
         left_s = max(0.0, deadline - clock()) + GRACE_S
-        self._watch = threading.Thread(target=self._strike, args=(left_s,), daemon=True)
+        self._watch = threading.Thread(target=self._cancel, args=(left_s,), daemon=True)
         self._watch.start()
 
     def __exit__(self, *_raised: object) -> None:
@@ -365,21 +366,21 @@ class Guard:
             self._watch = None
             self._frames.removeTag(self._tag)
 
-    def _strike(self, after_s: float) -> None:
-        """Interrupt until it is over: a job that is only just being made is not seen at first."""
+    def _cancel(self, after_s: float) -> None:
+        """Interrupt jobs until `with` ends: a job that is being created is not seen at first."""
         while not self._is_over.wait(after_s):
-            self.has_struck = True
+            self.has_cancelled = True
             try:
                 if not self._frames.interruptTag(self._tag):
                     _cancel_all(self._frames)
             except Exception as error:  # it may have ended just now
                 _LOG.debug("spark job not interrupted: error=%s", error)
-            after_s = STRIKE_AGAIN_S
+            after_s = CANCEL_AGAIN_S
 
 
 def _cancel_all(frames: Any) -> None:
-    """Cancel every job of a session: the one that is watched may carry no tag, and runs alone."""
-    if hasattr(frames, "_jsparkSession"):  # a driver of our own
+    """Cancel all jobs of a session: the watched one may have no tag, and is the only one."""
+    if hasattr(frames, "_jsparkSession"):  # the driver is ours
         frames.sparkContext.cancelAllJobs()
     else:
         frames.interruptAll()
