@@ -1,4 +1,4 @@
-"""Inner loops compiled by numba: plain functions of arrays, without Arrow, clock or I/O."""
+"""Inner loops, compiled by numba: plain functions of arrays, without Arrow, clock or I/O."""
 
 from pathlib import Path
 

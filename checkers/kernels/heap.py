@@ -1,4 +1,4 @@
-"""A heap of rows, kept in an array: the row whose MERIT is greatest is the first."""
+"""A binary heap of rows in an array: the first row has the greatest MERIT."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ def swap(rows: Int32s, x: int, y: int) -> None:
 
 
 @inlined
-def rise(rows: Int32s, n: int) -> None:
-    """Move the last row, the n-th, to its place."""
+def sift_up(rows: Int32s, n: int) -> None:
+    """Move the last row, the n-th, up to its place."""
     while n and rows[(n - 1) >> 1, MERIT] < rows[n, MERIT]:
         swap(rows, n, (n - 1) >> 1)
         n = (n - 1) >> 1
 
 
 @inlined
-def drop_first(rows: Int32s, count: int) -> None:
-    """Take the first of `count` rows out; count - 1 are left."""
+def pop_first(rows: Int32s, count: int) -> None:
+    """Remove the first of `count` rows; count - 1 are left."""
     last = count - 1
+    # The last row takes its place and sinks below every child of greater merit.
     for column in range(rows.shape[1]):
         rows[0, column] = rows[last, column]
     n = 0

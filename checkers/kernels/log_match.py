@@ -1,6 +1,6 @@
-"""Finds each acknowledged append in the copies of it that the nodes' logs hold, compiled.
+"""Finds each acknowledged append in the copies of it that the nodes' logs hold.
 
-Both sides are hashed by (key, value), so that neither has to be sorted.
+A hash join by (key, value): appends are hashed, copies are looked up, neither has to be sorted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOWHERE = -1
 """In a table of log indices: the entry is not there. In one of rows: there is no such row."""
 
 FEW_MAX = 2
-"""How far copies of one value in one log are counted."""
+"""Copies of one value in one log are counted up to this: one, or more than one."""
 
 
 @compiled
@@ -27,14 +27,14 @@ def hash_values(key: Ints, value: Ints, slots: Rows, following: Rows, first: Row
     """Fill a hash table of appends by (key, value).
 
     Args:
-        key: of each append, its key's number.
-        value: what it carries.
-        slots: a power of two of them, all NOWHERE; gets the first append of each value.
-        following: as long as `key`, all NOWHERE; gets the next append of the same value.
-        first: as long as `key`; gets the first append of the same value.
+        key: each append's key, by number.
+        value: each append's value.
+        slots: all NOWHERE, their number a power of two; receives the first append of each value.
+        following: as long as `key`, all NOWHERE; receives the next append of the same value.
+        first: as long as `key`; receives the first append of the same value.
     """
     mask = len(slots) - 1
-    last = np.empty(len(key), dtype=np.int32)  # of the chain that begins at a row
+    last = np.empty(len(key), dtype=np.int32)  # of the chain that starts at a row
     for row in range(len(key)):
         slot = _slot(key[row], value[row], mask)
         while True:
@@ -49,7 +49,7 @@ def hash_values(key: Ints, value: Ints, slots: Rows, following: Rows, first: Row
                 last[head] = row
                 first[row] = head
                 break
-            slot = (slot + 1) & mask
+            slot = (slot + 1) & mask  # linear probing
 
 
 @compiled
@@ -77,18 +77,18 @@ def match_copies(
     committed_max: int,
     found: tuple[Ints, Counts, Counts],
 ) -> None:
-    """Note for each append at which index each node has it, and where else its value stands.
+    """Find for each append at which index each node holds it, and where else its value is.
 
     Args:
         head: for each copy, the first append of its value (see `find_values`).
-        nodes: of each copy, who has it: a bit for each node.
-        place: of each copy, its (offset, log index).
+        nodes: for each copy, which nodes hold it: a bit for each node.
+        place: for each copy, its (offset, log index).
         appends: (`following`, offset, whether it was acknowledged) of each append.
-        limits: up to which index the copies of each node count.
-        committed_max: the highest index that any node called committed.
-        found: gets, by node and append, the lowest index of the copy at the append's own
+        limits: for each node, up to which index its copies count.
+        committed_max: the highest index that any node reported as committed.
+        found: receives, by node and append, the lowest index of the copy at the append's own
             offset, or NOWHERE; how many copies of the value count, up to FEW_MAX (of the
-            first append of each value); whether the value stands elsewhere, committed.
+            first append of each value); whether a committed copy is at another offset.
     """
     offset, index = place
     following, wanted, is_acked = appends
@@ -99,7 +99,7 @@ def match_copies(
         for at in range(len(limits)):
             if not (nodes[n] >> at) & 1:
                 continue
-            row = head[n]
+            row = head[n]  # a value may have been appended more than once: visit the chain
             if index[n] <= limits[at] and counts[at, row] < FEW_MAX:
                 counts[at, row] += 1
             while row != NOWHERE:

@@ -1,11 +1,12 @@
-"""Decides many small registers exactly, by all states that they can be in: no search at all.
+"""Decides many small registers exactly, by the set of all their configurations: no search.
 
-Where few operations are open at a time, the configurations that a history allows (a value, and
-which open operations have taken effect) fit into a 64-bit set for each value. A call adds what
-can follow from it, a return keeps the configurations in which its operation took effect. The
-register is linearizable if and only if some configuration is left.
+A configuration is a value, and the set of open operations that have taken effect. With at most
+six open operations there are 64 such sets, so the configurations of one value are the bits of one
+64-bit word. A call adds all configurations that can follow; a return keeps those in which its
+operation has taken effect. This is a breadth-first search over the return events that keeps every
+reachable configuration, so the register is linearizable if and only if one is left at the end.
 
-Source: Wing & Gong 1993, Lowe 2017 (just-in-time linearization), breadth first on bit sets.
+Source: Wing & Gong 1993 for the configurations; Lowe 2017 for deciding at returns.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import numpy as np
 from shaketable.harness.compiled import compiled, inlined
 
 READ, NOT, WRITE, CAS, SKIPPED, UNFIT = range(6)
-"""What an operation does: it reads `a`, finds other than `a` (a cas that answered no), writes
-`b`, swaps `a` for `b`. SKIPPED needs no place in the order; UNFIT ones are for the checker."""
+"""What an operation does: it reads `a`, finds another value than `a` (a cas that answered no),
+writes `b`, swaps `a` for `b`. A SKIPPED one needs no place in the order; a key with an UNFIT one is
+left to the checker."""
 
-LEFT, LINEARIZABLE, REFUTED = range(3)
-"""LEFT: too many open operations or values, or unfit ones."""
+UNDECIDED, LINEARIZABLE, REFUTED = range(3)
+"""UNDECIDED: too many open operations or values, or unfit ones."""
 
 NEVER = np.iinfo(np.int64).max
 OPEN_MAX = 6
-"""Operations open at a time, those of unknown outcome included: 2**6 sets of them."""
+"""Operations open at a time, indeterminate ones included: 2**6 sets of them."""
 VALUES_MAX = 32
 
 _WITHOUT = np.array(
@@ -35,14 +37,14 @@ _WITHOUT = np.array(
     ],
     np.uint64,
 )  # fmt: skip
-"""For each open operation: the sets, numbered by their bits, that do not have it."""
+"""For each slot: the sets, as bits of a word, that do not contain its operation."""
 _SHIFT = np.array([1, 2, 4, 8, 16, 32], np.uint64)
 _NONE = np.uint64(0)
 
 
 @inlined
 def _number(values: Any, count: int, value: int) -> Any:
-    """Return the place of a value among those of this key; `count` if it is new."""
+    """Return the number of a value among those of this key; `count` if it is new."""
     place = 0
     while place < count and values[place] != value:
         place += 1
@@ -51,7 +53,11 @@ def _number(values: Any, count: int, value: int) -> Any:
 
 @inlined
 def _apply(sets: Any, count: int, slot: int, code: int, a: int, b: int) -> Any:
-    """Let an open operation take effect wherever it can; return whether that was news."""
+    """Let an open operation take effect in every configuration where it can.
+
+    Return whether that added any. To add the operation to a set, its bit is added to the set's
+    number: all sets without it are shifted at once.
+    """
     without, shift = _WITHOUT[slot], _SHIFT[slot]
     is_news = False
     if code in (READ, CAS):
@@ -77,7 +83,8 @@ def _apply(sets: Any, count: int, slot: int, code: int, a: int, b: int) -> Any:
 
 @inlined
 def _call(sets: Any, count: int, ends: Any, opened: Any, slot: int) -> None:
-    """Add all that can follow now that the operation in `slot` is open."""
+    """Add all configurations that can follow now that the operation in `slot` is open."""
+    # If it adds nothing, neither do the others: the sets were closed before. Else to a fixpoint.
     if not _apply(sets, count, slot, opened[slot, 0], opened[slot, 1], opened[slot, 2]):
         return
     is_news = True
@@ -92,7 +99,7 @@ def _call(sets: Any, count: int, ends: Any, opened: Any, slot: int) -> None:
 
 @inlined
 def _return(sets: Any, count: int, ends: Any, slot: int) -> Any:
-    """Keep what has the operation in `slot` done, and free the slot; return if anything is left."""
+    """Keep the configurations with `slot` done, and free the slot; return if any is left."""
     left = _NONE
     for value in range(count):
         sets[value] = (sets[value] & ~_WITHOUT[slot]) >> _SHIFT[slot]
@@ -103,7 +110,7 @@ def _return(sets: Any, count: int, ends: Any, slot: int) -> Any:
 
 @inlined
 def _first_end(ends: Any) -> Any:
-    """Return the slot whose operation returns first, -1 if none does."""
+    """Return the slot whose operation returns first, -1 if none returns."""
     first = -1
     for slot in range(OPEN_MAX):
         is_open = 0 <= ends[slot] < NEVER
@@ -116,7 +123,7 @@ def _first_end(ends: Any) -> Any:
 def _open(
     values: Any, count: int, sets: Any, ends: Any, opened: Any, operation: Any, end_ns: int
 ) -> Any:
-    """Open an operation; return how many values there are then, -1 where there is no room."""
+    """Open an operation; return how many values there are then, -1 if there is no room."""
     slot = 0
     while slot < OPEN_MAX and ends[slot] >= 0:
         slot += 1
@@ -139,15 +146,15 @@ def _open(
 
 @compiled
 def decide(bounds: Any, operations: Any, times: Any, initial: int, verdicts: Any) -> None:
-    """Decide each key's register.
+    """Decide each key's register; keys are independent, since linearizability is local.
 
     Args:
         bounds: key n has the rows bounds[n] to bounds[n + 1], in the order of their calls.
-        operations: what each does, its `a` and its `b`; both are values of any numbering, the
-            same one if the operation needs only that.
+        operations: what each does, its `a` and its `b`: values by any numbering, twice the same
+            one if the operation has only one.
         times: when each was called and returned, NEVER where the outcome is unknown.
         initial: the first value.
-        verdicts: receives LEFT, LINEARIZABLE or REFUTED for each key.
+        verdicts: receives UNDECIDED, LINEARIZABLE or REFUTED for each key.
     """
     values = np.empty(VALUES_MAX, np.int64)
     sets = np.empty(VALUES_MAX, np.uint64)
@@ -163,9 +170,10 @@ def decide(bounds: Any, operations: Any, times: Any, initial: int, verdicts: Any
             if code == SKIPPED:
                 continue
             if code == UNFIT or times[row, 0] < last or times[row, 0] < 0:
-                verdict = LEFT
+                verdict = UNDECIDED
                 break
             last = times[row, 0]
+            # Returns before this call, in order; at equal times calls come first.
             slot = _first_end(ends)
             while slot >= 0 and ends[slot] < last and verdict == LINEARIZABLE:
                 if not _return(sets, count, ends, slot):
@@ -175,8 +183,9 @@ def decide(bounds: Any, operations: Any, times: Any, initial: int, verdicts: Any
                 break
             count = _open(values, count, sets, ends, opened, operations[row], times[row, 1])
             if count < 0:
-                verdict = LEFT
+                verdict = UNDECIDED
                 break
+        # An indeterminate operation never returns, so it may take effect, and never has to.
         while verdict == LINEARIZABLE:
             slot = _first_end(ends)
             if slot < 0:

@@ -1,4 +1,4 @@
-"""What the search for an order of a FIFO queue's pairs works on (checkers.kernels.queue_pairs)."""
+"""The arrays of the search for an order of a FIFO queue's pairs (checkers.kernels.queue_pairs)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Int32s = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
 
 NEVER = 2**63 - 1
-"""The return of an operation of unknown outcome."""
+"""The return of an indeterminate operation."""
 ANY = -1
-"""The value of a dequeue of unknown outcome: it may have taken whatever was at the head."""
+"""The value of an indeterminate dequeue: it may have taken whatever was at the head."""
 
 # ---- columns of `puts` and `takes`
 CALLED = 0
@@ -27,15 +27,15 @@ NEXT_CALL = 0
 PREVIOUS_CALL = 1
 NEXT_RETURN = 2
 PREVIOUS_RETURN = 3
-# ---- columns of `spare`, by value: enqueues of unknown outcome in the order of their calls
-SPARE_BEGIN = 0
+# ---- columns of `spare`, by value: indeterminate enqueues in the order of their calls
+SPARE_START = 0
 SPARE_USED = 1
-# ---- columns of `best`, by value: who may come next, and when that was found out
+# ---- columns of `best`, by value: which operation may come next, and the tick of that
 STAMP_PUT = 0
 PUT = 1
 STAMP_TAKE = 2
 TAKE = 3
-# ---- columns of `node`: a pair, what stands before it, how often that was not the best choice
+# ---- columns of `node`: a pair, the node before it, what the choices that led there cost
 PARENT = 0
 NODE_PUT = 1
 NODE_TAKE = 2
@@ -46,7 +46,7 @@ AFTER = 0
 MOVE_PUT = 1
 MOVE_TAKE = 2
 MOVE_COST = 3
-# ---- `at`: where the search stands
+# ---- `at`: the search's scalars
 PLACED = 0
 TOP = 1
 EMPTIES_PLACED = 2
@@ -54,7 +54,7 @@ TAKES_LEFT = 3
 WILD_USED = 4
 TICK = 5
 SEEN = 6
-LOOKED = 7
+VISITED = 7
 NODES = 8
 NODE = 9
 LATER = 10
@@ -64,9 +64,9 @@ PROGRESS = 13
 REACHED = 14
 AT_FACTS = 15
 
-# ---- what the search answers
+# ---- what the search returns
 REFUTED = 0
-THROUGH = 1
+LINEARIZED = 1
 SLICE_OVER = 2
 NEEDS_STACK = 3
 NEEDS_SEEN = 4
@@ -76,33 +76,32 @@ STALLED = 7
 
 
 class Pairs(NamedTuple):
-    """A queue's history, and how far its search is.
+    """A queue's history, and the state of its search. *Left* are operations without a place.
 
     Attributes:
-        puts: call, return and value of each enqueue, in the order of calls; a first value of
-            the queue was put in before all else.
-        takes: the same of each dequeue that took something, and of those of unknown outcome.
+        puts: call, return and value of each enqueue, in the order of calls; the queue's first
+            values were enqueued before all else.
+        takes: the same of each dequeue that took a value, and of each indeterminate one.
         put_links: lists of the enqueues that returned and are left.
-        take_links: lists of the dequeues left, those of unknown outcome not among them.
-        spare: of each value, and one more row, where its enqueues of unknown outcome begin in
+        take_links: lists of the dequeues that are left and have a value.
+        spare: for each value, and one more row, where its indeterminate enqueues start in
             `spare_put`, and how many of them are used.
         spare_put: rows of `puts` by value, then by call.
-        wild: rows of `takes` of value ANY, in the order of calls.
-        empties: calls and returns of dequeues that found nothing, in the order of calls; one
-            more row behind them. A return is the earliest of all from there on.
-        best: of each value who may come next.
+        wild: rows of `takes` with the value ANY, in the order of calls.
+        empties: calls and returns of dequeues that found nothing, in the order of calls, and a
+            last row. A return is the earliest of all from its row on.
+        best: for each value which operations may come next.
         order: the pairs that have a place: rows of `puts` and `takes`.
         empties_before: how many empty dequeues have a place before each of these pairs.
-        take_called: the latest call of the dequeues of so many pairs.
-        path: the node of so many pairs that have a place.
-        way: nodes on the way to where the search goes on.
-        node: orders that were looked at, as a tree; the first has no pair.
-        stack: moves that are left to try, the next one on top.
-        later: those that use an operation of unknown outcome, as a heap by merit: they are tried
-            when the stack is empty.
-        seen: a table of the sets of operations that were looked at, by two hashes of 64 bits.
-        hashed: the two hashes of what has a place now.
-        at: where the search stands.
+        take_called: by number of pairs, the latest call of their dequeues.
+        path: by number of pairs, the node.
+        way: nodes on the way to where the search continues.
+        node: the orders that were visited, as a tree; the root has no pair.
+        stack: moves to try, the next one on top.
+        later: deferred moves, as a heap by merit: they are tried when the stack is empty.
+        seen: a hash set of the sets of operations that were visited, by 128-bit hashes.
+        hashed: the hash of what has a place now, in two halves.
+        at: scalars, see above.
     """
 
     puts: Int64s
@@ -129,10 +128,10 @@ class Pairs(NamedTuple):
 
 @compiled
 def link(operations: Int64s, by_return: Int64s, links: Int32s, with_unknown: bool) -> None:
-    """Chain operations by their calls, in which order they are, and by their returns.
+    """Link operations in a list by calls, which is their order, and in one by returns.
 
-    `by_return` sorts them by their returns. Those that never return are left out, or without a
-    value only, if `with_unknown`.
+    `by_return` sorts them by their returns. Indeterminate ones are left out; with
+    `with_unknown` only those without a value are.
     """
     head = operations.shape[0]
     for column in range(2):
@@ -151,7 +150,7 @@ def link(operations: Int64s, by_return: Int64s, links: Int32s, with_unknown: boo
 
 @compiled
 def keep_seen(old: Words, seen: Words) -> None:
-    """Fill a larger table of what was looked at."""
+    """Rehash the set of visited states into a larger one."""
     last = np.uint64(seen.shape[0] - 1)
     for n in range(old.shape[0]):
         if old[n, 0] or old[n, 1]:

@@ -1,30 +1,31 @@
-"""Puts the values of a FIFO queue in order, pair by pair: who put a value in and who took it.
+"""Searches for an order of a FIFO queue's values, pair by pair: an enqueue and its dequeue.
 
-Of every history that a FIFO queue explains, enqueues and dequeues stand in one order: the n-th
-dequeue takes what the n-th enqueue put in, and what nobody took is behind all that was taken. So
-the search lets one *pair* after the other take its place, an enqueue and the dequeue of the same
-value, and never asks how many of the queue's values waited at what time. A dequeue that found
-nothing stands between two pairs.
+In every linearization of a FIFO queue, enqueues and dequeues have the same order: the n-th
+dequeue takes what the n-th enqueue put in, and values that are never taken come last. So the
+search gives a place to one *pair* after the other, an enqueue and the dequeue of the same value,
+and the contents of the queue are no part of its state. A dequeue that found nothing (an *empty*)
+has its place between two pairs.
 
-Let an order be given, and call every operation that has no place yet *left*. The order can be
-carried out in time iff none of these was called later than one returned that must come after it:
-of an enqueue, all that is left; of a dequeue, the dequeues that are left, and from the next empty
-dequeue on all that is left; of an empty dequeue, all that is left. (Give each operation the latest
-call of all that must come before it.) So:
+Given such an order, call every operation that has no place yet *left*. The order agrees with real
+time iff no operation was called after the return of one that must come after it. After an enqueue
+come all that are left; after a dequeue the dequeues that are left, and, once the next empty has
+its place, all that is left; after an empty all that is left. (Proof: give each operation as its
+time the latest call of all that must come before it.) So:
 
-- what may come next was called before the earliest of those returns: the search needs no times
-  but these calls and returns;
-- of several enqueues of one value that may come next the one that returns first can be taken, and
-  of dequeues as well: in any order that takes another, the two can change their places;
-- an empty dequeue takes its place as soon as it can, since that hinders nothing; how many have one
-  belongs to what was looked at;
-- of unknown outcome the one that was called first is taken, after all others of the value; a
-  pair of two whose outcome is unknown helps nobody.
+- What may come next was called by the earliest of those returns. No other times matter.
+- Of several enqueues of one value that may come next, take the one that returns first; of
+  dequeues likewise. (Exchange argument: in an order that takes another one, the two can change
+  places, and what remains has the later deadline.)
+- An empty takes its place as soon as it can, since that removes an obligation and hinders
+  nothing. How many have one is part of the state that is memoised.
+- Of indeterminate operations of a value take the one that was called first, and after all known
+  ones. A pair of two indeterminate operations explains nothing, and is never formed.
 
-What may come next is tried in the order of its returns, and a wrong choice shows at once or a few
-pairs later. So one order is followed as far as it goes; of all other choices that order goes on
-which is the longest, less a price for each time that it did not take the best one. A set of pairs
-is looked at once, whatever order led to it: sets are told apart by 128 bits of hashes.
+What may come next is tried in the order of returns. A wrong choice mostly shows after a few
+pairs, so one order is followed to its end (depth first), and all other choices are deferred.
+Then the deferred order that is the longest continues, less a price for each choice in it that was
+not the best (limited discrepancy search, as best-first search). The state after a set of pairs
+does not depend on their order, so each set is visited once; sets are compared by 128-bit hashes.
 
 Source: written from the definition; Harvey & Ginsberg 1995, Limited discrepancy search. The
 reductions are fuzzed against brute force.
@@ -34,7 +35,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shaketable.checkers.kernels.heap import MERIT, drop_first, rise, swap
+from shaketable.checkers.kernels.heap import MERIT, pop_first, sift_up, swap
 from shaketable.checkers.kernels.queue_arrays import (
     AFTER,
     ANY,
@@ -44,7 +45,7 @@ from shaketable.checkers.kernels.queue_arrays import (
     DEPTH,
     EMPTIES_PLACED,
     LATER,
-    LOOKED,
+    LINEARIZED,
     MOVE_COST,
     MOVE_PUT,
     MOVE_TAKE,
@@ -69,17 +70,17 @@ from shaketable.checkers.kernels.queue_arrays import (
     RETURNED,
     SEEN,
     SLICE_OVER,
-    SPARE_BEGIN,
+    SPARE_START,
     SPARE_USED,
     STALLED,
     STAMP_PUT,
     STAMP_TAKE,
     TAKE,
     TAKES_LEFT,
-    THROUGH,
     TICK,
     TOP,
     VALUE,
+    VISITED,
     WILD_USED,
     Int32s,
     Int64s,
@@ -88,14 +89,14 @@ from shaketable.checkers.kernels.queue_arrays import (
 from shaketable.checkers.kernels.search_moves import mix
 from shaketable.harness.compiled import bare, compiled, inlined
 
-# Which pairs may come next in the order of a FIFO queue, and which of them goes first.
+# Moves: which pairs may come next, and which of them is tried first.
 
 
 @inlined
 def _find_best(
     operations: Int64s, links: Int32s, until: int, best: Int32s, stamp: int, tick: int
 ) -> None:
-    """Find of each value who may come next and returns first."""
+    """Find for each value the operation that may come next and returns first."""
     head = operations.shape[0]
     i = links[head, NEXT_CALL]
     while i != head and operations[i, CALLED] <= until:
@@ -119,8 +120,8 @@ def _push(p: Pairs, put: int, take: int) -> None:
 
 
 @inlined
-def _put_off(p: Pairs, put: int, take: int, cost: int) -> None:
-    """Keep a move for later: one that is not the best, but the `cost`-th behind it."""
+def _defer(p: Pairs, put: int, take: int, cost: int) -> None:
+    """Defer a move: one that is not the best, but `cost` ranks after it."""
     n = p.at[LATER]
     p.at[LATER] = n + 1
     node = p.at[NODE]
@@ -129,40 +130,41 @@ def _put_off(p: Pairs, put: int, take: int, cost: int) -> None:
     p.later[n, MOVE_TAKE] = take
     p.later[n, MOVE_COST] = p.node[node, COST] + cost
     p.later[n, MERIT] = p.node[node, DEPTH] - p.at[PRICE] * p.later[n, MOVE_COST]
-    rise(p.later, int(n))
+    sift_up(p.later, int(n))
 
 
 @inlined
 def resume(p: Pairs) -> None:
-    """Move the best move from `later` to the stack."""
+    """Move the deferred move of greatest merit to the stack."""
     top = p.at[TOP]
     for column in range(4):
         p.stack[top, column] = p.later[0, column]
     p.at[TOP] = top + 1
-    drop_first(p.later, int(p.at[LATER]))
+    pop_first(p.later, int(p.at[LATER]))
     p.at[LATER] -= 1
 
 
 @compiled
 def set_price(p: Pairs, price: int) -> None:
-    """Let an order that once took what is not the best go first if it is longer by `price` pairs.
+    """Set by how many pairs an order must be longer to make up for one choice not the best.
 
-    From now on, and for all that was put off. Its progress counts anew.
+    It applies from now on and to all deferred moves, whose heap is built anew. The count of
+    orders without progress starts again.
     """
     p.at[PRICE] = price
-    p.at[PROGRESS] = p.at[LOOKED]
+    p.at[PROGRESS] = p.at[VISITED]
     count = p.at[LATER]
     for n in range(count):
         depth = p.node[p.later[n, AFTER], DEPTH]
         p.later[n, MERIT] = depth - price * p.later[n, MOVE_COST]
-        rise(p.later, n)
+        sift_up(p.later, n)
 
 
 @inlined
 def _spare_of(p: Pairs, value: int, until: int) -> int:
-    """Return an enqueue of unknown outcome of that value which may come next, -1 if none."""
-    n = p.spare[value, SPARE_BEGIN] + p.spare[value, SPARE_USED]
-    if n == p.spare[value + 1, SPARE_BEGIN]:
+    """Return an indeterminate enqueue of that value which may come next, -1 if none."""
+    n = p.spare[value, SPARE_START] + p.spare[value, SPARE_USED]
+    if n == p.spare[value + 1, SPARE_START]:
         return -1
     put = p.spare_put[n]
     return int(put) if p.puts[put, CALLED] <= until else -1
@@ -170,21 +172,25 @@ def _spare_of(p: Pairs, value: int, until: int) -> int:
 
 @bare
 def push_moves(p: Pairs, all_until: int, takes_until: int) -> None:
-    """Push the pairs that may come next; those to try first are on top."""
+    """Push the best pair that may come next on the stack, and defer the others."""
     p.at[TICK] += 1
     tick = p.at[TICK]
     _find_best(p.puts, p.put_links, all_until, p.best, STAMP_PUT, tick)
     _find_best(p.takes, p.take_links, takes_until, p.best, STAMP_TAKE, tick)
     head = p.takes.shape[0]
+    # An indeterminate dequeue may have taken any value. It pairs with a known enqueue only if no
+    # known dequeue of that value may come next, which would be taken before it.
     wild = p.wild[p.at[WILD_USED]] if p.at[WILD_USED] < p.wild.size else -1
     if wild >= 0 and p.takes[wild, CALLED] <= takes_until:
         i = p.put_links[p.puts.shape[0], NEXT_CALL]
         while i != p.puts.shape[0] and p.puts[i, CALLED] <= all_until:
             v = p.puts[i, VALUE]
             if p.best[v, PUT] == i and p.best[v, STAMP_TAKE] != tick:
-                _put_off(p, i, wild, 1)
+                _defer(p, i, wild, 1)
             i = p.put_links[i, NEXT_CALL]
-    begin = p.at[TOP]
+    # A known dequeue pairs with a known enqueue of its value, or else with a spare one, unless
+    # both are indeterminate.
+    start = p.at[TOP]
     i = p.take_links[head, NEXT_CALL]
     while i != head and p.takes[i, CALLED] <= takes_until:
         v = p.takes[i, VALUE]
@@ -194,17 +200,17 @@ def push_moves(p: Pairs, all_until: int, takes_until: int) -> None:
             elif p.takes[i, RETURNED] != NEVER:
                 put = _spare_of(p, int(v), all_until)
                 if put >= 0:
-                    _put_off(p, put, i, 1)
+                    _defer(p, put, i, 1)
         i = p.take_links[i, NEXT_CALL]
-    _sort(p, begin)
+    _sort(p, start)
     top = p.at[TOP]
-    if top > begin + 1:
-        for n in range(begin, top - 1):
+    if top > start + 1:  # only the best stays on the stack
+        for n in range(start, top - 1):
             put, take = int(p.stack[n, MOVE_PUT]), int(p.stack[n, MOVE_TAKE])
-            _put_off(p, put, take, top - 1 - n)
+            _defer(p, put, take, top - 1 - n)
         for column in range(4):
-            p.stack[begin, column] = p.stack[top - 1, column]
-        p.at[TOP] = begin + 1
+            p.stack[start, column] = p.stack[top - 1, column]
+        p.at[TOP] = start + 1
 
 
 @inlined
@@ -214,11 +220,11 @@ def _urgency(p: Pairs, n: int) -> int:
 
 
 @inlined
-def _sort(p: Pairs, begin: int) -> None:
-    """Let what returns first be on top of the moves from `begin` on."""
-    for n in range(begin + 1, p.at[TOP]):
+def _sort(p: Pairs, start: int) -> None:
+    """Sort the moves from `start` on: the pair that returns first is on top."""
+    for n in range(start + 1, p.at[TOP]):
         k = n
-        while k > begin and _urgency(p, k - 1) < _urgency(p, k):
+        while k > start and _urgency(p, k - 1) < _urgency(p, k):
             swap(p.stack, k - 1, k)
             k -= 1
 
@@ -231,15 +237,18 @@ def _until(p: Pairs) -> int:
 
 @inlined
 def _go_to(p: Pairs, node: int) -> None:
-    """Let the pairs of that node have places, and no others."""
+    """Give places to the pairs of that node, and to no others.
+
+    Backtrack to the last node that its path and the current one share, then go forward.
+    """
     count = 0
-    # Nodes of one depth are told apart by what `order` holds there.
+    # Nodes of one depth are told apart by what `path` holds there.
     while p.node[node, DEPTH] > p.at[PLACED] or p.path[p.node[node, DEPTH]] != node:
         p.way[count] = node
         count += 1
         node = p.node[node, PARENT]
     while p.at[PLACED] > p.node[node, DEPTH]:
-        displace(p)
+        unplace(p)
     while count:
         count -= 1
         _enter(p, p.way[count])
@@ -265,8 +274,12 @@ def _add_node(p: Pairs, after: int, put: int, take: int, cost: int) -> int:
 
 
 @bare
-def _look(p: Pairs) -> bool:
-    """Look at what has a place now; push what may come next. True if nothing is missing."""
+def _visit(p: Pairs) -> bool:
+    """Visit the current order; push what may come next. Return True if it is complete.
+
+    It is complete when all dequeues that returned and all empties have places: enqueues that are
+    left follow, in the order of calls.
+    """
     until = _until(p)
     all_until = place_empties(p, until)
     p.at[REACHED] = max(p.at[REACHED], all_until)
@@ -281,7 +294,7 @@ def _look(p: Pairs) -> bool:
 
 @inlined
 def _lacks(p: Pairs) -> int:
-    """Return what must grow before the next move, THROUGH if nothing."""
+    """Return which array must grow before the next move, LINEARIZED if none."""
     if p.at[TOP] + p.spare.shape[0] > p.stack.shape[0]:
         return NEEDS_STACK
     if p.at[LATER] + 2 * p.spare.shape[0] > p.later.shape[0]:
@@ -290,24 +303,24 @@ def _lacks(p: Pairs) -> int:
         return NEEDS_NODES
     if 2 * (p.at[SEEN] + 1) > p.seen.shape[0]:
         return NEEDS_SEEN
-    return THROUGH
+    return LINEARIZED
 
 
 @compiled
-def run(p: Pairs, looks_max: int, stall: int) -> int:
-    """Search on; return THROUGH, REFUTED, SLICE_OVER, STALLED, or what must grow before it goes on.
+def run(p: Pairs, visits_max: int, stall: int) -> int:
+    """Continue the search; return LINEARIZED, REFUTED, SLICE_OVER, STALLED, or one of the NEEDS.
 
-    STALLED comes after `stall` orders of which none was longer than all before.
+    STALLED means that after `stall` orders none was longer than all before.
     """
-    for _ in range(looks_max):
-        if p.at[LOOKED] - p.at[PROGRESS] > stall:
+    for _ in range(visits_max):
+        if p.at[VISITED] - p.at[PROGRESS] > stall:
             return STALLED
-        if p.at[LOOKED] == 0:
-            p.at[LOOKED] = p.at[NODES] = 1
-            if _look(p):
-                return THROUGH
+        if p.at[VISITED] == 0:
+            p.at[VISITED] = p.at[NODES] = 1
+            if _visit(p):
+                return LINEARIZED
         lack = _lacks(p)
-        if lack != THROUGH:
+        if lack != LINEARIZED:
             return lack
         if p.at[TOP] == 0:
             if p.at[LATER] == 0:
@@ -320,20 +333,21 @@ def run(p: Pairs, looks_max: int, stall: int) -> int:
         node = _add_node(p, after, put, take, int(p.stack[top, MOVE_COST]))
         _go_to(p, node)
         p.at[NODE] = node
-        p.at[LOOKED] += 1
+        p.at[VISITED] += 1
         if p.at[PLACED] > p.at[DEEPEST]:
             p.at[DEEPEST] = p.at[PLACED]
-            p.at[PROGRESS] = p.at[LOOKED]
-        if _look(p):
-            return THROUGH
+            p.at[PROGRESS] = p.at[VISITED]
+        if _visit(p):
+            return LINEARIZED
     return SLICE_OVER
 
 
-# Gives pairs of a FIFO queue their places, takes them back, and remembers which were looked at.
+# Gives pairs their places, takes them back, and memoises the sets that were visited.
 
 
 @inlined
-def _take_out(links: Int32s, i: int) -> None:
+def _unlink(links: Int32s, i: int) -> None:
+    """Remove an operation from both lists; its own links stay (dancing links)."""
     for column in range(0, 4, 2):
         before, after = links[i, column + 1], links[i, column]
         links[before, column] = after
@@ -341,7 +355,8 @@ def _take_out(links: Int32s, i: int) -> None:
 
 
 @inlined
-def _put_back(links: Int32s, i: int) -> None:
+def _relink(links: Int32s, i: int) -> None:
+    """Undo `_unlink`; it must be undone in reverse order."""
     for column in range(2, -2, -2):
         before, after = links[i, column + 1], links[i, column]
         links[before, column] = i
@@ -350,7 +365,7 @@ def _put_back(links: Int32s, i: int) -> None:
 
 @inlined
 def first_return(operations: Int64s, links: Int32s) -> int:
-    """Return the earliest return of what is left of one kind."""
+    """Return the earliest return of what is left of enqueues, or of dequeues."""
     head = operations.shape[0]
     first = links[head, NEXT_RETURN]
     return int(operations[first, RETURNED]) if first != head else NEVER
@@ -358,7 +373,7 @@ def first_return(operations: Int64s, links: Int32s) -> int:
 
 @inlined
 def _hash(p: Pairs, put: int, take: int) -> None:
-    """Let the hashes tell that these two have changed sides."""
+    """Toggle two operations in the hash of what has a place (Zobrist hashing)."""
     even, odd = np.uint64(2 * put), np.uint64(2 * take + 1)
     p.hashed[0] ^= mix(even + np.uint64(1 << 40)) ^ mix(odd)
     p.hashed[1] ^= mix(even + np.uint64(3 << 40)) ^ mix(odd + np.uint64(5 << 40))
@@ -366,7 +381,7 @@ def _hash(p: Pairs, put: int, take: int) -> None:
 
 @inlined
 def place(p: Pairs, put: int, take: int) -> None:
-    """Let a pair have the next place."""
+    """Give a pair the next place."""
     placed = p.at[PLACED]
     p.order[placed, 0] = put
     p.order[placed, 1] = take
@@ -376,18 +391,18 @@ def place(p: Pairs, put: int, take: int) -> None:
     if p.puts[put, RETURNED] == NEVER:
         p.spare[p.puts[put, VALUE], SPARE_USED] += 1
     else:
-        _take_out(p.put_links, put)
+        _unlink(p.put_links, put)
     if p.takes[take, VALUE] == ANY:
         p.at[WILD_USED] += 1
     else:
-        _take_out(p.take_links, take)
+        _unlink(p.take_links, take)
         p.at[TAKES_LEFT] -= p.takes[take, RETURNED] != NEVER
     _hash(p, put, take)
 
 
 @inlined
-def displace(p: Pairs) -> None:
-    """Take the last pair's place back."""
+def unplace(p: Pairs) -> None:
+    """Undo `place` for the last pair."""
     placed = p.at[PLACED] - 1
     put, take = p.order[placed, 0], p.order[placed, 1]
     p.at[PLACED] = placed
@@ -395,24 +410,24 @@ def displace(p: Pairs) -> None:
     if p.puts[put, RETURNED] == NEVER:
         p.spare[p.puts[put, VALUE], SPARE_USED] -= 1
     else:
-        _put_back(p.put_links, put)
+        _relink(p.put_links, put)
     if p.takes[take, VALUE] == ANY:
         p.at[WILD_USED] -= 1
     else:
-        _put_back(p.take_links, take)
+        _relink(p.take_links, take)
         p.at[TAKES_LEFT] += p.takes[take, RETURNED] != NEVER
     _hash(p, put, take)
 
 
 @inlined
 def is_new(p: Pairs) -> bool:
-    """Note down what has a place; False if it was looked at before."""
+    """Memoise the set of operations that have places; False if it was visited before."""
     last = np.uint64(p.seen.shape[0] - 1)
     empties = np.uint64(p.at[EMPTIES_PLACED])
     one = p.hashed[0] ^ mix(empties << np.uint64(42))
     other = p.hashed[1] ^ mix(empties << np.uint64(45))
     x = np.int64(one & last)
-    # The hash of nothing is 0, and so is an empty row; nothing is looked at once only.
+    # An empty row is 0, and so is the hash of the empty set, which is visited only once.
     while p.seen[x, 0] or p.seen[x, 1]:
         if p.seen[x, 0] == one and p.seen[x, 1] == other:
             return False
@@ -425,7 +440,11 @@ def is_new(p: Pairs) -> bool:
 
 @inlined
 def place_empties(p: Pairs, until: int) -> int:
-    """Let empty dequeues take their places; return the earliest return of all that is left."""
+    """Give places to the empties that may come next; return the earliest return of what is left.
+
+    All that is left comes after an empty, so the dequeues before it must have been called by
+    `until`, the earliest return of the pairs that are left.
+    """
     n = p.at[EMPTIES_PLACED]
     first = min(until, p.empties[n, RETURNED])
     if p.take_called[p.at[PLACED]] > until:

@@ -1,7 +1,7 @@
 """Moves the cursor between events; the list of open operations follows it both ways.
 
-Source: Knuth's dancing links: an element taken out of a doubly linked list remembers where it
-stood, so undoing in reverse order needs no search.
+Source: Knuth's dancing links: an element unlinked from a doubly linked list keeps its own links,
+so unlinking is undone in constant time if it is undone in reverse order.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 from shaketable.checkers.kernels.search_arrays import (
     ABOUT,
     AT,
-    BEHIND,
     CALL,
+    CONSUMED,
     KIND,
     MUTATORS,
     NEXT,
@@ -20,10 +20,10 @@ from shaketable.checkers.kernels.search_arrays import (
     OBSERVES,
     OVERWRITERS,
     OVERWRITES,
+    PREDECESSOR,
     PREVIOUS,
     RETURN,
     SLOT,
-    TAKEN,
     WHAT,
     WHO,
     Cursor,
@@ -34,7 +34,7 @@ from shaketable.harness.compiled import bare, inlined
 
 @inlined
 def _flip(h: History, c: Cursor, i: int) -> None:
-    """Turn the bit of operation i in the masks of open operations."""
+    """Flip the bit of operation i in the masks of open operations."""
     word = h.op[i, SLOT] >> 6
     bit = np.uint64(1) << np.uint64(h.op[i, SLOT] & 63)
     k = h.op[i, KIND]
@@ -47,7 +47,7 @@ def _flip(h: History, c: Cursor, i: int) -> None:
 
 
 @inlined
-def _put_in(h: History, c: Cursor, i: int, left: int) -> None:
+def _insert(h: History, c: Cursor, i: int, left: int) -> None:
     c.holder[h.op[i, SLOT]] = i
     right = c.open[left, NEXT]
     c.open[left, NEXT] = i
@@ -57,30 +57,30 @@ def _put_in(h: History, c: Cursor, i: int, left: int) -> None:
 
 
 @inlined
-def _take_out(c: Cursor, i: int) -> None:
+def _unlink(c: Cursor, i: int) -> None:
     c.open[c.open[i, PREVIOUS], NEXT] = c.open[i, NEXT]
     c.open[c.open[i, NEXT], PREVIOUS] = c.open[i, PREVIOUS]
 
 
 @inlined
 def _pass_values(h: History, c: Cursor, at: int, by: int) -> None:
-    """Count what is called or returns at an event, for the values that it leaves or needs."""
+    """Add `by` to the counts of the value that an event produces or consumes."""
     about = h.event[at, ABOUT]
     if about >= 0:
-        c.passed[about, h.event[at, WHAT] & TAKEN] += by
+        c.passed[about, h.event[at, WHAT] & CONSUMED] += by
 
 
 @inlined
 def step_forward(h: History, c: Cursor) -> None:
-    """Move past the event behind the cursor."""
+    """Move past the event at the cursor."""
     at = c.place[AT]
     i = int(h.event[at, WHO])
     if h.event[at, WHAT] == CALL:
-        left = int(h.op[i, BEHIND])
-        _put_in(h, c, i, left if left >= 0 else h.op.shape[0])
+        left = int(h.op[i, PREDECESSOR])
+        _insert(h, c, i, left if left >= 0 else h.op.shape[0])
         _flip(h, c, i)
     elif h.event[at, WHAT] == RETURN:
-        _take_out(c, i)
+        _unlink(c, i)
         _flip(h, c, i)
     else:
         c.called_unknown[i] += 1
@@ -93,9 +93,10 @@ def _step_back(h: History, c: Cursor) -> None:
     at = c.place[AT] - 1
     i = int(h.event[at, WHO])
     if h.event[at, WHAT] == CALL:
-        _take_out(c, i)
+        _unlink(c, i)
         _flip(h, c, i)
     elif h.event[at, WHAT] == RETURN:
+        # Relink: its own links still name the neighbours that it had when it was unlinked.
         c.holder[h.op[i, SLOT]] = i
         c.open[c.open[i, PREVIOUS], NEXT] = i
         c.open[c.open[i, NEXT], PREVIOUS] = i
@@ -108,7 +109,7 @@ def _step_back(h: History, c: Cursor) -> None:
 
 @bare
 def _restart(h: History, c: Cursor) -> None:
-    """Stand before all events."""
+    """Move before all events."""
     end = h.op.shape[0]
     c.open[end, NEXT], c.open[end, PREVIOUS] = end, end
     c.open_mask[:] = 0
@@ -119,8 +120,8 @@ def _restart(h: History, c: Cursor) -> None:
 
 @inlined
 def move_to(h: History, c: Cursor, event: int) -> None:
-    """Stand right before that event."""
-    if 2 * event < c.place[AT]:
+    """Move right before that event."""
+    if 2 * event < c.place[AT]:  # from the start it is nearer
         _restart(h, c)
     while c.place[AT] < event:
         step_forward(h, c)

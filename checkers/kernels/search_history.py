@@ -1,4 +1,4 @@
-"""Puts a history in order: events, slots, the list of open operations, who produces what."""
+"""Arranges a history for the search: events, slots, the list of open operations, producers."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import numpy as np
 
 from shaketable.checkers.kernels.search_arrays import (
     ABOUT,
-    BEHIND,
     CALL,
     CALLED,
     CARRIED,
     CODE,
+    CONSUMED,
+    CONSUMED_BY,
     EVENTS,
     FAMILY,
     FIRST_LACKING,
-    FIRST_MADE,
+    FIRST_PRODUCED,
+    INDETERMINATE,
     KIND,
     LAST_NEED,
     LAST_REFUSAL,
-    LOOSE,
-    MADE,
-    MADE_BY,
-    NEED_BEGIN,
+    NEED_START,
     OPEN_MAX,
+    OPTIONAL,
     OVERWRITES,
+    PREDECESSOR,
+    PRODUCED,
+    PRODUCED_BY,
     PRODUCER,
     RETURN,
     RETURNED,
-    ROOM_BEGIN,
+    ROOM_START,
     SLOT,
-    TAKEN,
-    TAKEN_BY,
     UNKNOWN_CALL,
     UNKNOWN_KINDS,
-    UNSEEN,
     VALUES,
     WHAT,
     WHO,
@@ -53,34 +53,37 @@ WRITE = 2
 CAS = 3
 """The codes of problem.Access."""
 NEVER = 2**63 - 1
-"""Behind all times."""
+"""After all times."""
 NO_EVENT = 2**31 - 1
-"""The event of a return that never comes."""
+"""The event of a return that does not exist."""
 
 
 @inlined
-def takes(h: History, i: int) -> bool:
-    """True if operation i must happen, and ends the stay of the value that it needs."""
+def consumes(h: History, i: int) -> bool:
+    """True if operation i is a swap that must happen and consumes the value that it needs."""
     k = h.op[i, KIND]
     return bool(
-        h.does[k, CODE] == CAS and h.does[k, A] != h.does[k, B] and h.op[i, LOOSE] != UNSEEN
+        h.does[k, CODE] == CAS
+        and h.does[k, A] != h.does[k, B]
+        and h.op[i, OPTIONAL] != INDETERMINATE
     )
 
 
 @compiled
-def sort_out(
+def split_indeterminate(
     kind: Int32s, call_ns: Int64s, return_ns: Int64s, code: Int64s, ab: tuple[Int64s, Int64s],
     values: int, counted_max: int,
 ) -> tuple[Int64s, Int64s, int, Int64s, Int32s, Int32s]:  # fmt: skip
-    """Tell operations of unknown outcome by how they are searched, and all others from them.
+    """Separate the operations of known outcome from the indeterminate ones.
 
-    Those whose effect nothing can need any more are left out. If there are more than
-    `counted_max` kinds of them, those that are alone of their kind stand among the known ones.
+    An indeterminate operation is left out if no operation that returns after its call can need
+    its effect: it need not happen. If there are more than `counted_max` kinds of the others,
+    those that are the only one of their kind become optional operations among the known ones.
 
     Returns:
-        the known operations and behind them those that stand alone; when these return, or stop
-        to matter; how many stand alone; those that are counted by kind, the kinds of these, and
-        for each of them the place of its kind there.
+        the known operations, followed by those only ones; when each returns, or stops to matter;
+        how many only ones there are; the operations counted by kind, their kinds, and for each
+        of them the place of its kind.
     """
     total = kind.size
     until = _needed_until(kind, return_ns, code, ab, values)
@@ -130,7 +133,7 @@ def sort_out(
 def _needed_until(
     kind: Int32s, return_ns: Int64s, code: Int64s, ab: tuple[Int64s, Int64s], values: int
 ) -> Int64s:
-    """For each value the last time at which an operation returns that may need it."""
+    """Return for each value the last return of an operation that may need it."""
     until = np.full(values, -NEVER, np.int64)
     if not values:
         return until
@@ -148,17 +151,19 @@ def build(
     h: History, call_order: Int64s, return_order: Int64s, unknown_order: Int64s,
     unknown_place: Int32s, time_ns: tuple[Int64s, Int64s, Int64s],
 ) -> None:  # fmt: skip
-    """Fill in what of a History follows from the order of its events.
+    """Fill in the parts of a History that follow from the order of its events.
 
     Args:
-        h: kinds, `kind`, `loose` and FAMILY, EVENTS, UNKNOWN_KINDS, VALUES are filled in.
+        h: its kinds, the columns KIND and OPTIONAL, and FAMILY, EVENTS, UNKNOWN_KINDS, VALUES
+            are filled in.
         call_order: sorts the operations by their calls.
         return_order: sorts those that return by their returns.
-        unknown_order: sorts those of unknown outcome that are counted by their calls.
+        unknown_order: sorts the counted indeterminate operations by their calls.
         unknown_place: for each of these the place of its kind in `unknown_kind`.
-        time_ns: times of calls, of returns, and of unknown calls. At equal times calls are first.
+        time_ns: times (ns) of calls, of returns, and of indeterminate calls. Intervals are
+            closed: at equal times calls come before returns.
     """
-    # One kernel after the other: compiled into one they take three times as long.
+    # One kernel after the other: compiled into one they take three times as long to compile.
     _merge(h, call_order, return_order, unknown_order, unknown_place, time_ns)
     _group_unknown(h, unknown_order, unknown_place)
     _place_operations(h)
@@ -175,7 +180,7 @@ def _merge(
     h: History, call_order: Int64s, return_order: Int64s, unknown_order: Int64s,
     unknown_place: Int32s, time_ns: tuple[Int64s, Int64s, Int64s],
 ) -> None:  # fmt: skip
-    """Put calls and returns in one order."""
+    """Merge calls, returns and indeterminate calls by time; calls first at equal times."""
     event, op = h.event, h.op
     call_ns, return_ns, unknown_ns = time_ns
     op[:, RETURNED] = NO_EVENT
@@ -207,13 +212,13 @@ def _merge(
 
 @compiled
 def _group_unknown(h: History, unknown_order: Int64s, unknown_place: Int32s) -> None:
-    """List those of unknown outcome by kind, then by call."""
-    h.unknown_begin[:] = 0
+    """List the indeterminate operations by kind, then by call (counting sort)."""
+    h.unknown_start[:] = 0
     for place in unknown_place:
-        h.unknown_begin[place + 1] += 1
+        h.unknown_start[place + 1] += 1
     for place in range(h.unknown_kind.size):
-        h.unknown_begin[place + 1] += h.unknown_begin[place]
-    filled = h.unknown_begin.copy()
+        h.unknown_start[place + 1] += h.unknown_start[place]
+    filled = h.unknown_start.copy()
     for j in unknown_order:
         h.unknown_member[filled[unknown_place[j]]] = j
         filled[unknown_place[j]] += 1
@@ -221,7 +226,11 @@ def _group_unknown(h: History, unknown_order: Int64s, unknown_place: Int32s) -> 
 
 @compiled
 def _place_operations(h: History) -> None:
-    """Give each operation a slot, and its place among the open ones at its call."""
+    """Give each operation a slot, and its place among the open ones at its call.
+
+    A slot is free again after the return, so masks are as wide as the most operations that are
+    open at a time, not as the history is long.
+    """
     event, op = h.event, h.op
     count = op.shape[0]
     following = np.full(count + 1, count, np.int32)
@@ -235,7 +244,7 @@ def _place_operations(h: History) -> None:
             left, right = count, int(following[count])
             while right != count and op[right, RETURNED] < op[i, RETURNED]:
                 left, right = right, int(following[right])
-            op[i, BEHIND] = left if left != count else -1
+            op[i, PREDECESSOR] = left if left != count else -1
             following[left] = i
             leading[i] = left
             following[i] = right
@@ -256,20 +265,24 @@ def _place_operations(h: History) -> None:
 
 @compiled
 def _find_carried(h: History) -> None:
-    """Mark overwriters whose interval has another one inside that must happen (see `loose`)."""
+    """Mark overwriters whose interval contains that of another that must happen (see OPTIONAL)."""
     event, op, does = h.event, h.op, h.does
-    last_call = -1
+    last_call = -1  # of the overwriters that have returned: if later, it lies inside
     for at in range(event.shape[0]):
         i = event[at, WHO]
-        if event[at, WHAT] == RETURN and does[op[i, KIND], OVERWRITES] and op[i, LOOSE] != UNSEEN:
+        if (
+            event[at, WHAT] == RETURN
+            and does[op[i, KIND], OVERWRITES]
+            and op[i, OPTIONAL] != INDETERMINATE
+        ):
             if op[i, CALLED] < last_call:
-                op[i, LOOSE] = CARRIED
+                op[i, OPTIONAL] = CARRIED
             last_call = max(last_call, int(op[i, CALLED]))
 
 
 @compiled
 def _find_producers(h: History) -> None:
-    """Find who leaves which value: the first call that does, and the last before each need."""
+    """Find the first call that produces each value, and the last one before each need."""
     event, op, does, value = h.event, h.op, h.does, h.value
     latest = np.full(h.facts[VALUES], -1, np.int32)
     h.facts[FIRST_LACKING] = -1
@@ -279,13 +292,15 @@ def _find_producers(h: History) -> None:
         if event[at, WHAT] != RETURN:
             if does[k, CODE] >= WRITE:
                 latest[does[k, B]] = at
-                value[does[k, B], FIRST_MADE] = min(value[does[k, B], FIRST_MADE], np.int32(at))
+                value[does[k, B], FIRST_PRODUCED] = min(
+                    value[does[k, B], FIRST_PRODUCED], np.int32(at)
+                )
         elif does[k, CODE] in (READ, CAS):
             op[i, PRODUCER] = latest[does[k, A]]
             lacks = (
                 latest[does[k, A]] < 0
-                and value[does[k, A], FIRST_MADE] >= 0
-                and op[i, LOOSE] != UNSEEN
+                and value[does[k, A], FIRST_PRODUCED] >= 0
+                and op[i, OPTIONAL] != INDETERMINATE
             )
             if lacks and h.facts[FIRST_LACKING] < 0:
                 h.facts[FIRST_LACKING] = at
@@ -293,52 +308,52 @@ def _find_producers(h: History) -> None:
 
 @compiled
 def _find_unreachable(h: History) -> None:
-    """Let a value count as never made if all that leaves it needs one that is never made."""
+    """Mark values as never produced if all that produces them needs such a value (a fixpoint)."""
     does, value = h.does, h.value
-    is_made = value[:, FIRST_MADE] < 0
+    is_produced = value[:, FIRST_PRODUCED] < 0
     swaps = 0
     for k in range(does.shape[0]):
         if does[k, CODE] == WRITE:
-            is_made[does[k, B]] = True
+            is_produced[does[k, B]] = True
         elif does[k, CODE] == CAS:
             swaps += 1
     more = swaps > 0
     while more:
         more = False
         for k in range(does.shape[0]):
-            if does[k, CODE] == CAS and is_made[does[k, A]] and not is_made[does[k, B]]:
-                is_made[does[k, B]] = True
+            if does[k, CODE] == CAS and is_produced[does[k, A]] and not is_produced[does[k, B]]:
+                is_produced[does[k, B]] = True
                 more = True
-    for v in range(is_made.size):
-        if not is_made[v]:
-            value[v, FIRST_MADE] = NO_EVENT
+    for v in range(is_produced.size):
+        if not is_produced[v]:
+            value[v, FIRST_PRODUCED] = NO_EVENT
 
 
 @compiled
 def _find_needs(h: History) -> None:
-    """Find who needs which value, and until when."""
+    """Find which operations need each value, and the last return of them."""
     event, op, does, value = h.event, h.op, h.does, h.value
     h.facts[LAST_REFUSAL] = -1
-    value[:, NEED_BEGIN] = 0
+    value[:, NEED_START] = 0
     for i in range(op.shape[0]):
         k = op[i, KIND]
         if does[k, CODE] == REFUSED:
             h.facts[LAST_REFUSAL] = max(h.facts[LAST_REFUSAL], np.int64(op[i, RETURNED]))
         elif does[k, CODE] != WRITE:
             value[does[k, A], LAST_NEED] = max(value[does[k, A], LAST_NEED], op[i, RETURNED])
-            # What need not happen dooms nobody.
-            if op[i, LOOSE] != UNSEEN:
-                value[does[k, A] + 1, NEED_BEGIN] += 1
+            # An optional operation cannot doom a node: it need not happen.
+            if op[i, OPTIONAL] != INDETERMINATE:
+                value[does[k, A] + 1, NEED_START] += 1
     for place in range(h.facts[UNKNOWN_KINDS]):
         k = h.unknown_kind[place]
         if does[k, CODE] == CAS:
             value[does[k, A], LAST_NEED] = NO_EVENT
     for v in range(h.facts[VALUES]):
-        value[v + 1, NEED_BEGIN] += value[v, NEED_BEGIN]
-    filled = value[:, NEED_BEGIN].copy()
+        value[v + 1, NEED_START] += value[v, NEED_START]
+    filled = value[:, NEED_START].copy()
     for at in range(h.facts[EVENTS]):
         i = event[at, WHO]
-        if event[at, WHAT] == CALL and op[i, LOOSE] != UNSEEN:
+        if event[at, WHAT] == CALL and op[i, OPTIONAL] != INDETERMINATE:
             k = op[i, KIND]
             if does[k, CODE] in (READ, CAS):
                 h.need[filled[does[k, A]]] = i
@@ -347,7 +362,10 @@ def _find_needs(h: History) -> None:
 
 @compiled
 def _find_room(h: History) -> None:
-    """Find how often each value can be left, and how often it must be (see `room`)."""
+    """Count producing calls and consuming returns of each value, and their least differences.
+
+    Fills in ABOUT, PRODUCED_BY and CONSUMED_BY going forward, and `room` going back.
+    """
     event, op, does, value, room = h.event, h.op, h.does, h.value, h.room
     values = int(h.facts[VALUES])
     passed = np.zeros((values, 2), np.int32)
@@ -355,23 +373,25 @@ def _find_room(h: History) -> None:
         i, what = event[at, WHO], event[at, WHAT]
         k = h.unknown_kind[i] if what == UNKNOWN_CALL else op[i, KIND]
         if what == RETURN:
-            if takes(h, i):
+            if consumes(h, i):
                 v = does[k, A]
                 event[at, ABOUT] = v
-                passed[v, TAKEN] += 1
-                op[i, MADE_BY], op[i, TAKEN_BY] = passed[v, MADE], passed[v, TAKEN]
+                passed[v, CONSUMED] += 1
+                op[i, PRODUCED_BY], op[i, CONSUMED_BY] = passed[v, PRODUCED], passed[v, CONSUMED]
         elif does[k, CODE] >= WRITE:
             event[at, ABOUT] = does[k, B]
-            passed[does[k, B], MADE] += 1
+            passed[does[k, B], PRODUCED] += 1
     begin = 0
     for v in range(values):
-        value[v, ROOM_BEGIN] = begin
-        room[begin + passed[v, MADE] + passed[v, TAKEN]] = passed[v, MADE] - passed[v, TAKEN]
-        begin += passed[v, MADE] + passed[v, TAKEN] + 1
+        value[v, ROOM_START] = begin
+        room[begin + passed[v, PRODUCED] + passed[v, CONSUMED]] = (
+            passed[v, PRODUCED] - passed[v, CONSUMED]
+        )
+        begin += passed[v, PRODUCED] + passed[v, CONSUMED] + 1
     for at in range(event.shape[0] - 1, -1, -1):
         v = event[at, ABOUT]
         if v >= 0:
-            passed[v, event[at, WHAT] & TAKEN] -= 1
-            made, taken = passed[v, MADE], passed[v, TAKEN]
-            place = value[v, ROOM_BEGIN] + made + taken
-            room[place] = min(room[place + 1], made - taken)
+            passed[v, event[at, WHAT] & CONSUMED] -= 1
+            produced, consumed = passed[v, PRODUCED], passed[v, CONSUMED]
+            place = value[v, ROOM_START] + produced + consumed
+            room[place] = min(room[place + 1], produced - consumed)

@@ -1,4 +1,9 @@
-"""What the search remembers: exact nodes in chains by event and state, compared by dominance."""
+"""The memo of the search: exact nodes in chains by event and state, compared by dominance.
+
+Lowe memoises configurations by equality. Here a configuration is also dropped if a memoised one
+dominates it: has done at least its observers, owes no other mutator, and has used no more
+indeterminate operations.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ from shaketable.checkers.kernels.search_moves import mix
 from shaketable.harness.compiled import bare, compiled, inlined
 
 Node = tuple[int, int, int, int]
-"""Event, state, row of used unknown outcomes, flags. The masks are in Cursor.child."""
+"""Event, state, row of used indeterminate operations, flags. The masks are in Cursor.child."""
 
 
 @inlined
@@ -47,7 +52,7 @@ def _chain_of_node(node: Int32s, y: int, heads: int) -> int:
 
 @inlined
 def _used_no_more(a: Arena, x: int, y: int) -> bool:
-    """True if no kind of unknown outcome was used more often in row x than in row y."""
+    """True if row x uses no kind of indeterminate operation more often than row y."""
     if x != y:
         for k in range(a.used.shape[1]):
             if a.used[x, k] > a.used[y, k]:
@@ -57,16 +62,17 @@ def _used_no_more(a: Arena, x: int, y: int) -> bool:
 
 @inlined
 def _child_is_covered(h: History, c: Cursor, a: Arena, x: int) -> bool:
-    """True if whatever can follow the new node can follow node x too.
+    """True if node x dominates the new one: all that can follow the new node can follow x.
 
-    x has done every observer that the new one has, and has every mutator as optional, or both
-    agree on it: a mutator that is done and one that is still required are not comparable.
+    x has done every observer that the new node has done. Each open mutator is optional in x, or
+    has the same status in both: done and required are not comparable, since one is still
+    available and the other is no longer owed.
     """
     words = h.facts[WORDS]
     for w in range(words):
         done, optional = c.child[w], c.child[words + w]
         x_done, x_optional = a.mask[x, w], a.mask[x, words + w]
-        strict = c.open_mask[MUTATORS, w] & ~x_optional
+        strict = c.open_mask[MUTATORS, w] & ~x_optional  # these must agree
         if done & ~x_done & c.open_mask[OBSERVERS, w] or ((done ^ x_done) | optional) & strict:
             return False
     return True
@@ -74,6 +80,7 @@ def _child_is_covered(h: History, c: Cursor, a: Arena, x: int) -> bool:
 
 @inlined
 def _child_covers(h: History, c: Cursor, a: Arena, x: int) -> bool:
+    """True if the new node dominates node x: `_child_is_covered` with the sides exchanged."""
     words = h.facts[WORDS]
     for w in range(words):
         done, optional = c.child[w], c.child[words + w]
@@ -86,10 +93,10 @@ def _child_covers(h: History, c: Cursor, a: Arena, x: int) -> bool:
 
 @bare
 def is_covered(h: History, c: Cursor, a: Arena, node: Node, chain_max: int) -> bool:
-    """True if a node that was looked at already allows all that the new one allows.
+    """True if a memoised node dominates the new one.
 
-    Those that the new one covers are not expanded any more and leave their chain; behind
-    `chain_max` nodes the comparison ends, which costs time and proves nothing wrong.
+    Nodes that the new one dominates leave their chain and are not expanded any more. After
+    `chain_max` nodes the comparison ends: a missed one costs time, and proves nothing wrong.
     """
     e, state, used, flags = node
     chain = _chain_of(e, state, flags, a.head.size)
@@ -118,7 +125,7 @@ def is_covered(h: History, c: Cursor, a: Arena, node: Node, chain_max: int) -> b
 
 @inlined
 def add_node(h: History, c: Cursor, a: Arena, node: Node, parent: int, move: int) -> int:
-    """Remember the new node, whose masks are in c.child; return its number."""
+    """Memoise the new node, whose masks are in c.child; return its number."""
     e, state, used, flags = node
     y = a.at[NODES]
     a.at[NODES] = y + 1
@@ -145,8 +152,8 @@ def _used_chain_of(used: Int32s, row: int, heads: int) -> int:
 
 
 @bare
-def forget(a: Arena) -> None:
-    """Empty an arena; what it takes follows what was in it, not how large it is."""
+def clear(a: Arena) -> None:
+    """Empty an arena, in time proportional to what is in it, not to its size."""
     for y in range(a.at[NODES]):
         a.head[_chain_of_node(a.node, y, a.head.size)] = -1
     for row in range(1, a.at[USED_COUNT]):
@@ -161,8 +168,8 @@ def forget(a: Arena) -> None:
 
 
 @compiled
-def chain_anew(node: Int32s, count: int, head: Int32s) -> None:
-    """Chain all nodes by a larger `head`, which holds -1 everywhere; the newest come first."""
+def rehash_nodes(node: Int32s, count: int, head: Int32s) -> None:
+    """Chain all nodes anew by a larger `head`, which is all -1; the newest come first."""
     for y in range(count):
         chain = _chain_of_node(node, y, head.size)
         node[y, CHAIN] = head[chain]
@@ -171,7 +178,10 @@ def chain_anew(node: Int32s, count: int, head: Int32s) -> None:
 
 @bare
 def spend(a: Arena, row: int, k: int) -> int:
-    """Return the row that uses one more of the kind at place k; equal rows are one."""
+    """Return the row that uses one more of the kind at place k than `row`.
+
+    Equal rows are stored once (hash consing), so that rows are compared by their number first.
+    """
     y = int(a.at[USED_COUNT])
     for x in range(a.used.shape[1]):
         a.used[y, x] = a.used[row, x]
@@ -189,8 +199,8 @@ def spend(a: Arena, row: int, k: int) -> int:
 
 
 @compiled
-def chain_used_anew(used: Int32s, count: int, chain_of: Int32s, head: Int32s) -> None:
-    """Chain all rows of used unknown outcomes by a larger `head`, which holds -1 everywhere."""
+def rehash_used(used: Int32s, count: int, chain_of: Int32s, head: Int32s) -> None:
+    """Chain all rows of `used` anew by a larger `head`, which is all -1."""
     for y in range(count):
         chain = _used_chain_of(used, y, head.size)
         chain_of[y] = head[chain]
@@ -198,10 +208,10 @@ def chain_used_anew(used: Int32s, count: int, chain_of: Int32s, head: Int32s) ->
 
 
 @compiled
-def put_off(a: Arena, since: int) -> None:
-    """Put the moves of nodes behind event `since` below all others on the stack.
+def defer(a: Arena, since: int) -> None:
+    """Put the moves of nodes after event `since` below all others on the stack.
 
-    Both keep their order.
+    Both groups keep their order. The search stays complete: no move is removed.
     """
     top = int(a.at[TOP])
     late = np.empty((top, 2), np.int32)

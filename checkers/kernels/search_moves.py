@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from shaketable.checkers.kernels.search_arrays import (
+    AVAILABLE,
     CALLED,
     CODE,
+    CONSUMED,
+    CONSUMED_BY,
     DROP,
     FAMILY,
     FILLED,
@@ -20,27 +23,24 @@ from shaketable.checkers.kernels.search_arrays import (
     KINDS,
     LAST_NEED,
     LAST_REFUSAL,
-    LEFT,
-    MADE,
-    MADE_BY,
     MIDWAY,
     MISSING,
     MISSING_COUNT,
     MISSING_MAX,
-    NEED_BEGIN,
+    NEED_START,
     NEXT,
     OBSERVES,
     OVERWRITERS,
     OVERWRITES,
+    PRODUCED,
+    PRODUCED_BY,
     PRODUCER,
     RETURNED,
-    ROOM_BEGIN,
+    ROOM_START,
     SLOT,
     SPARED,
     STAMP,
     STOP,
-    TAKEN,
-    TAKEN_BY,
     TICK,
     TOP,
     UNKNOWN_KINDS,
@@ -56,10 +56,10 @@ from shaketable.checkers.kernels.search_arrays import (
     Steps,
     Words,
 )
-from shaketable.checkers.kernels.search_history import CAS, READ, VALUE, WRITE, takes
+from shaketable.checkers.kernels.search_history import CAS, READ, VALUE, WRITE, consumes
 from shaketable.harness.compiled import bare, compiled, inlined
 
-# How states go on: one value by itself, other states as the driver told.
+# Steps of the model: computed here for a single value, looked up for other states.
 
 
 @inlined
@@ -72,7 +72,8 @@ def mix(x: Any) -> Any:
 
 
 @bare
-def _remembered(h: History, t: Steps, state: int, kind: int) -> int:
+def _known_step(h: History, t: Steps, state: int, kind: int) -> int:
+    """Look a step up; note it as missing if it is not known (linear probing)."""
     key = state * h.facts[KINDS] + kind
     last = t.key.size - 1
     x = np.int64(mix(key) & np.uint64(last))
@@ -92,10 +93,11 @@ def _remembered(h: History, t: Steps, state: int, kind: int) -> int:
 def step(h: History, t: Steps, state: int, kind: int) -> int:
     """Return the state after an operation of that kind, IMPOSSIBLE, or MISSING.
 
-    What is missing is noted down; whoever calls drops what it began, and asks the driver.
+    A missing step is noted in `t`; the caller drops its work and returns to the driver, which
+    asks the model.
     """
     if h.facts[FAMILY] != VALUE:
-        return _remembered(h, t, state, kind)
+        return _known_step(h, t, state, kind)
     code = h.does[kind, CODE]
     if code == WRITE:
         return int(h.does[kind, B])
@@ -106,8 +108,8 @@ def step(h: History, t: Steps, state: int, kind: int) -> int:
 
 
 @compiled
-def remember(key: Int64s, after: Int32s, count: Int64s, keys: Int64s, states: Int32s) -> None:
-    """Add steps; the table must have room for them. Those that are there already stay."""
+def add_steps(key: Int64s, after: Int32s, count: Int64s, keys: Int64s, states: Int32s) -> None:
+    """Add steps to the table, which must have room for them; known ones stay as they are."""
     last = key.size - 1
     for n in range(keys.size):
         x = np.int64(mix(keys[n]) & np.uint64(last))
@@ -120,11 +122,11 @@ def remember(key: Int64s, after: Int32s, count: Int64s, keys: Int64s, states: In
 
 
 PLENTY = 2**40
-"""How often a window may use one of unknown outcome."""
+"""How often a window may use an indeterminate operation of a kind: without limit."""
 RANKS = 5
-"""Moves are tried by rank: 0 drops what need not happen; 1 passes the return with an operation that
-was seen to return, 2 does not pass it yet; 3 and 4 are the same with an operation of unknown
-outcome: those are scarce."""
+"""Moves are tried by rank: 0 drops an optional operation; 1 passes the return by an operation of
+known outcome, 2 does not pass it yet; 3 and 4 are the same by an indeterminate operation, which are
+scarce."""
 
 
 @inlined
@@ -134,14 +136,18 @@ def has(mask: Words, slot: int) -> bool:
 
 
 @inlined
-def has_in(mask: Words, begin: int, slot: int) -> bool:
-    """True if the slot's bit is set in the mask that begins at word `begin`."""
-    return bool((mask[begin + (slot >> 6)] >> np.uint64(slot & 63)) & np.uint64(1))
+def has_in(mask: Words, start: int, slot: int) -> bool:
+    """True if the slot's bit is set in the mask that starts at word `start`."""
+    return bool((mask[start + (slot >> 6)] >> np.uint64(slot & 63)) & np.uint64(1))
 
 
 @inlined
 def _is_needed(h: History, state: int, e: int) -> bool:
-    """True if something that returns at event e or later may be possible in this state alone."""
+    """True if an operation that returns at event e or later may need this very state.
+
+    If none does, a state is as good as any other that none needs, so no choice is worth making
+    for it.
+    """
     if h.facts[FAMILY] != VALUE:
         return True
     return bool(h.value[state, LAST_NEED] >= e or h.facts[LAST_REFUSAL] >= e)
@@ -160,9 +166,10 @@ def is_useful(h: History, i: int, state: int, e: int) -> bool:
 
 @inlined
 def _unknown_left(h: History, c: Cursor, a: Arena, used: int, k: int) -> bool:
-    """True if one of unknown outcome of the kind at place k was called and is not used yet.
+    """True if an indeterminate operation of the kind at place k was called and is not used yet.
 
-    A window does not count them: how many were used before it is not known.
+    A window does not count them, since it is not known how many were used before it: to take
+    them as unlimited is the favourable assumption.
     """
     return bool(c.called_unknown[k] > (0 if a.at[IS_WINDOW] else a.used[used, k]))
 
@@ -171,78 +178,84 @@ def _unknown_left(h: History, c: Cursor, a: Arena, used: int, k: int) -> bool:
 def _count_anew(c: Cursor, value: int) -> None:
     if c.reach[value, STAMP] != c.place[TICK]:
         c.reach[value, STAMP] = c.place[TICK]
-        c.reach[value, LEFT] = 0
+        c.reach[value, AVAILABLE] = 0
         c.reach[value, SPARED] = 0
 
 
 @inlined
 def _count_producers(h: History, c: Cursor, a: Arena, state: int, used: int) -> None:
-    """Count how often each value can be reached before anything else is called.
+    """Count how often each value can be produced before anything else is called.
 
-    By what is open and unused, or of unknown outcome and left; the state itself counts once.
+    By open operations that are not done, and by unused indeterminate ones; the state itself
+    counts once.
     """
     end = h.op.shape[0]
     c.place[TICK] += 1
     _count_anew(c, state)
-    c.reach[state, LEFT] = 1
+    c.reach[state, AVAILABLE] = 1
     i = int(c.open[end, NEXT])
     while i != end:
         k = int(h.op[i, KIND])
         if not h.does[k, OBSERVES] and not has(c.child, int(h.op[i, SLOT])):
             _count_anew(c, int(h.does[k, B]))
-            c.reach[h.does[k, B], LEFT] += 1
+            c.reach[h.does[k, B], AVAILABLE] += 1
         i = int(c.open[i, NEXT])
     for k in range(h.facts[UNKNOWN_KINDS]):
         if _unknown_left(h, c, a, used, k):
             left = PLENTY if a.at[IS_WINDOW] else int(c.called_unknown[k] - a.used[used, k])
             value = int(h.does[h.unknown_kind[k], B])
             _count_anew(c, value)
-            c.reach[value, LEFT] += left
+            c.reach[value, AVAILABLE] += left
 
 
 @inlined
 def _is_reachable(c: Cursor, value: int) -> bool:
-    return bool(c.reach[value, STAMP] == c.place[TICK] and c.reach[value, LEFT] > 0)
+    return bool(c.reach[value, STAMP] == c.place[TICK] and c.reach[value, AVAILABLE] > 0)
 
 
 @inlined
 def _comes_too_late(h: History, a: Arena, i: int, e: int) -> bool:
-    """True if nothing that leaves what i needs is called between event e and i's return."""
+    """True if no call between event e and i's return produces the value that i needs."""
     return bool(h.op[i, PRODUCER] <= e and h.op[i, RETURNED] < a.at[STOP])
 
 
 @inlined
-def _lacks_visits(h: History, c: Cursor, i: int) -> bool:
-    """True if swap i, or one that returns before it, finds its value too seldom.
+def _lacks_producers(h: History, c: Cursor, i: int) -> bool:
+    """True if swap i, or one that returns before it, cannot find its value often enough.
 
-    Each swap away from a value ends a stay there, so up to its return the value must be reached
-    as often as it is swapped away.
+    Counting argument: each swap away from a value consumes one production of it, so up to i's
+    return the value must be produced as often as it is swapped away.
     """
     v = int(h.does[h.op[i, KIND], A])
-    left = c.reach[v, LEFT] + h.op[i, MADE_BY] - c.passed[v, MADE]
-    return bool(h.op[i, TAKEN_BY] - c.passed[v, TAKEN] - c.reach[v, SPARED] > left)
+    left = c.reach[v, AVAILABLE] + h.op[i, PRODUCED_BY] - c.passed[v, PRODUCED]
+    return bool(h.op[i, CONSUMED_BY] - c.passed[v, CONSUMED] - c.reach[v, SPARED] > left)
 
 
 @inlined
-def _will_lack_visits(h: History, c: Cursor, a: Arena, v: int) -> bool:
-    """True if at some time to come a value was reached less often than it was swapped away."""
-    if a.at[IS_WINDOW]:  # which ends before that time, perhaps
+def _will_lack_producers(h: History, c: Cursor, a: Arena, v: int) -> bool:
+    """True if by some later time value v is swapped away more often than it can be produced.
+
+    The same counting argument, for all later times at once: `room` has the least surplus of
+    future calls that produce v over future returns that consume it.
+    """
+    if a.at[IS_WINDOW]:  # it may end before that time
         return False
-    made, taken = c.passed[v, MADE], c.passed[v, TAKEN]
-    left = taken - made
+    produced, consumed = c.passed[v, PRODUCED], c.passed[v, CONSUMED]
+    left = consumed - produced
     if c.reach[v, STAMP] == c.place[TICK]:
-        left += c.reach[v, LEFT] + c.reach[v, SPARED]
-    return bool(left + h.room[h.value[v, ROOM_BEGIN] + made + taken] < 0)
+        left += c.reach[v, AVAILABLE] + c.reach[v, SPARED]
+    return bool(left + h.room[h.value[v, ROOM_START] + produced + consumed] < 0)
 
 
 @bare
 def is_doomed(h: History, c: Cursor, a: Arena, e: int, state: int, used: int, was: int) -> bool:
-    """True if some operation needs a value that nothing can bring back (Family.VALUE).
+    """True if some operation needs a value that nothing can produce any more (Family.VALUE).
 
-    Looked at are the open operations: the value that one needs must be the state, or be within
-    reach before its return; and since each swap away from it ends a stay there, it must be so as
-    often as it is swapped away. Then the operations still to come that need the value `was`,
-    which the last move overwrote, or has given up to reach.
+    Such a node has no successful continuation, so pruning it is sound. For each open operation
+    the value that it needs must be the state, or can still be produced before its return, as
+    often as swaps consume it by then. Of the operations that are called later only those are
+    checked that need `was`: the value that the last move overwrote, or that the dropped
+    operation would have produced. For other values nothing has changed.
     """
     words = h.facts[WORDS]
     end = h.op.shape[0]
@@ -256,28 +269,32 @@ def is_doomed(h: History, c: Cursor, a: Arena, e: int, state: int, used: int, wa
         )
         if code in (READ, CAS):
             if has(c.child, slot) or has_in(c.child, words, slot):
-                if takes(h, i):
+                # Done or optional: it needs nothing, but CONSUMED_BY and `passed` count it as a
+                # consumer until its return.
+                if consumes(h, i):
                     _count_anew(c, needs)
                     c.reach[needs, SPARED] += 1
             elif _comes_too_late(h, a, i, e) and not _is_reachable(c, needs):
                 return True
-            elif takes(h, i) and h.op[i, RETURNED] < a.at[STOP]:
+            elif consumes(h, i) and h.op[i, RETURNED] < a.at[STOP]:
                 _count_anew(c, needs)
-                if _lacks_visits(h, c, i):
+                if _lacks_producers(h, c, i):
                     return True
         i = int(c.open[i, NEXT])
-    if _will_lack_visits(h, c, a, state) or _will_lack_visits(h, c, a, was):
+    if _will_lack_producers(h, c, a, state) or _will_lack_producers(h, c, a, was):
         return True
     if was == state or _is_reachable(c, was):
         return False
-    low, high = h.value[was, NEED_BEGIN], h.value[was + 1, NEED_BEGIN]
+    # The first operation called after e that needs `was`, by bisection (they are in call order):
+    # if `was` is not produced before its return, it can never succeed.
+    low, high = h.value[was, NEED_START], h.value[was + 1, NEED_START]
     while low < high:
         middle = (low + high) >> 1
         if h.op[h.need[middle], CALLED] > e:
             high = middle
         else:
             low = middle + 1
-    return low < h.value[was + 1, NEED_BEGIN] and _comes_too_late(h, a, int(h.need[low]), e)
+    return low < h.value[was + 1, NEED_START] and _comes_too_late(h, a, int(h.need[low]), e)
 
 
 @inlined
@@ -289,7 +306,7 @@ def _passes(h: History, c: Cursor, t: Steps, e: int, before: int, state: int) ->
 
 @inlined
 def _has_absorbable(h: History, c: Cursor, i: int) -> bool:
-    """True if an open overwriter besides i is still required."""
+    """True if an open overwriter other than i is still required."""
     words = h.facts[WORDS]
     for w in range(words):
         rest = c.open_mask[OVERWRITERS, w] & ~c.child[w] & ~c.child[words + w]
@@ -304,7 +321,7 @@ def _has_absorbable(h: History, c: Cursor, i: int) -> bool:
 def _known_moves(
     h: History, c: Cursor, a: Arena, t: Steps, e: int, node: tuple[int, int, int, int]
 ) -> int:
-    """List the moves of operations that were seen to return; return how many."""
+    """List the moves by known operations that are open; return how many."""
     _, state, _, flags = node
     words = h.facts[WORDS]
     tick = c.place[TICK]
@@ -315,17 +332,20 @@ def _known_moves(
         k, slot = int(h.op[i, KIND]), int(h.op[i, SLOT])
         if not h.does[k, OBSERVES] and not has(c.child, slot):
             optional = 1 if has_in(c.child, words, slot) else 0
-            # Two of one kind: the one that returns first, since what remains has more time
-            # then. That holds among required ones, among optional ones, and for a required one
-            # that returns before an optional one. For an optional one in front of a required
-            # one it holds if they overwrite: the required one may follow at once.
-            taken = c.kind_stamp[0, k] == tick or (
+            # Of two of one kind take the one that returns first (exchange argument: they have
+            # the same effect, and the one that remains has the later deadline). The list is in
+            # the order of returns. It holds among required ones, among optional ones, and for a
+            # required one that returns before an optional one. For an optional one that returns
+            # before a required one it holds if they are overwriters: the effect makes the
+            # required one optional too.
+            is_listed = c.kind_stamp[0, k] == tick or (
                 c.kind_stamp[1, k] == tick and (optional or h.does[k, OVERWRITES])
             )
-            # No gain: what led here could be skipped, and an overwriter hides that it was not.
-            if not taken and not (h.does[k, OVERWRITES] and flags & GAINLESS):
+            # No gain: the move that led here could be skipped, and after an overwriter nothing
+            # shows that it was not. So this node is dominated by the one without that move.
+            if not is_listed and not (h.does[k, OVERWRITES] and flags & GAINLESS):
                 after = step(h, t, state, k)
-                if after >= 0 and (not optional or _is_worth(h, c, i, e, state, after)):
+                if after >= 0 and (not optional or _is_worthwhile(h, c, i, e, state, after)):
                     c.kind_stamp[optional, k] = tick
                     passing = h.event[e, WHO] == i or _passes(h, c, t, e, state, after)
                     a.move[count, 0] = i
@@ -336,8 +356,12 @@ def _known_moves(
 
 
 @inlined
-def _is_worth(h: History, c: Cursor, i: int, e: int, before: int, after: int) -> bool:
-    """True if it may help that an optional operation, or one of unknown outcome, takes effect."""
+def _is_worthwhile(h: History, c: Cursor, i: int, e: int, before: int, after: int) -> bool:
+    """True if it may help that an optional or indeterminate operation takes effect.
+
+    It must change the state, or absorb an overwriter that is still required, and lead to a state
+    that is needed later.
+    """
     k = h.op[i, KIND] if i >= 0 else h.unknown_kind[FIRST_UNKNOWN - i]
     if after == before and not (h.does[k, OVERWRITES] and _has_absorbable(h, c, i)):
         return False
@@ -348,9 +372,10 @@ def _is_worth(h: History, c: Cursor, i: int, e: int, before: int, after: int) ->
 def _unknown_moves(
     h: History, c: Cursor, a: Arena, t: Steps, e: int, node: tuple[int, int, int, int], count: int
 ) -> int:
-    """Add the moves of unknown outcome; one seen to return, of the same kind, goes first.
+    """Add the moves by indeterminate operations; return how many moves there are now.
 
-    That exchange is sound: the unknown one can stand wherever the other one would have.
+    None is added of a kind of which a known operation is a move. Exchange argument: wherever the
+    known one would take effect later, the indeterminate one can, since it never returns.
     """
     _, state, used, flags = node
     tick = c.place[TICK]
@@ -364,7 +389,7 @@ def _unknown_moves(
         ):
             continue
         after = step(h, t, state, k)
-        if after < 0 or not _is_worth(h, c, FIRST_UNKNOWN - place, e, state, after):
+        if after < 0 or not _is_worthwhile(h, c, FIRST_UNKNOWN - place, e, state, after):
             continue
         a.move[count, 0] = FIRST_UNKNOWN - place
         a.move[count, 1] = 3 if _passes(h, c, t, e, state, after) else 4
@@ -378,14 +403,15 @@ def list_moves(
 ) -> int:
     """List the moves of the node whose masks are in c.child, and their ranks; return how many.
 
-    The list is worth nothing if steps are missing.
+    The list is not valid if steps are missing.
     """
     words = h.facts[WORDS]
     c.place[TICK] += 1
     count = _known_moves(h, c, a, t, e, node)
     count = _unknown_moves(h, c, a, t, e, node, count)
     if not node[3] & MIDWAY and has_in(c.child, words, int(h.op[h.event[e, WHO], SLOT])):
-        # Midway it need not be dropped: what was done since could wait for a later return.
+        # The returning operation is optional: it may never happen. Midway this is no choice:
+        # just-in-time, the moves made since would have waited for a later return instead.
         a.move[count, 0] = DROP
         a.move[count, 1] = 0
         count += 1
@@ -394,7 +420,7 @@ def list_moves(
 
 @inlined
 def push_moves(a: Arena, node: int, count: int) -> None:
-    """Put the moves that are listed on the stack, the best one on top."""
+    """Push the listed moves, the best rank on top; within a rank the first listed is on top."""
     top = a.at[TOP]
     for rank in range(RANKS - 1, -1, -1):
         for n in range(count - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Turns a path of nodes into the order of operations that it stands for."""
+"""Reconstructs a witness: the order of operations that a path of nodes represents."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from shaketable.checkers.kernels.search_arrays import (
     EVENT,
     FIRST_UNKNOWN,
     FLAGS,
+    INDETERMINATE,
     IS_WINDOW,
     KIND,
-    LOOSE,
     MIDWAY,
     MOVE,
     NEXT,
     OBSERVES,
+    OPTIONAL,
     OVERWRITES,
     PARENT,
     START,
     STATE,
-    UNSEEN,
     WHAT,
     WHO,
     Arena,
@@ -39,23 +39,23 @@ from shaketable.harness.compiled import bare, compiled, inlined
 
 NOT_ABSORBED = -1
 NEVER_NAMED = -2
-"""Optional from the start: it may never have happened, or before a window's begin."""
+"""Optional from the start: it may never have happened, or before the window starts."""
 ABSORBED = -1
-"""Stands for the state after an absorbed operation."""
+"""In place of the state after an absorbed operation."""
 
 
 @inlined
 def _walk(
     h: History, c: Cursor, t: Steps, until: int, state: int, count: int, order: Int32s, done: Flags
 ) -> int:
-    """Pass the events before `until`; observers take effect at their calls where they can."""
+    """Pass the events before `until`; name observers that take effect at their calls."""
     while c.place[AT] < until:
         at = c.place[AT]
         i = int(h.event[at, WHO])
         watches = (
             h.event[at, WHAT] == CALL
             and h.does[h.op[i, KIND], OBSERVES]
-            and h.op[i, LOOSE] != UNSEEN
+            and h.op[i, OPTIONAL] != INDETERMINATE
         )
         if watches and step(h, t, state, int(h.op[i, KIND])) == state:
             order[0, count] = i
@@ -83,7 +83,7 @@ def _path_to(a: Arena, last: int) -> Int32s:
 
 @inlined
 def _absorb(h: History, c: Cursor, at: int, done: Flags, absorbed: Int32s) -> None:
-    """Note that each open unused overwriter may stand right before place `at` of the order."""
+    """Note that each open overwriter that is not done may be right before place `at`."""
     end = h.op.shape[0]
     i = int(c.open[end, NEXT])
     while i != end:
@@ -110,11 +110,11 @@ def _observe(
 
 
 @inlined
-def _begin(h: History, c: Cursor, a: Arena, done: Flags, absorbed: Int32s) -> None:
-    """Say what a path's start takes for done, and what it does not name."""
+def _init_path(h: History, c: Cursor, a: Arena, done: Flags, absorbed: Int32s) -> None:
+    """Mark what counts as done at a path's start, and what is never named."""
     operations = h.op.shape[0]
     for i in range(operations):
-        absorbed[i] = NEVER_NAMED if h.op[i, LOOSE] == UNSEEN else NOT_ABSORBED
+        absorbed[i] = NEVER_NAMED if h.op[i, OPTIONAL] == INDETERMINATE else NOT_ABSORBED
     move_to(h, c, int(a.at[START]))
     if a.at[IS_WINDOW]:
         i = c.open[operations, NEXT]
@@ -128,15 +128,18 @@ def _begin(h: History, c: Cursor, a: Arena, done: Flags, absorbed: Int32s) -> No
 def trace(h: History, c: Cursor, a: Arena, t: Steps, last: int, order: Int32s) -> tuple[int, int]:
     """Write the order that leads to node `last`; return the first state and the order's length.
 
+    Nodes hold moves only. Observers that took effect greedily, and overwriters that were
+    absorbed, are found by walking the path once more.
+
     Args:
         h: the problem.
-        c: stands anywhere.
+        c: at any place.
         a: holds the path.
-        t: the steps of Family.TABLE that are known.
+        t: the known steps of Family.TABLE.
         last: the node at the path's end.
-        order: written, shape (2, all operations): operations, or FIRST_UNKNOWN - k for one of
-            unknown outcome; and the state after each. Of an absorbed one the state is the one
-            after the operation that absorbed it, which is wrong: `name_operations` sets it.
+        order: written, shape (2, all operations): operations, or FIRST_UNKNOWN - k for an
+            indeterminate one; and the state after each, ABSORBED for absorbed ones, which
+            `name_operations` sets.
     """
     path = _path_to(a, last)
     done = np.zeros(h.op.shape[0], np.uint8)
@@ -151,8 +154,8 @@ def _follow(
     h: History, c: Cursor, a: Arena, t: Steps, path: Int32s, raw: Int32s, done: Flags,
     absorbed: Int32s,
 ) -> int:  # fmt: skip
-    """Write the operations along a path and the states after them; return how many."""
-    _begin(h, c, a, done, absorbed)
+    """Write the operations along a path, and the states after them; return how many."""
+    _init_path(h, c, a, done, absorbed)
     state = int(a.node[path[0], STATE])
     count = _walk(h, c, t, int(a.node[path[0], EVENT]), state, 0, raw, done)
     for at in range(count):
@@ -181,7 +184,7 @@ def _follow(
 
 @compiled
 def _put_absorbed(raw: Int32s, count: int, done: Flags, absorbed: Int32s, order: Int32s) -> int:
-    """Put each absorbed operation that never took effect later right before what absorbed it."""
+    """Insert each absorbed operation that did not take effect later before what absorbed it."""
     first = np.full(count + 1, -1, np.int32)
     following = np.empty(done.size, np.int32)
     for i in range(done.size):
@@ -210,12 +213,12 @@ def name_operations(
 
     Args:
         h: the problem.
-        t: the steps of Family.TABLE that are known.
+        t: the known steps of Family.TABLE.
         first: the first state.
         order: what `trace` wrote. The states of absorbed operations are set.
         operation: each operation's place.
-        unknown: the places of those of unknown outcome. Of a kind the one that was called first
-            is used first; where a window uses more than there are, the last one is named.
+        unknown: the places of the indeterminate ones. Of a kind the first called is used first;
+            where a window uses more than there are, the last one is named.
         place: written.
     """
     used = np.zeros(h.unknown_kind.size, np.int64)
@@ -225,11 +228,11 @@ def name_operations(
             place[at] = operation[i]
         else:
             k = FIRST_UNKNOWN - i
-            nth = min(h.unknown_begin[k] + used[k], h.unknown_begin[k + 1] - 1)
+            nth = min(h.unknown_start[k] + used[k], h.unknown_start[k + 1] - 1)
             place[at] = unknown[h.unknown_member[nth]]
             used[k] += 1
         if order[1, at] == ABSORBED:
-            # It overwrites, so it leads to one state from all.
+            # An overwriter leads to the same state from all.
             after = step(h, t, first, int(h.op[i, KIND]))
             if after < 0:
                 return False
@@ -241,18 +244,18 @@ def name_operations(
 def distinct_steps(
     kind: Int32s, place: Int64s, state: Int32s, first: int, kinds: int, found: Int64s
 ) -> int:
-    """List the distinct steps of a run, in the order in which they first occur.
+    """List the distinct steps of a run, in the order of their first occurrence.
 
     Args:
         kind: each operation's kind.
         place: the operations of the run.
         state: the state after each.
-        first: the state before them all.
-        kinds: how many there are.
+        first: the state before all of them.
+        kinds: how many kinds there are.
         found: written, shape (operations of the run, 3): state, kind, state after.
 
     Returns:
-        how many; -1 if the run claims that a step leads to different states.
+        how many; -1 if in the run one step leads to different states.
     """
     size = 64
     while size < 2 * place.size:

@@ -1,33 +1,34 @@
-"""Refutes a history by a window: finds one that cannot be passed, and makes it short.
+"""Refutes a history by a window: finds one that cannot be passed, and shortens it.
 
-From a window's begin every state that matters is tried, with everything that may have happened
-before taken to be as favourable as it could be: that covers every node that a search could reach
-there. So where a window cannot be passed, the history cannot, and the window is the
-counterexample. Where it can, nothing is proven, and a wider one is tried.
+A window is searched from its start in every state that matters, with the most favourable
+assumptions about what happened before (the top configuration: open observers done, mutators
+optional, indeterminate operations unlimited). That dominates every node which a search of the
+whole history could reach there. So a window that cannot be passed refutes the history, and is
+the counterexample. One that can be passed proves nothing, and a wider one is tried.
 """
 
 from __future__ import annotations
 
 from shaketable.checkers.kernels.search import run_on
 from shaketable.checkers.kernels.search_arrays import (
-    FIRST_MADE,
+    FIRST_PRODUCED,
+    INDETERMINATE,
     IS_WINDOW,
     LAST_NEED,
     LAST_REFUSAL,
-    LOOKED,
-    LOOSE,
+    LINEARIZED,
     NEEDS_STACK,
     NEXT,
+    OPTIONAL,
     REFUTED,
     RETURN,
     RETURNED,
     STALLED,
     START,
     STOP,
-    THROUGH,
     TOP,
-    UNSEEN,
     VALUES,
+    VISITED,
     WHAT,
     Arena,
     Cursor,
@@ -36,49 +37,50 @@ from shaketable.checkers.kernels.search_arrays import (
     Steps,
 )
 from shaketable.checkers.kernels.search_cursor import move_to
-from shaketable.checkers.kernels.search_memo import forget
+from shaketable.checkers.kernels.search_memo import clear
 from shaketable.harness.compiled import bare, compiled, inlined
 
-# ---- what a quest is at
+# ---- scalars of a refutation
 PHASE = 0
 RUNNING = 1
 """1 while a window is being tried."""
 LOW = 2
 HIGH = 3
-"""What is left of a bisection, or the width in LOW."""
+"""The bounds of a bisection; while windows widen, LOW is the width in events."""
 FROM = 4
 TO = 5
 """The shortest window so far that cannot be passed, or the end to try in TO."""
 STALL = 6
-LOOKED_AT = 7
-"""Nodes that were looked at, in all windows."""
-LOOKS_MAX = 8
-"""How many nodes a call may look at."""
+NODES_VISITED = 7
+"""In all windows."""
+VISITS_MAX = 8
+"""How many nodes a call may visit."""
 CHAIN_MAX = 9
-QUEST_FACTS = 10
+REFUTATION_FACTS = 10
 # ---- values of PHASE
 WIDEN = 0
 SHORTEN_END = 1
-SHORTEN_BEGIN = 2
+SHORTEN_START = 2
 SHOW = 3
 
 EVENTS_BEYOND = 64
-"""How far behind the place where the search stands a window may end, besides eight times the
-operations that are open there: far enough for those to return."""
+"""A window ends at most so many events, and eight for each operation that is open there, after the
+place where the search is stuck: far enough for those operations to return."""
 NO_STALL = 2**62
 
 
 @inlined
 def _has_room(h: History, a: Arena, start: int) -> bool:
-    """Put the states that may stand at a window's begin on the stack; False if it is too small.
+    """Push the states that are possible at a window's start; False if the stack is too small.
 
-    Those that are needed later, and one of the others, since these are all alike; all of them
-    where some operation is possible unless a certain value stands there.
+    These are the values that were produced before: those that are needed later, and one of the
+    others, since no operation tells them apart. All of them if an operation returns later that
+    is possible in all states but one (Access.NOT).
     """
     top = 0
     has_other = False
     for v in range(h.facts[VALUES]):
-        if h.value[v, FIRST_MADE] >= start:
+        if h.value[v, FIRST_PRODUCED] >= start:
             continue
         if h.value[v, LAST_NEED] < start and h.facts[LAST_REFUSAL] < start:
             if has_other:
@@ -93,37 +95,41 @@ def _has_room(h: History, a: Arena, start: int) -> bool:
 
 
 @bare
-def _try(h: History, c: Cursor, a: Arena, t: Steps, quest: Int64s, start: int, stop: int) -> int:
-    """Begin, or go on with, the window from `start` to before `stop`."""
-    if not quest[RUNNING]:
-        forget(a)
+def _try(
+    h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s, start: int, stop: int
+) -> int:
+    """Start or continue the search of the window from `start` to before `stop`."""
+    if not refutation[RUNNING]:
+        clear(a)
         if not _has_room(h, a, start):
             return NEEDS_STACK
         a.at[START], a.at[STOP], a.at[IS_WINDOW] = start, stop, 1
-        quest[RUNNING] = 1
-    stall = quest[STALL] if quest[PHASE] == WIDEN else NO_STALL
-    looked = a.at[LOOKED]
-    status = run_on(h, c, a, t, quest[LOOKS_MAX], stall, quest[CHAIN_MAX])
-    quest[LOOKED_AT] += a.at[LOOKED] - looked
-    if status in (THROUGH, REFUTED, STALLED):
-        quest[RUNNING] = 0
+        refutation[RUNNING] = 1
+    stall = refutation[STALL] if refutation[PHASE] == WIDEN else NO_STALL
+    visited = a.at[VISITED]
+    status = run_on(h, c, a, t, refutation[VISITS_MAX], stall, refutation[CHAIN_MAX])
+    refutation[NODES_VISITED] += a.at[VISITED] - visited
+    if status in (LINEARIZED, REFUTED, STALLED):
+        refutation[RUNNING] = 0
     return status
 
 
 @inlined
 def _return_before(h: History, at: int, not_before: int) -> int:
-    """The last return at or before event `at`; -1 if that is before `not_before`."""
+    """Return the last return at or before event `at`; -1 if it is before `not_before`."""
     while at >= not_before and h.event[at, WHAT] != RETURN:
         at -= 1
     return at if at >= not_before else -1
 
 
 @compiled
-def begin_quest(h: History, c: Cursor, deepest: int, width: int, stall: int, quest: Int64s) -> None:
-    """Set out to refute the history by a window that ends about event `deepest`.
+def start_refutation(
+    h: History, c: Cursor, deepest: int, width: int, stall: int, refutation: Int64s
+) -> None:
+    """Prepare to refute the history by a window that ends about event `deepest`.
 
-    The first one begins `width` events before that; where `stall` nodes are looked at without
-    getting further it is given up.
+    The first window starts `width` events before that. A window is given up after `stall` nodes
+    without progress.
     """
     move_to(h, c, deepest)
     end = h.op.shape[0]
@@ -131,19 +137,19 @@ def begin_quest(h: History, c: Cursor, deepest: int, width: int, stall: int, que
     i = c.open[end, NEXT]
     while i != end:
         count += 1
-        if h.op[i, LOOSE] != UNSEEN:
+        if h.op[i, OPTIONAL] != INDETERMINATE:
             last = max(last, h.op[i, RETURNED])
         i = c.open[i, NEXT]
-    quest[:LOOKS_MAX] = 0
-    quest[LOW] = width
-    quest[FROM] = deepest
-    quest[TO] = min(last, deepest + EVENTS_BEYOND + 8 * count, h.event.shape[0] - 1) + 1
-    quest[STALL] = stall
+    refutation[:VISITS_MAX] = 0
+    refutation[LOW] = width
+    refutation[FROM] = deepest
+    refutation[TO] = min(last, deepest + EVENTS_BEYOND + 8 * count, h.event.shape[0] - 1) + 1
+    refutation[STALL] = stall
 
 
 @inlined
 def _return_after(h: History, at: int, not_after: int) -> int:
-    """The first return behind event `at`; -1 if that is behind `not_after`."""
+    """Return the first return after event `at`; -1 if it is after `not_after`."""
     at += 1
     while at <= not_after and h.event[at, WHAT] != RETURN:
         at += 1
@@ -151,79 +157,79 @@ def _return_after(h: History, at: int, not_after: int) -> int:
 
 
 @inlined
-def _widen(h: History, c: Cursor, a: Arena, t: Steps, quest: Int64s) -> int:
-    """Begin windows ever earlier until one cannot be passed, or is long for what it may take."""
+def _widen(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int:
+    """Double the width until a window cannot be passed, or is too wide for the stall limit."""
     while True:
-        start = _return_before(h, quest[FROM] - quest[LOW], 1)
+        start = _return_before(h, refutation[FROM] - refutation[LOW], 1)
         if start < 0:
-            return THROUGH
-        status = _try(h, c, a, t, quest, start, quest[TO])
+            return LINEARIZED
+        status = _try(h, c, a, t, refutation, start, refutation[TO])
         if status == REFUTED:
-            quest[PHASE] = SHORTEN_END
-            quest[FROM] = start
-            quest[LOW], quest[HIGH] = start + 1, quest[TO]
-        elif status == THROUGH and quest[LOW] < quest[STALL]:
-            quest[LOW] *= 2
+            refutation[PHASE] = SHORTEN_END
+            refutation[FROM] = start
+            refutation[LOW], refutation[HIGH] = start + 1, refutation[TO]
+        elif status == LINEARIZED and refutation[LOW] < refutation[STALL]:
+            refutation[LOW] *= 2
             continue
         return status
 
 
 @inlined
-def _shorten_end(h: History, c: Cursor, a: Arena, t: Steps, quest: Int64s) -> int:
-    """Find the first event that ends a window which cannot be passed, by bisection.
+def _shorten_end(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int:
+    """Find the earliest end of a window that cannot be passed, by bisection.
 
-    A window that contains one that cannot be passed cannot be passed either.
+    Monotone: a window that contains one that cannot be passed cannot be passed either.
     """
-    while quest[LOW] < quest[HIGH]:
-        middle = (quest[LOW] + quest[HIGH]) // 2
-        status = _try(h, c, a, t, quest, quest[FROM], middle)
+    while refutation[LOW] < refutation[HIGH]:
+        middle = (refutation[LOW] + refutation[HIGH]) // 2
+        status = _try(h, c, a, t, refutation, refutation[FROM], middle)
         if status == REFUTED:
-            quest[HIGH] = middle
-        elif status == THROUGH:
-            quest[LOW] = middle + 1
+            refutation[HIGH] = middle
+        elif status == LINEARIZED:
+            refutation[LOW] = middle + 1
         else:
             return status
-    quest[TO] = quest[HIGH]
-    quest[PHASE] = SHORTEN_BEGIN
-    quest[LOW], quest[HIGH] = quest[FROM], quest[TO] - 1
+    refutation[TO] = refutation[HIGH]
+    refutation[PHASE] = SHORTEN_START
+    refutation[LOW], refutation[HIGH] = refutation[FROM], refutation[TO] - 1
     return REFUTED
 
 
 @inlined
-def _shorten_begin(h: History, c: Cursor, a: Arena, t: Steps, quest: Int64s) -> int:
-    """Find the last return that begins a window which cannot be passed, by bisection."""
+def _shorten_start(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int:
+    """Find the latest return that starts a window which cannot be passed, by bisection."""
     while True:
-        half = (quest[LOW] + quest[HIGH] + 1) // 2
-        middle = _return_before(h, half, quest[LOW] + 1)
+        half = (refutation[LOW] + refutation[HIGH] + 1) // 2
+        middle = _return_before(h, half, refutation[LOW] + 1)
         if middle < 0:
-            middle = _return_after(h, half, quest[HIGH])
+            middle = _return_after(h, half, refutation[HIGH])
         if middle < 0:
-            quest[FROM] = quest[LOW]
-            quest[PHASE] = SHOW
+            refutation[FROM] = refutation[LOW]
+            refutation[PHASE] = SHOW
             return REFUTED
-        status = _try(h, c, a, t, quest, middle, quest[TO])
+        status = _try(h, c, a, t, refutation, middle, refutation[TO])
         if status == REFUTED:
-            quest[LOW] = middle
-        elif status == THROUGH:
-            quest[HIGH] = middle - 1
+            refutation[LOW] = middle
+        elif status == LINEARIZED:
+            refutation[HIGH] = middle - 1
         else:
             return status
 
 
 @compiled
-def pursue(h: History, c: Cursor, a: Arena, t: Steps, quest: Int64s) -> int:
-    """Go on with a quest.
+def continue_refutation(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int:
+    """Continue a refutation: widen a window, shorten its end, then its start, and search it.
 
-    Returns REFUTED (the shortest window is the arena's START to STOP), THROUGH or STALLED (no
+    Returns REFUTED (the shortest window is the arena's START to STOP), LINEARIZED or STALLED (no
     window was found), SLICE_OVER, or one of the NEEDS.
     """
     status = REFUTED
-    if quest[PHASE] == WIDEN:
-        status = _widen(h, c, a, t, quest)
-    if status == REFUTED and quest[PHASE] == SHORTEN_END:
-        status = _shorten_end(h, c, a, t, quest)
-    if status == REFUTED and quest[PHASE] == SHORTEN_BEGIN:
-        status = _shorten_begin(h, c, a, t, quest)
+    if refutation[PHASE] == WIDEN:
+        status = _widen(h, c, a, t, refutation)
+    if status == REFUTED and refutation[PHASE] == SHORTEN_END:
+        status = _shorten_end(h, c, a, t, refutation)
+    if status == REFUTED and refutation[PHASE] == SHORTEN_START:
+        status = _shorten_start(h, c, a, t, refutation)
     if status == REFUTED:
-        status = _try(h, c, a, t, quest, quest[FROM], quest[TO])
+        status = _try(h, c, a, t, refutation, refutation[FROM], refutation[TO])
     return status

@@ -1,9 +1,9 @@
-"""Kernels that were shipped in a zip file: unpacked where all processes of a machine share them.
+"""Unpacks kernels that were shipped in a zip file, where all processes of a machine share them.
 
-Machine code can be kept beside a source that is a file, and nowhere near one in a zip file, whose
-path differs for each executor besides. So the folder of the kernels is unpacked once a machine,
-under a name that tells its content, with the machine code that the driver has already; what an
-executor compiles itself the next one finds there.
+Numba caches machine code beside a source file. It cannot for a source in a zip file, whose path
+also differs for each executor. So the folder of the kernels is unpacked once a machine, under a
+name derived from its content, with the machine code that the driver already has. What an executor
+compiles itself is cached there for the next one.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pathlib import Path
 
 CACHE_HOME = "XDG_CACHE_HOME"
 CODE = (".nbi", ".nbc", ".stamp")
-"""Endings of the machine code's files, and of what says of which sources it is."""
+"""Suffixes of the machine code's files, and of the stamp that names their sources."""
 
 
-def code_kept(folder: Path) -> list[Path]:
-    """Return the files of the machine code that is kept for the kernels of `folder`."""
+def cached_code(folder: Path) -> list[Path]:
+    """Return the files of the machine code that is cached for the kernels of `folder`."""
     return sorted(path for path in (folder / "__pycache__").glob("*") if path.suffix in CODE)
 
 
 def unpacked(module: str) -> str:
-    """Unpack the kernels of the zip file that a module's path leads into; return their folder.
+    """Unpack the kernels of the zip file that contains `module`; return their folder.
 
-    Where no folder can be written it is the path in the zip file itself: each process compiles
-    the kernels anew then.
+    If no folder can be written, return the path in the zip file: then each process compiles the
+    kernels anew.
     """
     inside = Path(module).parent
     archive = next(path for path in inside.parents if path.is_file())
@@ -50,15 +50,15 @@ def unpacked(module: str) -> str:
 
 
 def _homes() -> Iterator[Path]:
-    """Where machine code may be kept: the user's own cache, else the executor's own folder."""
+    """Yield where machine code may be cached: the user's cache, else the executor's folder."""
     given = os.environ.get(CACHE_HOME)
-    with contextlib.suppress(RuntimeError):  # nobody's home
+    with contextlib.suppress(RuntimeError):  # the user has no home
         yield Path(given) if given else Path.home() / ".cache"
     yield Path.cwd()
 
 
 def _placed(packed: zipfile.ZipFile, names: list[str], prefix: str, target: Path) -> Path:
-    """Unpack into a folder beside the target, which takes its place whole; the first one stays."""
+    """Unpack into a folder beside the target, then rename it; if the target exists, it is used."""
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

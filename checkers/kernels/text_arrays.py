@@ -1,4 +1,4 @@
-"""What the search for an order of a key's gets, puts and appends works on (text_order)."""
+"""The arrays of the search for an order of a key's gets, puts and appends (text_order)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ Int32s = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
 
 NEVER = 2**63 - 1
-"""The return of an operation of unknown outcome."""
+"""The return of an indeterminate operation."""
 UNSEEN = -(2**62)
-"""When the last get returned of what no get shows."""
+"""The time of the last get of a state that no get shows: before all others."""
 RANK_COST = 8
 UNKNOWN_COST = 8
-"""By so many operations an order must be longer to go first that has once taken the next best of
-those that could come next, or one of unknown outcome that is not the best."""
+"""By so many operations an order must be longer to make up for one choice that was one rank below
+the best, or of an indeterminate operation that was not the best."""
 ANYTHING = -2
-"""What an append of the empty text shows: it takes effect as a get of any text does."""
-NOBODY = -1
+"""What an append of the empty text shows: it has the place of a get that any text satisfies."""
+NONE = -1
+"""No operation, no kind, no state."""
 APPENDS = -2
-"""Where a kind leads that appends: `edge` says."""
+"""In `kind_to`, for a kind that appends: `edge` has where it leads."""
 WINDOW = 32
-"""Gets that are looked at when it is asked which texts must stay; all that may come next are."""
-SERVERS_MAX = 16
-"""Puts that are looked at when one is wanted that a get's text begins with."""
+"""How many gets are checked for texts that must stay; those that may come next always are."""
+ANCESTORS_MAX = 16
+"""How many puts, of ever shorter prefixes of a text, are checked at most."""
 
 # ---- columns of `operations`
 CALLED = 0
@@ -41,13 +42,13 @@ NEXT_CALL = 0
 NEXT_RETURN = 2
 NEXT_KIND = 4
 LINKS = 6
-# ---- rows of links behind those of the operations: heads of lists
+# ---- rows of links after those of the operations: heads of lists
 RETURNS = 0
 GETS = 0
 CHANGES = 1
 KINDS = 2
-# ---- columns of `spare`, by kind: operations of unknown outcome in the order of their calls
-SPARE_BEGIN = 0
+# ---- columns of `spare`, by kind: indeterminate operations in the order of their calls
+SPARE_START = 0
 SPARE_USED = 1
 # ---- columns of `edge`
 EDGE_KIND = 0
@@ -56,7 +57,7 @@ EDGE_TO = 1
 LATEST = 0
 LATEST_BELOW = 1
 NEXT_LATEST = 2
-# ---- columns of `node`: an operation, where it leads, what stands before it, what choices cost
+# ---- columns of `node`: an operation, where it leads, the node before it, what choices cost
 PARENT = 0
 NODE_OP = 1
 NODE_STATE = 2
@@ -71,11 +72,11 @@ MOVE_COST = 3
 CHOICE_OP = 0
 CHOICE_STATE = 1
 CHOICE_CLASS = 2
-# ---- columns of `path`, by depth: a node, and what was before it had its place
+# ---- columns of `path`, by depth: a node, and how many places and which state came before it
 PATH_NODE = 0
 PATH_PLACED = 1
 PATH_STATE = 2
-# ---- `at`: where the search stands
+# ---- `at`: the search's scalars
 PLACED = 0
 STATE = 1
 AT_DEPTH = 2
@@ -83,7 +84,7 @@ NODE = 3
 NODES = 4
 LATER = 5
 SEEN = 6
-LOOKED = 7
+VISITED = 7
 TICK = 8
 NEXT_OP = 9
 NEXT_STATE = 10
@@ -95,9 +96,9 @@ REACHED = 15
 MAY_RETURN = 16
 AT_FACTS = 17
 
-# ---- what the search answers
+# ---- what the search returns
 REFUTED = 0
-THROUGH = 1
+LINEARIZED = 1
 SLICE_OVER = 2
 NEEDS_SEEN = 3
 NEEDS_NODES = 4
@@ -105,45 +106,45 @@ NEEDS_LATER = 5
 
 
 class Texts(NamedTuple):
-    """A key's history, and how far its search is.
+    """A key's history, and the state of its search. *Left* are operations without a place.
 
-    A *state* is the number of a text that some get shows, or that such a text begins with; the
-    last state, junk, is every other text. A *kind* is a text that is put, or one that is
-    appended.
+    A *state* is the number of a text that some get shows, or that is a prefix of such a text;
+    the last state, *junk*, is every other text. States are the nodes of a tree of prefixes. A
+    *kind* is a text that is put, or one that is appended.
 
     Attributes:
-        first: states in the order of a walk through the tree of texts: those that begin with
-            state s have first[s] .. last[s].
+        first: each state's number in preorder: the states that state s is a prefix of have the
+            numbers first[s] .. last[s].
         last: see there.
-        parent: of each state the longest other one that it begins with.
-        put_above: of each state the longest text put that it begins with, itself included.
-        put_kind: of each state the kind that puts it.
-        edge_begin: where each state's edges begin.
-        edge: kinds that append, and where they lead, by the state that they lead from.
+        parent: the longest proper prefix of each state that is a state.
+        put_above: the longest prefix of each state that is put, the state itself included.
+        put_kind: the kind that puts each state.
+        edge_start: where each state's edges start.
+        edge: appending kinds, and the states that they lead to, by the state that they lead from.
         kind_to: the state that a kind puts, APPENDS for those that append.
-        state_seen: of each state the latest return of a get that shows it, or what appends can
-            make of it.
-        kind_seen: of each kind the latest return of a get that may show it.
-        awaited: of each state the latest call of a get that shows it, or what begins with it
-            unless that begins with a longer text put; below which state this is, NOBODY for the
-            state itself; and the latest elsewhere.
-        kind_awaited: of each kind the latest call of a get that no text is shown to without it.
-        operations: call, return, kind (of gets NOBODY) and state shown, in the order of calls.
-        links: lists of the operations of known outcome that are left.
-        spare: of each kind, and one more row, where its operations of unknown outcome begin in
+        state_seen: the latest return of a get that shows a state, or what appends can make of it.
+        kind_seen: the latest return of a get that may show what a kind puts or appends.
+        awaited: for each state the latest call of a get that shows it or a text it is a prefix of
+            without a longer put between them; the child below which that is, NONE for the state
+            itself; and the latest call elsewhere.
+        kind_awaited: for each kind the latest call of a get whose text cannot be reached without
+            it.
+        operations: call, return, kind (NONE for gets) and state shown, in the order of calls.
+        links: lists of the known operations that are left.
+        spare: for each kind, and one more row, where its indeterminate operations start in
             `spare_op`, and how many of them are used.
-        spare_op: operations of unknown outcome by kind, then by call.
+        spare_op: indeterminate operations by kind, then by call.
         spare_puts: kinds that have such operations and put what some get shows.
-        handled: of each kind when it was last looked at.
+        handled: for each kind the tick of its last visit.
         trail: the operations that have a place, in order.
-        path: the nodes that have a place.
-        way: nodes on the way to where the search goes on.
-        node: orders that were looked at, as a tree; the first has no operation.
+        path: by depth, the node.
+        way: nodes on the way to where the search continues.
+        node: the orders that were visited, as a tree; the root has no operation.
         move: what may come next.
-        later: what else could have come next, as a heap by merit.
-        seen: a table of the sets of operations, with the state, that were looked at.
-        hashed: two hashes of what has a place now.
-        at: where the search stands.
+        later: deferred moves, as a heap by merit.
+        seen: a hash set of what was visited: sets of operations with the state.
+        hashed: the hash of what has a place now, in two halves.
+        at: scalars, see above.
     """
 
     first: Int32s
@@ -151,7 +152,7 @@ class Texts(NamedTuple):
     parent: Int32s
     put_above: Int32s
     put_kind: Int32s
-    edge_begin: Int32s
+    edge_start: Int32s
     edge: Int32s
     kind_to: Int32s
     state_seen: Int64s
@@ -177,14 +178,14 @@ class Texts(NamedTuple):
 
 @compiled
 def note_seen(
-    edge_begin: Int32s, edge: Int32s, kind_to: Int32s, state_seen: Int64s, kind_seen: Int64s
+    edge_start: Int32s, edge: Int32s, kind_to: Int32s, state_seen: Int64s, kind_seen: Int64s
 ) -> None:
-    """Carry the latest returns of gets back along edges, and to the kinds that lead there.
+    """Propagate the latest returns of gets back along edges, and to the kinds of these edges.
 
-    A state's edges lead to states of larger numbers.
+    One pass from the last state to the first suffices: edges lead to larger numbers.
     """
-    for s in range(edge_begin.size - 2, -1, -1):
-        for e in range(edge_begin[s], edge_begin[s + 1]):
+    for s in range(edge_start.size - 2, -1, -1):
+        for e in range(edge_start[s], edge_start[s + 1]):
             seen = state_seen[edge[e, EDGE_TO]]
             k = edge[e, EDGE_KIND]
             state_seen[s] = max(state_seen[s], seen)
@@ -196,7 +197,7 @@ def note_seen(
 
 @compiled
 def note_awaited(parent: Int32s, put_kind: Int32s, awaited: Int64s) -> None:
-    """Carry the latest calls of gets up the tree of texts, below each text put only.
+    """Propagate the latest calls of gets up the tree of texts, but not past a text that is put.
 
     `awaited` has the calls of gets that show a state itself.
     """
@@ -215,18 +216,19 @@ def note_awaited(parent: Int32s, put_kind: Int32s, awaited: Int64s) -> None:
 
 @compiled
 def note_needed(
-    edge_begin: Int32s, edge: Int32s, put_kind: Int32s, start: int, called: Int64s,
+    edge_start: Int32s, edge: Int32s, put_kind: Int32s, start: int, called: Int64s,
     ways: Int32s, kind_awaited: Int64s,
 ) -> None:  # fmt: skip
-    """Note of each kind that appends the latest call of a get that has no way around it.
+    """Find for each appending kind the latest call of a get that cannot do without it.
 
-    `called` has the latest calls of gets by state, `ways` is 0 for each state: it counts the
-    edges that lead there.
+    That is a get whose text can be reached by one edge only: it is not put, and is not the first
+    text. `called` has the latest calls of gets by state; `ways` is all 0, and receives the number
+    of edges that lead to each state.
     """
     for e in range(edge.shape[0]):
         ways[edge[e, EDGE_TO]] += 1
-    for s in range(edge_begin.size - 2, -1, -1):
-        for e in range(edge_begin[s], edge_begin[s + 1]):
+    for s in range(edge_start.size - 2, -1, -1):
+        for e in range(edge_start[s], edge_start[s + 1]):
             to, k = edge[e, EDGE_TO], edge[e, EDGE_KIND]
             if ways[to] == 1 and put_kind[to] < 0 and to != start:
                 called[s] = max(called[s], called[to])
@@ -235,7 +237,7 @@ def note_needed(
 
 @compiled
 def link(operations: Int64s, by_return: Int64s, links: Int32s) -> None:
-    """Chain the operations that return: by their calls, by their returns, and by kind."""
+    """Link the operations that return: in lists by calls, by returns, and by kind."""
     size = operations.shape[0]
     for row in range(links.shape[0]):
         links[row, :] = row
@@ -243,11 +245,11 @@ def link(operations: Int64s, by_return: Int64s, links: Int32s) -> None:
         for column in range(0, LINKS, 2):
             i = by_return[n] if column == NEXT_RETURN else n
             kind = operations[i, KIND]
-            if operations[i, RETURNED] == NEVER or (column == NEXT_KIND and kind == NOBODY):
+            if operations[i, RETURNED] == NEVER or (column == NEXT_KIND and kind == NONE):
                 continue
             head = size + RETURNS
             if column == NEXT_CALL:
-                head = size + (GETS if kind == NOBODY else CHANGES)
+                head = size + (GETS if kind == NONE else CHANGES)
             elif column == NEXT_KIND:
                 head = size + KINDS + kind
             before = links[head, column + 1]
@@ -259,7 +261,7 @@ def link(operations: Int64s, by_return: Int64s, links: Int32s) -> None:
 
 @compiled
 def keep_seen(old: Words, seen: Words) -> None:
-    """Fill a larger table of what was looked at."""
+    """Rehash the set of visited states into a larger one."""
     last = np.uint64(seen.shape[0] - 1)
     for n in range(old.shape[0]):
         if old[n, 0] or old[n, 1]:

@@ -1,13 +1,17 @@
-"""Which puts and appends may come next in the order of a key's history, and which goes first."""
+"""Which operations may come next in the order of a key's history, and which is tried first.
+
+text_order says why each rule is sound; T there is `until` here.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from shaketable.checkers.kernels.heap import MERIT, drop_first, rise, swap
+from shaketable.checkers.kernels.heap import MERIT, pop_first, sift_up, swap
 from shaketable.checkers.kernels.search_moves import mix
 from shaketable.checkers.kernels.text_arrays import (
     AFTER,
+    ANCESTORS_MAX,
     ANYTHING,
     APPENDS,
     AT_DEPTH,
@@ -41,8 +45,8 @@ from shaketable.checkers.kernels.text_arrays import (
     NEXT_OP,
     NEXT_RETURN,
     NEXT_STATE,
-    NOBODY,
     NODE,
+    NONE,
     PATH_NODE,
     PATH_PLACED,
     PATH_STATE,
@@ -51,9 +55,8 @@ from shaketable.checkers.kernels.text_arrays import (
     RETURNED,
     RETURNS,
     SEEN,
-    SERVERS_MAX,
     SHOWN,
-    SPARE_BEGIN,
+    SPARE_START,
     SPARE_USED,
     STATE,
     TICK,
@@ -65,25 +68,26 @@ from shaketable.checkers.kernels.text_arrays import (
 )
 from shaketable.harness.compiled import bare, inlined
 
-# Gives gets, puts and appends of one text their places, and takes them back.
+# Gives gets, puts and appends their places, and takes them back.
 
 
 @inlined
 def junk_of(p: Texts) -> int:
-    """Return the state that stands for every text that no get shows."""
+    """Return the state of every text that no get shows."""
     return int(p.first.size - 1)
 
 
 @inlined
 def first_return(p: Texts) -> int:
-    """Return the earliest return of what is left; what may come next was called by then."""
+    """Return T, the earliest return of what is left; what may come next was called by then."""
     head = p.operations.shape[0] + RETURNS
     first = p.links[head, NEXT_RETURN]
     return int(p.operations[first, RETURNED]) if first != head else NEVER
 
 
 @inlined
-def _take_out(links: Int32s, i: int) -> None:
+def _unlink(links: Int32s, i: int) -> None:
+    """Remove an operation from all lists; its own links stay (dancing links)."""
     for column in range(0, LINKS, 2):
         before, after = links[i, column + 1], links[i, column]
         links[before, column] = after
@@ -91,7 +95,8 @@ def _take_out(links: Int32s, i: int) -> None:
 
 
 @inlined
-def _put_back(links: Int32s, i: int) -> None:
+def _relink(links: Int32s, i: int) -> None:
+    """Undo `_unlink`; it must be undone in reverse order."""
     for column in range(0, LINKS, 2):
         before, after = links[i, column + 1], links[i, column]
         links[before, column] = i
@@ -100,7 +105,7 @@ def _put_back(links: Int32s, i: int) -> None:
 
 @inlined
 def _hash(p: Texts, i: int) -> None:
-    """Let the hashes tell that this one has changed sides."""
+    """Toggle an operation in the hash of what has a place (Zobrist hashing)."""
     p.hashed[0] ^= mix(np.uint64(i) + np.uint64(1 << 40))
     p.hashed[1] ^= mix(np.uint64(i) + np.uint64(3 << 40))
 
@@ -112,24 +117,27 @@ def _place(p: Texts, i: int) -> None:
     if p.operations[i, RETURNED] == NEVER:
         p.spare[p.operations[i, KIND], SPARE_USED] += 1
     else:
-        _take_out(p.links, i)
+        _unlink(p.links, i)
     _hash(p, i)
 
 
 @inlined
-def _displace(p: Texts) -> None:
+def _unplace(p: Texts) -> None:
     p.at[PLACED] -= 1
     i = int(p.trail[p.at[PLACED]])
     if p.operations[i, RETURNED] == NEVER:
         p.spare[p.operations[i, KIND], SPARE_USED] -= 1
     else:
-        _put_back(p.links, i)
+        _relink(p.links, i)
     _hash(p, i)
 
 
 @bare
 def _place_gets(p: Texts, until: int) -> None:
-    """Let the gets that may come next and show the present text have their places."""
+    """Give places to the gets that may come next and show the current text.
+
+    Greedy reads: a get changes nothing, so an early place only removes an obligation.
+    """
     head = p.operations.shape[0] + GETS
     state = p.at[STATE]
     i = p.links[head, NEXT_CALL]
@@ -143,7 +151,10 @@ def _place_gets(p: Texts, until: int) -> None:
 
 @bare
 def _place_lost(p: Texts, until: int, but: int) -> None:
-    """Let what may come next, and no get left can show, have its place."""
+    """Give places to the lost operations that may come next, except `but`.
+
+    Lost: no get that is left can show what they put or append.
+    """
     head = p.operations.shape[0] + CHANGES
     i = p.links[head, NEXT_CALL]
     while i != head and p.operations[i, CALLED] <= until:
@@ -155,28 +166,32 @@ def _place_lost(p: Texts, until: int, but: int) -> None:
 
 @bare
 def settle(p: Texts) -> None:
-    """Place all that has its place here for certain, until nothing is left of that."""
+    """Give places to all operations whose place is here without a choice, to a fixpoint.
+
+    Each place may raise `until`, so that more may come next.
+    """
     junk = junk_of(p)
     before = -1
     while before != p.at[PLACED]:
         before = p.at[PLACED]
         until = first_return(p)
-        if p.state_seen[p.at[STATE]] < until:
+        if p.state_seen[p.at[STATE]] < until:  # every get that can show it has its place
             p.at[STATE] = junk
         _place_gets(p, until)
         if p.at[STATE] == junk:
-            _place_lost(p, until, NOBODY)
+            _place_lost(p, until, NONE)
 
 
 @bare
 def enter(p: Texts, node: int, op: int, state: int) -> None:
-    """Let an operation that leads to that state have the next place, and what comes with it."""
+    """Give the next place to an operation that leads to `state`, and to what comes with it."""
     depth = p.at[AT_DEPTH] + 1
     p.at[AT_DEPTH] = depth
     p.path[depth, PATH_NODE] = node
     p.path[depth, PATH_PLACED] = p.at[PLACED]
     p.path[depth, PATH_STATE] = p.at[STATE]
     if p.kind_to[p.operations[op, KIND]] != APPENDS:
+        # Directly before a put, lost operations are not seen by any get.
         before = -1
         while before != p.at[PLACED]:
             before = p.at[PLACED]
@@ -188,17 +203,17 @@ def enter(p: Texts, node: int, op: int, state: int) -> None:
 
 @bare
 def leave(p: Texts) -> None:
-    """Take back the last operation that was entered, and what came with it."""
+    """Undo the last `enter`."""
     depth = p.at[AT_DEPTH]
     while p.at[PLACED] > p.path[depth, PATH_PLACED]:
-        _displace(p)
+        _unplace(p)
     p.at[STATE] = p.path[depth, PATH_STATE]
     p.at[AT_DEPTH] = depth - 1
 
 
 @inlined
 def is_new(p: Texts) -> bool:
-    """Note down what has a place, and the text; False if it was looked at before."""
+    """Memoise the operations that have places, with the text; False if visited before."""
     last = np.uint64(p.seen.shape[0] - 1)
     state = np.uint64(p.at[STATE])
     one = p.hashed[0] ^ mix(state + np.uint64(5 << 40))
@@ -214,44 +229,47 @@ def is_new(p: Texts) -> bool:
     return True
 
 
-# ---- classes of what may come next, the best first
+# ---- classes of moves, the best first
 TO_GOAL = 0
 APPEND = 2
 PUT = 4
 LOST = 6
 JUNK = 8
 OF_UNKNOWN = 1
-"""Added to the class of what has an unknown outcome."""
+"""Added to the class of an indeterminate operation."""
 
 
 @inlined
 def _spare_of(p: Texts, kind: int, until: int) -> int:
-    """Return an operation of unknown outcome and that kind that was called by then."""
-    n = p.spare[kind, SPARE_BEGIN] + p.spare[kind, SPARE_USED]
-    if n == p.spare[kind + 1, SPARE_BEGIN]:
-        return NOBODY
+    """Return an unused indeterminate operation of that kind called by `until`, NONE if none."""
+    n = p.spare[kind, SPARE_START] + p.spare[kind, SPARE_USED]
+    if n == p.spare[kind + 1, SPARE_START]:
+        return NONE
     i = p.spare_op[n]
-    return int(i) if p.operations[i, CALLED] <= until else NOBODY
+    return int(i) if p.operations[i, CALLED] <= until else NONE
 
 
 @inlined
 def _known_of(p: Texts, kind: int, until: int) -> int:
-    """Return that one of the kind which may come next and returns first."""
+    """Return the operation of that kind that may come next and returns first, NONE if none."""
     head = p.operations.shape[0] + KINDS + kind
-    best = NOBODY
+    best = NONE
     i = p.links[head, NEXT_KIND]
     while i != head and p.operations[i, CALLED] <= until:
-        if best == NOBODY or p.operations[i, RETURNED] < p.operations[best, RETURNED]:
+        if best == NONE or p.operations[i, RETURNED] < p.operations[best, RETURNED]:
             best = int(i)
         i = p.links[i, NEXT_KIND]
     return best
 
 
 @bare
-def _is_served(p: Texts, shown: int, returned: int) -> bool:
-    """Say whether a put is left, called before that return, that the text shown begins with."""
+def _has_put_for(p: Texts, shown: int, returned: int) -> bool:
+    """Return whether a put of a prefix of `shown` is left that was called by `returned`.
+
+    After ANCESTORS_MAX prefixes the answer is True, which proves nothing, and dooms nothing.
+    """
     s = p.put_above[shown]
-    for _ in range(SERVERS_MAX):
+    for _ in range(ANCESTORS_MAX):
         if s < 0:
             return False
         k = p.put_kind[s]
@@ -259,7 +277,7 @@ def _is_served(p: Texts, shown: int, returned: int) -> bool:
         i = p.links[head, NEXT_KIND]
         if i != head and p.operations[i, CALLED] <= returned:
             return True
-        if _spare_of(p, int(k), returned) != NOBODY:
+        if _spare_of(p, int(k), returned) != NONE:
             return True
         s = p.parent[s]
         if s >= 0:
@@ -269,10 +287,15 @@ def _is_served(p: Texts, shown: int, returned: int) -> bool:
 
 @bare
 def _find_needs(p: Texts, until: int) -> None:
-    """Find which texts are shown that no put leads to any more, and the get that returns first."""
+    """Find the texts of gets that only the current text can lead to, and the goal.
+
+    No put of a prefix of such a text can come before the get, so the current text must stay a
+    prefix of it. The goal is the text of the get that returns first. Texts are kept as the range
+    NEED_FIRST .. NEED_LAST of their preorder numbers.
+    """
     head = p.operations.shape[0] + GETS
     first, last = int(p.first[-1]), int(p.last[-1])
-    goal, earliest = NOBODY, NEVER
+    goal, earliest = NONE, NEVER
     count = 0
     i = p.links[head, NEXT_CALL]
     while i != head and (count < WINDOW or p.operations[i, CALLED] <= until):
@@ -281,7 +304,7 @@ def _find_needs(p: Texts, until: int) -> None:
         if shown != ANYTHING:
             if returned < earliest:
                 earliest, goal = returned, shown
-            if not _is_served(p, shown, returned):
+            if not _has_put_for(p, shown, returned):
                 first = min(first, int(p.first[shown]))
                 last = max(last, int(p.first[shown]))
         count += 1
@@ -291,7 +314,7 @@ def _find_needs(p: Texts, until: int) -> None:
 
 @inlined
 def _keeps(p: Texts, state: int) -> bool:
-    """Say whether all texts begin with that state that no put leads to any more."""
+    """Return whether `state` is a prefix of all texts that only it can lead to."""
     if p.at[NEED_LAST] < 0:
         return True
     return bool(p.first[state] <= p.at[NEED_FIRST] and p.at[NEED_LAST] <= p.last[state])
@@ -299,26 +322,26 @@ def _keeps(p: Texts, state: int) -> bool:
 
 @inlined
 def _is_left(p: Texts, kind: int) -> bool:
-    """Say whether any operation of that kind is left."""
+    """Return whether any operation of that kind is left."""
     head = p.operations.shape[0] + KINDS + kind
-    return bool(p.links[head, NEXT_KIND] != head) or _spare_of(p, kind, NEVER) != NOBODY
+    return bool(p.links[head, NEXT_KIND] != head) or _spare_of(p, kind, NEVER) != NONE
 
 
 @inlined
 def _is_last(p: Texts, kind: int) -> bool:
-    """Say whether of that kind, of which one of known outcome is left, there is no other."""
+    """Return whether a single operation of that kind is left; a known one must be."""
     head = p.operations.shape[0] + KINDS + kind
     i = p.links[head, NEXT_KIND]
-    return bool(p.links[i, NEXT_KIND] == head) and _spare_of(p, kind, NEVER) == NOBODY
+    return bool(p.links[i, NEXT_KIND] == head) and _spare_of(p, kind, NEVER) == NONE
 
 
 @bare
 def _may_return(p: Texts) -> bool:
-    """Say whether a put is left that the present text begins with."""
+    """Return whether a put of a prefix of the current text is left."""
     if p.at[STATE] == junk_of(p):
         return True
     s = p.put_above[p.at[STATE]]
-    for _ in range(SERVERS_MAX):
+    for _ in range(ANCESTORS_MAX):
         if s < 0:
             return False
         if _is_left(p, int(p.put_kind[s])):
@@ -331,14 +354,18 @@ def _may_return(p: Texts) -> bool:
 
 @bare
 def _abandons(p: Texts, to: int, until: int) -> bool:
-    """Say whether a get called later shows what no put and no append leads to behind `to`."""
+    """Return whether a move to `to` leaves a get called after T whose text is out of reach.
+
+    Such a get shows a text that the current text is a prefix of, and no put can lead there: it
+    must come before the next put, so `to` must be a prefix of its text.
+    """
     state = p.at[STATE]
     if p.at[MAY_RETURN] or p.awaited[state, LATEST] <= until:
         return False
     if p.first[to] <= p.first[state] or p.first[to] > p.last[state]:
         return True
     latest = UNSEEN
-    for _ in range(SERVERS_MAX):
+    for _ in range(ANCESTORS_MAX):
         above = p.parent[to]
         is_below = p.awaited[above, LATEST_BELOW] == to
         called = p.awaited[above, NEXT_LATEST if is_below else LATEST]
@@ -360,7 +387,7 @@ def _is_better(p: Texts, kind_class: int, op: int, n: int) -> bool:
 
 @bare
 def _add(p: Texts, count: int, op: int, state: int, kind_class: int) -> int:
-    """Add what may come next, at its place; return how many there are now."""
+    """Insert a move in order of class, then of return; return how many moves there are now."""
     goal = p.at[GOAL]
     if goal >= 0 and p.first[state] <= p.first[goal] <= p.last[state]:
         kind_class = TO_GOAL
@@ -378,9 +405,9 @@ def _add(p: Texts, count: int, op: int, state: int, kind_class: int) -> int:
 
 @inlined
 def _find_appends(p: Texts, until: int, count: int) -> int:
-    """Find what leads to a longer text that a get shows."""
+    """Find appends that lead to a longer text that a get shows, or a prefix of one."""
     state = p.at[STATE]
-    for e in range(p.edge_begin[state], p.edge_begin[state + 1]):
+    for e in range(p.edge_start[state], p.edge_start[state + 1]):
         to = int(p.edge[e, EDGE_TO])
         kind = int(p.edge[e, EDGE_KIND])
         if p.state_seen[to] < until:
@@ -388,16 +415,16 @@ def _find_appends(p: Texts, until: int, count: int) -> int:
         p.handled[kind] = p.at[TICK]
         if _keeps(p, to) and not _abandons(p, to, until):
             op = _known_of(p, kind, until)
-            if op == NOBODY:
+            if op == NONE:
                 op = _spare_of(p, kind, until)
-            if op != NOBODY:
+            if op != NONE:
                 count = _add(p, count, op, to, APPEND)
     return count
 
 
 @inlined
 def _find_changes(p: Texts, until: int, count: int) -> int:
-    """Find puts, and what leads to a text that no get shows."""
+    """Find puts, and operations that lead to junk."""
     head = p.operations.shape[0] + CHANGES
     junk = junk_of(p)
     keeps_junk = _keeps(p, junk) and not _abandons(p, junk, until)
@@ -407,7 +434,7 @@ def _find_changes(p: Texts, until: int, count: int) -> int:
         kind = int(p.operations[i, KIND])
         to = int(p.kind_to[kind])
         if p.kind_seen[kind] < until:
-            if not has_lost:  # all others of these come with it
+            if not has_lost:  # any one of them: all others come with it
                 has_lost = True
                 count = _add(p, count, int(i), junk, LOST)
         elif p.handled[kind] != p.at[TICK]:
@@ -429,19 +456,19 @@ def _find_unknown_puts(p: Texts, until: int, count: int) -> int:
         to = int(p.kind_to[kind])
         if p.handled[kind] != p.at[TICK] and p.kind_seen[kind] >= until and _keeps(p, to):
             op = _spare_of(p, kind, until)
-            if op != NOBODY and not _abandons(p, to, until):
+            if op != NONE and not _abandons(p, to, until):
                 count = _add(p, count, op, to, PUT)
     return count
 
 
 @bare
 def find_moves(p: Texts) -> None:
-    """Choose what comes next, and put off all else that may; choose NOBODY if nothing may."""
+    """Choose what comes next, and defer all other moves; choose NONE if there is no move."""
     p.at[TICK] += 1
-    p.at[NEXT_OP] = NOBODY
+    p.at[NEXT_OP] = NONE
     until = first_return(p)
     _find_needs(p, until)
-    if not _keeps(p, int(p.at[STATE])):
+    if not _keeps(p, int(p.at[STATE])):  # doomed already
         return
     p.at[MAY_RETURN] = _may_return(p)
     count = _find_changes(p, until, _find_appends(p, until, 0))
@@ -454,12 +481,12 @@ def find_moves(p: Texts) -> None:
     p.at[NEXT_COST] = cost
     for n in range(1, count):
         is_unknown = p.operations[p.move[n, CHOICE_OP], RETURNED] == NEVER
-        _put_off(p, n, cost + RANK_COST * n + (UNKNOWN_COST if is_unknown else 0))
+        _defer(p, n, cost + RANK_COST * n + (UNKNOWN_COST if is_unknown else 0))
 
 
 @inlined
-def _put_off(p: Texts, move: int, cost: int) -> None:
-    """Keep a move for later."""
+def _defer(p: Texts, move: int, cost: int) -> None:
+    """Defer a move."""
     n = p.at[LATER]
     p.at[LATER] = n + 1
     p.later[n, AFTER] = p.at[NODE]
@@ -467,16 +494,16 @@ def _put_off(p: Texts, move: int, cost: int) -> None:
     p.later[n, MOVE_STATE] = p.move[move, CHOICE_STATE]
     p.later[n, MOVE_COST] = cost
     p.later[n, MERIT] = p.at[PLACED] - cost
-    rise(p.later, int(n))
+    sift_up(p.later, int(n))
 
 
 @inlined
 def resume(p: Texts) -> int:
-    """Choose the best of what was put off; return the node that it stands behind."""
+    """Choose the deferred move of greatest merit; return the node that it follows."""
     after = int(p.later[0, AFTER])
     p.at[NEXT_OP] = p.later[0, MOVE_OP]
     p.at[NEXT_STATE] = p.later[0, MOVE_STATE]
     p.at[NEXT_COST] = p.later[0, MOVE_COST]
-    drop_first(p.later, int(p.at[LATER]))
+    pop_first(p.later, int(p.at[LATER]))
     p.at[LATER] -= 1
     return after

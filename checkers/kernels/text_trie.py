@@ -1,9 +1,9 @@
-"""Numbers the texts that a key of a store can hold, as far as a get shows them.
+"""Numbers the texts that a key of a store can hold, as far as gets show them.
 
-All texts that gets show stand in one trie of bytes, so a text that begins one of them is a node,
-and equal texts are one node. Of these nodes only some can be held: the first text, what was put,
-and what appends make of these. They are found from there on, by walking the trie of all appended
-texts along the trie of the gets: the cost is that of what fits, whatever else might be appended.
+All texts that gets show are in one trie of bytes, so a prefix of one is a node, and equal texts
+are one node. Only some nodes can be held: the first text, texts that were put, and what appends
+make of these. These are found by a walk through both this trie, from each such node, and the trie
+of all appended texts: it costs what matches, however much else might be appended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EDGE_FROM = 0
 EDGE_KIND = 1
 EDGE_TO = 2
 
-# ---- what `reach` answers
+# ---- what `reach` returns
 ALL_REACHED = 0
 REACH_SLICE_OVER = 1
 NEEDS_EDGES = 2
@@ -56,14 +56,14 @@ class Trie(NamedTuple):
 
 @compiled
 def insert(t: Trie, used: int, text: Bytes, begin: Int64s, node: Int32s) -> int:
-    """Give texts their nodes; return how many nodes are used then.
+    """Insert texts; return how many nodes are used then.
 
     Args:
-        t: has a row for each byte of `text` beside the `used` ones.
-        used: nodes so far.
-        text: the texts one after the other.
-        begin: where each begins, and where the last one ends.
-        node: filled with the node of each.
+        t: has a free row for each byte of `text`.
+        used: how many nodes are used.
+        text: the texts, concatenated.
+        begin: where each text starts, and where the last one ends.
+        node: receives the node of each text.
     """
     for n in range(node.size):
         v = 0
@@ -87,7 +87,7 @@ def insert(t: Trie, used: int, text: Bytes, begin: Int64s, node: Int32s) -> int:
 
 @compiled
 def find(t: Trie, text: Bytes, begin: Int64s, node: Int32s) -> None:
-    """Find the nodes of texts, NOWHERE for those that have none."""
+    """Look up texts; `node` receives the node of each, NOWHERE if it has none."""
     for n in range(node.size):
         v = 0
         for place in range(begin[n], begin[n + 1]):
@@ -101,15 +101,15 @@ def find(t: Trie, text: Bytes, begin: Int64s, node: Int32s) -> None:
 
 
 class Reach(NamedTuple):
-    """Which texts can be held, as far as that is known.
+    """The texts that are known to be holdable, and the work that is left.
 
     Attributes:
-        kind: of each node of what is appended the kind of append that it ends, NOWHERE for none.
-        state: of each node of what gets show its number if it can be held, NOWHERE if not.
-        node: of each of these its node; those that need no append are there at first.
+        kind: for each node of the appended texts the kind of append that ends there, or NOWHERE.
+        state: for each node of the shown texts its state if it can be held, or NOWHERE.
+        node: the node of each state; at first those that need no append.
         edges: which kind leads from which state to which.
-        pairs: a stack with a row for each node of what is appended.
-        at: how far this is.
+        pairs: a stack with a row for each node of the appended texts.
+        at: scalars, see above.
     """
 
     kind: Int32s
@@ -122,13 +122,13 @@ class Reach(NamedTuple):
 
 @compiled
 def reach(shown: Trie, appended: Trie, r: Reach, steps_max: int) -> int:
-    """Find what appends lead to; return ALL_REACHED, or why not all of it is there yet.
+    """Find all states that appends lead to (a worklist); return ALL_REACHED, or why it stopped.
 
     Args:
-        shown: what the gets show.
-        appended: what is appended.
+        shown: the trie of the texts that gets show.
+        appended: the trie of the appended texts.
         r: filled, as long as there is room.
-        steps_max: pairs of nodes to look at before the next look at the clock.
+        steps_max: pairs of nodes to visit before the clock is checked.
     """
     kind, state, node, edges, pairs, at = r.kind, r.state, r.node, r.edges, r.pairs, r.at
     steps = 0
@@ -142,7 +142,8 @@ def reach(shown: Trie, appended: Trie, r: Reach, steps_max: int) -> int:
         pairs[0, 0] = 0
         pairs[0, 1] = node[source]
         top = 1
-        # Each node of `appended` fits along one way at most, so once at most it is on the stack.
+        # Walk both tries in step. A node of `appended` matches at most one node of `shown` from
+        # here, so it is pushed at most once, and `pairs` is large enough.
         while top:
             top -= 1
             steps += 1
@@ -171,9 +172,10 @@ def reach(shown: Trie, appended: Trie, r: Reach, steps_max: int) -> int:
 
 @compiled
 def nearest(t: Trie, used: int, state: Int32s, near: Int32s, parent: Int32s) -> None:
-    """Find of each state the longest other one that it begins with, NOWHERE for none.
+    """Find for each state the longest other state that is a prefix of it, NOWHERE for none.
 
-    `near` has a row for each node; a node's parent has a smaller number.
+    `near` has a row for each node. A parent has a smaller number than its children, so one pass
+    suffices.
     """
     for v in range(used):
         above = near[t.parent[v]] if v else NOWHERE
@@ -185,10 +187,10 @@ def nearest(t: Trie, used: int, state: Int32s, near: Int32s, parent: Int32s) -> 
 
 @compiled
 def number(parent: Int32s, free: Int32s, first: Int32s, last: Int32s) -> None:
-    """Number states so that all that begin with one stand in one stretch, first .. last of it.
+    """Number states in preorder: those that s is a prefix of are first[s] .. last[s].
 
-    A state's parent has a smaller number. `first` and `last` are of one row more: that one
-    begins nothing. `free` has a row for each state.
+    A state's parent has a smaller number. `first` and `last` have one more row, for junk, which
+    is a prefix of nothing. `free` has a row for each state.
     """
     size = parent.size
     last[:] = 1
@@ -212,7 +214,7 @@ def number(parent: Int32s, free: Int32s, first: Int32s, last: Int32s) -> None:
 
 @compiled
 def carry_down(parent: Int32s, mark: Int32s, above: Int32s) -> None:
-    """Find of each state the longest marked one that it begins with, itself included."""
+    """Find for each state its longest marked prefix, itself included, NOWHERE for none."""
     for s in range(parent.size):
         if mark[s] >= 0:
             above[s] = s

@@ -39,7 +39,7 @@ from shaketable.checkers.logs.durability import why_unpromised
 from shaketable.checkers.models.values import Values
 from shaketable.checkers.special.log_order import (
     FUNCTIONS,
-    NOBODY,
+    NO_ROW,
     Anomaly,
     Ints,
     Queue,
@@ -259,13 +259,13 @@ def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
     queue, context = shown.queue, shown.context
     row, witness = int(anomaly.rows[n]), int(anomaly.witnesses[n])
     place = int(anomaly.places[n])
-    rows = [row] if witness == NOBODY else [row, witness]
+    rows = [row] if witness == NO_ROW else [row, witness]
     message = _MESSAGES[anomaly.kind].format(
         this=_operation(queue, row),
-        other="nothing" if witness == NOBODY else _operation(queue, witness),
+        other="nothing" if witness == NO_ROW else _operation(queue, witness),
         place=place,
         output=int(queue.output[row]),
-        other_place=_place_of(queue, witness) if witness != NOBODY else "none",
+        other_place=_place_of(queue, witness) if witness != NO_ROW else "none",
     )
     details: dict[str, Any] = {"process": int(queue.process[row])}
     if queue.is_append[row]:

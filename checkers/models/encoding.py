@@ -20,8 +20,8 @@ from shaketable.checkers.search.problem import (
     ModelError,
     Problem,
     State,
-    said,
-    shown,
+    error_line,
+    short_repr,
 )
 from shaketable.harness.contracts.errors import UsageError
 
@@ -169,8 +169,8 @@ class StepByKind:
             return self._step(state, call)
         except Exception as error:
             raise ModelError(
-                f"the model raised {said(error)},"
-                f" when asked for {call.f} in the state {shown(state)}"
+                f"the model raised {error_line(error)},"
+                f" when asked for {call.f} in the state {short_repr(state)}"
             ) from error
 
     def only(self, kinds: Ints) -> StepByKind:

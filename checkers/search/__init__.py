@@ -1,1 +1,1 @@
-"""The general linearizability search: what it is asked, how it is driven, what it answers."""
+"""The general linearizability search: its problem, its driver, and its answer."""

@@ -1,4 +1,4 @@
-"""Drives the kernels from one start: slices, growing arrays, missing steps, budgets."""
+"""Drives the kernels of one search: slices of work, growing arrays, missing steps, budgets."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from shaketable.checkers.kernels.search_arrays import (
     FACTS,
     FAMILY,
     FILLED,
-    FIRST_MADE,
+    FIRST_PRODUCED,
     IMPOSSIBLE,
+    INDETERMINATE,
     KIND,
     KINDS,
     LAST,
-    LOOKED,
-    LOOSE,
+    LINEARIZED,
     MISSING_COUNT,
     MISSING_MAX,
     NEEDS_NODES,
@@ -40,6 +40,7 @@ from shaketable.checkers.kernels.search_arrays import (
     OBSERVES,
     OP_COLUMNS,
     OPEN_MAX,
+    OPTIONAL,
     OVERWRITES,
     PRODUCER,
     PROGRESS,
@@ -49,13 +50,12 @@ from shaketable.checkers.kernels.search_arrays import (
     STALLED,
     STEPS_FACTS,
     STOP,
-    THROUGH,
     TOP,
     UNKNOWN_KINDS,
-    UNSEEN,
     USED_COUNT,
     VALUE_COLUMNS,
     VALUES,
+    VISITED,
     WORDS,
     A,
     Arena,
@@ -64,9 +64,9 @@ from shaketable.checkers.kernels.search_arrays import (
     History,
     Steps,
 )
-from shaketable.checkers.kernels.search_history import NO_EVENT, build, sort_out
-from shaketable.checkers.kernels.search_memo import chain_anew, chain_used_anew, put_off
-from shaketable.checkers.kernels.search_moves import remember
+from shaketable.checkers.kernels.search_history import NO_EVENT, build, split_indeterminate
+from shaketable.checkers.kernels.search_memo import defer, rehash_nodes, rehash_used
+from shaketable.checkers.kernels.search_moves import add_steps
 from shaketable.checkers.kernels.search_trace import name_operations, trace
 from shaketable.checkers.search.budget import Memory, TimeSpentError
 from shaketable.checkers.search.problem import (
@@ -76,23 +76,23 @@ from shaketable.checkers.search.problem import (
     ModelError,
     Problem,
     State,
-    said,
-    shown,
+    error_line,
+    short_repr,
 )
 
 SLICE_NODES = 20_000
-"""Between two looks at the clock: some hundredths of a second."""
+"""Nodes between two checks of the clock: some hundredths of a second."""
 CHAIN_MAX = 4096
 ASIDE_BYTES = 40
-"""What a move on the stack takes while the moves are put in another order."""
+"""Memory for each move on the stack while moves are reordered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Operations, one by one, as a search claims that they can happen.
+    """An order of operations that a search claims to be possible.
 
     Attributes:
-        first: the number of the state before them.
+        first: the number of the state before the first.
         place: their places in the problem.
         state: the number of the state after each.
     """
@@ -103,7 +103,7 @@ class Run:
 
 
 class Setting:
-    """One problem, arranged, and its budgets: what all attempts share.
+    """One arranged problem and its budgets: what all attempts share.
 
     Raises:
         MemorySpentError: the arranged problem does not fit the budget.
@@ -127,54 +127,54 @@ class Attempt:
 
     @property
     def deepest(self) -> int:
-        """The furthest event that was reached."""
+        """Return the furthest event that was reached."""
         return int(self.arena.at[DEEPEST])
 
     def run(self, stall: int) -> int:
-        """Search on until THROUGH, REFUTED or STALLED; return which.
+        """Continue the search until LINEARIZED, REFUTED or STALLED; return which.
 
         Raises:
             TimeSpentError: the time is over.
-            MemorySpentError: more memory is needed than there is.
+            MemorySpentError: it needs more memory than the budget has.
         """
         s = self.setting
         h, c = s.arranged.history, s.arranged.cursor
         while True:
-            looked = int(self.arena.at[LOOKED])
+            visited = int(self.arena.at[VISITED])
             status = run(h, c, self.arena, s.table.arrays, SLICE_NODES, stall, CHAIN_MAX)
-            s.nodes += int(self.arena.at[LOOKED]) - looked
+            s.nodes += int(self.arena.at[VISITED]) - visited
             if self.is_answer(status):
                 return status
 
-    def turn(self, back: int) -> None:
-        """Try moves up to `back` events before the deepest one after all others.
+    def defer_moves(self, back: int) -> None:
+        """Defer the moves within `back` events before the deepest one: try them after all others.
 
-        With 0 those at the deepest place come first again. It is not taken to be stuck any more.
+        With 0 moves are ordered by event again, the deepest first. Progress is counted anew.
 
         Raises:
-            MemorySpentError: there is no room to put moves aside.
+            MemorySpentError: there is no memory to reorder the moves.
         """
         a, memory = self.arena, self.setting.memory
         top = int(a.at[TOP])
         aside = ASIDE_BYTES * top
         memory.take(aside)
         if back:
-            put_off(a, self.deepest - back)
+            defer(a, self.deepest - back)
         else:
             event = a.node[np.maximum(a.stack[:top, 0], 0), EVENT]
             a.stack[:top] = a.stack[:top][np.argsort(event, kind="stable")]
         memory.take(-aside)
-        a.at[PROGRESS] = a.at[LOOKED]
+        a.at[PROGRESS] = a.at[VISITED]
 
     def is_answer(self, status: int) -> bool:
-        """See to what a kernel needs; True if it needs nothing, but has an answer.
+        """Return True if a kernel's status is an answer; else supply what it needs.
 
         Raises:
             TimeSpentError: the time is over.
-            MemorySpentError: more memory is needed than there is.
+            MemorySpentError: it needs more memory than the budget has.
         """
         s = self.setting
-        if status in (THROUGH, REFUTED, STALLED):
+        if status in (LINEARIZED, REFUTED, STALLED):
             return True
         if status == NEEDS_STEPS:
             s.table.fill()
@@ -185,11 +185,11 @@ class Attempt:
         return False
 
     def run_found(self) -> Run:
-        """After THROUGH: the witness."""
+        """Return the run of the witness; after LINEARIZED."""
         return self._run_to(int(self.arena.at[LAST]))
 
     def run_best(self) -> Run | None:
-        """The longest run that was found, None if not even a first state was looked at."""
+        """Return the longest run that was found, None if no first state was visited."""
         best = int(self.arena.at[BEST])
         return self._run_to(best) if best >= 0 else None
 
@@ -208,19 +208,19 @@ class Attempt:
         return Run(first, place, order[1])
 
 
-# Numbers the states of a model, and remembers its steps for the kernels (Family.TABLE).
+# Numbers the states of a model, and memoises its steps for the kernels (Family.TABLE).
 
 STEPS_FIRST = 1024
 ASKED_AGAIN_MAX = 1000
-"""So many steps are asked for once more before a history is refuted."""
+"""So many steps are repeated before a history is reported as invalid."""
 ALL_KINDS_MAX = 16
-"""With so many kinds or fewer, all steps of a state are asked for at once."""
+"""With so many kinds or fewer, all steps of a state are computed at once."""
 STATE_BYTES = 200
-"""What a state costs besides its own object: its places in a dictionary and a list."""
+"""Memory of a state besides its own object: its entries in a dictionary and a list."""
 
 
 class StepTable:
-    """Asks the model for steps, each one once."""
+    """The steps of a model that were asked for, each once."""
 
     def __init__(self, problem: Problem, memory: Memory) -> None:
         self._step = problem.step
@@ -246,7 +246,9 @@ class StepTable:
         try:
             number = self._number.get(state)
         except Exception as error:
-            raise ModelError(f"the model has a state that cannot be kept: {said(error)}") from error
+            raise ModelError(
+                f"the model has a state that cannot be kept: {error_line(error)}"
+            ) from error
         if number is None:
             number = self._number[state] = len(self.states)
             self.states.append(state)
@@ -254,7 +256,7 @@ class StepTable:
         return number
 
     def fill(self) -> None:
-        """Find the steps that a kernel missed.
+        """Ask the model for the steps that a kernel missed.
 
         Raises:
             MemorySpentError: they do not fit the budget.
@@ -278,13 +280,13 @@ class StepTable:
             self._require_promise(state, kind, int(after[n]))
         while 2 * (self.arrays.facts[FILLED] + keys.size) > self.arrays.key.size:
             self._grow()
-        remember(self.arrays.key, self.arrays.after, self.arrays.facts, keys, after)
+        add_steps(self.arrays.key, self.arrays.after, self.arrays.facts, keys, after)
 
     def _require_promise(self, state: int, kind: int, after: int) -> None:
-        """Hold the model to what it says of operations that observe or overwrite.
+        """Check what the model promises of observers and overwriters: the search relies on it.
 
         Raises:
-            ModelError: they do something else; the search leaves work out because of them.
+            ModelError: a step breaks the promise.
         """
         if self._observes[kind] and after not in (state, IMPOSSIBLE):
             broken = "that an observer changes nothing"
@@ -294,17 +296,17 @@ class StepTable:
             broken = "that an overwriter leads to one state from all"
         else:
             return
-        reached = "nothing" if after == IMPOSSIBLE else shown(self.states[after])
+        reached = "nothing" if after == IMPOSSIBLE else short_repr(self.states[after])
         raise ModelError(
             f"the model does not keep its promise {broken}:"
-            f" it went from {shown(self.states[state])} to {reached}"
+            f" it went from {short_repr(self.states[state])} to {reached}"
         )
 
     def require_same(self) -> None:
-        """Ask again for some of the steps that are known: a refutation rests on all of them.
+        """Ask the model again for some of the known steps: a refutation rests on all of them.
 
         Raises:
-            ModelError: an answer differs.
+            ModelError: a step differs.
         """
         known = np.flatnonzero(self.arrays.key >= 0)
         known = known[np.argsort(self.arrays.key[known])][:ASKED_AGAIN_MAX]
@@ -313,12 +315,12 @@ class StepTable:
         ):
             state, kind = divmod(key, self._kinds)
             reached = self._step(self.states[state], kind)
-            told = None if after == IMPOSSIBLE else self.states[after]
-            if (reached is None) != (told is None) or reached != told:
+            remembered = None if after == IMPOSSIBLE else self.states[after]
+            if (reached is None) != (remembered is None) or reached != remembered:
                 raise ModelError(
                     "the model does not answer the same when asked again:"
-                    f" from {shown(self.states[state])} it went to {shown(told)},"
-                    f" then to {shown(reached)}"
+                    f" from {short_repr(self.states[state])} it went to {short_repr(remembered)},"
+                    f" then to {short_repr(reached)}"
                 )
 
     def _grow(self) -> None:
@@ -328,27 +330,27 @@ class StepTable:
         self._memory.take_all([key, after])
         filled = old.key >= 0
         old.facts[FILLED] = 0
-        remember(key, after, old.facts, old.key[filled], old.after[filled])
+        add_steps(key, after, old.facts, old.key[filled], old.after[filled])
         self._memory.give_back([old.key, old.after])
         self.arrays = old._replace(key=key, after=after)
 
 
-# Makes of a problem the arrays that the kernels search.
+# Arranges a problem as the arrays that the kernels search.
 
 COUNTED_KINDS_MAX = 40
-"""With more kinds of unknown outcome than that, one that is alone of its kind is not counted but
-stands among the known operations, optional from its call on."""
+"""With more kinds of indeterminate operations than that, one that is the only one of its kind is
+not counted: it is among the known operations, optional from its call on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """A problem in order.
+    """A problem in the order of its events.
 
     Attributes:
         history: what the kernels search.
         cursor: a place in it.
         operation: for each of the history's operations its place in the problem.
-        unknown: places in the problem of those counted by kind.
+        unknown: the places in the problem of the indeterminate operations counted by kind.
     """
 
     history: History
@@ -358,17 +360,17 @@ class Arranged:
 
 
 def arrange(problem: Problem, memory: Memory) -> Arranged:
-    """Put the problem's operations in order of time.
+    """Sort the problem's operations by time.
 
     Raises:
         MemorySpentError: the arrays do not fit the budget.
     """
     kinds = problem.kinds
     values = problem.values if problem.family is Family.VALUE else 0
-    # Sorting holds the times, the order, and as much again inside, before the rest is made.
+    # Sorting holds the times, the order, and as much again, before the rest is allocated.
     sorting = 64 * problem.kind.size
     memory.take(sorting)
-    known, returned_ns, loose, counted, unknown_kind, unknown_place = sort_out(
+    known, returned_ns, loose, counted, unknown_kind, unknown_place = split_indeterminate(
         problem.kind, problem.call_ns, problem.return_ns, kinds.code, (kinds.a, kinds.b),
         values, COUNTED_KINDS_MAX,
     )  # fmt: skip
@@ -378,7 +380,7 @@ def arrange(problem: Problem, memory: Memory) -> Arranged:
         return_order = return_order[: return_order.size - int((returned_ns == NEVER).sum())]
     events = call_order.size + return_order.size + unknown_order.size
     history = _history(problem, known, events, counted.size, unknown_kind)
-    history.op[known.size - loose :, LOOSE] = UNSEEN
+    history.op[known.size - loose :, OPTIONAL] = INDETERMINATE
     build(history, call_order, return_order, unknown_order, unknown_place, times)
     memory.take(-sorting)
     history.facts[WORDS] = max(1, -(-int(history.facts[OPEN_MAX]) // 64))
@@ -391,7 +393,7 @@ def arrange(problem: Problem, memory: Memory) -> Arranged:
 def _history(
     problem: Problem, known: Ints, events: int, counted: int, unknown_kind: npt.NDArray[np.int32]
 ) -> History:
-    """Allocate a history, and fill in what does not follow from its order."""
+    """Allocate a history, and fill in what does not depend on the order of events."""
     n = known.size
     kinds = problem.kinds
     of_values = problem.values if problem.family is Family.VALUE else 0
@@ -405,9 +407,9 @@ def _history(
     op[:, KIND] = problem.kind[known]
     op[:, PRODUCER] = -1
     value = np.full((of_values + 1, VALUE_COLUMNS), -1, np.int32)
-    value[:, FIRST_MADE] = NO_EVENT
+    value[:, FIRST_PRODUCED] = NO_EVENT
     if of_values:
-        value[problem.initial, FIRST_MADE] = -1
+        value[problem.initial, FIRST_PRODUCED] = -1
     does = np.empty((kinds.code.size, DOES_COLUMNS), np.int32)
     does[:, CODE], does[:, A], does[:, B] = kinds.code, kinds.a, kinds.b
     does[:, OBSERVES], does[:, OVERWRITES] = kinds.observes, kinds.overwrites
@@ -416,7 +418,7 @@ def _history(
         op=op,
         does=does,
         unknown_kind=unknown_kind,
-        unknown_begin=np.empty(unknown_kind.size + 1, np.int64),
+        unknown_start=np.empty(unknown_kind.size + 1, np.int64),
         unknown_member=np.empty(counted, np.int64),
         value=value,
         need=np.empty(n if of_values else 0, np.int32),
@@ -441,16 +443,16 @@ def _cursor(h: History) -> Cursor:
     )
 
 
-# Makes and enlarges what a search remembers, inside the budget.
+# Allocates and enlarges arenas, within the budget.
 
 NODES_FIRST = 1024
 OPERATIONS_FOR_MORE = 1000
-"""For so many operations as many nodes more are laid out at first."""
+"""For each so many operations NODES_FIRST more nodes are allocated at first."""
 USED_FIRST = 64
 
 
 def new_arena(h: History, memory: Memory, first: int | None = None) -> Arena:
-    """Return an arena that searches the whole history from state `first`, or has no start yet.
+    """Return an arena for a search of the whole history from state `first`, or without a start.
 
     Raises:
         MemorySpentError: it does not fit the budget.
@@ -459,7 +461,7 @@ def new_arena(h: History, memory: Memory, first: int | None = None) -> Arena:
     rows = USED_FIRST if h.facts[UNKNOWN_KINDS] else 2
     moves = int(h.facts[OPEN_MAX] + h.facts[UNKNOWN_KINDS]) + 1
     nodes = NODES_FIRST
-    if first is not None:  # the whole history: some more than a node for each operation
+    if first is not None:  # the whole history takes a little more than a node an operation
         nodes += NODES_FIRST * (h.op.shape[0] // OPERATIONS_FOR_MORE)
     arena = Arena(
         node=np.empty((nodes, NODE_COLUMNS), np.int32),
@@ -473,7 +475,7 @@ def new_arena(h: History, memory: Memory, first: int | None = None) -> Arena:
         at=np.zeros(ARENA_FACTS, np.int64),
     )
     memory.take_all(arena)
-    chain_used_anew(arena.used, 1, arena.used_chain, arena.used_head)
+    rehash_used(arena.used, 1, arena.used_chain, arena.used_head)
     arena.at[DEEPEST], arena.at[BEST], arena.at[USED_COUNT] = -1, -1, 1
     arena.at[STOP] = h.event.shape[0]
     if first is not None:
@@ -483,7 +485,7 @@ def new_arena(h: History, memory: Memory, first: int | None = None) -> Arena:
 
 
 def enlarge(arena: Arena, need: int, memory: Memory) -> Arena:
-    """Return the arena with more room for what `need` names.
+    """Return the arena with more room in the array that `need` names.
 
     Raises:
         MemorySpentError: it does not fit the budget.
@@ -509,7 +511,7 @@ def _more_nodes(arena: Arena, memory: Memory) -> Arena:
         memory.give_back([heads])
         heads = np.full(2 * heads.size, -1, np.int32)
         memory.take_all([heads])
-    # One array after the other, so that only one of them is held twice at a time.
+    # One array after the other, so that only one of them is held twice at any time.
     node = np.empty((rows, NODE_COLUMNS), np.int32)
     memory.take_all([node])
     node[:count] = arena.node[:count]
@@ -520,7 +522,7 @@ def _more_nodes(arena: Arena, memory: Memory) -> Arena:
     mask[:count] = arena.mask[:count]
     memory.give_back([arena.mask])
     if heads is not arena.head:
-        chain_anew(node, count, heads)
+        rehash_nodes(node, count, heads)
     return arena._replace(mask=mask, head=heads)
 
 
@@ -534,5 +536,5 @@ def _more_used(arena: Arena, memory: Memory) -> Arena:
     used[:count] = arena.used
     memory.give_back([arena.used, arena.used_chain, arena.used_head])
     at = int(arena.at[USED_COUNT])
-    chain_used_anew(used, at, chain, head)
+    rehash_used(used, at, chain, head)
     return arena._replace(used=used, used_chain=chain, used_head=head)

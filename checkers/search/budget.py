@@ -1,4 +1,4 @@
-"""What a search may spend: memory, counted to the byte and kept below a limit, and time."""
+"""The budgets of a search: time, and memory that is counted to the byte."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 GROWTH = (2.0, 1.5, 1.2)
-"""By how much an array grows: the first factor that fits the budget."""
+"""Factors by which an array grows: the first one that fits the budget."""
 
 
 class MemorySpentError(Exception):
-    """The search needs more bytes than it may hold."""
+    """The search needs more memory than it may hold."""
 
 
 class TimeSpentError(Exception):
@@ -21,7 +21,7 @@ class TimeSpentError(Exception):
 
 
 class Memory:
-    """Counts the bytes of arrays that are held, the old one beside the new one as well."""
+    """Counts the bytes of the arrays that are held, also of an old one while it is copied."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
@@ -44,11 +44,11 @@ class Memory:
         self.take(sum(array.nbytes for array in arrays))
 
     def give_back(self, arrays: Iterable[npt.NDArray[np.generic]]) -> None:
-        """Count arrays as held no more."""
+        """Count arrays as released."""
         self._held -= sum(array.nbytes for array in arrays)
 
     def larger(self, size: int, element_bytes: int) -> int:
-        """Return how many elements fit after growing; they are not taken yet.
+        """Return to how many elements an array may grow; they are not counted yet.
 
         Raises:
             MemorySpentError: not even the smallest growth fits.
@@ -62,18 +62,18 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an algorithm may spend that allocates by itself, in a few large passes.
+    """The budget of an algorithm that allocates by itself, in a few large passes.
 
     Attributes:
-        is_over: says whether the time is over.
-        memory_bytes_max: how much it may hold; None for as much as it wants.
+        is_over: returns whether the time is over.
+        memory_bytes_max: how much it may hold; None for no limit.
     """
 
     is_over: Callable[[], bool]
     memory_bytes_max: int | None = None
 
-    def begin(self, memory_bytes: int) -> None:
-        """Ask for all the memory that the algorithm is going to need at a time.
+    def require_memory(self, memory_bytes: int) -> None:
+        """Check that the peak memory that the algorithm is going to need is within the limit.
 
         Raises:
             MemorySpentError: that is more than it may hold.
@@ -81,10 +81,10 @@ class Limits:
         """
         if self.memory_bytes_max is not None and memory_bytes > self.memory_bytes_max:
             raise MemorySpentError
-        self.look()
+        self.check_time()
 
-    def look(self) -> None:
-        """Look at the clock, between two passes.
+    def check_time(self) -> None:
+        """Check the clock, between two passes.
 
         Raises:
             TimeSpentError: the time is over.

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shaketable.checkers.kernels.search_arrays import FIRST_LACKING, REFUTED, THROUGH
+from shaketable.checkers.kernels.search_arrays import FIRST_LACKING, LINEARIZED, REFUTED
 from shaketable.checkers.kernels.search_windows import (
     CHAIN_MAX,
     FROM,
-    LOOKED_AT,
-    LOOKS_MAX,
-    QUEST_FACTS,
+    NODES_VISITED,
+    REFUTATION_FACTS,
     TO,
-    begin_quest,
-    pursue,
+    VISITS_MAX,
+    continue_refutation,
+    start_refutation,
 )
 from shaketable.checkers.search import attempt as attempts
 from shaketable.checkers.search.attempt import Attempt, Setting
@@ -31,22 +31,23 @@ from shaketable.checkers.search.replay import replay
 from shaketable.harness.contracts.verdict import Outcome
 
 ORDERED_ANYWAY_MAX = 200_000
-"""Operations that are put in order though the time is over, so that the open part can be named."""
+"""Up to so many operations are sorted even when the time is over, so that the undecided part can be
+named."""
 
 
 def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: int) -> Found:
     """Decide whether the problem's history is linearizable.
 
-    The same problem gets the same answer, unless a budget ends the search.
+    Deterministic: the same problem gets the same answer, unless a budget ends the search.
 
     Args:
         problem: the history of one object.
-        is_over: asked some times a second; True ends the search as UNKNOWN ("time").
+        is_over: called several times a second; True ends the search as UNKNOWN ("time").
         memory_bytes_max: the search ends as UNKNOWN ("memory") before it holds more.
 
     Raises:
-        ModelError: the model raised, or does not keep its promises.
-        WitnessError: the order that was found explains nothing: a bug in the search.
+        ModelError: the model raised, or breaks its promises.
+        WitnessError: the order that was found is no linearization: a bug in the search.
     """
     if problem.kind.size > ORDERED_ANYWAY_MAX and is_over():
         return Found(Outcome.UNKNOWN, 0, 0, why="time")
@@ -69,7 +70,7 @@ def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: i
 
 
 def _decide(setting: Setting, attempt: Attempt) -> Witness | Part:
-    """Search, and where the search stalls try to refute; return the proof of the answer."""
+    """Search, and try to refute by a window where the search stalls; return the proof."""
     windows = Windows(setting)
     refuting = windows.never_produced()
     if refuting is not None:
@@ -77,10 +78,10 @@ def _decide(setting: Setting, attempt: Attempt) -> Witness | Part:
     pace = Pace()
     while True:
         status = attempt.run(pace.stall)
-        if status == THROUGH:
+        if status == LINEARIZED:
             return replay(setting.problem, attempt.run_found())
         try:
-            # Where everything was tried a window makes the counterexample shorter.
+            # Even if the search is exhausted, a window gives a shorter counterexample.
             if pace.stuck(attempt.deepest) or status == REFUTED:
                 refuting = windows.around(attempt.deepest, pace.stall)
                 if refuting is not None:
@@ -90,25 +91,25 @@ def _decide(setting: Setting, attempt: Attempt) -> Witness | Part:
                 raise
         if status == REFUTED:
             return search_part(attempt)
-        attempt.turn(pace.back)
+        attempt.defer_moves(pace.back)
 
 
 # Proves a history invalid by a short part of it: see checkers.kernels.search_windows.
 
 EVENTS_FIRST = 32
-"""How far in front of the place where a search stands the first window begins."""
+"""So many events before the place where a search is stuck the first window starts."""
 
 
 class Windows:
-    """Tries windows of one problem, where it is known in which states an object can stand."""
+    """Tries windows of one problem; only for Family.VALUE, whose possible states are known."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._attempt: Attempt | None = None
-        self._quest = np.zeros(QUEST_FACTS, np.int64)
+        self._quest = np.zeros(REFUTATION_FACTS, np.int64)
 
     def never_produced(self) -> Attempt | None:
-        """Refute by the first need of a value that nothing had left yet, if there is one."""
+        """Refute by the first operation that needs a value which nothing had produced, if any."""
         if self._setting.problem.family is not Family.VALUE:
             return None
         at = int(self._setting.arranged.history.facts[FIRST_LACKING])
@@ -119,7 +120,7 @@ class Windows:
 
         Args:
             deepest: how far a search got.
-            stall: how many nodes without getting further end the attempt.
+            stall: the attempt ends after so many nodes without progress.
 
         Returns:
             the attempt that refuted the shortest window; None if no window was found.
@@ -130,17 +131,17 @@ class Windows:
 
     def _refute(self, deepest: int, stall: int, stop: int | None = None) -> Attempt | None:
         s = self._setting
-        h, c, quest = s.arranged.history, s.arranged.cursor, self._quest
+        h, c, refutation = s.arranged.history, s.arranged.cursor, self._quest
         if self._attempt is None:
             self._attempt = Attempt(s)
-        begin_quest(h, c, deepest, EVENTS_FIRST, stall, quest)
+        start_refutation(h, c, deepest, EVENTS_FIRST, stall, refutation)
         if stop is not None:
-            quest[FROM], quest[TO] = deepest, stop
-        quest[LOOKS_MAX], quest[CHAIN_MAX] = attempts.SLICE_NODES, attempts.CHAIN_MAX
+            refutation[FROM], refutation[TO] = deepest, stop
+        refutation[VISITS_MAX], refutation[CHAIN_MAX] = attempts.SLICE_NODES, attempts.CHAIN_MAX
         while True:
-            looked = int(quest[LOOKED_AT])
-            status = pursue(h, c, self._attempt.arena, s.table.arrays, quest)
-            s.nodes += int(quest[LOOKED_AT]) - looked
+            visited = int(refutation[NODES_VISITED])
+            status = continue_refutation(h, c, self._attempt.arena, s.table.arrays, refutation)
+            s.nodes += int(refutation[NODES_VISITED]) - visited
             if self._attempt.is_answer(status):
                 return self._attempt if status == REFUTED else None
 
@@ -148,22 +149,22 @@ class Windows:
 # How long a search stays where it is stuck, and how far it then goes back.
 
 STALL_NODES = 1000
-"""After so many nodes without getting further a search goes elsewhere, at first."""
+"""A search is stuck after so many nodes without progress, at first."""
 BACK_EVENTS = 32
 BACK_EVENTS_MAX = 1024
 
 
 @dataclass(slots=True)
 class Pace:
-    """Where it is stuck a search goes back ever further, then begins anew and stays longer.
+    """How a stuck search goes back ever further, then returns and stays longer.
 
-    What was chosen wrong may lie far in front of the place where that shows; depth first, all that
-    lies between would be tried before. So moves near that place are put off while others are
-    tried, for some time. Nothing is left out.
+    A wrong choice may be far before the place where it shows, and depth first everything between
+    would be tried first. So moves near that place are deferred for some time while others are
+    tried. No move is dropped: the search stays complete.
 
     Attributes:
-        stall: after so many nodes without getting further the search is taken to be stuck.
-        back: moves not more than so many events before the deepest one are put off; 0 if none.
+        stall: the search is stuck after so many nodes without progress.
+        back: moves at most so many events before the deepest one are deferred; 0 if none are.
     """
 
     stall: int = field(default_factory=lambda: STALL_NODES)
@@ -171,11 +172,11 @@ class Pace:
     _deepest: int = field(default=-1)
 
     def stuck(self, deepest: int) -> bool:
-        """Take note that it is stuck, `deepest` being the furthest event it came to.
+        """Choose `stall` and `back` for a search that is stuck, and reached event `deepest`.
 
         Returns:
-            True if it is stuck at a new place, or may stay longer from now on: then it is worth
-            while to try windows there.
+            True if it is stuck at a new place, or may stay longer from now on: then windows are
+            worth trying there.
         """
         if deepest > self._deepest:
             self._deepest, self.stall, self.back = deepest, STALL_NODES, BACK_EVENTS

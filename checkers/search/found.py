@@ -1,4 +1,4 @@
-"""What the search answers: a verdict with its proof, or what stayed open and why."""
+"""The answer of the search: a verdict with its proof, or the undecided part and the reason."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from shaketable.harness.contracts.verdict import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Operations in an order in which they could have happened one by one.
+    """A linearization: operations in an order in which they could have happened one by one.
 
     Attributes:
         op: their ids in that order, shape (n,).
         state: the number of the state after each, shape (n,).
-        states: the states by number, in the model's own terms.
+        states: the states by number, as the model has them.
     """
 
     op: Ints
@@ -27,7 +27,7 @@ class Witness:
     states: tuple[State, ...]
 
     def __len__(self) -> int:
-        """How many operations it holds."""
+        """Return how many operations it holds."""
         return self.op.size
 
     def steps(self, last: int | None = None) -> Iterator[tuple[int, State]]:
@@ -39,25 +39,25 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of the history that cannot be passed, or that could not be decided.
+    """A part of the history that cannot be linearized, or was not decided.
 
     Attributes:
-        method: "search" (every order was tried from the history's begin) or "window" (every
-            state that matters was tried at the part's begin); how the part was reached where
-            it is open.
-        first_ns: the time at which the part begins.
+        method: "search" (every order was tried from the history's start) or "window" (every
+            state that matters was tried at the part's start); for an undecided part, how it was
+            reached.
+        first_ns: the time at which the part starts.
         last_ns: when `stuck` returned.
-        operations: ids of the operations that were open at some time of the part, unknown
-            outcomes left out, in the order of their calls.
-        unknown: ids of the operations of unknown outcome that were called before its end.
+        operations: ids of the operations of known outcome that were open at some time of the
+            part, in the order of their calls.
+        unknown: ids of the indeterminate operations that were called before its end.
         prefix: the longest linearizable prefix inside the part that was found. It starts from
             `prefix_start`, and does not name operations that took effect before the part.
         prefix_start: the state from which `prefix` starts.
-        stuck: id of the operation whose return could not be passed. A search of everything may
-            know earlier that a later return cannot be: then it is the one where it gave up
-            (checkers.linearizability.longest_prefix finds the later one).
-        before: how many operations had returned before the part begins.
-        states: how the object could have stood at the part's begin.
+        stuck: id of the operation whose return could not be passed. A search of the whole
+            history may detect early that a later return cannot be passed: then it is the one
+            where it gave up (checkers.linearizability.longest_prefix finds the later one).
+        before: how many operations had returned before the part starts.
+        states: the states that the object could have had at the part's start.
     """
 
     method: str
@@ -78,11 +78,11 @@ class Found:
 
     Attributes:
         outcome: VALID, INVALID, or UNKNOWN where a budget was used up first.
-        nodes: configurations that were looked at.
+        nodes: configurations that were visited.
         bytes_max: the most memory that the search held at a time.
-        witness: for VALID, and already replayed through Problem.step; None otherwise.
-        part: for INVALID the part that cannot be linearized, for UNKNOWN the open one.
-        why: for UNKNOWN which budget was used up: "time" or "memory"; "" otherwise.
+        witness: for VALID, already replayed through Problem.step; None otherwise.
+        part: for INVALID the part that cannot be linearized, for UNKNOWN the undecided one.
+        why: for UNKNOWN which budget was used up, "time" or "memory"; "" otherwise.
     """
 
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""Words the part of a history that cannot be passed, or that was not decided."""
+"""Describes the part of a history that cannot be linearized, or was not decided."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import numpy as np
 from shaketable.checkers.kernels.search_arrays import (
     CALL,
     CALLED,
-    FIRST_MADE,
+    FIRST_PRODUCED,
+    INDETERMINATE,
     LAST_NEED,
     LAST_REFUSAL,
-    LOOSE,
+    OPTIONAL,
     RETURN,
     RETURNED,
     START,
     STOP,
-    UNSEEN,
     WHAT,
     WHO,
 )
@@ -27,13 +27,13 @@ from shaketable.checkers.search.problem import NEVER, Family, Problem, State
 from shaketable.checkers.search.replay import follow
 
 OPEN_PART_EVENTS = 64
-"""How many events in front of the place where a search stood count as its open part."""
+"""So many events before the place that a search reached are its undecided part."""
 
 
 def window_part(attempt: Attempt) -> Part:
-    """Make a part of a window that cannot be passed."""
+    """Return the part of a window that cannot be passed."""
     h, start = attempt.setting.arranged.history, int(attempt.arena.at[START])
-    possible = h.value[:, FIRST_MADE] < start
+    possible = h.value[:, FIRST_PRODUCED] < start
     tried = possible & ((h.value[:, LAST_NEED] >= start) | (h.facts[LAST_REFUSAL] >= start))
     others = np.flatnonzero(possible & ~tried)[:1]
     values = np.concatenate((np.flatnonzero(tried), others)).tolist()
@@ -42,19 +42,19 @@ def window_part(attempt: Attempt) -> Part:
 
 
 def search_part(attempt: Attempt) -> Part:
-    """Make a part of a search that tried everything: it reaches back to the history's begin."""
+    """Return the part of an exhausted search: it reaches back to the history's start."""
     start = attempt.setting.problem.start
     return _part(attempt, "search", 0, attempt.deepest + 1, (start,))
 
 
 def open_part(attempt: Attempt) -> Part | None:
-    """Make a part of where a search stood when its budget was used up.
+    """Return the part where a search was when its budget was used up.
 
-    It ends with the next return that was seen; None where there is none, or no memory is left.
+    It ends with the next known return; None if there is none, or no memory is left.
     """
     h = attempt.setting.arranged.history
     seen = h.event[:, WHAT] == RETURN
-    seen[seen] = h.op[h.event[seen, WHO], LOOSE] != UNSEEN
+    seen[seen] = h.op[h.event[seen, WHO], OPTIONAL] != INDETERMINATE
     returns = np.flatnonzero(seen)
     if not returns.size:
         return None
@@ -71,7 +71,9 @@ def _part(attempt: Attempt, method: str, start: int, stop: int, states: tuple[St
     problem, arranged = setting.problem, setting.arranged
     h = arranged.history
     inside = np.flatnonzero(
-        (h.op[:, CALLED] < stop) & (h.op[:, RETURNED] >= start) & (h.op[:, LOOSE] != UNSEEN)
+        (h.op[:, CALLED] < stop)
+        & (h.op[:, RETURNED] >= start)
+        & (h.op[:, OPTIONAL] != INDETERMINATE)
     )
     inside = inside[np.argsort(h.op[inside, CALLED])]
     last_ns = _time_ns(setting, stop - 1)
@@ -106,7 +108,7 @@ def _time_ns(setting: Setting, event: int) -> int:
 
 
 def _states_of(setting: Setting, numbers: list[int]) -> tuple[State, ...]:
-    """Return states in the model's own terms: an operation that leaves a value makes it."""
+    """Return states as the model has them; a value is produced by a chain of operations."""
     problem = setting.problem
     if problem.family is not Family.VALUE:
         return tuple(setting.table.states[number] for number in numbers)
@@ -129,9 +131,9 @@ def _made(problem: Problem, by: dict[int, tuple[int, int | None]], number: int) 
 
 
 def _ways(problem: Problem) -> dict[int, tuple[int, int | None]]:
-    """Return for each value a kind that leaves it, and which value that one needs.
+    """Return for each value a kind that produces it, and which value that kind needs.
 
-    A write, which needs none, or a cas on the shortest way to it.
+    A write, which needs none, or a cas on a shortest path to the value (breadth first).
     """
     code, a, b = (
         array.tolist() for array in (problem.kinds.code, problem.kinds.a, problem.kinds.b)

@@ -1,7 +1,9 @@
-"""What the search is asked: the history of one object, as arrays, and the steps of its model.
+"""The input of the search: the history of one object, as arrays, and the steps of its model.
 
 A model turns one partition of the operations table into a Problem; the search knows nothing of
-tables, processes or files. Source: Herlihy & Wing 1990 for the question; CHECKERS.md section 2.
+tables, processes or files.
+
+Source: Herlihy & Wing 1990 for linearizability; CHECKERS.md section 2.
 """
 
 from __future__ import annotations
@@ -17,28 +19,28 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 NEVER = int(np.iinfo(np.int64).max)
-"""The time of return of an operation whose outcome is unknown: it may take effect at any time
-after its call, or never."""
+"""The return of an indeterminate operation: it may take effect at any time after its call, or
+never."""
 
 State = Hashable
-"""An object's state in a model's own terms; equal states must compare and hash equal."""
+"""An object's state as its model has it; equal states must compare and hash equal."""
 
 Step = Callable[[State, int], "State | None"]
 """(state, kind) -> the state after an operation of that kind, None where it cannot happen."""
 
 
 class ModelError(Exception):
-    """A model raised, or does not keep what it promises: nothing can be decided by it; one line."""
+    """A model raised, or breaks its promises, so nothing can be decided by it; one line."""
 
 
-def said(error: Exception) -> str:
-    """Name an error in one line."""
+def error_line(error: Exception) -> str:
+    """Return an error's type and message as one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:SHOWN_MAX]}" if lines else type(error).__name__
 
 
-def shown(state: State) -> str:
-    """Show the beginning of a state of any kind in a line."""
+def short_repr(state: State) -> str:
+    """Return the repr of a state as one line, cut to SHOWN_MAX characters."""
     text = " ".join(repr(state).split())
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
@@ -48,10 +50,10 @@ SHOWN_MAX = 80
 
 
 class Family(enum.IntEnum):
-    """Which compiled code knows how the states go on."""
+    """Which compiled code computes the steps."""
 
     TABLE = 0
-    """None: `Problem.step` is asked for each new pair of state and kind, and remembered."""
+    """None: `Problem.step` is called once for each pair of state and kind, and memoised."""
     VALUE = 1
     """One value, numbered 0 .. `Problem.values` - 1: the codes of Access."""
 
@@ -62,7 +64,7 @@ class Access(enum.IntEnum):
     READ = 0
     """Possible where the value is `a`; changes nothing."""
     NOT = 1
-    """Possible where the value is not `a` (a cas that answered "no"); changes nothing."""
+    """Possible where the value is not `a` (a cas that reported failure); changes nothing."""
     WRITE = 2
     """Always possible; the value is `b` then."""
     CAS = 3
@@ -71,7 +73,7 @@ class Access(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The distinct operations of a problem: two of the same kind differ in their times alone.
+    """The distinct operations of a problem: two of the same kind differ only in their times.
 
     Arrays with an element for each kind.
 
@@ -80,7 +82,7 @@ class Kinds:
         a: first argument of that code.
         b: second argument.
         observes: True if it never changes any state.
-        overwrites: True if it is possible in every state and leads to one and the same from all.
+        overwrites: True if it is possible in every state and leads to the same state from all.
     """
 
     code: Ints
@@ -94,8 +96,8 @@ class Kinds:
 class Problem:
     """One object's history. Arrays with an element for each operation, in any order.
 
-    Operations that certainly did not happen, and those of unknown outcome that could change
-    nothing, are left out by who makes the problem.
+    Operations that certainly did not happen, and indeterminate ones that could change nothing,
+    are left out by the caller.
 
     Attributes:
         family: which compiled code steps through the states.
@@ -103,12 +105,12 @@ class Problem:
         values: how many values there are (VALUE), 0 for TABLE.
         kind: which of `kinds` it is.
         call_ns: when it was called.
-        return_ns: when it returned; NEVER where the outcome is unknown. Intervals are closed:
-            at equal times calls come before returns.
+        return_ns: when it returned; NEVER if it is indeterminate. Intervals are closed: at equal
+            times calls come before returns.
         op: its id in the history.
         kinds: what the kinds do.
-        start: the first state in the model's own terms.
-        step: the model itself, by kind: what a witness is replayed on, whatever the family.
+        start: the first state as the model has it.
+        step: the model itself, by kind: a witness is replayed on it, whatever the family.
     """
 
     family: Family

@@ -1,6 +1,6 @@
-"""Proves a run by the model itself, and by the times of its operations.
+"""Verifies a run on the model itself, and by the times of its operations.
 
-The search's kernels may be wrong; what is said to be valid was replayed here.
+The kernels of the search need not be trusted for VALID: every witness is replayed here.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from shaketable.checkers.search.problem import NEVER, Problem, State
 
 
 class WitnessError(AssertionError):
-    """The search claims a run that does not explain the history: a bug in the search."""
+    """A run that a search found is no linearization of the history: a bug in the search."""
 
 
 def replay(problem: Problem, run: Run) -> Witness:
-    """Return the run as a witness of the whole history, proven.
+    """Verify that a run linearizes the whole history; return it as a witness.
 
     Raises:
-        WitnessError: it is none.
+        WitnessError: it does not.
     """
     named = np.bincount(run.place, minlength=problem.kind.size)
     if named.size and named.max() > 1:
         raise WitnessError("an operation takes effect twice")
     if not named[problem.return_ns != NEVER].all():
         raise WitnessError("an operation that returned never takes effect")
+    # Real time: no operation may follow one that was called after its own return.
     if (np.maximum.accumulate(problem.call_ns[run.place]) > problem.return_ns[run.place]).any():
         raise WitnessError("an operation takes effect before the call of another that it follows")
     return follow(problem, run, problem.start)
 
 
 def follow(problem: Problem, run: Run, start: State) -> Witness:
-    """Step through a run; return it with the states in the model's own terms.
+    """Step through a run; return it with the states as the model has them.
 
-    `Problem.step` is a function of state and kind, so it is asked once for each pair that
-    occurs; that the numbers stand for these states all along follows from the single steps.
+    `Problem.step` is a function of state and kind, so each distinct step is checked once. By
+    induction over the run each number then denotes one state throughout.
 
     Raises:
-        WitnessError: an operation cannot happen where it stands, or leads elsewhere.
+        WitnessError: an operation is not possible at its place, or leads to another state.
     """
     found = np.empty((run.place.size, 3), np.int64)
     kinds = problem.kinds.code.size

@@ -1,11 +1,10 @@
 """Opens and closes Spark sessions: on this machine, on a cluster, or on a Spark Connect server.
 
-A session on this machine or with a driver here has a JVM of its own that ends with this
-process (checkers.spark.session). A Spark Connect server is somebody else's: nothing but a
-client runs here, and no Java is needed. Either way our packages are shipped to executors
-that are not this machine's own.
+A session whose driver is here has a JVM of its own, which ends with this process. With a Spark
+Connect server only a client runs here, and no Java is needed. Either way our packages are shipped
+to executors on other machines.
 
-Settings and traps: SPARK.md.
+Settings and pitfalls: SPARK.md.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ import pyarrow as pa
 
 import shaketable
 from shaketable.checkers.engine.java import Java, find_java
-from shaketable.checkers.kernels.shipped import code_kept
+from shaketable.checkers.kernels.shipped import cached_code
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.marks import scratch_prefix
 
 DRIVER_MEMORY = "2g"
-"""Heap of the local JVM. Arrow data and the Python workers are outside of it."""
+"""Heap of the local JVM, without Arrow data and Python workers."""
 
 LOG_LINES_MAX = 3
 """Lines of Spark's log that an error quotes."""
 
 PACKAGE = "shaketable"
-"""What executors on other machines need, whole."""
+"""The package that executors on other machines need, as a whole."""
 
 CONNECT_PORT = 15002
-"""Where a Spark Connect server listens unless it is told otherwise."""
+"""The default port of a Spark Connect server."""
 CONNECT_TIMEOUT_S = 10.0
 
 KERNELS = Path("checkers", "kernels")
-"""Our folder of kernels: checkers.kernels.shipped unpacks it."""
+"""The folder of our kernels: checkers.kernels.shipped unpacks it."""
 
 _LOG = logging.getLogger(__name__)
 _LOGGING = """\
@@ -67,11 +66,11 @@ appender.stderr.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 
 
 class Session:
-    """A Spark session that is to be opened, on a master or on a Spark Connect server.
+    """A Spark session on a master, or on a Spark Connect server; `open` opens it.
 
-    `master` is what Spark calls so: local[*], local-cluster[2,1,2048], spark://host:7077, yarn,
+    `master` is a Spark master: local[*], local-cluster[2,1,2048], spark://host:7077, yarn,
     k8s://…; or the address sc://host:15002 of a Spark Connect server. `frames` is the open
-    pyspark session, `java` the runtime of a driver here, `scratch` its files.
+    pyspark session, `java` the Java of a driver here, `scratch` the folder of its files.
     """
 
     def __init__(self, master: str) -> None:
@@ -83,19 +82,19 @@ class Session:
 
     @property
     def is_remote(self) -> bool:
-        """True if the driver is a Spark Connect server."""
+        """Return whether the driver is a Spark Connect server."""
         return self.master.startswith("sc://")
 
     @property
     def is_here(self) -> bool:
-        """True if the driver's process does all the work, with our own files and packages."""
+        """Return whether the driver's process does all the work, with our files and packages."""
         return self.master.partition("[")[0] == "local"
 
     def open(self) -> None:
         """Launch or connect, ship our packages, warm up.
 
         Raises:
-            UsageError: no fitting Java, or a master elsewhere cannot be used.
+            UsageError: no suitable Java, or a remote master cannot be used.
             HarnessError: the local Spark does not start.
         """
         if not self.is_remote:
@@ -108,10 +107,10 @@ class Session:
                 self._launch(self.java)
             _warm_up(self.frames)
         except Exception as error:
-            said = self._quote_log()
+            quoted = self._quote_log()
             self.close()
             by = f" with {self.java.describe()}" if self.java else ""
-            why = said or first_line(error)
+            why = quoted or first_line(error)
             raise (HarnessError if self.is_here else UsageError)(
                 f"Spark does not start on {self.master}{by}: {why}"
             ) from error
@@ -134,8 +133,8 @@ class Session:
     def _connect(self) -> None:
         """Open a session on a Spark Connect server.
 
-        The class is taken from its own module: `SparkSession.builder.remote` would turn all
-        of this process' pyspark into a client, also for sessions of other engines.
+        The class is imported from its own module: `SparkSession.builder.remote` would turn
+        pyspark into a client for the whole process, also for sessions of other engines.
         """
         try:
             connect = importlib.import_module("pyspark.sql.connect.session")
@@ -148,7 +147,7 @@ class Session:
         self.frames = connect.SparkSession.builder.remote(self.master).create()
         for name, value in _sql_settings().items():
             self.frames.conf.set(name, value)
-        with _path_kept():
+        with _path_preserved():
             self.frames.addArtifacts(str(_ship(self.scratch)), pyfile=True)
 
     def _launch(self, java: Java) -> None:
@@ -178,19 +177,19 @@ class Session:
             "PYSPARK_GATEWAY_PORT": str(self._jvm.port),
             "PYSPARK_GATEWAY_SECRET": self._jvm.secret,
         }
-        with _environment(python | address), _interrupt_kept():
+        with _environment(python | address), _interrupt_preserved():
             gateway = java_gateway.launch_gateway()
             conf = pyspark.SparkConf(loadDefaults=False, _jvm=gateway.jvm)
             conf.setAll(list(settings.items()))
-            with _path_kept():
+            with _path_preserved():
                 context = pyspark.SparkContext(conf=conf, gateway=gateway)
         self.frames = sql.SparkSession(context)
         if not self.is_here:
-            with _path_kept():
+            with _path_preserved():
                 context.addPyFile(str(_ship(self.scratch)))
 
     def _quote_log(self) -> str:
-        """Return what Spark's log says last, on one line."""
+        """Return the first errors in Spark's log, on one line."""
         if self.scratch is None or not (self.scratch / "spark.log").is_file():
             return ""
         text = (self.scratch / "spark.log").read_text(errors="replace")
@@ -200,15 +199,15 @@ class Session:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, or its type."""
+    """Return the first line of an error's message, or its type."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 def _sql_settings() -> dict[str, str]:
-    """Return what a session sets for itself, wherever its driver is."""
+    """Return the settings of every session, wherever its driver is."""
     return {
-        "spark.sql.adaptive.enabled": "false",  # it would join few partitions into one task
+        "spark.sql.adaptive.enabled": "false",  # it would coalesce few partitions into one task
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -242,7 +241,7 @@ def _settings(master: str, scratch: Path) -> dict[str, str]:
 
 
 def _warm_up(frames: Any) -> None:
-    """Start the Python workers and compile the path that every job takes."""
+    """Start the Python workers, and warm up the code path of every job."""
 
     def twice(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -256,21 +255,21 @@ def _warm_up(frames: Any) -> None:
 def _ship(scratch: Path) -> Path:
     """Pack our packages into a zip file for executors on other machines.
 
-    The machine code of the kernels goes along: a machine that can run it need not compile it.
+    The machine code of the kernels is included: a machine that can run it need not compile it.
     """
     target = scratch / "shaketable-packages.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
         root = Path(shaketable.__file__).parent
         for path in sorted(_sources(root)):
             packed.write(path, Path(PACKAGE) / path.relative_to(root))
-        for path in code_kept(root / KERNELS):
-            with suppress(FileNotFoundError):  # another process has just forgotten it
+        for path in cached_code(root / KERNELS):
+            with suppress(FileNotFoundError):  # another process has just deleted it
                 packed.write(path, Path(PACKAGE) / path.relative_to(root))
     return target
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    """Find our modules. In a checkout our packages are links, which `rglob` does not follow."""
+    """Yield our modules. In a checkout our packages are links, which `rglob` does not follow."""
     for path in folder.iterdir():
         if path.is_dir():
             yield from _sources(path)
@@ -279,10 +278,10 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def _require_listener(address: str) -> None:
-    """See to it that somebody listens: Spark's client asks again for ten minutes.
+    """Check that a server listens: Spark's client would retry for ten minutes.
 
     Raises:
-        UsageError: nobody does, or the address names no host.
+        UsageError: none does, or the address names no host.
     """
     try:
         parts = urllib.parse.urlsplit(address.partition("/;")[0])
@@ -301,12 +300,12 @@ def _disconnect(frames: Any) -> None:
     """Release a session of a Spark Connect server."""
     try:
         frames.stop()
-    except Exception as error:  # the server may be gone already: then nothing is held there
+    except Exception as error:  # the server may be gone already, and the session with it
         _LOG.debug("spark connect session not released: error=%s", error)
 
 
 def _end_session(frames: Any) -> None:
-    """Stop a session and forget its JVM, so that another engine can start anew."""
+    """Stop a session and make pyspark forget its JVM, so that another engine can start one."""
     pyspark = importlib.import_module("pyspark")
     gateway = frames.sparkContext._gateway  # noqa: SLF001 - no public way to disconnect
     try:
@@ -321,8 +320,8 @@ def _end_session(frames: Any) -> None:
 
 
 @contextmanager
-def _interrupt_kept() -> Iterator[None]:
-    """Undo that a Spark context, made in the main thread, takes over Ctrl-C."""
+def _interrupt_preserved() -> Iterator[None]:
+    """Restore the SIGINT handler that a Spark context replaces in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -334,8 +333,8 @@ def _interrupt_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _path_kept() -> Iterator[None]:
-    """Undo that pyspark lets this process, too, import what is shipped: it has it already."""
+def _path_preserved() -> Iterator[None]:
+    """Restore sys.path, to which pyspark adds what is shipped: this process has it already."""
     before = list(sys.path)
     try:
         yield
@@ -361,17 +360,17 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 # Launches Spark's JVM so that it ends when this process does, however that ends.
 #
 # PySpark's own launcher relies on the JVM to notice that its standard input was closed,
-# which it cannot do before it has booted, and leaves its files behind. Here a shell that
-# waits for the same end of input kills it and removes the files. (The kernel's
-# parent-death signal would not do: it follows the thread that forked, and Spark is started
-# from a thread that soon ends.)
+# which it cannot do before it has booted, and does not remove its files. Here a shell waits
+# for the same end of input, kills the JVM and removes the files. (The kernel's parent-death
+# signal would not do: it is tied to the thread that forked, and Spark is started from a thread
+# that soon ends.)
 #
 # Source: pyspark.java_gateway.launch_gateway, whose protocol for the port this follows.
 
 BOOT_TIMEOUT_S = 90.0
-"""How long the JVM may take until it says where it listens."""
+"""How long the JVM may take until it reports its port."""
 END_TIMEOUT_S = 5.0
-"""How long the JVM may take to end once it was killed."""
+"""How long the JVM may take to end after it was killed."""
 POLL_S = 0.05
 
 # $0 is the scratch folder, $$ the JVM: spark-submit becomes it by exec. An asynchronous
@@ -402,13 +401,13 @@ def launch(
     scratch: Path,
     log: IO[bytes],
 ) -> Jvm:
-    """Start the JVM and wait until it listens; what it prints goes to `log`.
+    """Start the JVM and wait until it listens; its output goes to `log`.
 
     Args:
         spark_home: the folder of the pyspark package.
         settings: Spark's configuration.
         environment: variables added to this process's environment for the JVM.
-        scratch: an existing folder of the JVM's own, removed when it ends.
+        scratch: an existing folder only for this JVM, removed when it ends.
         log: an open file.
 
     Raises:
@@ -422,7 +421,7 @@ def launch(
         env={
             **os.environ,
             **environment,
-            "SPARK_HOME": str(spark_home),  # another Spark's would be launched instead
+            "SPARK_HOME": str(spark_home),  # or another Spark would be launched
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
         },
@@ -440,7 +439,7 @@ def launch(
 
 
 def _await_answer(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, str]:
-    """Wait for the file in which the gateway writes its port and secret (it is renamed)."""
+    """Wait for the file with the gateway's port and secret (it appears whole, by rename)."""
     deadline = time.monotonic() + BOOT_TIMEOUT_S
     while not answer.is_file():
         if process.poll() is not None:

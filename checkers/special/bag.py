@@ -1,8 +1,9 @@
-"""Unordered queues whose values are unique: decided value by value, without a search.
+"""Unordered queues with unique values: decided value by value, without a search.
 
-A history is linearizable iff every value taken was put in (before its dequeue was over), none
-was taken twice, and no dequeue found nothing while some value was certainly there: the patterns
-of the FIFO queue without the one about order. O(n log n) at any number of clients.
+A history is linearizable iff every value that was taken had been enqueued (its enqueue was called
+before its dequeue returned), none was taken twice, and no dequeue found nothing while some value
+was certainly there: the bad patterns of the FIFO queue except the one about order. O(n log n) at
+any concurrency.
 
 Source: as checkers.special.fifo.
 """
@@ -21,14 +22,17 @@ METHOD = "bag"
 
 
 def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
-    """Decide an unordered queue's history that begins empty; None where that does not suffice."""
+    """Decide the history of an unordered queue that starts empty; None if it takes a search."""
     if problem.start != Bag():
         return None
     return decide_queue(METHOD, problem, covered_empty, _deadlines, limits)
 
 
 def _deadlines(history: QueueHistory) -> Ints:
-    """Return until when each value must be gone: the first empty dequeue begun behind it."""
+    """Return by when each value must be taken: the first return of an empty dequeue after it.
+
+    That is one that was called after the value's enqueue had returned.
+    """
     calls = history.problem.call_ns[history.empties]
     order = np.argsort(calls, kind="stable")
     ends = history.problem.return_ns[history.empties][order]

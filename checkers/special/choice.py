@@ -21,7 +21,7 @@ from shaketable.checkers.special.decision import Decision
 
 
 def _fifo_queue(problem: Problem, limits: Limits) -> Decision:
-    """Decide a FIFO queue by its patterns where they suffice, else by an order of its pairs."""
+    """Decide a FIFO queue by bad patterns where they suffice, else by an order of its pairs."""
     return fifo.decide(problem, limits) or fifo_pairs.decide(problem, limits)
 
 
@@ -33,22 +33,22 @@ BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "set": set_levels.decide,
     "kv": kv_texts.decide,
 }
-"""The special case of each model that has one, by the model's name."""
+"""The special case for each model that has one, by the model's name."""
 
 
 def decide(
     model: str, problem: Problem, operations: pa.Table, limits: Limits = UNLIMITED
 ) -> Decision | None:
-    """Decide a problem, or the operations that it was made from; None where that takes a search.
+    """Decide a problem, or the operations that it was made from; None if it takes a search.
 
-    It does as well where the limits do not suffice: the search is under the same ones, and says
-    which was reached and what stayed open.
+    None as well if the limits do not suffice: the search has the same limits, and reports which
+    was reached and which part is undecided.
 
     Args:
         model: the model's name.
-        problem: what the search would be asked.
+        problem: the problem that the search would get.
         operations: the same partition as rows of OPERATIONS.
-        limits: what may be spent.
+        limits: the budget.
     """
     special = BY_PROBLEM.get(model)
     try:

@@ -1,4 +1,4 @@
-"""What a special case answers."""
+"""The answer of a special case."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Accusation:
 
     Attributes:
         ops: ids of the operations that show it, the accused one first.
-        why: the reason in words; "{0}", "{1}" stand for the operations of `ops`.
-        closed: True if these operations alone already cannot be linearized, which the search
-            can show then.
+        why: the reason as text; "{0}", "{1}" are placeholders for the operations of `ops`.
+        closed: True if these operations by themselves cannot be linearized, so that the search
+            can confirm it.
     """
 
     ops: tuple[int, ...]
@@ -26,10 +26,10 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """VALID, or INVALID with what shows it: an accusation, or the part that cannot be passed.
+    """VALID, or INVALID with its proof: an accusation, or the part that cannot be linearized.
 
-    `method` names the algorithm. Where it is a search of its own, and a budget ended it, `why`
-    names that budget, the outcome is UNKNOWN, and `part` is where it stood.
+    `method` names the algorithm. If it is a search of its own that a budget ended, `why` names
+    the budget, the outcome is UNKNOWN, and `part` is the undecided part.
     """
 
     method: str
@@ -39,7 +39,7 @@ class Decision:
 
     @property
     def outcome(self) -> Outcome:
-        """INVALID where something shows it."""
+        """Return UNKNOWN if a budget ended it, INVALID if there is a proof, else VALID."""
         if self.why:
             return Outcome.UNKNOWN
         is_shown = self.accusation is not None or self.part is not None

@@ -1,9 +1,9 @@
-"""FIFO queues whose values are unique: decided by four bad patterns, without a search.
+"""FIFO queues with unique values: decided by four bad patterns, without a search.
 
-A history is linearizable iff none of these is in it: a value taken that was never put in, or
-put in only later (VFresh); a value taken twice (VRepet); two values put in one after the other
-and taken out the other way round, or the first never (VOrd); a dequeue that found nothing while
-the queue certainly held something (VWit). O(n log n) at any number of clients.
+A history is linearizable iff it has none of these: a value taken that was never enqueued, or
+only later (VFresh); a value taken twice (VRepet); two values enqueued one after the other and
+taken in the opposite order, or the first never taken (VOrd); a dequeue that found nothing while
+the queue was certainly not empty (VWit). O(n log n) at any concurrency.
 
 Source: Henzinger, Sezgin & Vafeiadis 2013, theorem 4; written from the definition.
 """
@@ -16,7 +16,7 @@ from shaketable.checkers.search.budget import UNLIMITED, Limits
 from shaketable.checkers.search.problem import NEVER, Ints, Problem
 from shaketable.checkers.special.decision import Accusation, Decision
 from shaketable.checkers.special.queue_history import (
-    NOBODY,
+    NO_ROW,
     QueueHistory,
     accuse_rows,
     covered_empty,
@@ -27,7 +27,7 @@ METHOD = "fifo"
 
 
 def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
-    """Decide a FIFO queue's history that begins empty; None where the patterns do not suffice."""
+    """Decide the history of a FIFO queue that starts empty; None if the patterns do not suffice."""
     if problem.start != ():
         return None
     return decide_queue(METHOD, problem, _accuse, _deadlines, limits)
@@ -38,7 +38,12 @@ def _accuse(history: QueueHistory) -> Accusation | None:
 
 
 def _out_of_order(history: QueueHistory) -> Accusation | None:
-    """Look for a value that was taken before one that was certainly put in ahead of it."""
+    """Find a value that was taken before one that was certainly enqueued earlier (VOrd).
+
+    That is b with some a whose enqueue returned before b's was called, and whose dequeue was
+    called after b's had returned. With values sorted by the return of their enqueues, the latest
+    call of a dequeue among all such a is a running maximum.
+    """
     if not len(history.put):
         return None
     ahead = np.argsort(history.put_return, kind="stable")
@@ -52,16 +57,16 @@ def _out_of_order(history: QueueHistory) -> Accusation | None:
     first = int(ahead[np.argmax(begun[: count[late]])])
     rows = [int(row) for row in (history.take[late], history.put[first], history.put[late])]
     why = "{0} took a value though {1} was over before {2} began, and "
-    if history.take[first] == NOBODY:
+    if history.take[first] == NO_ROW:
         return accuse_rows(history, rows, why + "nobody had taken that one")
     rows.append(int(history.take[first]))
     return accuse_rows(history, rows, why + "{3} began only afterwards")
 
 
 def _deadlines(history: QueueHistory) -> Ints:
-    """Return until when each value must be gone for those behind it to be taken in order.
+    """Return by when each value must be taken, so that later values are taken in order.
 
-    An empty dequeue that begins after the value was put in wants it gone as well.
+    An empty dequeue that was called after the value's enqueue returned needs it taken as well.
     """
     deadline = np.full(len(history.put), NEVER, dtype=np.int64)
     empty_calls = history.problem.call_ns[history.empties]

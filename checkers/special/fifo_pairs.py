@@ -1,9 +1,9 @@
-"""FIFO queues whose values repeat: decided by putting pairs of enqueue and dequeue in order.
+"""FIFO queues with repeated values: decided by a search for an order of (enqueue, dequeue) pairs.
 
-Where unique values can be judged by patterns, repeated ones leave open which enqueue a dequeue
-belongs to. The search for that is checkers.kernels.queue_pairs; it answers with an order of all
-operations, which is replayed on a queue here, or with a proof that there is none. How far a
-history can be explained is found by asking again for its beginnings.
+With unique values bad patterns suffice; with repeated ones it is open which enqueue a dequeue
+belongs to. The search is checkers.kernels.queue_pairs. It finds an order of all operations, which
+is replayed on a queue here, or refutes that there is one. The longest prefix that has an order is
+found by searching prefixes.
 
 Source: as checkers.kernels.queue_pairs.
 """
@@ -37,7 +37,7 @@ from shaketable.checkers.special.queue_order import (
 
 METHOD = "pairs"
 SHOWN_MAX = 200
-"""Dequeues that an accusation names at the most."""
+"""The most dequeues that an accusation names."""
 
 
 def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
@@ -45,10 +45,10 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
 
     Raises:
         MemorySpentError: it takes more memory than the limits allow.
-        TimeSpentError: the time is over before it has begun.
-        WitnessError: the order that was found explains nothing: a bug in the search.
+        TimeSpentError: the time was over before the search started.
+        WitnessError: the order that was found is no linearization: a bug in the search.
     """
-    limits.begin(OPERATION_BYTES * len(problem.kind))
+    limits.require_memory(OPERATION_BYTES * len(problem.kind))
     accusation = _taken_too_often(problem)
     if accusation is not None:
         return Decision(METHOD, accusation)
@@ -64,9 +64,10 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
 
 
 def _taken_too_often(problem: Problem) -> Accusation | None:
-    """Accuse a dequeue that returned when its value had been put in less often than taken.
+    """Accuse a dequeue by whose return its value had been taken more often than enqueued.
 
-    Where that is so no search is needed, however many clients there are.
+    This needs no search, at any concurrency: it counts the enqueues of the value that were
+    called by then, and the dequeues of it that had returned.
     """
     code = problem.kinds.code[problem.kind]
     taken = problem.kinds.b[problem.kind]
@@ -100,20 +101,20 @@ def _taken_too_often(problem: Problem) -> Accusation | None:
 
 
 def _replay(problem: Problem, order: Ints) -> None:
-    """Prove an order on a queue, and by the times of its operations.
+    """Verify an order on a queue, and by the times of its operations.
 
     Raises:
-        WitnessError: it does not explain the history.
+        WitnessError: it is no linearization of the history.
     """
     require_times(problem, order)
-    _carried_out(problem, order)
+    _state_after(problem, order)
 
 
-def _carried_out(problem: Problem, order: Ints) -> deque[int]:
-    """Return what waits in the queue after operations, by number.
+def _state_after(problem: Problem, order: Ints) -> deque[int]:
+    """Return the contents of the queue after operations, by number.
 
     Raises:
-        WitnessError: one of them cannot happen where it stands.
+        WitnessError: one of them is not possible at its place.
     """
     kind = problem.kind[order]
     held = deque(first_values(problem).tolist())
@@ -136,16 +137,16 @@ def _carried_out(problem: Problem, order: Ints) -> deque[int]:
 
 
 def _part(problem: Problem, reached: int, limits: Limits) -> Part:
-    """Find the first return that cannot be passed, and an order of all that leads up to it."""
+    """Return the part up to the first return that cannot be passed, with an order before it."""
 
     def order_until(until: int) -> Ints | None:
         queue = QueueOrder(problem, until)
         return queue.order() if queue.explains(limits) else None
 
-    def carried_out(order: Ints) -> State:
+    def state_after(order: Ints) -> State:
         assert isinstance(problem.step, StepByKind), "a queue's problem is made by its model"
         step = problem.step
-        return tuple(step.value(number) for number in _carried_out(problem, order))
+        return tuple(step.value(number) for number in _state_after(problem, order))
 
     end, order = first_impassable(problem, reached, order_until)
-    return part_until(problem, end, order, METHOD, carried_out)
+    return part_until(problem, end, order, METHOD, state_after)

@@ -1,9 +1,9 @@
-"""One key of a store of texts: decided by putting its gets, puts and appends in order.
+"""One key of a store of texts: decided by a search for an order of its gets, puts and appends.
 
-The texts that gets show say nearly everything about the order of appends. The search for one is
-checkers.kernels.text_order; it answers with an order of all operations, which is replayed on a
-text here, or with a proof that there is none. How far a history can be explained is found by
-asking again for its beginnings.
+The texts that gets show determine nearly all of the order of appends. The search for the rest is
+checkers.kernels.text_order. It finds an order of all operations, which is replayed on a text
+here, or refutes that there is one. The longest prefix that has an order is found by searching
+prefixes.
 
 Source: as checkers.kernels.text_order.
 """
@@ -35,7 +35,7 @@ from shaketable.checkers.special.text_states import (
 
 METHOD = "texts"
 OPERATION_BYTES = 450
-"""What is held for each operation before the search begins, beside the texts (measured)."""
+"""Memory for each operation before the search starts, without the texts (measured)."""
 
 
 def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
@@ -43,10 +43,10 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
 
     Raises:
         MemorySpentError: it takes more memory than the limits allow.
-        TimeSpentError: the time is over before it has begun.
-        WitnessError: the order that was found explains nothing: a bug in the search.
+        TimeSpentError: the time was over before the search started.
+        WitnessError: the order that was found is no linearization: a bug in the search.
     """
-    limits.begin(OPERATION_BYTES * len(problem.kind))
+    limits.require_memory(OPERATION_BYTES * len(problem.kind))
     texts = kind_texts(problem)
     states = number_states(problem, texts, limits, Memory(memory_of(limits)))
     found = TextOrder(problem, states, NEVER)
@@ -61,20 +61,20 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
 
 
 def _replay(problem: Problem, texts: Sequence[str], order: Ints) -> None:
-    """Prove an order on a text, and by the times of its operations.
+    """Verify an order on a text, and by the times of its operations.
 
     Raises:
-        WitnessError: it does not explain the history.
+        WitnessError: it is no linearization of the history.
     """
     require_times(problem, order)
-    _carried_out(problem, texts, order)
+    _state_after(problem, texts, order)
 
 
-def _carried_out(problem: Problem, texts: Sequence[str], order: Ints) -> str:
+def _state_after(problem: Problem, texts: Sequence[str], order: Ints) -> str:
     """Return the text that the key holds after operations.
 
     Raises:
-        WitnessError: one of them cannot happen where it stands.
+        WitnessError: one of them is not possible at its place.
     """
     code = problem.kinds.code.tolist()
     held = text_of(problem.start)
@@ -89,14 +89,14 @@ def _carried_out(problem: Problem, texts: Sequence[str], order: Ints) -> str:
 
 
 def _part(problem: Problem, states: TextStates, reached: int, limits: Limits) -> Part:
-    """Find the first return that cannot be passed, and an order of all that leads up to it."""
+    """Return the part up to the first return that cannot be passed, with an order before it."""
 
     def order_until(until: int) -> Ints | None:
         found = TextOrder(problem, states, until)
         return found.order() if found.explains(limits) else None
 
-    def carried_out(order: Ints) -> State:
-        return _carried_out(problem, kind_texts(problem), order)
+    def state_after(order: Ints) -> State:
+        return _state_after(problem, kind_texts(problem), order)
 
     end, order = first_impassable(problem, reached, order_until)
-    return part_until(problem, end, order, METHOD, carried_out)
+    return part_until(problem, end, order, METHOD, state_after)

@@ -1,7 +1,7 @@
-"""Logs whose appends answer their offsets: decided by the offsets, without a search.
+"""Logs whose appends return their offsets: decided by the offsets, without a search.
 
-The rules, and why they suffice, stand in checkers.special.log_order; here they are asked about one
-partition, where its log begins empty and no value was appended twice.
+checkers.special.log_order has the rules, and why they suffice; here they are applied to one
+partition whose log starts empty, and to which no value was appended twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shaketable.checkers.search.budget import UNLIMITED, Limits
 from shaketable.checkers.search.problem import Problem
 from shaketable.checkers.special.decision import Accusation, Decision
 from shaketable.checkers.special.log_order import (
-    NOBODY,
+    NO_ROW,
     Anomaly,
     Queue,
     anomalies,
@@ -47,7 +47,7 @@ _WHY = {
 
 
 def decide(problem: Problem, operations: pa.Table, limits: Limits = UNLIMITED) -> Decision | None:
-    """Decide a log's history; None where values repeat, or are no whole numbers.
+    """Decide a log's history; None if values repeat, or are not integers.
 
     Raises:
         MemorySpentError: it takes more memory than the limits allow.
@@ -55,20 +55,20 @@ def decide(problem: Problem, operations: pa.Table, limits: Limits = UNLIMITED) -
     """
     if problem.start != () or operations["extra"].null_count < operations.num_rows:
         return None
-    limits.begin(OPERATION_BYTES * operations.num_rows)
+    limits.require_memory(OPERATION_BYTES * operations.num_rows)
     queue = load_queue(operations.cast(OPERATIONS))
-    limits.look()
+    limits.check_time()
     if repeated_value(queue) is not None:
         return None
-    limits.look()
+    limits.check_time()
     found = anomalies(queue, limits)
     return Decision(METHOD, _accusation(queue, found[0]) if found else None)
 
 
 def _accusation(queue: Queue, anomaly: Anomaly) -> Accusation:
-    """Accuse the first operation of an anomaly, with the one that shows it."""
+    """Accuse the first operation of an anomaly, with its witness."""
     rows = [int(anomaly.rows[0])]
-    if int(anomaly.witnesses[0]) != NOBODY:
+    if int(anomaly.witnesses[0]) != NO_ROW:
         rows.append(int(anomaly.witnesses[0]))
     ops = tuple(int(op) for op in np.asarray(queue.op)[rows])
     return Accusation(ops, _WHY[anomaly.kind], closed=False)

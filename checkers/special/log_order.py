@@ -6,19 +6,19 @@ linearizable iff every t(k) can be chosen, rising with k, such that for each ope
 closed interval [call, return]
 
 - the append at k has call <= t(k) <= return;
-- a read that found a value at k has t(k) <= return, and the value is the one put there;
+- a read that found a value at k has t(k) <= return, and the value is the one appended at k;
 - a read that found nothing at k has call <= t(k);
 - an end m has t(m-1) <= return and call <= t(m).
 
-So every operation sets *lower* bounds (a place and a time: nothing at that place or above
-happened before) and *upper* bounds (a place and a time: all at that place and below
-happened by then). The times can be chosen iff no lower bound is later than an upper bound
-at the same place or above: take for t(k) the latest lower bound at or below k. Offsets
-below a known end that no known value occupies must be filled by appends of unknown
-outcome, each called by the time the offset was known to be taken; as these deadlines rise
-with the offset, matching the earliest calls to the lowest offsets decides it.
+So every operation sets *lower* bounds (a place and a time: no append at that place or above
+took effect before) and *upper* bounds (a place and a time: all appends at that place and below
+took effect by then). The times can be chosen iff no lower bound is later than an upper bound
+at the same place or above: choose as t(k) the latest lower bound at or below k. Offsets below a
+known end that hold no known value must be filled by indeterminate appends, each called by the
+time at which the offset was known to be taken. These deadlines rise with the offset, so matching
+the earliest calls to the lowest offsets decides it (earliest deadline first).
 
-All of it is sorting and running minima: O(n log n), any concurrency.
+All of it is sorting and running minima: O(n log n) at any concurrency.
 
 Source: Herlihy & Wing 1990; CHECKERS.md section 3, row 2.
 """
@@ -39,7 +39,7 @@ _COLUMNS = [
     "op", "process", "f", "key", "input", "output", "offset", "call_ns", "return_ns", "outcome"
 ]  # fmt: skip
 NEVER = np.iinfo(np.int64).max
-NOBODY = -1
+NO_ROW = -1
 """In a column of row numbers: there is no such row."""
 
 Ints = npt.NDArray[np.int64]
@@ -76,7 +76,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """Operations that break one rule: rows of the queue, and for each the row that shows it.
+    """Operations that break one rule: rows of the queue, and for each the row of its witness.
 
     `places` are the offsets concerned.
     """
@@ -97,7 +97,7 @@ class _Bounds:
 
 
 def load_queue(operations: pa.Table) -> Queue:
-    """Take one queue's operations apart; rows of other functions are left out.
+    """Return one queue's operations as columns; rows of other functions are left out.
 
     Raises:
         ValueError: an operation that is ok lacks its offset, output or return.
@@ -153,7 +153,7 @@ def load_queue(operations: pa.Table) -> Queue:
 
 
 def _equal(column: pa.ChunkedArray, text: str) -> Bools:
-    """Mark where a column of texts, plain or as codes of a dictionary, has that text."""
+    """Return where a column of strings, plain or dictionary-encoded, equals `text`."""
     if not len(column):
         return np.zeros(0, dtype=np.bool_)
     if pa.types.is_dictionary(column.type):
@@ -167,7 +167,7 @@ def _equal(column: pa.ChunkedArray, text: str) -> Bools:
 
 
 def repeated_value(queue: Queue) -> int | None:
-    """Return the row of an append whose value an earlier one may have put too, if any."""
+    """Return the row of an append whose value an earlier append has too, None if there is none."""
     rows = np.flatnonzero(queue.is_append)
     _, first = np.unique(queue.input[rows], return_index=True)
     if len(first) == len(rows):
@@ -176,7 +176,7 @@ def repeated_value(queue: Queue) -> int | None:
 
 
 def anomalies(queue: Queue, limits: Limits = UNLIMITED) -> list[Anomaly]:
-    """Return everything about `queue` that no linearizable log can do; empty if nothing is.
+    """Return everything in `queue` that no linearizable log allows; empty if it is linearizable.
 
     Values of appends must be unique (`repeated_value`).
 
@@ -187,7 +187,7 @@ def anomalies(queue: Queue, limits: Limits = UNLIMITED) -> list[Anomaly]:
     below_zero |= queue.is_end & (queue.output < 0)
     rows = np.flatnonzero(below_zero)
     places = np.where(queue.is_end[rows], queue.output[rows], queue.offset[rows])
-    found = [Anomaly("negative-offset", rows, np.full(len(rows), NOBODY), places)]
+    found = [Anomaly("negative-offset", rows, np.full(len(rows), NO_ROW), places)]
     queue = replace(
         queue,
         is_acked=queue.is_acked & ~below_zero,
@@ -197,7 +197,7 @@ def anomalies(queue: Queue, limits: Limits = UNLIMITED) -> list[Anomaly]:
         is_end=queue.is_end & ~below_zero,
     )
     place, holders, reads, misplaced = _place(queue)
-    limits.look()
+    limits.check_time()
     found += misplaced
     places = place[holders]
     appends = _Bounds(places, queue.end[holders], holders)
@@ -220,28 +220,28 @@ def anomalies(queue: Queue, limits: Limits = UNLIMITED) -> list[Anomaly]:
         ("end-went-back", _too_late, end_low, seen),
     ):
         found.append(compare(kind, one, other))
-        limits.look()
-    del calls, read, null, end_low, end_high, one, other  # of a huge queue they are a tenth of all
+        limits.check_time()
+    del calls, read, null, end_low, end_high, one, other  # a tenth of the memory of a huge queue
     found.append(_unexplained(queue, place, holders, appends, seen))
     return [anomaly for anomaly in found if len(anomaly.rows)]
 
 
 def _place(queue: Queue) -> tuple[Ints, Ints, Ints, list[Anomaly]]:
-    """Put each append where its acknowledgement or, failing that, a read says it stands.
+    """Find the offset of each append: from its acknowledgement or, failing that, from a read.
 
-    Returns the place of each row (NOBODY where none is known), the rows of the appends
-    that hold a place, the rows of the reads that agree with them, and what disagrees.
+    Returns the place of each row (NO_ROW where none is known), the rows of the appends that
+    hold a place, the rows of the reads that agree with them, and the anomalies of the others.
     """
     rows = np.flatnonzero(queue.is_append)
     reads = np.flatnonzero(queue.is_read)
     writer = _writers(queue, rows, reads)
     aborted = _writers(queue, np.flatnonzero(queue.is_failed), reads)
-    place = np.full(len(queue.op), NOBODY, dtype=np.int64)
-    known = reads[writer != NOBODY]
-    place[writer[writer != NOBODY][::-1]] = queue.offset[known][::-1]  # the first read decides
+    place = np.full(len(queue.op), NO_ROW, dtype=np.int64)
+    known = reads[writer != NO_ROW]
+    place[writer[writer != NO_ROW][::-1]] = queue.offset[known][::-1]  # the first read decides
     place[queue.is_acked] = queue.offset[queue.is_acked]
 
-    placed = rows[place[rows] != NOBODY]
+    placed = rows[place[rows] != NO_ROW]
     order = np.lexsort((placed, ~queue.is_acked[placed], place[placed]))
     placed = placed[order]
     holds = np.ones(len(placed), dtype=np.bool_)
@@ -250,10 +250,10 @@ def _place(queue: Queue) -> tuple[Ints, Ints, Ints, list[Anomaly]]:
     others = placed[~holds & queue.is_acked[placed]]
     holder = _at(place, holders, queue.offset[reads])
 
-    is_phantom = (writer == NOBODY) & (aborted == NOBODY)
-    is_aborted = (writer == NOBODY) & (aborted != NOBODY)
-    is_other = (writer != NOBODY) & (holder != writer) & (holder != NOBODY)
-    is_twice = (writer != NOBODY) & (holder == NOBODY)
+    is_phantom = (writer == NO_ROW) & (aborted == NO_ROW)
+    is_aborted = (writer == NO_ROW) & (aborted != NO_ROW)
+    is_other = (writer != NO_ROW) & (holder != writer) & (holder != NO_ROW)
+    is_twice = (writer != NO_ROW) & (holder == NO_ROW)
     found = [
         Anomaly("offset-given-twice", others, _at(place, holders, place[others]), place[others])
     ]
@@ -264,11 +264,11 @@ def _place(queue: Queue) -> tuple[Ints, Ints, Ints, list[Anomaly]]:
         ("duplicate", is_twice, writer),
     ):
         found.append(Anomaly(kind, reads[mask], witness[mask], queue.offset[reads[mask]]))
-    return place, holders, reads[(writer != NOBODY) & (holder == writer)], found
+    return place, holders, reads[(writer != NO_ROW) & (holder == writer)], found
 
 
 def _writers(queue: Queue, rows: Ints, reads: Ints) -> Ints:
-    """Return for each read the one of the append `rows` that carries its value."""
+    """Return for each read the row, among the append `rows`, that has its value."""
     order = np.argsort(queue.input[rows], kind="stable")
     return _find(queue.input[rows[order]], rows[order], queue.output[reads])
 
@@ -280,13 +280,13 @@ def _at(place: Ints, holders: Ints, places: Ints) -> Ints:
 
 def _find(sorted_values: Ints, rows: Ints, wanted: Ints) -> Ints:
     if not len(rows):
-        return np.full(len(wanted), NOBODY, dtype=np.int64)
+        return np.full(len(wanted), NO_ROW, dtype=np.int64)
     at = np.minimum(np.searchsorted(sorted_values, wanted), len(rows) - 1)
-    return np.where(sorted_values[at] == wanted, rows[at], NOBODY)
+    return np.where(sorted_values[at] == wanted, rows[at], NO_ROW)
 
 
 def _too_late(kind: str, lower: _Bounds, upper: _Bounds) -> Anomaly:
-    """Accuse the lower bounds that are later than an upper bound at their place or above."""
+    """Find the lower bounds that are later than an upper bound at their place or above."""
     if not len(lower.rows) or not len(upper.rows):
         return _nothing(kind)
     order, best = _earliest_from(upper)
@@ -297,7 +297,7 @@ def _too_late(kind: str, lower: _Bounds, upper: _Bounds) -> Anomaly:
 
 
 def _too_early(kind: str, upper: _Bounds, lower: _Bounds) -> Anomaly:
-    """Accuse the upper bounds that are earlier than a lower bound at their place or below."""
+    """Find the upper bounds that are earlier than a lower bound at their place or below."""
     if not len(lower.rows) or not len(upper.rows):
         return _nothing(kind)
     order = np.argsort(lower.places, kind="stable")
@@ -313,15 +313,19 @@ def _too_early(kind: str, upper: _Bounds, lower: _Bounds) -> Anomaly:
 def _unexplained(
     queue: Queue, place: Ints, holders: Ints, appends: _Bounds, seen: _Bounds
 ) -> Anomaly:
-    """Find the first offset that must be taken though no append is left that can take it."""
+    """Find the first offset that must be taken though no append is left that can fill it.
+
+    Greedy matching is exact: gaps in order of offset have rising deadlines, so the n-th gap gets
+    the n-th earliest call among unused indeterminate appends.
+    """
     if not len(appends.rows) + len(seen.rows):
         return _nothing("unexplained-offset")
-    unused = queue.is_append & ~queue.is_acked & (place == NOBODY)
+    unused = queue.is_append & ~queue.is_acked & (place == NO_ROW)
     calls = np.sort(queue.call[unused])
     taken = place[holders]
     below = taken - np.arange(len(taken))  # offsets below each taken one that nobody holds
     length = max(int(bounds.places.max(initial=-1)) for bounds in (appends, seen)) + 1
-    free = min(length - len(taken), len(calls) + 1)  # one more than can be explained decides
+    free = min(length - len(taken), len(calls) + 1)  # one gap more than appends decides
     if not free:
         return _nothing("unexplained-offset")
     number = np.arange(free)
@@ -333,16 +337,16 @@ def _unexplained(
     call = np.append(calls, NEVER)[:free]
     is_bare = (call > time) | (number == len(calls))
     at = np.flatnonzero(is_bare)[:1]
-    return Anomaly("unexplained-offset", row[at], np.full(len(at), NOBODY), gaps[at])
+    return Anomaly("unexplained-offset", row[at], np.full(len(at), NO_ROW), gaps[at])
 
 
 def _earliest_at(upper: _Bounds, wanted: Ints) -> tuple[Ints, Ints, Ints]:
     """Return (time, place, row) of the earliest bound at each wanted place or above.
 
-    Of several at that time the one furthest up; NEVER and NOBODY where there is none.
+    Of several at that time the one at the highest place; NEVER and NO_ROW where there is none.
     """
     if not len(upper.rows):
-        nobody = np.full(len(wanted), NOBODY, dtype=np.int64)
+        nobody = np.full(len(wanted), NO_ROW, dtype=np.int64)
         return np.full(len(wanted), NEVER), nobody, nobody
     order, best = _earliest_from(upper)
     first = np.searchsorted(upper.places[order], wanted, side="left")
@@ -350,8 +354,8 @@ def _earliest_at(upper: _Bounds, wanted: Ints) -> tuple[Ints, Ints, Ints]:
     witness = best[np.minimum(first, len(order) - 1)]
     return (
         np.where(is_there, upper.times[witness], NEVER),
-        np.where(is_there, upper.places[witness], NOBODY),
-        np.where(is_there, upper.rows[witness], NOBODY),
+        np.where(is_there, upper.places[witness], NO_ROW),
+        np.where(is_there, upper.rows[witness], NO_ROW),
     )
 
 

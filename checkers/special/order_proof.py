@@ -1,7 +1,7 @@
-"""What the special cases that search for an order share: its proof, and the part that fails.
+"""Shared by the special cases that search for an order: its verification, and the failing part.
 
-Source: as checkers.search.replay and checkers.search.parts, for orders of operations that a
-special case's own kernel found.
+As checkers.search.replay and checkers.search.parts, for orders that a special case's own kernel
+found.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from shaketable.checkers.search.replay import WitnessError
 SHOWN_MAX = 200
 """Steps of the longest prefix that a refutation carries."""
 OPEN_PART_RETURNS = 32
-"""How many returns in front of the place where a search stood count as its open part."""
+"""So many returns before the place that a search reached are its undecided part."""
 
 
 def require_times(problem: Problem, order: Ints) -> None:
-    """Prove that an order, rows of the problem, keeps to the times of all operations.
+    """Verify that an order, rows of the problem, agrees with the real time of all operations.
 
     Raises:
-        WitnessError: one is missing, there twice, or follows one that was called too late.
+        WitnessError: one is missing, is there twice, or follows one called after its return.
     """
     named = np.bincount(order, minlength=problem.kind.size)
     if named.max(initial=0) > 1 or not named[problem.return_ns != NEVER].all():
@@ -37,19 +37,20 @@ def require_times(problem: Problem, order: Ints) -> None:
 def first_impassable(
     problem: Problem, reached: int, order_until: Callable[[int], Ints | None]
 ) -> tuple[int, Ints]:
-    """Find the first return that no order gets past, and an order of all that leads up to it.
+    """Find the first return that no order passes, and an order of everything before it.
 
-    Where the budget does not suffice for that, a later one is named that no order gets past.
+    If the budget does not suffice, it is a later return that no order passes.
 
     Args:
-        problem: has no order that explains it.
+        problem: is not linearizable.
         reached: all that returned before that time had a place in some order that was tried.
-        order_until: answers an order of what was called until a time, in which what returned
-            later need not happen; None if there is none.
+        order_until: returns an order of what was called by a time, in which operations that
+            returned later are optional; None if there is none.
     """
     returns = np.unique(problem.return_ns[problem.return_ns != NEVER])
+    # Galloping search, which is right since a prefix of a linearizable history is linearizable.
     low = int(np.searchsorted(returns, reached)) - 1  # can be passed
-    high = len(returns) - 1  # cannot
+    high = len(returns) - 1  # cannot be passed
     order: Ints = np.empty(0, np.int64)
     stride = 1
     try:
@@ -72,20 +73,20 @@ def _found(order: Ints | None) -> Ints:
 
 
 def part_until(
-    problem: Problem, end: int, order: Ints, method: str, carried_out: Callable[[Ints], State]
+    problem: Problem, end: int, order: Ints, method: str, state_after: Callable[[Ints], State]
 ) -> Part:
-    """Make a part of the last steps of a prefix and what was open at its end.
+    """Return the part of the last steps of a prefix, and of what was open at its end.
 
     Args:
         problem: the history.
-        end: the return that no order gets past.
-        order: rows in the order that leads up to it.
-        method: what found that.
-        carried_out: (rows in order) -> the state after them.
+        end: the return that no order passes.
+        order: the rows before it, in an order that is possible.
+        method: the algorithm's name.
+        state_after: (rows in order) -> the state after them.
     """
     steps = order[-SHOWN_MAX:]
     begin = order[: len(order) - len(steps)]
-    start = state = carried_out(begin)
+    start = state = state_after(begin)
     states = [start]
     for row in steps.tolist():
         reached = problem.step(state, int(problem.kind[row]))
@@ -113,9 +114,9 @@ def part_until(
 
 
 def open_part(problem: Problem, reached: int, method: str) -> Part | None:
-    """Make a part of where a search stood when its time was over; None if nothing returned.
+    """Return the part that a search had reached when its time was over; None if nothing returned.
 
-    It says nothing of an order: how the object stood there is not known.
+    It has no order: the object's state there is not known.
     """
     returns = np.unique(problem.return_ns[problem.return_ns != NEVER])
     if not len(returns):
@@ -140,6 +141,6 @@ def open_part(problem: Problem, reached: int, method: str) -> Part | None:
 
 
 def _called(problem: Problem, which: np.ndarray[tuple[int], np.dtype[np.bool_]], end: int) -> Ints:
-    """Return rows of these operations that were called until `end`, in the order of calls."""
+    """Return the rows of these operations that were called by `end`, in the order of calls."""
     rows = np.flatnonzero(which & (problem.call_ns <= end))
     return rows[np.argsort(problem.call_ns[rows], kind="stable")]

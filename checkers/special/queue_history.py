@@ -1,12 +1,12 @@
-"""What the special cases of both kinds of queues share: values with their two intervals.
+"""Shared by the special cases of both kinds of queues: values with their two intervals.
 
-Every value that matters has an interval in which it was put in and one in which it was taken
-out; a value that nobody took is taken "never", which no return is later than. For the queue it
-is as if somebody took all that remains after the history's end.
+Every value that matters has the interval of its enqueue, and that of its dequeue. A value that
+was never taken has a dequeue at "never", after all returns: as if everything that remains were
+taken after the history's end.
 
-Dequeues of unknown outcome may have taken values that nobody else took. Without them a history
-is harder to explain, with one for every such value easier, so both are looked at, and one
-matching in between: where neither proves anything, the special case does not decide.
+Indeterminate dequeues may have taken values that no known dequeue took. Without them a history is
+harder to explain, and with one for every such value it is easier, so both bounds are checked, and
+one matching in between. If none of these proves anything, the special case does not decide.
 
 Source: Henzinger, Sezgin & Vafeiadis 2013, Aspect-oriented linearizability proofs.
 """
@@ -25,18 +25,18 @@ from shaketable.checkers.special.decision import Accusation, Decision
 
 DEQUEUE, ENQUEUE = 0, 1
 """Codes of the kinds: the places of the names in sorted order."""
-NOBODY = -1
+NO_ROW = -1
 OPERATION_BYTES = 160
 """What the passes hold at a time for each operation, at the most (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueHistory:
-    """A queue's history; arrays with an element for each value that was certainly put in.
+    """A queue's history; arrays with an element for each value that was certainly enqueued.
 
-    `put` and `take` are rows of the problem; `take` is NOBODY where nobody is known to have
-    taken the value, and `take_call` and `take_return` are NEVER then. `empties` are rows of
-    dequeues that found nothing, `lost` the calls of dequeues of unknown outcome, rising.
+    `put` and `take` are rows of the problem; `take` is NO_ROW where no dequeue is known to have
+    taken the value, and then `take_call` and `take_return` are NEVER. `empties` are rows of
+    dequeues that found nothing, `unknown_takes` the calls of indeterminate dequeues, sorted.
     """
 
     problem: Problem
@@ -47,51 +47,53 @@ class QueueHistory:
     take_call: Ints
     take_return: Ints
     empties: Ints
-    lost: Ints
+    unknown_takes: Ints
 
 
 Accuse = Callable[[QueueHistory], Accusation | None]
-"""Looks for what no queue of its kind can do, taking all intervals as they are."""
+"""Finds what no queue of its kind can do, with all intervals as they are."""
 Deadlines = Callable[[QueueHistory], Ints]
-"""(history) -> for each value until when it must be gone, NEVER where it may stay."""
+"""(history) -> for each value by when it must be taken, NEVER if it may stay."""
 
 
 def decide_queue(
     method: str, problem: Problem, accuse: Accuse, deadlines: Deadlines, limits: Limits
 ) -> Decision | None:
-    """Decide a queue's history; None where values repeat, or unknown outcomes leave it open.
+    """Decide a queue's history; None if values repeat, or indeterminate dequeues leave it open.
 
     Raises:
         MemorySpentError: it takes more memory than the limits allow.
         TimeSpentError: the time is over.
     """
-    limits.begin(OPERATION_BYTES * len(problem.kind))
+    limits.require_memory(OPERATION_BYTES * len(problem.kind))
     history = _load(problem)
-    limits.look()
+    limits.check_time()
     if history is None:
         return None
     if isinstance(history, Accusation):
         return Decision(method, history)
+    # An indeterminate dequeue need not happen: if the history is valid without any, it is valid.
     accusation = accuse(history)
-    limits.look()
+    limits.check_time()
     if accusation is None:
         return Decision(method)
-    if not len(history.lost):
+    if not len(history.unknown_takes):
         return Decision(method, accusation)
-    most = np.full(int((history.take == NOBODY).sum()), history.lost[0])
-    relaxed = accuse(_taken(history, np.flatnonzero(history.take == NOBODY), most))
-    limits.look()
+    # As if the first of them had taken each value that is left: if that is invalid, it is invalid.
+    most = np.full(int((history.take == NO_ROW).sum()), history.unknown_takes[0])
+    relaxed = accuse(_taken(history, np.flatnonzero(history.take == NO_ROW), most))
+    limits.check_time()
     if relaxed is not None:
         return Decision(method, _with_unknown(history, relaxed))
     return Decision(method) if accuse(_matched(history, deadlines(history))) is None else None
 
 
 def covered_empty(history: QueueHistory) -> Accusation | None:
-    """Look for a dequeue that found nothing while a value was certainly there all the time.
+    """Find a dequeue that found nothing while some value was certainly there all the time.
 
-    A value is certainly there from the return of its enqueue to the call of its dequeue. Where
-    such spans overlap and reach over the whole of an empty dequeue, each has to give way to the
-    next: the queue is never empty in between (pattern VWit).
+    A value is certainly there from the return of its enqueue to the call of its dequeue. If such
+    spans overlap and cover the whole interval of an empty dequeue, the queue was never empty in
+    that interval (pattern VWit).
     """
     spans = np.flatnonzero(history.put_return < history.take_call)
     if not len(spans) or not len(history.empties):
@@ -115,7 +117,7 @@ def covered_empty(history: QueueHistory) -> Accusation | None:
 
 
 def _chain(history: QueueHistory, spans: Ints, call: int, end: int) -> list[int]:
-    """Return few values whose spans reach over all of [call, end], one after the other."""
+    """Return few values whose spans cover all of [call, end] (greedy interval cover)."""
     begins, ends = history.put_return[spans], history.take_call[spans]
     best = np.arange(len(spans))
     is_new = np.ones(len(spans), dtype=np.bool_)
@@ -135,7 +137,7 @@ def _accuse_empty(history: QueueHistory, empty: int, chain: list[int]) -> Accusa
     parts = []
     for value in chain:
         put, take = int(history.put[value]), int(history.take[value])
-        if take == NOBODY:
+        if take == NO_ROW:
             parts.append(f"{{{len(rows)}}}, which nobody took out in time")
             rows += [put]
         else:
@@ -152,7 +154,10 @@ def accuse_rows(history: QueueHistory, rows: list[int], why: str) -> Accusation:
 
 
 def _load(problem: Problem) -> QueueHistory | Accusation | None:
-    """Pair enqueues with dequeues; accuse what was never put in or taken twice."""
+    """Pair enqueues with dequeues; accuse a value taken twice or never enqueued.
+
+    None if a value was enqueued twice.
+    """
     code = problem.kinds.code[problem.kind]
     put_value, taken = problem.kinds.a[problem.kind], problem.kinds.b[problem.kind]
     puts = np.flatnonzero(code == ENQUEUE)
@@ -160,18 +165,18 @@ def _load(problem: Problem) -> QueueHistory | Accusation | None:
     values = 1 + max(put_value.max(initial=0), taken.max(initial=0))
     if np.bincount(put_value[puts], minlength=values).max(initial=0) > 1:
         return None
-    putter = np.full(values, NOBODY, dtype=np.int64)
+    putter = np.full(values, NO_ROW, dtype=np.int64)
     putter[put_value[puts]] = puts
     accusation = _accuse_takes(problem, takes, taken[takes], putter)
     if accusation is not None:
         return accusation
-    taker = np.full(values, NOBODY, dtype=np.int64)
+    taker = np.full(values, NO_ROW, dtype=np.int64)
     taker[taken[takes]] = takes
     take = taker[put_value[puts]]
-    keep = (take != NOBODY) | (problem.return_ns[puts] != NEVER)
+    keep = (take != NO_ROW) | (problem.return_ns[puts] != NEVER)
     put, take = puts[keep], take[keep]
-    is_taken = take != NOBODY
-    lost = np.flatnonzero((code == DEQUEUE) & (taken == ABSENT))
+    is_taken = take != NO_ROW
+    unknown_takes = np.flatnonzero((code == DEQUEUE) & (taken == ABSENT))
     return QueueHistory(
         problem=problem,
         put=put,
@@ -181,17 +186,17 @@ def _load(problem: Problem) -> QueueHistory | Accusation | None:
         take_call=np.where(is_taken, problem.call_ns[take], NEVER),
         take_return=np.where(is_taken, problem.return_ns[take], NEVER),
         empties=np.flatnonzero((code == DEQUEUE) & (taken == NOTHING)),
-        lost=np.sort(problem.call_ns[lost]),
+        unknown_takes=np.sort(problem.call_ns[unknown_takes]),
     )
 
 
 def _accuse_takes(problem: Problem, takes: Ints, values: Ints, putter: Ints) -> Accusation | None:
-    """Accuse dequeues of what nobody put in, of one value twice, or before it was put in."""
+    """Accuse dequeues of a value never enqueued, taken twice, or taken before its enqueue."""
 
     def accuse(rows: list[int], why: str) -> Accusation:
         return Accusation(tuple(int(problem.op[row]) for row in rows), why)
 
-    nowhere = takes[putter[values] == NOBODY]
+    nowhere = takes[putter[values] == NO_ROW]
     if len(nowhere):
         return accuse([int(nowhere[0])], "{0} took what nobody ever put in")
     order = np.argsort(values, kind="stable")
@@ -208,28 +213,28 @@ def _accuse_takes(problem: Problem, takes: Ints, values: Ints, putter: Ints) -> 
 
 
 def _taken(history: QueueHistory, values: Ints, calls: Ints) -> QueueHistory:
-    """Return the history as if dequeues without end, begun at `calls`, had taken `values`."""
+    """Return the history as if dequeues called at `calls`, that never return, took `values`."""
     take_call = history.take_call.copy()
     take_call[values] = calls
     return replace(history, take_call=take_call)
 
 
 def _matched(history: QueueHistory, deadlines: Ints) -> QueueHistory:
-    """Let the lost dequeues take values, the earliest called those that must be gone first."""
-    wanted = np.flatnonzero((history.take == NOBODY) & (deadlines != NEVER))
+    """Let the indeterminate dequeues take values: earliest call, earliest deadline."""
+    wanted = np.flatnonzero((history.take == NO_ROW) & (deadlines != NEVER))
     wanted = wanted[np.lexsort((history.put_return[wanted], deadlines[wanted]))]
-    count = min(len(wanted), len(history.lost))
-    return _taken(history, wanted[:count], history.lost[:count])
+    count = min(len(wanted), len(history.unknown_takes))
+    return _taken(history, wanted[:count], history.unknown_takes[:count])
 
 
 def _with_unknown(history: QueueHistory, accusation: Accusation) -> Accusation:
-    """Add the dequeues of unknown outcome: they do not help, and belong to the proof."""
+    """Add the indeterminate dequeues: that they do not help is part of the proof."""
     code, taken = history.problem.kinds.code, history.problem.kinds.b
-    lost = (code == DEQUEUE) & (taken == ABSENT)
-    ops = history.problem.op[lost[history.problem.kind]].tolist()
+    unknown_takes = (code == DEQUEUE) & (taken == ABSENT)
+    ops = history.problem.op[unknown_takes[history.problem.kind]].tolist()
     ops = [op for op in ops if op not in accusation.ops]
     return replace(accusation, ops=(*accusation.ops, *ops[:LOST_SHOWN_MAX]))
 
 
 LOST_SHOWN_MAX = 20
-"""Dequeues of unknown outcome that an accusation adds; more would not help either."""
+"""The most indeterminate dequeues that an accusation adds; more would not help either."""

@@ -1,4 +1,4 @@
-"""Asks the kernels for an order of a FIFO queue's pairs, and makes an order of operations of it."""
+"""Searches by the kernels for an order of a FIFO queue's pairs; makes it an order of operations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from shaketable.checkers.kernels import queue_arrays as arrays
 from shaketable.checkers.kernels.queue_arrays import (
+    LINEARIZED,
     NEEDS_LATER,
     NEEDS_NODES,
     NEEDS_SEEN,
     NEEDS_STACK,
     REFUTED,
     STALLED,
-    THROUGH,
     Pairs,
 )
 from shaketable.checkers.kernels.queue_pairs import run, set_price
@@ -24,29 +24,29 @@ from shaketable.checkers.search.budget import Limits, Memory
 from shaketable.checkers.search.problem import NEVER, Ints, Problem
 from shaketable.checkers.special.queue_history import DEQUEUE, ENQUEUE
 
-LOOKS_MAX = 20_000
-"""Orders that are looked at between two looks at the clock: some hundredths of a second."""
+VISITS_MAX = 20_000
+"""Orders between two checks of the clock: some hundredths of a second."""
 PRICES = (8, 32, 128, 2)
-"""By how many pairs an order must be longer to go first that has once taken what is not the best:
-high ones look for a mistake farther back. Where the search stalls it goes on by the next."""
+"""By how many pairs an order must be longer to make up for one choice that was not the best: a high
+price corrects mistakes farther back. A search that stalls continues with the next price."""
 STALL = 1_500
-"""Orders without progress after which it stalls, twice as many each time round."""
+"""The search stalls after so many orders without progress; the limit doubles after all prices."""
 SEEN_FIRST = 1 << 12
 STACK_FIRST = 1 << 10
 NODES_FIRST = 1 << 12
 GROWING = {NEEDS_STACK: "stack", NEEDS_LATER: "later", NEEDS_NODES: "node"}
-"""Arrays that grow when the kernel asks for it."""
+"""The arrays that grow, by the status of the kernel."""
 OPERATION_BYTES = 300
-"""What the arrays take for each operation before the search begins, with what made them."""
+"""Peak memory for each operation until the search starts."""
 BEFORE_ALL = -(2**62)
-"""When the first values of a queue were put in."""
+"""The time at which the first values of a queue were enqueued."""
 NO_BUDGET = 1 << 62
 
 
 class QueueOrder:
-    """One history as the kernel wants it, up to a time.
+    """A history up to a time, as the kernel's arrays.
 
-    What returns later need not happen; what is called later is left out.
+    Operations that return later are optional; operations that are called later are left out.
     """
 
     def __init__(self, problem: Problem, until: int) -> None:
@@ -127,9 +127,9 @@ class QueueOrder:
         stalls = 0
         set_price(self.pairs, PRICES[0])
         while True:
-            status = run(self.pairs, LOOKS_MAX, STALL << (stalls // len(PRICES)))
-            if status in (THROUGH, REFUTED):
-                return bool(status == THROUGH)
+            status = run(self.pairs, VISITS_MAX, STALL << (stalls // len(PRICES)))
+            if status in (LINEARIZED, REFUTED):
+                return bool(status == LINEARIZED)
             if status in GROWING:
                 self._enlarge(GROWING[status], memory)
             elif status == STALLED:
@@ -137,7 +137,7 @@ class QueueOrder:
                 set_price(self.pairs, PRICES[stalls % len(PRICES)])
             elif status == NEEDS_SEEN:
                 self._enlarge_seen(memory)
-            limits.look()
+            limits.check_time()
 
     def _enlarge(self, name: str, memory: Memory) -> None:
         old = getattr(self.pairs, name)
@@ -157,7 +157,7 @@ class QueueOrder:
 
     @property
     def reached(self) -> int:
-        """All that returned before this time had a place in some order that was looked at."""
+        """Return the time before which all returned operations had places in some order."""
         return int(self.pairs.at[arrays.REACHED])
 
     def order(self) -> Ints:
@@ -169,7 +169,8 @@ class QueueOrder:
         is_left[put] = False
         left = np.flatnonzero(is_left)
         put = np.concatenate((put, left))
-        # Each as early as what stands before it allows: the latest call of all that must.
+        # Each operation takes effect as early as what precedes it allows: at the latest call of
+        # all that must come before it.
         called = np.maximum.accumulate(p.puts[put, 0])
         taken = np.maximum.accumulate(p.takes[take, 0])
         at_take = np.maximum(taken, called[:placed])
@@ -178,7 +179,7 @@ class QueueOrder:
         number = np.searchsorted(between, np.arange(empties), side="right")
         before = np.concatenate(([BEFORE_ALL], np.maximum(at_take, called[:placed])))[number]
         at_empty = np.maximum.accumulate(np.maximum(before, p.empties[:-1, 0]))
-        # What stands behind an empty dequeue comes after it.
+        # Enqueues after an empty dequeue take effect after it.
         latest = np.concatenate(([BEFORE_ALL], at_empty))
         put_behind = np.concatenate((between, np.full(len(left), empties)))
         at_put = np.maximum.accumulate(np.maximum(called, latest[put_behind]))
@@ -189,7 +190,7 @@ class QueueOrder:
         self, puts: tuple[Ints, Ints], takes: tuple[Ints, Ints], empties: tuple[Ints, Ints],
         placed: int,
     ) -> Ints:  # fmt: skip
-        """Put everything in the order of its time; at equal times pair by pair."""
+        """Sort everything by its time of effect; at equal times pair by pair."""
         first = len(self._first)
         rows = np.concatenate(
             (
@@ -208,7 +209,7 @@ class QueueOrder:
 
 
 def first_values(problem: Problem) -> Ints:
-    """Return the numbers of the values that the queue begins with."""
+    """Return the numbers of the values that are in the queue at the start."""
     assert isinstance(problem.step, StepByKind), "a queue's problem is made by its model"
     assert isinstance(problem.start, tuple), "a FIFO queue's state is a tuple"
     return np.array([problem.step.number(value) for value in problem.start], np.int64)

@@ -1,15 +1,15 @@
 """Sets that only grow: decided by the levels that their reads saw, without a search.
 
-The sets that reads saw must form a chain, each one inside the next. That fixes an order: the
-reads of the first level, the elements that the second has more, the reads of the second, and so
-on; elements that no read saw come last. Nothing has to come in another order, so a history is
-linearizable iff for each operation, every operation of an earlier group was called before it
-returned. An element that was added several times came by the first of these to take effect: it
-has the earliest call of them, and the earliest return.
+The sets that reads saw must form a chain by inclusion: its *levels*. That fixes an order of
+groups: the reads of the first level, the elements that the second level adds, the reads of the
+second level, and so on; elements that no read saw come last. Within a group any order will do. So
+a history is linearizable iff each operation returned only after every operation of an earlier
+group had been called. An element that was added several times was added by the first of these to
+take effect: it has the earliest of their calls, and the earliest of their returns.
 
 O(n log n) in the operations and the elements that reads returned.
 
-Source: CHECKERS.md section 3; Jepsen's set-full for the questions asked.
+Source: CHECKERS.md section 3; Jepsen's set-full for what is checked.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from shaketable.checkers.special.decision import Accusation, Decision
 METHOD = "set-levels"
 ADD, READ, REMOVE = 0, 1, 2
 """Codes of the kinds: the places of the names in sorted order."""
-NOBODY = -1
+NO_ROW = -1
 OPERATION_BYTES = 300
 """What the passes hold at a time for each operation, at the most (measured)."""
 SEEN_BYTES = 70
-"""What each element that a read saw takes, in sets of two and more sizes (measured)."""
+"""Memory for each element that a read saw, in sets of two or more sizes (measured)."""
 
 Elements = frozenset[Any]
 
@@ -55,7 +55,7 @@ class _Items:
 
 
 def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
-    """Decide a set's history; None where an element is removed.
+    """Decide a set's history; None if an element is removed.
 
     Raises:
         MemorySpentError: it takes more memory than the limits allow.
@@ -69,24 +69,24 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
     assert isinstance(initial, frozenset)
     read_kinds = used[code[used] == READ].tolist()
     seen = _levels_seen(step, read_kinds, OPERATION_BYTES * len(problem.kind), limits)
-    # In the order of the kinds: that of a set of texts differs from process to process.
+    # In the order of the kinds, which is the same in every process; that of sets is not.
     levels = sorted(dict.fromkeys(seen.values()), key=len)
     accusation = _accuse_chain(problem, [initial, *levels], seen)
     if accusation is not None:
         return Decision(METHOD, accusation)
-    limits.look()
+    limits.check_time()
     adds = np.flatnonzero(code[problem.kind] == ADD)
     put = np.unique(problem.kinds.a[used[code[used] == ADD]])
     number_of = {step.value(n): n for n in put.tolist()}
     level_of = np.full(max(number_of.values(), default=0) + 1, len(levels), dtype=np.int64)
     for level, (before, here) in enumerate(zip([initial, *levels], levels, strict=False)):
-        limits.look()
+        limits.check_time()
         strange = [element for element in here - before if element not in number_of]
         if strange:
             why = f"{{0}} saw {format_values(strange)}, which nobody ever added"
             return Decision(METHOD, _accuse(problem, [_row_of(problem, seen, here)], why))
         level_of[[number_of[element] for element in here - before]] = level
-    level_of[[number_of[element] for element in initial if element in number_of]] = NOBODY
+    level_of[[number_of[element] for element in initial if element in number_of]] = NO_ROW
     elements = _elements(problem, adds, level_of)
     items = _joined(elements, _reads(problem, seen, levels))
     return Decision(METHOD, _accuse_order(problem, items, len(levels)))
@@ -95,13 +95,13 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
 def _levels_seen(
     step: StepByKind, kinds: list[int], memory_bytes: int, limits: Limits
 ) -> dict[int, Elements]:
-    """Return the set that each kind of read saw; all other passes need `memory_bytes`."""
+    """Return the set that each kind of read saw; `memory_bytes` is for all other passes."""
     seen: dict[int, Elements] = {}
-    limits.begin(memory_bytes)
+    limits.require_memory(memory_bytes)
     for kind in kinds:
         output = step.call(kind).output
         memory_bytes += SEEN_BYTES * len(output or ())
-        limits.begin(memory_bytes)
+        limits.require_memory(memory_bytes)
         seen[kind] = elements_of(output)
     return seen
 
@@ -109,7 +109,7 @@ def _levels_seen(
 def _accuse_chain(
     problem: Problem, levels: list[Elements], seen: dict[int, Elements]
 ) -> Accusation | None:
-    """Accuse two reads of which each saw what the other did not, or one that lacks the first."""
+    """Accuse two reads that each saw what the other did not, or a read without a first element."""
     for place, (less, more) in enumerate(itertools.pairwise(levels)):
         if less <= more:
             continue
@@ -129,9 +129,9 @@ def _accuse_chain(
 
 
 def _elements(problem: Problem, adds: Ints, level_of: Ints) -> _Items:
-    """Return what is to be known of each element that matters, by its number."""
+    """Return the elements that matter, by number, with the bounds of their effects."""
     number = problem.kinds.a[problem.kind[adds]]
-    keep = level_of[number] != NOBODY
+    keep = level_of[number] != NO_ROW
     adds, number = adds[keep], number[keep]
     calls, ends = problem.call_ns[adds], problem.return_ns[adds]
     by_call, by_end = np.lexsort((calls, number)), np.lexsort((ends, number))
@@ -144,10 +144,10 @@ def _elements(problem: Problem, adds: Ints, level_of: Ints) -> _Items:
 
 def _reads(problem: Problem, seen: dict[int, Elements], levels: list[Elements]) -> _Items:
     place = {level: n for n, level in enumerate(levels)}
-    level_of_kind = np.full(len(problem.kinds.code), NOBODY, dtype=np.int64)
+    level_of_kind = np.full(len(problem.kinds.code), NO_ROW, dtype=np.int64)
     for kind, elements in seen.items():
         level_of_kind[kind] = place[elements]
-    rows = np.flatnonzero(level_of_kind[problem.kind] != NOBODY)
+    rows = np.flatnonzero(level_of_kind[problem.kind] != NO_ROW)
     group = 2 * level_of_kind[problem.kind[rows]] + 1
     return _Items(group, problem.call_ns[rows], problem.return_ns[rows], rows, rows)
 
@@ -164,7 +164,7 @@ def _joined(one: _Items, other: _Items) -> _Items:
 
 
 def _accuse_order(problem: Problem, items: _Items, levels: int) -> Accusation | None:
-    """Accuse an item that was over before one of an earlier group was called."""
+    """Accuse an item that returned before one of an earlier group was called."""
     if not len(items.group):
         return None
     latest = np.maximum.accumulate(items.call)
@@ -198,5 +198,5 @@ def _row_of(problem: Problem, seen: dict[int, Elements], elements: Elements) -> 
 
 
 def _accuse(problem: Problem, rows: Iterable[int], why: str) -> Accusation:
-    """Accuse rows; without the adds of all that the reads saw they prove nothing by themselves."""
+    """Accuse rows; not closed, since a proof also needs the adds of all that the reads saw."""
     return Accusation(tuple(int(problem.op[row]) for row in rows), why, closed=False)

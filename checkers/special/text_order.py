@@ -1,4 +1,4 @@
-"""Asks the kernels for an order of a key's gets, puts and appends."""
+"""Searches by the kernels for an order of a key's gets, puts and appends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from shaketable.checkers.kernels import text_arrays as arrays
 from shaketable.checkers.kernels.text_arrays import (
+    LINEARIZED,
     NEEDS_LATER,
     NEEDS_NODES,
     NEEDS_SEEN,
     REFUTED,
-    THROUGH,
     Texts,
 )
 from shaketable.checkers.kernels.text_order import run
@@ -21,19 +21,19 @@ from shaketable.checkers.search.budget import Limits, Memory
 from shaketable.checkers.search.problem import NEVER, Ints, Problem
 from shaketable.checkers.special.text_states import TextStates
 
-LOOKS_MAX = 20_000
-"""Orders that are looked at between two looks at the clock: some hundredths of a second."""
+VISITS_MAX = 20_000
+"""Orders between two checks of the clock: some hundredths of a second."""
 SEEN_FIRST = 1 << 12
 LATER_FIRST = 1 << 10
 NODES_FIRST = 1 << 12
 GROWING = {NEEDS_LATER: "later", NEEDS_NODES: "node"}
-"""Arrays that grow when the kernel asks for it."""
+"""The arrays that grow, by the status of the kernel."""
 
 
 class TextOrder:
-    """One key's history as the kernel wants it, up to a time.
+    """One key's history up to a time, as the kernel's arrays.
 
-    What returns later need not happen; what is called later is left out.
+    Operations that return later are optional; operations that are called later are left out.
     """
 
     def __init__(self, problem: Problem, states: TextStates, until: int) -> None:
@@ -59,14 +59,14 @@ class TextOrder:
         memory = Memory(memory_of(limits))
         memory.take_all(self.texts)
         while True:
-            status = run(self.texts, LOOKS_MAX)
-            if status in (THROUGH, REFUTED):
-                return bool(status == THROUGH)
+            status = run(self.texts, VISITS_MAX)
+            if status in (LINEARIZED, REFUTED):
+                return bool(status == LINEARIZED)
             if status in GROWING:
                 self._enlarge(GROWING[status], memory)
             elif status == NEEDS_SEEN:
                 self._enlarge_seen(memory)
-            limits.look()
+            limits.check_time()
 
     def _enlarge(self, name: str, memory: Memory) -> None:
         old = getattr(self.texts, name)
@@ -86,7 +86,7 @@ class TextOrder:
 
     @property
     def reached(self) -> int:
-        """All that returned before this time had a place in some order that was looked at."""
+        """Return the time before which all returned operations had places in some order."""
         return int(self.texts.at[arrays.REACHED])
 
     def order(self) -> Ints:
@@ -122,7 +122,7 @@ def _texts(states: TextStates, operations: Ints) -> Texts:
         parent=states.parent,
         put_above=states.put_above,
         put_kind=states.put_kind,
-        edge_begin=states.edge_begin,
+        edge_start=states.edge_start,
         edge=states.edge,
         kind_to=states.kind_to,
         state_seen=state_seen,
@@ -148,18 +148,18 @@ def _texts(states: TextStates, operations: Ints) -> Texts:
 
 
 def _seen(states: TextStates, operations: Ints) -> tuple[Any, Any]:
-    """Return when the last get returned of each state, and of each kind."""
+    """Return the latest return of a get, for each state and each kind."""
     state_seen = np.full(states.junk + 1, arrays.UNSEEN, np.int64)
     kind_seen = np.full(len(states.kind_to), arrays.UNSEEN, np.int64)
     gets = operations[operations[:, arrays.SHOWN] >= 0]
     np.maximum.at(state_seen, gets[:, arrays.SHOWN], gets[:, arrays.RETURNED])
-    begin, edge = states.edge_begin, states.edge
+    begin, edge = states.edge_start, states.edge
     arrays.note_seen(begin, edge, states.kind_to, state_seen, kind_seen)
     return state_seen, kind_seen
 
 
 def _awaited(states: TextStates, operations: Ints) -> tuple[Any, Any]:
-    """Return when the last get was called of each state, and of what needs each kind."""
+    """Return the latest call of a get, for each state and for each kind that it needs."""
     called = np.full(states.junk + 1, arrays.UNSEEN, np.int64)
     gets = operations[operations[:, arrays.SHOWN] >= 0]
     np.maximum.at(called, gets[:, arrays.SHOWN], gets[:, arrays.CALLED])
@@ -170,6 +170,6 @@ def _awaited(states: TextStates, operations: Ints) -> tuple[Any, Any]:
     kind_awaited = np.full(len(states.kind_to), arrays.UNSEEN, np.int64)
     ways = np.zeros(states.junk + 1, np.int32)
     arrays.note_needed(
-        states.edge_begin, states.edge, states.put_kind, states.start, called, ways, kind_awaited
+        states.edge_start, states.edge, states.put_kind, states.start, called, ways, kind_awaited
     )
     return awaited, kind_awaited

@@ -1,4 +1,4 @@
-"""Numbers the texts that a key can hold, and says where puts and appends lead from each."""
+"""Numbers the texts that a key can hold, and finds where puts and appends lead from each."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from shaketable.checkers.search.problem import Ints, Problem
 Int32s = npt.NDArray[np.int32]
 
 APPEND, GET, PUT = range(3)
-"""Codes of the kinds of kv: places of the operations' names in their order."""
+"""Codes of the kinds of kv: the places of the names in sorted order."""
 CHUNK_BYTES = 1 << 16
-"""Texts are put into a trie so many bytes at a time; a longer one alone."""
+"""Texts are inserted into a trie so many bytes at a time; a longer one by itself."""
 STEPS_MAX = 1_000_000
-"""Steps between two looks at the clock."""
+"""Steps between two checks of the clock."""
 EDGES_FIRST = 1 << 10
 NODES_FIRST = 1 << 10
 NODE_BYTES = 13
@@ -31,10 +31,10 @@ NODE_BYTES = 13
 
 @dataclass(frozen=True, slots=True)
 class TextStates:
-    """What checkers.kernels.text_arrays.Texts has of the texts alone.
+    """The arrays of checkers.kernels.text_arrays.Texts that depend on the texts only.
 
-    `kind` and `shown` are of each operation: what it puts or appends, and the state that it
-    shows, NOWHERE for what the key can never hold. `start` is the first state.
+    `kind` and `shown` have an element for each operation: what it puts or appends, and the state
+    that it shows, NOWHERE for a text that the key can never hold. `start` is the first state.
     """
 
     first: Int32s
@@ -42,7 +42,7 @@ class TextStates:
     parent: Int32s
     put_above: Int32s
     put_kind: Int32s
-    edge_begin: Int32s
+    edge_start: Int32s
     edge: Int32s
     kind_to: Int32s
     kind: Ints
@@ -51,11 +51,11 @@ class TextStates:
 
     @property
     def junk(self) -> int:
-        """The state that stands for all texts that no get shows."""
+        """Return the state of all texts that no get shows."""
         return len(self.parent)
 
 
-class _Grown:
+class _TrieBuilder:
     """A trie under construction."""
 
     def __init__(self, memory: Memory) -> None:
@@ -65,14 +65,14 @@ class _Grown:
         self.used = 1
 
     def insert(self, texts: Sequence[str], limits: Limits) -> Int32s:
-        """Give texts their nodes."""
+        """Insert texts; return their nodes."""
         nodes = []
         for text, begin in _chunks(texts):
             self._make_room(self.used + text.size)
             node = np.empty(len(begin) - 1, np.int32)
             self.used = tries.insert(self.trie, self.used, text, begin, node)
             nodes.append(node)
-            limits.look()
+            limits.check_time()
         return np.concatenate([np.empty(0, np.int32), *nodes])
 
     def _make_room(self, size: int) -> None:
@@ -93,7 +93,7 @@ class _Grown:
             node = np.empty(len(begin) - 1, np.int32)
             tries.find(self.trie, text, begin, node)
             nodes.append(node)
-            limits.look()
+            limits.check_time()
         return np.concatenate([np.empty(0, np.int32), *nodes])
 
 
@@ -103,7 +103,7 @@ def _empty_trie(size: int) -> Trie:
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.uint8], Ints]]:
-    """Join texts a chunk at a time; yield their bytes, and where each begins."""
+    """Join texts a chunk at a time; yield their bytes, and where each starts."""
     if sum(map(len, texts)) <= CHUNK_BYTES and (whole := "".join(texts)).isascii():
         if texts:
             begin = np.cumsum([0, *map(len, texts)], dtype=np.int64)
@@ -112,7 +112,7 @@ def _chunks(texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.uint8], Ints]
     held: list[bytes] = []
     size = 0
     for each in texts:
-        text = each.encode("utf-8", "surrogatepass")  # what begins with what stays so
+        text = each.encode("utf-8", "surrogatepass")  # UTF-8 preserves which text is a prefix
         if held and size + len(text) > CHUNK_BYTES:
             yield _joined(held)
             held, size = [], 0
@@ -128,12 +128,12 @@ def _joined(texts: list[bytes]) -> tuple[npt.NDArray[np.uint8], Ints]:
 
 
 def text_of(value: Any) -> str:
-    """Return a value as the text that the store holds; nothing reads as the empty text."""
+    """Return a value as the text that the store holds; None is the empty text."""
     return "" if value is None else str(value)
 
 
 def kind_texts(problem: Problem) -> list[str]:
-    """Return of each of the problem's kinds the text that it gets, puts or appends."""
+    """Return for each of the problem's kinds the text that it gets, puts or appends."""
     step = problem.step
     assert isinstance(step, StepByKind), "a key's problem is made by its model"
     kinds = problem.kinds
@@ -161,15 +161,15 @@ def number_states(
         np.int64,
     )
     appended, got, put = (list(numbers) for numbers in distinct)
-    shown = _Grown(memory)
+    shown = _TrieBuilder(memory)
     node_got = shown.insert(got, limits)
     begin = shown.find([text_of(problem.start), *put], limits)
     reached = _reached(shown, np.unique(begin[begin >= 0]), appended, limits, memory)
-    edge_begin, edge = _edges(reached, _in_order(reached))
+    edge_start, edge = _edges(reached, _in_order(reached))
     parent, first, last = _tree(shown, reached)
     junk, appends = len(parent), len(appended)
 
-    state = np.append(reached.state, np.int32(NOWHERE))  # at the end that of no node
+    state = np.append(reached.state, np.int32(NOWHERE))  # so that state[NOWHERE] is NOWHERE
     start, *to_put = state[begin].tolist()
     to = np.array(to_put, np.int32)
     put_kind = np.full(junk, NOWHERE, np.int32)
@@ -184,7 +184,7 @@ def number_states(
         parent=parent,
         put_above=_put_above(parent, put_kind),
         put_kind=put_kind,
-        edge_begin=edge_begin,
+        edge_start=edge_start,
         edge=edge,
         kind_to=np.append(
             np.full(appends, arrays.APPENDS, np.int32), np.where(to >= 0, to, np.int32(junk))
@@ -196,10 +196,10 @@ def number_states(
 
 
 def _reached(
-    shown: _Grown, begin: Int32s, texts: Sequence[str], limits: Limits, memory: Memory
+    shown: _TrieBuilder, begin: Int32s, texts: Sequence[str], limits: Limits, memory: Memory
 ) -> Reach:
-    """Find which nodes can be held: those to begin with, and what appends of texts lead to."""
-    appended = _Grown(memory)
+    """Find which nodes can be held: those of `begin`, and all that appends of `texts` lead to."""
+    appended = _TrieBuilder(memory)
     ends = appended.insert(texts, limits)
     found = Reach(
         kind=np.full(appended.used, NOWHERE, np.int32),
@@ -219,7 +219,7 @@ def _reached(
         status = tries.reach(shown.trie, appended.trie, found, STEPS_MAX)
         if status == tries.NEEDS_EDGES:
             found = _with_more_edges(found, memory)
-        limits.look()
+        limits.check_time()
     memory.give_back((*appended.trie, found.kind, found.pairs))
     return found
 
@@ -235,9 +235,9 @@ def _with_more_edges(found: Reach, memory: Memory) -> Reach:
 
 
 def _in_order(reached: Reach) -> Int32s:
-    """Number states by their nodes: what begins with another has a larger number.
+    """Renumber states by their nodes, so that a prefix has a smaller number.
 
-    Returns where each number went.
+    Returns the new number of each old one.
     """
     size = int(reached.at[tries.STATES])
     by_node = np.argsort(reached.node[:size])
@@ -248,7 +248,7 @@ def _in_order(reached: Reach) -> Int32s:
 
 
 def _edges(reached: Reach, rank: Int32s) -> tuple[Int32s, Int32s]:
-    """Return where each state's edges begin, junk's none as well, and the edges by state."""
+    """Return where each state's edges start, and the edges by state (CSR); junk has none."""
     edges = reached.edges[: reached.at[tries.EDGES]]
     source = rank[edges[:, tries.EDGE_FROM]]
     order = np.argsort(source, kind="stable")
@@ -258,8 +258,8 @@ def _edges(reached: Reach, rank: Int32s) -> tuple[Int32s, Int32s]:
     return begin.astype(np.int32), np.ascontiguousarray(edge, np.int32)
 
 
-def _tree(shown: _Grown, reached: Reach) -> tuple[Int32s, Int32s, Int32s]:
-    """Return each state's parent, and the stretch of what begins with it; `shown` is used up."""
+def _tree(shown: _TrieBuilder, reached: Reach) -> tuple[Int32s, Int32s, Int32s]:
+    """Return each state's parent, and the range of states below it; `shown` is overwritten."""
     size = int(reached.at[tries.STATES])
     parent = np.empty(size, np.int32)
     tries.nearest(shown.trie, shown.used, reached.state, shown.trie.child, parent)
@@ -269,7 +269,10 @@ def _tree(shown: _Grown, reached: Reach) -> tuple[Int32s, Int32s, Int32s]:
 
 
 def _kinds(problem: Problem, texts: Sequence[str], number: Ints, appends: int) -> Ints:
-    """Return the kind of each of the problem's: appends first, then puts; NOWHERE for gets."""
+    """Return the kind for each of the problem's: appends first, then puts; NOWHERE for gets.
+
+    NOWHERE as well for appends of the empty text, which are treated as gets.
+    """
     code = problem.kinds.code
     kind = np.where(code == PUT, appends + number, number)
     is_empty = np.array([not text for text in texts], np.bool_)
@@ -277,7 +280,7 @@ def _kinds(problem: Problem, texts: Sequence[str], number: Ints, appends: int) -
 
 
 def _put_above(parent: Int32s, put_kind: Int32s) -> Int32s:
-    """Return of each state the longest text put that it begins with, itself included."""
+    """Return for each state its longest prefix that is put, itself included."""
     above = np.empty(len(parent), np.int32)
     tries.carry_down(parent, put_kind, above)
     return above

@@ -1,18 +1,18 @@
 """Registers whose written values are unique: decided by zones, without a search.
 
-All operations on one value, its write and the reads of it, must stand together in any order
-that explains the history. Let f be the earliest return among them and s the latest call: where
-f < s of one value and s' of another are such that f < s', some operation on the first was over
-before some operation on the second began, so the first value stood before the second. A history
-is linearizable iff every value read was written (or is the first one), no read returned before
-its write was called, and no two values must each stand before the other: f < s' and f' < s.
+In any linearization all operations on one value, its write and the reads of it, are consecutive.
+Let f be the earliest return among them and s the latest call. If f of one value is before s' of
+another, some operation on the first value returned before some operation on the second was called,
+so the first value comes before the second. A history is linearizable iff every value read was
+written (or is the first one), no read returned before its write was called, and no two values
+must each come before the other: f < s' and f' < s.
 
-With forward zones (f < s) and backward ones (s <= f) this says: no two forward zones overlap,
-and no backward zone lies inside a forward one. The first value was written before all else. A
-write of unknown outcome that nobody read can be left out; one that was read returns never. At
-equal times calls come before returns, so only a strictly earlier return is before a call.
+In terms of forward zones (f < s) and backward zones (s <= f): no two forward zones overlap, and
+no backward zone lies inside a forward one. The first value was written before all else. An
+indeterminate write that was never read can be left out; one that was read never returns. At equal
+times calls come before returns, so only a strictly earlier return precedes a call.
 
-All of it is sorting: O(n log n) at any number of clients.
+All of it is sorting: O(n log n) at any concurrency.
 
 Source: Gibbons & Korach 1997, Testing shared memories, section 4.
 """
@@ -29,7 +29,7 @@ from shaketable.checkers.special.decision import Accusation, Decision
 
 METHOD = "zones"
 BEFORE_ALL = int(np.iinfo(np.int64).min)
-NOBODY = -1
+NO_ROW = -1
 OPERATION_BYTES = 125
 """What the passes hold at a time for each operation, at the most (measured)."""
 
@@ -38,8 +38,8 @@ OPERATION_BYTES = 125
 class _Zones:
     """For each value that was written or read: its zone, and the rows that bound it.
 
-    `write`, `first_return` and `last_call` are rows of the problem, NOBODY for the write that
-    made the first value.
+    `write`, `first_return` and `last_call` are rows of the problem, NO_ROW for the write of the
+    first value.
     """
 
     first: Ints  # f: the earliest return
@@ -50,7 +50,7 @@ class _Zones:
 
 
 def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
-    """Decide a register's history; None where a value is written twice, or a cas is among it.
+    """Decide a register's history; None if a value is written twice, or there is a cas.
 
     Raises:
         MemorySpentError: it takes more memory than the limits allow.
@@ -58,7 +58,7 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
     """
     if problem.family is not Family.VALUE:
         return None
-    limits.begin(OPERATION_BYTES * len(problem.kind))
+    limits.require_memory(OPERATION_BYTES * len(problem.kind))
     code = problem.kinds.code[problem.kind]
     is_read, is_write = code == Access.READ, code == Access.WRITE
     if not (is_read | is_write).all():
@@ -69,9 +69,9 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
     count[problem.initial] += 1
     if count.max(initial=0) > 1:
         return None
-    writer = np.full(problem.values, NOBODY, dtype=np.int64)
+    writer = np.full(problem.values, NO_ROW, dtype=np.int64)
     writer[value[writes]] = writes
-    limits.look()
+    limits.check_time()
     return Decision(METHOD, _accusation(problem, value, is_read, writer, count == 1, limits))
 
 
@@ -82,19 +82,19 @@ def _accusation(
     nowhere = reads[~exists[value[reads]]]
     if len(nowhere):
         return _accuse(problem, [nowhere[0]], "{0} returned what nobody ever wrote")
-    known = reads[writer[value[reads]] != NOBODY]
+    known = reads[writer[value[reads]] != NO_ROW]
     early = known[problem.return_ns[known] < problem.call_ns[writer[value[known]]]]
     if len(early):
         rows = [early[0], writer[value[early[0]]]]
         return _accuse(problem, rows, "{0} had returned before {1} was called")
     zones = _zones(problem, value, is_read, writer)
-    limits.look()
+    limits.check_time()
     pair = _overlap(zones)
     return None if pair is None else _accuse_pair(problem, zones, *pair)
 
 
 def _zones(problem: Problem, value: Ints, is_read: Bools, writer: Ints) -> _Zones:
-    """Return the zones of all values; writes that nobody saw or read are left out."""
+    """Return the zones of all values; indeterminate writes that were never read are left out."""
     is_seen = np.zeros(problem.values, dtype=np.bool_)
     is_seen[value[is_read]] = True
     keep = np.flatnonzero(is_read | (problem.return_ns != NEVER) | is_seen[value])
@@ -110,18 +110,18 @@ def _zones(problem: Problem, value: Ints, is_read: Bools, writer: Ints) -> _Zone
     for rows, hits in ((first_return, returns == first[group]), (last_call, calls == last[group])):
         rows[group[hits]] = order[hits]
     first = np.where(values == problem.initial, BEFORE_ALL, first)
-    first_return = np.where(values == problem.initial, NOBODY, first_return)
+    first_return = np.where(values == problem.initial, NO_ROW, first_return)
     return _Zones(first, last, writer[values], first_return, last_call)
 
 
 def _overlap(zones: _Zones) -> tuple[int, int] | None:
-    """Return two values that must each stand before the other, if there are any."""
+    """Return two values that must each come before the other, None if there are none."""
     forward = np.flatnonzero(zones.first < zones.last)
     if not len(forward):
         return None
     forward = forward[np.argsort(zones.first[forward], kind="stable")]
     first, last = zones.first[forward], zones.last[forward]
-    overlapping = np.flatnonzero(first[1:] < last[:-1])  # of neighbours, if of any
+    overlapping = np.flatnonzero(first[1:] < last[:-1])  # if any overlap, two neighbours do
     if len(overlapping):
         return int(forward[overlapping[0]]), int(forward[overlapping[0] + 1])
     backward = np.flatnonzero(zones.first >= zones.last)
@@ -134,16 +134,16 @@ def _overlap(zones: _Zones) -> tuple[int, int] | None:
 
 
 def _accuse_pair(problem: Problem, zones: _Zones, one: int, other: int) -> Accusation:
-    """Say which operations show that each of two values must stand before the other."""
+    """Accuse the operations that show that each of two values must come before the other."""
     names: list[int] = []
     parts = []
     for before, after in ((one, other), (other, one)):
         over, called = int(zones.first_return[before]), int(zones.last_call[after])
-        if over == NOBODY:
+        if over == NO_ROW:
             parts.append(f"{_name(names, called)} came after the first value was there")
         else:
             parts.append(f"{_name(names, over)} was over before {_name(names, called)} began")
-    writes = [int(zones.write[zone]) for zone in (one, other) if zones.write[zone] != NOBODY]
+    writes = [int(zones.write[zone]) for zone in (one, other) if zones.write[zone] != NO_ROW]
     why = f"{' and '.join(parts)}, so each of the two values must stand before the other"
     return _accuse(problem, [*names, *(row for row in writes if row not in names)], why)
 

@@ -50,7 +50,7 @@ def test_what_is_decided_is_what_the_search_says(monkeypatch, name, initial, lie
     decided = decide_registers(table, bounds, model.fs, first)
     searching = Linearizable(model, initial, use_special_cases=False)
     (verdicts,) = said
-    seen = dict.fromkeys((open_sets.LEFT, open_sets.LINEARIZABLE, open_sets.REFUTED), 0)
+    seen = dict.fromkeys((open_sets.UNDECIDED, open_sets.LINEARIZABLE, open_sets.REFUTED), 0)
     for key, verdict in enumerate(verdicts.tolist()):
         seen[verdict] += 1
         rows = table.slice(bounds[key], bounds[key + 1] - bounds[key]).cast(OPERATIONS)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hatchling import build
 
-from shaketable.checkers.kernels.shipped import code_kept
+from shaketable.checkers.kernels.shipped import cached_code
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("system", "harness", "checkers", "workloads", "reports")
@@ -62,7 +62,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             times = source.stat()
             os.utime(theirs / source.name, ns=(times.st_atime_ns, times.st_mtime_ns))
         (theirs / "__pycache__").mkdir()
-        for code in code_kept(ours):
+        for code in cached_code(ours):
             shutil.copy2(code, theirs / "__pycache__")
     return site
 

@@ -112,8 +112,8 @@ def test_many_clients_and_unknown_outcomes_are_no_trouble(clients, unknown, rese
     states = number_states(problem, kind_texts(problem), UNLIMITED, Memory(NEVER))
     found = TextOrder(problem, states, NEVER)
     assert found.explains(UNLIMITED)
-    looked = found.texts.at[text_arrays.LOOKED]  # nearly one order for each operation
-    assert looked < 10_000
+    visited = found.texts.at[text_arrays.VISITED]  # nearly one order for each operation
+    assert visited < 10_000
     assert kv_texts.decide(problem).outcome is Outcome.VALID
 
 
@@ -158,7 +158,7 @@ def test_a_wrong_get_deep_in_a_history_is_refuted(clients, kind):
     states = number_states(problem, kind_texts(problem), UNLIMITED, Memory(NEVER))
     found = TextOrder(problem, states, NEVER)
     assert not found.explains(UNLIMITED)
-    assert found.texts.at[text_arrays.LOOKED] < 30_000
+    assert found.texts.at[text_arrays.VISITED] < 30_000
     assert kv_texts.decide(problem).part.stuck == operations.index(wrong)
 
 
@@ -230,7 +230,7 @@ def test_budgets_end_it(monkeypatch):
     left = iter([True] * 10)
     with pytest.raises(TimeSpentError):  # before it has begun
         kv_texts.decide(problem, Limits(lambda: next(left)))
-    monkeypatch.setattr(text_order, "LOOKS_MAX", 50)
+    monkeypatch.setattr(text_order, "VISITS_MAX", 50)
     left = iter([False] * 20 + [True] * 1000)
     decision = kv_texts.decide(problem, Limits(lambda: next(left)))  # in the midst
     assert decision.outcome is Outcome.UNKNOWN

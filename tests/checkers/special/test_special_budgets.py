@@ -92,7 +92,7 @@ def test_what_is_estimated_is_not_exceeded(model, is_wrong):
     estimates = []
 
     class Told(Limits):
-        def begin(self, memory_bytes):
+        def require_memory(self, memory_bytes):
             estimates.append(memory_bytes)
 
     limits = Told(lambda: False)
