@@ -381,13 +381,13 @@ def _find_room(h: History) -> None:
         elif does[k, CODE] >= WRITE:
             event[at, ABOUT] = does[k, B]
             passed[does[k, B], PRODUCED] += 1
-    begin = 0
+    start = 0
     for v in range(values):
-        value[v, ROOM_START] = begin
-        room[begin + passed[v, PRODUCED] + passed[v, CONSUMED]] = (
+        value[v, ROOM_START] = start
+        room[start + passed[v, PRODUCED] + passed[v, CONSUMED]] = (
             passed[v, PRODUCED] - passed[v, CONSUMED]
         )
-        begin += passed[v, PRODUCED] + passed[v, CONSUMED] + 1
+        start += passed[v, PRODUCED] + passed[v, CONSUMED] + 1
     for at in range(event.shape[0] - 1, -1, -1):
         v = event[at, ABOUT]
         if v >= 0:

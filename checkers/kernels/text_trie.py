@@ -55,19 +55,19 @@ class Trie(NamedTuple):
 
 
 @compiled
-def insert(t: Trie, used: int, text: Bytes, begin: Int64s, node: Int32s) -> int:
+def insert(t: Trie, used: int, text: Bytes, start: Int64s, node: Int32s) -> int:
     """Insert texts; return how many nodes are used then.
 
     Args:
         t: has a free row for each byte of `text`.
         used: how many nodes are used.
         text: the texts, concatenated.
-        begin: where each text starts, and where the last one ends.
+        start: where each text starts, and where the last one ends.
         node: receives the node of each text.
     """
     for n in range(node.size):
         v = 0
-        for place in range(begin[n], begin[n + 1]):
+        for place in range(start[n], start[n + 1]):
             byte = text[place]
             w = t.child[v]
             while w >= 0 and t.byte[w] != byte:
@@ -86,11 +86,11 @@ def insert(t: Trie, used: int, text: Bytes, begin: Int64s, node: Int32s) -> int:
 
 
 @compiled
-def find(t: Trie, text: Bytes, begin: Int64s, node: Int32s) -> None:
+def find(t: Trie, text: Bytes, start: Int64s, node: Int32s) -> None:
     """Look up texts; `node` receives the node of each, NOWHERE if it has none."""
     for n in range(node.size):
         v = 0
-        for place in range(begin[n], begin[n + 1]):
+        for place in range(start[n], start[n + 1]):
             w = t.child[v]
             while w >= 0 and t.byte[w] != text[place]:
                 w = t.sibling[w]

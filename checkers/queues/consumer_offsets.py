@@ -193,16 +193,16 @@ def _last_writer(rows: Answers, commits: Ints, closed: Ints, fetches: Ints) -> t
     order = np.lexsort((rows.call[commits], rows.input[commits]))
     value, call, end = rows.input[commits][order], rows.call[commits][order], closed[order]
     first = np.searchsorted(value, rows.output[fetches], side="left")
-    behind = np.searchsorted(value, rows.output[fetches], side="right")
+    after = np.searchsorted(value, rows.output[fetches], side="right")
     writer = np.full(len(fetches), NOWHERE, dtype=np.int64)
     over = np.full(len(fetches), NEVER, dtype=np.int64)
     only = np.minimum(first, max(0, len(order) - 1))
-    is_one = behind - first == 1
+    is_one = after - first == 1
     if is_one.any():
         fits = is_one & (call[only] <= rows.end[fetches])
         writer[fits], over[fits] = commits[order[only[fits]]], end[only[fits]]
-    for n in np.flatnonzero(behind - first > 1).tolist():
-        may = np.flatnonzero(call[first[n] : behind[n]] <= rows.end[fetches[n]]) + first[n]
+    for n in np.flatnonzero(after - first > 1).tolist():
+        may = np.flatnonzero(call[first[n] : after[n]] <= rows.end[fetches[n]]) + first[n]
         if len(may):
             writer[n] = commits[order[may[-1]]]
             over[n] = end[may].max()
@@ -248,9 +248,9 @@ def oneway_outcomes(
     rows: Answers, commits: Ints, fetches: Ints, context: CheckContext
 ) -> OnewayOutcomes:
     """Return which one-way commits among `commits` took effect, as seen by `fetches`."""
-    nobody = np.empty(0, dtype=np.int64)
+    none = np.empty(0, dtype=np.int64)
     if not len(commits) or not len(fetches):
-        return OnewayOutcomes(nobody, nobody, nobody)
+        return OnewayOutcomes(none, none, none)
     order = np.argsort(rows.call[commits], kind="stable")
     ordered = commits[order]
     call, is_oneway = rows.call[ordered], rows.is_(*UNANSWERED)[ordered]

@@ -136,13 +136,13 @@ def _early(log: Log, delays: _Delays, findings: Findings, context: CheckContext)
     return {"early_under_clock_faults": int(is_spared.sum())}
 
 
-def under_clock_faults(context: CheckContext, begin: Ints, end: Ints) -> Bools:
-    """Return whether a clock fault was in force at some time from `begin` to `end`."""
-    is_under = np.zeros(len(begin), dtype=np.bool_)
+def under_clock_faults(context: CheckContext, start: Ints, end: Ints) -> Bools:
+    """Return whether a clock fault was in force at some time from `start` to `end`."""
+    is_under = np.zeros(len(start), dtype=np.bool_)
     for window in context.windows:
         family = context.families.get(window.name, "")
         if window.name in FAULTS_OF_CLOCKS or family == CLOCKS:
-            is_under |= (window.from_ns <= end) & (window.stop_ns >= begin)
+            is_under |= (window.from_ns <= end) & (window.stop_ns >= start)
     return is_under
 
 

@@ -54,11 +54,11 @@ class FoundByKey:
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue."""
         operations = tables["operations"]
-        looks, sends = _Queries(operations), _Sends(operations)
+        queries, sends = _Queries(operations), _Sends(operations)
         findings = Findings()
-        _unwanted(looks, sends, findings, context)
-        judged = _missed(looks, sends, _shown(operations, looks, context), findings, context)
-        counts = {"queues": 1, "looks": len(looks.rows), "found": len(looks.value)}
+        _unwanted(queries, sends, findings, context)
+        judged = _missed(queries, sends, _shown(operations, queries, context), findings, context)
+        counts = {"queues": 1, "looks": len(queries.rows), "found": len(queries.value)}
         return findings.table(counts | {"judged": judged})
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
@@ -111,8 +111,8 @@ class _Queries:
         span = np.where(answers.is_("find"), whole_numbers(expected), 1)
         self.stop = self.first + span
         self.row, self.offset, self.value = answers.pairs(answers.is_ok)
-        begins = np.searchsorted(self.row, np.arange(len(answers.op) + 1))
-        self.begin, self.behind = begins[:-1], begins[1:]
+        starts = np.searchsorted(self.row, np.arange(len(answers.op) + 1))
+        self.start_row, self.stop_row = starts[:-1], starts[1:]
 
     def label(self, row: int) -> str:
         """Return one as text: "the find of 64 to 95 by process 3 (op 17)"."""
@@ -124,39 +124,40 @@ class _Queries:
         return f"the {f} of {what} by process {answers.process[row]} (op {answers.op[row]})"
 
 
-def _unwanted(looks: _Queries, sends: _Sends, findings: Findings, context: CheckContext) -> None:
+def _unwanted(queries: _Queries, sends: _Sends, findings: Findings, context: CheckContext) -> None:
     """Add a finding for each unwanted message: without the key, twice, or one too many."""
-    value, row = looks.value, looks.row
+    value, row = queries.value, queries.row
     is_plain = np.isin(value, sends.value)
-    bears = is_plain & (value >= looks.first[row]) & (value < looks.stop[row])
-    is_right = np.where(looks.is_peek[row], looks.first[row] == 0, bears)
-    place = np.arange(len(row)) - looks.begin[row]
+    bears = is_plain & (value >= queries.first[row]) & (value < queries.stop[row])
+    is_right = np.where(queries.is_peek[row], queries.first[row] == 0, bears)
+    place = np.arange(len(row)) - queries.start_row[row]
     is_repeated = np.zeros(len(row), np.bool_)
-    order = np.lexsort((place, looks.offset, row))
-    same = (np.diff(row[order]) == 0) & (np.diff(looks.offset[order]) == 0)
+    order = np.lexsort((place, queries.offset, row))
+    same = (np.diff(row[order]) == 0) & (np.diff(queries.offset[order]) == 0)
     is_repeated[order[1:]] = same
     is_beyond = place >= FOUND_MAX
     unwanted = np.flatnonzero(~is_right | is_repeated | is_beyond)
 
     def describe(n: int) -> Finding:
-        look, answers = int(row[n]), looks.answers
+        query, answers = int(row[n]), queries.answers
         why = "which does not bear that key"
-        if looks.is_peek[look]:
+        if queries.is_peek[query]:
             why = "though no message begins there"
         elif is_right[n]:
             why = "once more" if is_repeated[n] else f"though {FOUND_MAX} were asked for at most"
         key = answers.key
         message = (
-            f"{key}: {looks.label(look)} brought {value[n]} of offset {looks.offset[n]}, {why}."
+            f"{key}: {queries.label(query)} brought {value[n]} of offset"
+            f" {queries.offset[n]}, {why}."
         )
-        more = details(context, int(answers.call[look]), value=value[n])
-        operations = (int(answers.op[look]),)
-        return Finding(UNWANTED, message, key, int(looks.offset[n]), operations, more)
+        more = details(context, int(answers.call[query]), value=value[n])
+        operations = (int(answers.op[query]),)
+        return Finding(UNWANTED, message, key, int(queries.offset[n]), operations, more)
 
     findings.add(UNWANTED, unwanted.tolist(), describe)
 
 
-def _shown(operations: pa.Table, looks: _Queries, context: CheckContext) -> Ints:
+def _shown(operations: pa.Table, queries: _Queries, context: CheckContext) -> Ints:
     """Return for each query up to which offset its node had returned messages before, or 0.
 
     Only polls count that were called after the last disturbance before the query.
@@ -167,16 +168,16 @@ def _shown(operations: pa.Table, looks: _Queries, context: CheckContext) -> Ints
     row, offset, _ = polls.pairs(polls.is_ok)
     np.maximum.at(reach, row, offset + 1)
     nodes = polls.table["node"].to_pylist()
-    shown = np.zeros(len(looks.answers.op), np.int64)
-    asked = looks.answers.table["node"].to_pylist()
-    quiet = _quiet_since(context, looks.answers.call, looks.answers.end)
-    for node in {asked[row] for row in looks.rows.tolist()} - {None}:
+    shown = np.zeros(len(queries.answers.op), np.int64)
+    asked = queries.answers.table["node"].to_pylist()
+    quiet = _quiet_since(context, queries.answers.call, queries.answers.end)
+    for node in {asked[row] for row in queries.rows.tolist()} - {None}:
         mine = np.flatnonzero(polls.is_ok & np.array([each == node for each in nodes], np.bool_))
         mine = mine[np.argsort(polls.end[mine], kind="stable")]
-        for look in looks.rows[[asked[row] == node for row in looks.rows.tolist()]].tolist():
-            before = mine[: np.searchsorted(polls.end[mine], looks.answers.call[look])]
-            before = before[polls.call[before] >= quiet[look]]
-            shown[look] = reach[before].max(initial=0)
+        for query in queries.rows[[asked[row] == node for row in queries.rows.tolist()]].tolist():
+            before = mine[: np.searchsorted(polls.end[mine], queries.answers.call[query])]
+            before = before[polls.call[before] >= quiet[query]]
+            shown[query] = reach[before].max(initial=0)
     return shown
 
 
@@ -190,26 +191,26 @@ def _quiet_since(context: CheckContext, calls: Ints, ends: Ints) -> Ints:
 
 
 def _missed(
-    looks: _Queries, sends: _Sends, shown: Ints, findings: Findings, context: CheckContext
+    queries: _Queries, sends: _Sends, shown: Ints, findings: Findings, context: CheckContext
 ) -> int:
     """Add a finding for each missing message; return how many queries were judged."""
     missed: list[tuple[int, int]] = []
     judged = 0
-    for row in looks.rows[~looks.is_peek[looks.rows]].tolist():
-        owed = _owed(looks, sends, row, int(shown[row]))
+    for row in queries.rows[~queries.is_peek[queries.rows]].tolist():
+        owed = _owed(queries, sends, row, int(shown[row]))
         judged += bool(len(owed))
-        given = looks.value[looks.begin[row] : looks.behind[row]]
+        given = queries.value[queries.start_row[row] : queries.stop_row[row]]
         missed += [(row, int(n)) for n in owed[~np.isin(sends.value[owed], given)]]
 
     def describe(n: int) -> Finding:
         row, at = missed[n]
         send, answers = int(sends.rows[at]), sends.answers
         message = (
-            f"{answers.key}: {looks.label(row)} did not bring {sends.value[at]}, which process"
+            f"{answers.key}: {queries.label(row)} did not bring {sends.value[at]}, which process"
             f" {answers.process[send]} (op {answers.op[send]}) had sent with that key to offset"
             f" {sends.offset[at]}, though its node had shown the queue up to offset {shown[row]}."
         )
-        operations = (int(answers.op[send]), int(looks.answers.op[row]))
+        operations = (int(answers.op[send]), int(queries.answers.op[row]))
         more = details(context, int(sends.end[at]), value=sends.value[at])
         return Finding(MISSED, message, answers.key, int(sends.offset[at]), operations, more)
 
@@ -217,20 +218,20 @@ def _missed(
     return judged
 
 
-def _owed(looks: _Queries, sends: _Sends, row: int, shown: int) -> Ints:
+def _owed(queries: _Queries, sends: _Sends, row: int, shown: int) -> Ints:
     """Return the sends that a query must return."""
     lowest = 0
-    count = int(looks.behind[row] - looks.begin[row])
+    count = int(queries.stop_row[row] - queries.start_row[row])
     if count >= FOUND_MAX:
-        lowest = int(looks.offset[looks.begin[row] : looks.behind[row]].min())
+        lowest = int(queries.offset[queries.start_row[row] : queries.stop_row[row]].min())
     first, last = np.searchsorted(sends.offset, (lowest, shown))
-    if looks.is_at[row]:
-        at = int(looks.at[row])
+    if queries.is_at[row]:
+        at = int(queries.at[row])
         first, last = (
             max(first, np.searchsorted(sends.offset, at)),
             min(last, np.searchsorted(sends.offset, at, side="right")),
         )
     owed = np.arange(first, max(first, last))
     value = sends.value[owed]
-    bears: Bools = (value >= looks.first[row]) & (value < looks.stop[row])
+    bears: Bools = (value >= queries.first[row]) & (value < queries.stop[row])
     return owed[bears]

@@ -117,9 +117,9 @@ def _first_acknowledged(log: Log, offsets: Ints) -> Ints:
 
 
 def _others_were_served(
-    operations: pa.Table, nodes: pa.ChunkedArray, begin: Ints, stop: Ints
+    operations: pa.Table, nodes: pa.ChunkedArray, start: Ints, stop: Ints
 ) -> Bools:
-    """Return whether the node answered, by `stop`, an operation that was called after `begin`.
+    """Return whether the node answered, by `stop`, an operation that was called after `start`.
 
     If either node is unknown, any node counts. Operations in LOCAL were not answered by a node.
     """
@@ -128,24 +128,24 @@ def _others_were_served(
     )
     is_local = pc.is_in(operations["f"], pa.array(LOCAL))
     table = operations.filter(pc.and_(is_answered, pc.invert(is_local)))
-    found = np.zeros(len(begin), dtype=np.bool_)
+    found = np.zeros(len(start), dtype=np.bool_)
     for node in pc.unique(nodes):
         of_node = table
         if node.is_valid:
             is_there = pc.or_(pc.equal(table["node"], node), pc.is_null(table["node"]))
             of_node = table.filter(is_there.fill_null(True))
         mine = np.flatnonzero([each == node.as_py() for each in nodes.to_pylist()])
-        found[mine] = _answered_between(of_node, begin[mine], stop[mine])
+        found[mine] = _answered_between(of_node, start[mine], stop[mine])
     return found
 
 
-def _answered_between(table: pa.Table, begin: Ints, stop: Ints) -> Bools:
+def _answered_between(table: pa.Table, start: Ints, stop: Ints) -> Bools:
     call, ends = whole_numbers(table["call_ns"]), whole_numbers(table["return_ns"])
     order = np.argsort(call, kind="stable")
     call, ends = call[order], ends[order]
     if not len(call):
-        return np.zeros(len(begin), dtype=np.bool_)
+        return np.zeros(len(start), dtype=np.bool_)
     earliest = np.minimum.accumulate(ends[::-1])[::-1]
-    at = np.searchsorted(call, begin, side="left")
+    at = np.searchsorted(call, start, side="left")
     is_answered: Bools = (at < len(call)) & (earliest[np.minimum(at, len(call) - 1)] <= stop)
     return is_answered

@@ -58,9 +58,9 @@ class QueueLocks:
                 f"{key}: process {second.process} (op {second.op}) was given the lock by"
                 f" {first.node}"
                 f" while process {first.process} held it (op {first.op}), for another"
-                f" {(first.end_ns - second.begin_ns) / 1e6:.0f} ms at least."
+                f" {(first.end_ns - second.start_ns) / 1e6:.0f} ms at least."
             )
-            more = details(context, second.begin_ns)
+            more = details(context, second.start_ns)
             return Finding(OVERLAP, message, key, None, (first.op, second.op), more)
 
         findings.add(OVERLAP, range(len(wrong)), describe)
@@ -86,13 +86,13 @@ PLUGIN = QueueLocks()
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """A lock that a consumer certainly held from `begin_ns` to `end_ns`; called at `call_ns`."""
+    """A lock that a consumer certainly held from `start_ns` to `end_ns`; called at `call_ns`."""
 
     op: int
     process: int
     node: str | None
     call_ns: int
-    begin_ns: int
+    start_ns: int
     end_ns: int
 
 
@@ -106,12 +106,12 @@ def _holds(rows: list[dict[str, object]]) -> list[_Hold]:
         for place, row in enumerate(mine):
             if row["f"] == "lock" and row["outcome"] == "ok" and row["output"] == 1:
                 holds.append(_hold(row, mine[place + 1 :]))
-    return sorted(holds, key=lambda hold: hold.begin_ns)
+    return sorted(holds, key=lambda hold: hold.start_ns)
 
 
 def _hold(row: dict[str, object], later: list[dict[str, object]]) -> _Hold:
-    begin_ns = _number(row["return_ns"])
-    end_ns = begin_ns
+    start_ns = _number(row["return_ns"])
+    end_ns = start_ns
     for other in later:
         # An operation on the queue shows that it still held the lock; an unlock releases it.
         end_ns = _number(other["call_ns"])
@@ -122,7 +122,7 @@ def _hold(row: dict[str, object], later: list[dict[str, object]]) -> _Hold:
     node = row["node"]
     assert node is None or isinstance(node, str)
     op, process, call_ns = (_number(row[name]) for name in ("op", "process", "call_ns"))
-    return _Hold(op, process, node, call_ns, begin_ns, min(end_ns, begin_ns + TRUSTED_NS))
+    return _Hold(op, process, node, call_ns, start_ns, min(end_ns, start_ns + TRUSTED_NS))
 
 
 def _number(value: object) -> int:
@@ -135,11 +135,11 @@ def _overlaps(holds: list[_Hold]) -> list[tuple[_Hold, _Hold]]:
     found = []
     open_holds: list[_Hold] = []
     for hold in holds:
-        open_holds = [one for one in open_holds if one.end_ns > hold.begin_ns]
+        open_holds = [one for one in open_holds if one.end_ns > hold.start_ns]
         found += [(one, hold) for one in open_holds if one.process != hold.process]
-        if hold.end_ns > hold.begin_ns:
+        if hold.end_ns > hold.start_ns:
             open_holds.append(hold)
-    return [(one, hold) for one, hold in found if min(one.end_ns, hold.end_ns) > hold.begin_ns]
+    return [(one, hold) for one, hold in found if min(one.end_ns, hold.end_ns) > hold.start_ns]
 
 
 def _may_be_of_two_terms(
@@ -148,10 +148,10 @@ def _may_be_of_two_terms(
     """Return whether another term may have started between the two grants."""
     if first.node is None or first.node != second.node:
         return True
-    begin_ns, stop_ns = first.call_ns, second.begin_ns
-    if any(begin_ns <= at <= stop_ns and node != first.node for at, node in served):
+    start_ns, stop_ns = first.call_ns, second.start_ns
+    if any(start_ns <= at <= stop_ns and node != first.node for at, node in served):
         return True
     return any(
-        from_ns <= stop_ns and to_ns + RECOVERY_NS >= begin_ns
+        from_ns <= stop_ns and to_ns + RECOVERY_NS >= start_ns
         for from_ns, to_ns in disturbances(context)
     )

@@ -173,10 +173,10 @@ class _Extra(msgspec.Struct):
 
 def _judge(history: _GroupHistory, findings: Findings, context: CheckContext) -> dict[str, int]:
     times = _settled_times(history)
-    begins = [begin for begin, _ in times]
+    starts = [start for start, _ in times]
     by_time: dict[tuple[int, str], list[_Handled]] = defaultdict(list)
     for one in sorted(history.handled, key=lambda one: (one.end, one.op, one.offset)):
-        place = bisect_right(begins, one.call) - 1
+        place = bisect_right(starts, one.call) - 1
         if place >= 0 and one.end < times[place][1]:
             by_time[place, one.key].append(one)
     pairs = [
@@ -197,9 +197,9 @@ def _judge(history: _GroupHistory, findings: Findings, context: CheckContext) ->
 def _settled_times(history: _GroupHistory) -> list[tuple[int, int]]:
     """Return the settled periods (start, end), in order."""
     found, up_to = [], None
-    for begin, end in [*sorted(history.changes), (NEVER, NEVER)]:
-        if up_to is not None and begin > up_to + SETTLED_NS:
-            found.append((up_to + SETTLED_NS, begin))
+    for start, end in [*sorted(history.changes), (NEVER, NEVER)]:
+        if up_to is not None and start > up_to + SETTLED_NS:
+            found.append((up_to + SETTLED_NS, start))
         up_to = end if up_to is None else max(up_to, end)
     return found
 
@@ -250,13 +250,13 @@ def _again_after_leaving(
 
 def _settled_before(leave: _Leave, times: Sequence[tuple[int, int]]) -> int | None:
     """Return since when the group had been settled when that consumer left, None if it was not."""
-    return next((begin for begin, end in times if end == leave.call), None)
+    return next((start for start, end in times if end == leave.call), None)
 
 
-def _is_quiet(context: CheckContext, begin_ns: int, end_ns: int) -> bool:
-    """Return whether nothing disturbed the group from `begin_ns` to `end_ns`, nor just before."""
+def _is_quiet(context: CheckContext, start_ns: int, end_ns: int) -> bool:
+    """Return whether nothing disturbed the group from `start_ns` to `end_ns`, nor just before."""
     since = int(quiet_since(context, np.array([end_ns], dtype=np.int64))[0])
-    return since != NEVER and since <= begin_ns
+    return since != NEVER and since <= start_ns
 
 
 def _finding(kind: str, first: _Handled, second: _Handled) -> Finding:

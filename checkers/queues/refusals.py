@@ -107,13 +107,13 @@ def _unanswered(operations: pa.Table, asked: Answers, context: CheckContext) -> 
     return is_silent
 
 
-def _answered_between(table: pa.Table, begin: Ints, stop: Ints) -> Bools:
-    """Return whether an operation was called after `begin` and answered by `stop`."""
+def _answered_between(table: pa.Table, start: Ints, stop: Ints) -> Bools:
+    """Return whether an operation was called after `start` and answered by `stop`."""
     call, ends = whole_numbers(table["call_ns"]), whole_numbers(table["return_ns"])
     if not len(call):
-        return np.zeros(len(begin), np.bool_)
+        return np.zeros(len(start), np.bool_)
     order = np.argsort(call, kind="stable")
     earliest = np.minimum.accumulate(ends[order][::-1])[::-1]
-    at = np.searchsorted(call[order], begin, side="right")
+    at = np.searchsorted(call[order], start, side="right")
     is_answered: Bools = (at < len(call)) & (earliest[np.minimum(at, len(call) - 1)] <= stop)
     return is_answered

@@ -337,9 +337,9 @@ def _unfounded_or_early(
     return {"unexplained": unexplained, "early_under_clock_faults": spared}
 
 
-def _is_under_clock_fault(context: CheckContext, begin_ns: int, end_ns: int) -> bool:
-    begin, end = (np.array([at], dtype=np.int64) for at in (begin_ns, end_ns))
-    return bool(under_clock_faults(context, begin, end)[0])
+def _is_under_clock_fault(context: CheckContext, start_ns: int, end_ns: int) -> bool:
+    start, end = (np.array([at], dtype=np.int64) for at in (start_ns, end_ns))
+    return bool(under_clock_faults(context, start, end)[0])
 
 
 def _missing(

@@ -40,13 +40,17 @@ class TagSelection:
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue."""
-        looks = _Selections(tables["operations"])
+        selections = _Selections(tables["operations"])
         sends = Answers(tables["operations"], ("send", "append"))
         tags = np.where(is_valid(sends.table["expected"]), _numbers(sends, "expected"), NO_TAG)
         findings = Findings()
-        _unwanted(looks, sends, tags, findings, context)
-        _missed(looks, sends, tags, findings, context)
-        counts = {"queues": 1, "selections": len(looks.rows), "selected": len(looks.value)}
+        _unwanted(selections, sends, tags, findings, context)
+        _missed(selections, sends, tags, findings, context)
+        counts = {
+            "queues": 1,
+            "selections": len(selections.rows),
+            "selected": len(selections.value),
+        }
         return findings.table(counts)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
@@ -73,7 +77,7 @@ class _Selections:
         for column in ("expected", "offset"):
             if (answers.is_ok & ~is_valid(answers.table[column])).any():
                 raise ValueError(f"a select lacks its {column}")
-        self.tags, self.begin = _numbers(answers, "expected"), answers.input
+        self.tags, self.start = _numbers(answers, "expected"), answers.input
         self.stop = _numbers(answers, "offset")
         self.row, self.offset, self.value = answers.pairs(answers.is_ok)
 
@@ -90,36 +94,38 @@ def _numbers(answers: Answers, column: str) -> Ints:
 
 
 def _unwanted(
-    looks: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
+    selections: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
 ) -> None:
     """Add a finding for each returned message that was not sent with one of the tags."""
-    wanted = np.zeros(len(looks.value), bool)
+    wanted = np.zeros(len(selections.value), bool)
     for tag in np.unique(tags[tags != NO_TAG]).tolist():
         bearing = sends.input[~sends.is_failed & (tags == tag)]
-        wanted |= (looks.tags[looks.row] >> tag & 1 == 1) & np.isin(looks.value, bearing)
+        wanted |= (selections.tags[selections.row] >> tag & 1 == 1) & np.isin(
+            selections.value, bearing
+        )
     unwanted = np.flatnonzero(~wanted)
     order = np.argsort(sends.input, kind="stable")
 
     def describe(n: int) -> Finding:
-        row, value = int(looks.row[n]), int(looks.value[n])
+        row, value = int(selections.row[n]), int(selections.value[n])
         at = int(np.searchsorted(sends.input[order], value))
         send = int(order[at]) if at < len(order) and sends.input[order[at]] == value else NOWHERE
-        operations = [int(looks.answers.op[row])]
+        operations = [int(selections.answers.op[row])]
         what = "which nobody sent with a tag"
         if send != NOWHERE:
             operations.append(int(sends.op[send]))
             bore = f"with tag {tags[send]}" if tags[send] != NO_TAG else "without one"
             what = f"which process {sends.process[send]} (op {sends.op[send]}) had sent {bore}"
-        key, offset = looks.answers.key, int(looks.offset[n])
-        message = f"{key}: {looks.label(row)} brought {value}, {what}."
-        more = details(context, int(looks.answers.call[row]), value=value)
+        key, offset = selections.answers.key, int(selections.offset[n])
+        message = f"{key}: {selections.label(row)} brought {value}, {what}."
+        more = details(context, int(selections.answers.call[row]), value=value)
         return Finding(UNWANTED, message, key, offset, tuple(operations), more)
 
     findings.add(UNWANTED, unwanted.tolist(), describe)
 
 
 def _missed(
-    looks: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
+    selections: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
 ) -> None:
     """Add a finding for each acknowledged message that an answer passed without returning it."""
     has_offset = is_valid(sends.table["offset"])
@@ -128,14 +134,14 @@ def _missed(
     acked = acked[np.argsort(offset[acked], kind="stable")]
     of_tags = {
         asked: acked[asked >> tags[acked] & 1 == 1]
-        for asked in np.unique(looks.tags[looks.rows]).tolist()
+        for asked in np.unique(selections.tags[selections.rows]).tolist()
     }
-    values = np.split(looks.value, np.flatnonzero(np.diff(looks.row)) + 1)
-    brought = {int(looks.row[at]): set(part.tolist()) for at, part in _starts(values)}
+    values = np.split(selections.value, np.flatnonzero(np.diff(selections.row)) + 1)
+    brought = {int(selections.row[at]): set(part.tolist()) for at, part in _starts(values)}
     missed: list[tuple[int, int]] = []
-    for row in looks.rows.tolist():
-        mine = of_tags[int(looks.tags[row])]
-        first, last = np.searchsorted(offset[mine], (looks.begin[row], looks.stop[row]))
+    for row in selections.rows.tolist():
+        mine = of_tags[int(selections.tags[row])]
+        first, last = np.searchsorted(offset[mine], (selections.start[row], selections.stop[row]))
         given = brought.get(row, set())
         missed += [
             (row, send) for send in mine[first:last].tolist() if int(sends.input[send]) not in given
@@ -143,15 +149,16 @@ def _missed(
 
     def describe(n: int) -> Finding:
         row, send = missed[n]
-        key = looks.answers.key
-        is_one = int(looks.tags[row]).bit_count() == 1
+        key = selections.answers.key
+        is_one = int(selections.tags[row]).bit_count() == 1
         which = "that tag" if is_one else f"tag {tags[send]}"
         message = (
-            f"{key}: {looks.label(row)} went from offset {looks.begin[row]} to {looks.stop[row]}"
-            f" without {sends.input[send]}, which process {sends.process[send]} (op"
-            f" {sends.op[send]}) had sent with {which} to offset {offset[send]}."
+            f"{key}: {selections.label(row)} went from offset {selections.start[row]} to"
+            f" {selections.stop[row]} without {sends.input[send]}, which process"
+            f" {sends.process[send]} (op {sends.op[send]}) had sent with {which} to offset"
+            f" {offset[send]}."
         )
-        operations = (int(sends.op[send]), int(looks.answers.op[row]))
+        operations = (int(sends.op[send]), int(selections.answers.op[row]))
         more = details(context, int(sends.end[send]), value=sends.input[send])
         return Finding(MISSED, message, key, int(offset[send]), operations, more)
 
@@ -160,5 +167,5 @@ def _missed(
 
 def _starts(parts: list[Ints]) -> list[tuple[int, Ints]]:
     """Return each part that is not empty, with its start in the whole."""
-    begins = np.cumsum([0, *map(len, parts)])
-    return [(int(begins[n]), part) for n, part in enumerate(parts) if len(part)]
+    starts = np.cumsum([0, *map(len, parts)])
+    return [(int(starts[n]), part) for n, part in enumerate(parts) if len(part)]

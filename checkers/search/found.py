@@ -32,8 +32,8 @@ class Witness:
 
     def steps(self, last: int | None = None) -> Iterator[tuple[int, State]]:
         """Yield (op id, state after it) of the last `last` operations, of all by default."""
-        begin = 0 if last is None else max(0, len(self) - last)
-        for op, state in zip(self.op[begin:].tolist(), self.state[begin:].tolist(), strict=True):
+        start = 0 if last is None else max(0, len(self) - last)
+        for op, state in zip(self.op[start:].tolist(), self.state[start:].tolist(), strict=True):
             yield op, self.states[state]
 
 

@@ -346,8 +346,8 @@ def _earliest_at(upper: _Bounds, wanted: Ints) -> tuple[Ints, Ints, Ints]:
     Of several at that time the one at the highest place; NEVER and NO_ROW where there is none.
     """
     if not len(upper.rows):
-        nobody = np.full(len(wanted), NO_ROW, dtype=np.int64)
-        return np.full(len(wanted), NEVER), nobody, nobody
+        no_row = np.full(len(wanted), NO_ROW, dtype=np.int64)
+        return np.full(len(wanted), NEVER), no_row, no_row
     order, best = _earliest_from(upper)
     first = np.searchsorted(upper.places[order], wanted, side="left")
     is_there = first < len(order)

@@ -85,8 +85,8 @@ def part_until(
         state_after: (rows in order) -> the state after them.
     """
     steps = order[-SHOWN_MAX:]
-    begin = order[: len(order) - len(steps)]
-    start = state = state_after(begin)
+    earlier = order[: len(order) - len(steps)]
+    start = state = state_after(earlier)
     states = [start]
     for row in steps.tolist():
         reached = problem.step(state, int(problem.kind[row]))
@@ -95,7 +95,7 @@ def part_until(
         state = reached
         states.append(state)
     is_gone = np.zeros(len(problem.op), np.bool_)
-    is_gone[begin] = True
+    is_gone[earlier] = True
     seen = problem.return_ns != NEVER
     known = _called(problem, seen & ~is_gone, end)
     first_ns = int(problem.call_ns[known].min())
@@ -109,7 +109,7 @@ def part_until(
         prefix_start=start,
         stuck=int(problem.op[np.flatnonzero(problem.return_ns == end)[0]]),
         before=int((problem.return_ns < first_ns).sum()),
-        states=(start,) if not len(begin) else (),
+        states=(start,) if not len(earlier) else (),
     )
 
 
@@ -122,9 +122,9 @@ def open_part(problem: Problem, reached: int, method: str) -> Part | None:
     if not len(returns):
         return None
     at = min(int(np.searchsorted(returns, reached)), len(returns) - 1)
-    begin, end = int(returns[max(0, at - OPEN_PART_RETURNS)]), int(returns[at])
+    start, end = int(returns[max(0, at - OPEN_PART_RETURNS)]), int(returns[at])
     seen = problem.return_ns != NEVER
-    known = _called(problem, seen & (problem.return_ns >= begin), end)
+    known = _called(problem, seen & (problem.return_ns >= start), end)
     first_ns = int(problem.call_ns[known].min())
     return Part(
         method=method,
@@ -135,7 +135,7 @@ def open_part(problem: Problem, reached: int, method: str) -> Part | None:
         prefix=Witness(problem.op[:0], problem.kind[:0], ()),
         prefix_start=problem.start,
         stuck=int(problem.op[np.flatnonzero(problem.return_ns == end)[0]]),
-        before=int((problem.return_ns < begin).sum()),
+        before=int((problem.return_ns < start).sum()),
         states=(),
     )
 

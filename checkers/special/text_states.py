@@ -67,10 +67,10 @@ class _TrieBuilder:
     def insert(self, texts: Sequence[str], limits: Limits) -> Int32s:
         """Insert texts; return their nodes."""
         nodes = []
-        for text, begin in _chunks(texts):
+        for text, start in _chunks(texts):
             self._make_room(self.used + text.size)
-            node = np.empty(len(begin) - 1, np.int32)
-            self.used = tries.insert(self.trie, self.used, text, begin, node)
+            node = np.empty(len(start) - 1, np.int32)
+            self.used = tries.insert(self.trie, self.used, text, start, node)
             nodes.append(node)
             limits.check_time()
         return np.concatenate([np.empty(0, np.int32), *nodes])
@@ -89,9 +89,9 @@ class _TrieBuilder:
     def find(self, texts: Sequence[str], limits: Limits) -> Int32s:
         """Return the nodes of texts, NOWHERE for those that have none."""
         nodes = []
-        for text, begin in _chunks(texts):
-            node = np.empty(len(begin) - 1, np.int32)
-            tries.find(self.trie, text, begin, node)
+        for text, start in _chunks(texts):
+            node = np.empty(len(start) - 1, np.int32)
+            tries.find(self.trie, text, start, node)
             nodes.append(node)
             limits.check_time()
         return np.concatenate([np.empty(0, np.int32), *nodes])
@@ -106,8 +106,8 @@ def _chunks(texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.uint8], Ints]
     """Join texts a chunk at a time; yield their bytes, and where each starts."""
     if sum(map(len, texts)) <= CHUNK_BYTES and (whole := "".join(texts)).isascii():
         if texts:
-            begin = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-            yield np.frombuffer(whole.encode() + b"\0", np.uint8), begin
+            start = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+            yield np.frombuffer(whole.encode() + b"\0", np.uint8), start
         return
     held: list[bytes] = []
     size = 0
@@ -123,8 +123,8 @@ def _chunks(texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.uint8], Ints]
 
 
 def _joined(texts: list[bytes]) -> tuple[npt.NDArray[np.uint8], Ints]:
-    begin = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return np.frombuffer(b"".join(texts) + b"\0", np.uint8), begin
+    start = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return np.frombuffer(b"".join(texts) + b"\0", np.uint8), start
 
 
 def text_of(value: Any) -> str:
@@ -163,14 +163,14 @@ def number_states(
     appended, got, put = (list(numbers) for numbers in distinct)
     shown = _TrieBuilder(memory)
     node_got = shown.insert(got, limits)
-    begin = shown.find([text_of(problem.start), *put], limits)
-    reached = _reached(shown, np.unique(begin[begin >= 0]), appended, limits, memory)
+    roots = shown.find([text_of(problem.start), *put], limits)
+    reached = _reached(shown, np.unique(roots[roots >= 0]), appended, limits, memory)
     edge_start, edge = _edges(reached, _in_order(reached))
     parent, first, last = _tree(shown, reached)
     junk, appends = len(parent), len(appended)
 
     state = np.append(reached.state, np.int32(NOWHERE))  # so that state[NOWHERE] is NOWHERE
-    start, *to_put = state[begin].tolist()
+    start, *to_put = state[roots].tolist()
     to = np.array(to_put, np.int32)
     put_kind = np.full(junk, NOWHERE, np.int32)
     put_kind[to[to >= 0]] = appends + np.flatnonzero(to >= 0)
@@ -196,9 +196,9 @@ def number_states(
 
 
 def _reached(
-    shown: _TrieBuilder, begin: Int32s, texts: Sequence[str], limits: Limits, memory: Memory
+    shown: _TrieBuilder, roots: Int32s, texts: Sequence[str], limits: Limits, memory: Memory
 ) -> Reach:
-    """Find which nodes can be held: those of `begin`, and all that appends of `texts` lead to."""
+    """Find which nodes can be held: those of `roots`, and all that appends of `texts` lead to."""
     appended = _TrieBuilder(memory)
     ends = appended.insert(texts, limits)
     found = Reach(
@@ -211,9 +211,9 @@ def _reached(
     )
     memory.take_all(found)
     found.kind[ends] = np.arange(len(ends))
-    found.node[: len(begin)] = begin
-    found.state[begin] = np.arange(len(begin))
-    found.at[tries.STATES] = len(begin)
+    found.node[: len(roots)] = roots
+    found.state[roots] = np.arange(len(roots))
+    found.at[tries.STATES] = len(roots)
     status = tries.NEEDS_EDGES
     while status != tries.ALL_REACHED:
         status = tries.reach(shown.trie, appended.trie, found, STEPS_MAX)
@@ -252,10 +252,10 @@ def _edges(reached: Reach, rank: Int32s) -> tuple[Int32s, Int32s]:
     edges = reached.edges[: reached.at[tries.EDGES]]
     source = rank[edges[:, tries.EDGE_FROM]]
     order = np.argsort(source, kind="stable")
-    begin = np.searchsorted(source[order], np.arange(len(rank) + 2))
+    start = np.searchsorted(source[order], np.arange(len(rank) + 2))
     to = rank[edges[order, tries.EDGE_TO]]
     edge = np.stack((edges[order, tries.EDGE_KIND], to), axis=1)
-    return begin.astype(np.int32), np.ascontiguousarray(edge, np.int32)
+    return start.astype(np.int32), np.ascontiguousarray(edge, np.int32)
 
 
 def _tree(shown: _TrieBuilder, reached: Reach) -> tuple[Int32s, Int32s, Int32s]:
