@@ -1,8 +1,8 @@
-"""What operators ask: a member's own state, leadership transfers, membership changes.
+"""Serves operators: a member's state, leadership transfers, membership changes.
 
-Request codes of our own on RocketMQ's frame (`RequestCode`): DLedger's membership is static,
-and its LEADERSHIP_TRANSFER goes between members. A refusal is definite and says why; it has
-code NO_PERMISSION where it would be refused again, so that clients do not try again.
+The request codes are our own (`RequestCode`), on RocketMQ's frame: DLedger's membership is
+static, and its LEADERSHIP_TRANSFER goes between members. A refusal is definite and gives its
+reason. Its code is NO_PERMISSION if a retry would be refused again, so that clients do not retry.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PORT_DIGITS_MAX = 5
 MEMBER_BYTES_MAX = 64
 ADDRESS_BYTES_MAX = 253
 _MEMBER = re.compile(r"[A-Za-z0-9_.]+")
-"""What a configuration takes as an id: another one would join as a member that can never come."""
+"""The ids that a node's configuration accepts. A member with another id could never start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _WaitingTransfer:
 
 
 class Admin:
-    """Serves operators. At most one transfer waits at a time, as the core allows."""
+    """Serves operators. At most one transfer is pending at a time, as in the core."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Admin:
         self._transfer: _WaitingTransfer | None = None
 
     def handle(self, connection: Connection, command: Command, now_ms: float, wall_ms: int) -> None:
-        """Take a transfer or a change. Raises CommandError where it says no member."""
+        """Start a transfer or a membership change. Raises CommandError for an illegal member."""
         fields = MemberRequest.from_ext(command.ext)
         if not self._appender.is_ready:
             self._outbox.refuse_not_leader(connection, command)
@@ -78,9 +78,9 @@ class Admin:
     def metadata(
         self, connection: Connection, command: Command, now_ms: float, wall_ms: int
     ) -> None:
-        """Answer DLedger's METADATA with this member's state, and what its clocks show."""
+        """Answer DLedger's METADATA with this member's state and clocks."""
         core = self._core
-        memberships, begin = core.ledger.memberships, core.log.start
+        memberships, start = core.ledger.memberships, core.log.start
         membership = memberships.current
         fields = MetadataResponse(
             core.member,
@@ -94,15 +94,15 @@ class Admin:
             ";".join(membership.learners),
             ";".join(f"{member}-{address}" for member, address in membership.addresses),
             memberships.current_index,
-            begin.index + 1,
-            begin.index,
+            start.index + 1,
+            start.index,
             wall_ms,
             int(now_ms),
         )
         self._outbox.answer(connection, command, ext=fields.to_ext())
 
     def promote(self, learner: str, now_ms: float, wall_ms: int) -> None:
-        """Let a learner vote that has caught up; where that is refused now, it is tried again."""
+        """Promote a learner that has caught up to a voter; if refused, it is retried later."""
         if not self._appender.is_ready:
             return
         try:
@@ -112,7 +112,7 @@ class Admin:
         self._appender.append_membership(membership, now_ms, wall_ms)
 
     def settle(self, now_ms: float) -> None:
-        """Answer the transfer that waits, once it is known what came of it."""
+        """Answer the pending transfer once its outcome is known."""
         waiting, core = self._transfer, self._core
         if waiting is None:
             return
@@ -136,7 +136,7 @@ class Admin:
         if target == self._core.member:
             self._outbox.answer(connection, command)
             return
-        self.settle(now_ms)  # the core may have given up an earlier one since
+        self.settle(now_ms)  # the core may have aborted an earlier one since
         try:
             self._core.transfer(target, now_ms)
         except NotLeaderError:
@@ -197,13 +197,13 @@ def _checked_address(address: str | None) -> str:
     host, _, port = (address or "").rpartition(":")
     is_number = port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX
     if not (is_number and 0 < int(port) <= PORT_MAX and _is_host(host)):
-        said = (address or "")[:ADDRESS_BYTES_MAX]
-        raise CommandError(f"a member's address is host:port of its DLedger port, not {said!r}")
+        given = (address or "")[:ADDRESS_BYTES_MAX]
+        raise CommandError(f"a member's address is host:port of its DLedger port, not {given!r}")
     return f"{host}:{int(port)}"
 
 
 def _is_host(host: str) -> bool:
-    """Whether a name can be looked up: every member will try to, again and again."""
+    """Whether a host name can be resolved. Every member would retry a bad one for ever."""
     if not host or len(host) > ADDRESS_BYTES_MAX or not host.isascii() or not host.isprintable():
         return False
     try:

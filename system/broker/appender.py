@@ -1,4 +1,4 @@
-"""Puts entries behind the log's end while this member leads, and numbers them by queue.
+"""Appends entries to the log while this member leads, and assigns their queue offsets.
 
 Source: RocketMQ's DLedgerCommitLog.putMessage (queue offsets are given before replication);
 DLEDGER.md D.1.
@@ -40,15 +40,22 @@ from shaketable.system.store.group_events import (
 )
 from shaketable.system.store.message import Message
 
-# Appends that wait until the group has acknowledged them.
+# Appends that wait for a quorum's acknowledgement.
 #
 # Source: DLedgerEntryPusher's pendingAppendResponsesByTerm and QuorumAckChecker.
 
 
 class PendingAppend(NamedTuple):
-    """An append and its last entry's index; `reply` says that the group has it.
+    """An append that waits for its acknowledgement.
 
-    `wait_store_ok`: its sender wants to know what became of disk and slave (setWaitStoreMsgOK).
+    Attributes:
+        last_index: index of its last entry.
+        due_ms: when it is answered as unknown.
+        connection: where its reply goes.
+        opaque: the request's number on its connection.
+        serialize_type: the serialization of the reply's header.
+        reply: the encoded success reply.
+        wait_store_ok: the sender waits for disk and slave (RocketMQ's isWaitStoreMsgOK).
     """
 
     last_index: int
@@ -61,7 +68,7 @@ class PendingAppend(NamedTuple):
 
 
 class PendingAppends:
-    """The appends of one term, in the order of the log. Whoever adds keeps to the limit."""
+    """The pending appends of one term, in log order. Callers that add one check the limit."""
 
     def __init__(self, core: Core, outbox: Outbox) -> None:
         self.waiting: deque[PendingAppend] = deque()
@@ -70,19 +77,19 @@ class PendingAppends:
         self._term = core.term
 
     def acknowledge(self, index: int) -> None:
-        """Answer the appends that the group acknowledged."""
+        """Answer the appends up to `index`."""
         waiting, put = self.waiting, self._outbox.put
         while waiting and waiting[0].last_index <= index:
             append = waiting.popleft()
             put(append.connection, append.reply)
 
     def expire(self, now_ms: float) -> None:
-        """Answer "unknown" to appends that nobody acknowledged in time."""
+        """Answer appends that no quorum acknowledged in time as unknown."""
         while self.waiting and self.waiting[0].due_ms <= now_ms:
             self._answer_unknown(self.waiting.popleft(), "[502] no quorum acknowledged in time")
 
     def refuse_unappended(self, refusal: Refusal) -> None:
-        """Refuse those whose entries the core did not take: they would stand behind its log."""
+        """Refuse the appends whose entries the core rejected: those after the end of its log."""
         code, remark = refusal
         end_index, waiting = self._core.log.end_index, self.waiting
         refused = []
@@ -94,21 +101,24 @@ class PendingAppends:
             self._outbox.put(append.connection, reply)
 
     def end_term(self) -> None:
-        """The term in which they were appended is over for this member.
+        """Answer all pending appends, since this member's term is over.
 
-        What is committed as it was appended then is acknowledged; the rest is unknown.
+        An append whose entry is committed, and still has this term, is acknowledged. The outcome
+        of the others is unknown: the next leader may commit or truncate them.
         """
+        # An index and a term identify an entry (Raft's log matching property), so a committed
+        # entry with the same index and term is the one that was appended.
         log, committed = self._core.log, self._core.ledger.commit_index
         for append in self.waiting:
-            stands = log.start.index <= append.last_index <= committed
-            if stands and log.term_at(append.last_index) == self._term:
+            is_committed = log.start.index <= append.last_index <= committed
+            if is_committed and log.term_at(append.last_index) == self._term:
                 self._outbox.put(append.connection, append.reply)
             else:
                 self._answer_unknown(append, "[501] the term changed before a quorum acknowledged")
         self.waiting.clear()
 
     def start_term(self) -> None:
-        """What is added from now on is of the core's term."""
+        """Answer the appends of the old term, and start collecting those of the core's term."""
         self.end_term()
         self._term = self._core.term
 
@@ -123,20 +133,22 @@ class PendingAppends:
 
 
 Refusal = tuple[ResponseCode, str]
-"""Why nothing was appended: code and remark, of a definite outcome."""
+"""Why nothing was appended, as code and remark. Its outcome is definite."""
 HOST_BYTES = 8
 """An IPv4 address and a port."""
 
 
 class Appender:
-    """This term's entries on their way into the core.
+    """Builds this term's entries and appends them to the core.
 
-    `next_offset` is the offset of each queue's next message, where this term's entries have
-    moved it; for the others it is the end of the consume queue, once everything from before
-    the term is applied (`is_ready`). Invariant: what `builder` holds follows the core's log.
-    `discard_callbacks` run when the core refuses what was built, and at a term's end, with the last
-    entry that this member has built and that stands: -1 at a term's end.
-    `to_migrate` are bodies of entries (`taken_over`) that the group's log is to have.
+    `next_offset` holds the next offset of each queue that this term's entries have extended. Any
+    other queue continues at its max offset, which is final once every earlier term is applied
+    (`is_ready`). Invariant: the entries in `builder` follow the end of the core's log.
+
+    `discard_callbacks` run when the core refuses the built entries, and when a term ends. They
+    get the index of the last built entry that is kept, -1 at a term's end.
+
+    `to_migrate` are entry bodies (`taken_over`) that the group's log must get once.
     """
 
     def __init__(
@@ -158,17 +170,17 @@ class Appender:
         self._term_start_index = -1
         self._to_migrate = to_migrate
         self._migrated_in_term = -1
-        if core.is_ready:  # it leads without an election: from behind what was recovered
+        if core.is_ready:  # it leads without an election, from the end of the recovered log
             self._term, self._term_start_index = core.term, core.log.end_index
 
     @property
     def is_ready(self) -> bool:
-        """True where this member leads, and knows every queue's next offset."""
+        """Whether this member leads and knows every queue's next offset."""
         return self._is_caught_up and not self.is_migration_pending
 
     @property
     def is_migration_pending(self) -> bool:
-        """Whether what was before the group is to be in its tables before it serves anybody."""
+        """Whether state from before the group must still be applied before clients are served."""
         if self._to_migrate and taken_over.is_done(self._reput.tables.offsets):
             self._to_migrate = ()
         return bool(self._to_migrate)
@@ -183,17 +195,17 @@ class Appender:
 
     @property
     def term(self) -> int:
-        """The term in which this member appends, -1 if in none."""
+        """The term in which this member appends, -1 if it does not lead."""
         return self._term
 
     @property
     def applied_index(self) -> int:
-        """The last entry that is applied here."""
+        """The last entry applied here."""
         return self._reput.applied_index
 
     @property
     def builder(self) -> Builder:
-        """Encodes the next entries; `append` hands them to the core."""
+        """The builder of the next entries; `append` passes them to the core."""
         if self._builder is None:
             self._builder = self._format.new_builder(
                 self._core.log.end(),
@@ -209,9 +221,11 @@ class Appender:
         return self._reput.queues.max_offset(queue) if offset is None else offset
 
     def start_term(self, now_ms: float, wall_ms: int) -> None:
-        """Append the new leader's own entry, by which older ones get committed.
+        """Append the no-op entry of a new leader.
 
-        What is committed may not be applied yet, so its offset counts the terms of the rest.
+        A leader commits entries of earlier terms only by committing one of its own term (Raft
+        section 5.4.2). Older entries may not be applied yet, so the queue offset of this one
+        also counts the term starts among them.
         """
         core, queues = self._core, self._reput.queues
         self.end_term()
@@ -227,17 +241,17 @@ class Appender:
             store_ms=wall_ms,
             born_ms=wall_ms,
         )
-        self.append(now_ms)  # where it is refused, the core asks again
+        self.append(now_ms)  # if refused, the core asks for it again
 
     def _term_starts_after(self, index: int) -> int:
-        """How many entries behind `index` say that a term starts: none of an imported log does."""
+        """Return how many entries after `index` start a term; entries of imported logs do not."""
         log = self._core.log
         return sum(
             _is_term_start(log.batches_from(first, 1)[0]) for first in log.term_starts_after(index)
         )
 
     def migrate(self, now_ms: float, wall_ms: int) -> None:
-        """Append what is to be taken over from before the group, once in a term."""
+        """Append the state from before the group, once a term."""
         if (
             not self.is_migration_pending
             or self._migrated_in_term == self._term
@@ -254,7 +268,7 @@ class Appender:
             self._migrated_in_term = self._term
 
     def end_term(self) -> None:
-        """Forget what only holds while this member leads."""
+        """Drop all state that is valid only while this member leads."""
         self._builder = None
         self.next_offset.clear()
         if self._term != -1:
@@ -262,7 +276,7 @@ class Appender:
             self._run_discard_callbacks(-1)
 
     def append(self, now_ms: float) -> Refusal | None:
-        """Hand what was built to the core; where it refuses, all of it is as never built."""
+        """Append the built entries to the core; if it refuses, discard all of them."""
         if self._builder is None or not (batches := self._builder.take()):
             return None
         try:
@@ -279,9 +293,10 @@ class Appender:
             refusal = ResponseCode.NO_PERMISSION, f"[504] {error}"
         else:
             return None
+        # Walk backwards, so that each queue ends at the offset of its first discarded message.
         for batch in reversed(batches):
-            taken_back = list(self._format.dispatches(batch.data, batch.position))
-            for queue, offset, *_ in reversed(taken_back):
+            discarded = list(self._format.dispatches(batch.data, batch.position))
+            for queue, offset, *_ in reversed(discarded):
                 self.next_offset[queue] = offset
         self._builder = None
         self._run_discard_callbacks(self._core.log.end_index)
@@ -290,7 +305,7 @@ class Appender:
     def append_membership(
         self, membership: Membership, now_ms: float, wall_ms: int
     ) -> Refusal | None:
-        """Append the entry that brings a membership. Nothing else may wait in the builder."""
+        """Append the entry that sets a membership. The builder must be empty."""
         queue = (EVENT_TOPIC, MEMBERSHIP_QUEUE)
         offset = self.offset_of(queue)
         try:
@@ -308,9 +323,9 @@ class Appender:
         reconsume_times: int,
         wall_ms: int,
     ) -> None:
-        """Build a stored message once more, for another queue. Raises EntryTooLarge.
+        """Build a copy of a stored message for another queue. Raises EntryTooLarge.
 
-        A sender whose address was IPv6 becomes unknown: entries have room for IPv4.
+        An IPv6 sender address is lost: entries have room for IPv4 only.
         """
         offset = self.offset_of(queue)
         born_host = message.born_host
@@ -329,11 +344,11 @@ class Appender:
         self.next_offset[queue] = offset + 1
 
     def _run_discard_callbacks(self, last_kept: int) -> None:
-        for forget in self.discard_callbacks:
-            forget(last_kept)
+        for callback in self.discard_callbacks:
+            callback(last_kept)
 
 
 def _is_term_start(batch: Batch) -> bool:
-    """Whether a batch begins with the entry that a new leader writes."""
+    """Whether a batch starts with a new leader's no-op entry."""
     *_, topic, queue_id, _ = next(iter_messages(batch.data, batch.position))
     return (topic, queue_id) == (EVENT_TOPIC, TERM_START_QUEUE)

@@ -1,8 +1,8 @@
-"""The broker of a DLedger group: serves clients from the replicated log.
+"""A broker of a DLedger group: serves clients from the replicated log.
 
-Requests and messages of other members go in, replies and the core's effects come out
-(`take`). A send is answered when its entry is acknowledged by the group, a pull and an
-offset query when the read index proves that this member still leads.
+Client requests and messages from other members go in; replies and the core's effects come
+out of `take`. A send is answered once a quorum has acknowledged its entry. A pull or an
+offset query is answered once a read index confirms that this member still leads.
 
 Source: RocketMQ's SendMessageProcessor, PullMessageProcessor, AdminBrokerProcessor and
 DLedgerCommitLog; response codes as in DLEDGER.md A.2 and DESIGN.md decision 7.
@@ -42,14 +42,20 @@ __all__ = ["Broker", "BrokerEffects", "Connection"]
 
 
 class Broker:
-    """One member's broker around its core. Pure: time is given with each input.
+    """One member's broker around its core. Pure: every input carries the time.
 
-    `applied_to` is the committed index of DLedger's checkpoint file, -1 without one: what it
-    says was committed is committed still, and is applied in bounded steps by `take`.
-    `checkpoint` is the broker's own, as it was loaded; `reader` and `key_reader` find what it
-    saved of the consume queues and the key index. `native` walks a native commit log's
-    messages (`native_dispatches`): they count as committed, and are applied before the log's
-    first entry where no checkpoint has them. `mode` is what the core keeps its log for.
+    Args:
+        core: keeps the log.
+        config: the broker's limits.
+        applied_to: committed index from DLedger's checkpoint file, -1 without one. A committed
+            entry stays committed, so `take` applies up to it, in bounded steps.
+        checkpoint: the broker's own checkpoint, as loaded.
+        reader: reads the consume queue units that the checkpoint saved.
+        key_reader: reads the key index that the checkpoint saved.
+        native: iterates over the messages of a native commit log (`native_dispatches`). They
+            count as committed, and are applied before the log's first entry unless the
+            checkpoint includes them.
+        mode: the parts that depend on how the log is kept.
     """
 
     groups_type: ClassVar[type[GroupRequests]] = GroupRequests
@@ -95,14 +101,14 @@ class Broker:
         self._reads = self.reads_type(core, self._reput, self._outbox, config, consumers, codes)
         self._admin = Admin(core, self._reput, self._appender, self._pending, self._outbox, config)
         self._delays = self.delays_type(core, self._reput, self._appender, config)
-        self._checkpoint: BrokerCheckpoint | None = None  # taken and not known to be saved
+        self._checkpoint: BrokerCheckpoint | None = None  # taken, not yet reported as saved
         self._is_disk_full = False
         self._is_over_full_ratio = False
         core.ledger.commit(min(max(applied_to, self._reput.applied_index), core.log.end_index))
 
     @property
     def queues(self) -> ConsumeQueues:
-        """The consume queues: what is committed and applied here."""
+        """The consume queues, up to the applied index."""
         return self._reput.queues
 
     @property
@@ -112,22 +118,22 @@ class Broker:
 
     @property
     def applied_index(self) -> int:
-        """Up to which entry the consume queues stand; pulls see no more."""
+        """The last entry dispatched to the consume queues; pulls see nothing after it."""
         return self._reput.applied_index
 
     @property
     def is_ready(self) -> bool:
-        """True for a leader that serves clients: everything from before its term is applied."""
+        """True for a leader that serves clients: it has applied every entry before its term."""
         return self._appender.is_ready
 
     @property
     def topics_version(self) -> int:
-        """How many entries about topics were applied: cheap to look at, the same everywhere."""
+        """How many topic entries were applied: cheap to read, the same on every member."""
         return self._groups.topic_version
 
     @property
     def topic_table(self) -> tuple[int, list[TopicConfig]]:
-        """How often topics changed, which rises, and all topics as they are committed."""
+        """The topics' version, which only rises, and all committed topics."""
         return self._groups.topic_version, list(self._reput.tables.topics)
 
     # ---- inputs -----------------------------------------------------------------------
@@ -140,13 +146,14 @@ class Broker:
         now_ms: float,
         wall_ms: int,
     ) -> None:
-        """Take all requests that one read of a connection brought, in order.
+        """Handle the requests from one read of a connection, in order.
 
-        What they append goes to the core together with that of other connections, in `take` or
-        in front of the next input that may change the core's mind: many clients share a batch.
+        Their entries reach the core in `take`, or before the next input that may change the
+        core's state, so that many clients share a batch.
         """
         if self.core.is_ready and not self._appender.is_ready:
-            # A send's offset is its queue's end: first apply what was committed since `take`.
+            # A send's offset is its queue's max offset, which is known only once every entry
+            # of earlier terms is applied.
             self._reput.apply_some(self._dispatch_limit(self.core.ledger.commit_index))
         is_ready = self._appender.is_ready
         for request in requests:
@@ -162,36 +169,36 @@ class Broker:
                 self._outbox.refuse(connection, request, ResponseCode.MESSAGE_ILLEGAL, str(error))
 
     def receive(self, message: Message, now_ms: float) -> None:
-        """Take a message of another member."""
+        """Handle a message from another member."""
         self._append_built(now_ms)
         self.core.receive(message, now_ms)
 
     def tick(self, now_ms: float) -> None:
-        """Let time pass; appends that were not acknowledged in time are answered "unknown"."""
+        """Advance the time; answer appends that no quorum acknowledged in time as unknown."""
         self._append_built(now_ms)
         self.core.tick(now_ms)
         self._pending.expire(now_ms)
         self._groups.tick(now_ms)
 
     def synced(self, write_seq: int, now_ms: float | None = None) -> None:
-        """Writes up to `write_seq` are durable."""
+        """Note that the writes up to `write_seq` are durable."""
         self.core.synced(write_seq, now_ms)
 
     def connection_closed(self, connection: Connection) -> None:
-        """A client's connection closed: nobody waits for its replies any more."""
+        """Drop the replies and held pulls of a client connection that closed."""
         self._outbox.drop(connection)
         self._reads.drop(connection)
         self._groups.connection_closed(connection)
 
-    def leave(self, now_ms: float) -> None:
-        """The process is about to end: a leader hands over, and appends are refused meanwhile."""
+    def resign(self, now_ms: float) -> None:
+        """Prepare to stop: a leader transfers its leadership, and refuses appends meanwhile."""
         self._append_built(now_ms)
         self.core.resign(now_ms)
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
-        """The disk refused a write for want of room, or took it at last.
+        """Note that the disk is full, or has room again.
 
-        While it is full, appends are refused with SYSTEM_BUSY and "[415]", definitely.
+        While it is full, appends are refused with SYSTEM_BUSY and "[415]": certainly not stored.
         """
         self._append_built(now_ms)
         self._is_disk_full = is_full
@@ -200,26 +207,26 @@ class Broker:
     def disk_usage(
         self, used_ratio: float, files: Sequence[DataFile], now_ms: float, wall_ms: int
     ) -> None:
-        """Take what the shell measures each second or so, and let data files expire.
+        """Handle the shell's disk measurement, taken about once a second, and expire data files.
 
-        `used_ratio` is the used part of the disk, 0 to 1; `files` are the log's data files but
-        the one being written, oldest first. What comes of it is a `Compact` among the writes.
+        `used_ratio` is the used part of the disk, 0 to 1. `files` are the log's data files
+        without the one being written, oldest first. Expiry shows as a `Compact` in the writes.
         """
         self._append_built(now_ms)
         self._is_over_full_ratio = used_ratio > self._config.expiry.full_ratio
         self.core.disk_full(self._is_disk_full or self._is_over_full_ratio, now_ms)
-        begin = expired_end(
+        end = expired_end(
             files,
             self._config.expiry,
             used_ratio=used_ratio,
             wall_ms=wall_ms,
             compactable_index=self._compactable_index(),
         )
-        if begin is not None and begin.index > self.core.log.start.index:
-            self._compact(begin)
+        if end is not None and end.index > self.core.log.start.index:
+            self._compact(end)
 
     def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
-        """Return what is to be done, answers to clients among it."""
+        """Return the work for the shell since the last call, with the replies to clients."""
         core = self.core
         self._append_built(now_ms)
         if self._groups.has_commits:
@@ -234,7 +241,7 @@ class Broker:
         self._delays.deliver(now_ms, wall_ms)
         effects = core.take()
         if effects.installed is not None:
-            self._checkpoint = None  # of what is no more
+            self._checkpoint = None  # it describes the replaced state
             self._reput.install(effects.installed)
         has_more = self._reput.apply_some(self._dispatch_limit(effects.commit_index))
         if core.role is Role.LEADER:
@@ -260,35 +267,39 @@ class Broker:
         )
 
     def take_checkpoint(self) -> BrokerCheckpoint | None:
-        """Return what is applied, to be saved; None where nothing of it is new.
+        """Return a checkpoint of the applied state to save; None if nothing is new.
 
-        It may be saved once the writes handed out so far are durable, and before those that
-        come with `BrokerEffects.installed`; then `checkpointed` is to be called. Until then the
-        next one brings the same units and keys again, and more: after DiskFull it is tried anew.
-        The shell should not let more than some seconds pass between two.
+        Save it once the writes handed out so far are durable, and before those that come with
+        `BrokerEffects.installed`; then call `checkpointed`. Until then the next checkpoint
+        contains the same units and keys again, so a save that failed (DiskFull) is repeated.
+        The shell should take one every few seconds.
         """
-        # Only what was handed out gets committed, so the log will hold all that is applied.
+        # An entry is committed only after its write was handed out. Once those writes are
+        # durable the log holds every applied entry, so the checkpoint is never ahead of it.
         self._checkpoint = self._reput.checkpoint()
         return self._checkpoint
 
     def checkpointed(self, checkpoint: BrokerCheckpoint) -> None:
-        """A checkpoint is durable. Of an older one, or a replaced state's, no note is taken."""
+        """Note that a checkpoint is durable. Ignored unless it is the last one taken."""
         if checkpoint is self._checkpoint:
             self._reput.checkpointed(checkpoint)
             self._checkpoint = None
 
-    # ---- decisions that calibration may break, each in a method of its own -------------
+    # ---- decisions that planted bugs override, each in its own method -------------------
 
     def _dispatch_limit(self, commit_index: int) -> int:
-        """Up to where entries are dispatched to the consume queues."""
+        """Return the last entry to dispatch to the consume queues.
+
+        Consumers must not see an entry that a new leader may still overwrite.
+        """
         return commit_index
 
     def _acknowledge(self, index: int) -> None:
-        """Answer the appends that the group acknowledged (DLedger's QuorumAckChecker)."""
+        """Answer the appends that a quorum acknowledged (DLedger's QuorumAckChecker)."""
         self._pending.acknowledge(index)
 
     def _compactable_index(self) -> int:
-        """Up to where a snapshot may stand for entries: applied, committed and durable here."""
+        """Return the last entry that a snapshot may replace: applied, committed, durable here."""
         return min(self._reput.applied_index, self.core.ledger.checkpoint_index)
 
     # ---- steps ------------------------------------------------------------------------
@@ -332,7 +343,7 @@ class Broker:
         now_ms: float,
         wall_ms: int,
     ) -> None:
-        """Build what a batch, or an append on a condition, is to store."""
+        """Build the entries of a batch or of a conditional append."""
         if not self._appender.is_ready:
             self._outbox.refuse_not_leader(connection, command)
         elif command.code == RequestCode.APPEND_AT:
@@ -342,7 +353,7 @@ class Broker:
             self._sends.send_batch(connection, born_host, send, now_ms, wall_ms)
 
     def _append_built(self, now_ms: float) -> None:
-        """Hand over what this turn's requests built; refuse them where the core takes nothing."""
+        """Append the entries built since the last call; refuse their requests if the core does."""
         if refusal := self._appender.append(now_ms):
             self._pending.refuse_unappended(refusal)
 
@@ -350,10 +361,10 @@ class Broker:
         self._appender.end_term()
         self._pending.end_term()
 
-    def _compact(self, begin: LogEnd) -> None:
-        """Let a snapshot stand for everything up to `begin`."""
-        membership_index, membership = self.core.membership_at(begin.index)
-        ranges = snapshot_ranges(self.queues.offsets_at(begin.position))
+    def _compact(self, end: LogEnd) -> None:
+        """Replace all entries up to `end` by a snapshot."""
+        membership_index, membership = self.core.membership_at(end.index)
+        ranges = snapshot_ranges(self.queues.offsets_at(end.position))
         state = encode_state(self._reput.tables.state(ranges))
-        self.core.compact(Snapshot(begin, membership, membership_index, state))
-        self.queues.forget_below(begin.position)
+        self.core.compact(Snapshot(end, membership, membership_index, state))
+        self.queues.forget_below(end.position)

@@ -1,6 +1,6 @@
-"""What a broker tells operators and slaves about itself, as RocketMQ's tools want it.
+"""Answers operators and slaves about the broker itself, in the form of RocketMQ's tools.
 
-Any member answers, from what it has applied.
+Any member answers, from its applied state.
 Source: RocketMQ's AdminBrokerProcessor (prepareRuntimeInfo, getAllTopicConfig,
 getAllConsumerOffset, getAllSubscriptionGroup, getBrokerConfig), ClusterListSubCommand.
 """
@@ -27,14 +27,14 @@ from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 SAMPLE_INTERVAL_MS = 10_000.0
 SAMPLES_MAX = 62
-"""A little more than ten minutes of them."""
+"""Samples kept: a little more than ten minutes."""
 _WINDOWS_MS = (10_000.0, 60_000.0, 600_000.0)
 VERSION_TEXT = "V4_9_8"
 RETRY_TIMES_MAX = 16
 
 
 class BrokerInfo:
-    """Answers GET_ALL_TOPIC_CONFIG and its like."""
+    """Answers GET_ALL_TOPIC_CONFIG and similar requests."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class BrokerInfo:
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
 
     def tick(self, now_ms: float) -> None:
-        """Take note of how much is applied now and then."""
+        """Sample the message count every SAMPLE_INTERVAL_MS."""
         if not self._samples or now_ms >= self._samples[-1][0] + SAMPLE_INTERVAL_MS:
             self._samples.append((now_ms, self._message_count))
 
     def all_topics(self, connection: Connection, request: Command, _: float, __: int) -> None:
-        """GET_ALL_TOPIC_CONFIG: every topic by its name (TopicConfigSerializeWrapper)."""
+        """Answer GET_ALL_TOPIC_CONFIG: all topics by name (TopicConfigSerializeWrapper)."""
         table = {topic.topic_name: topic.to_wire() for topic in self._reput.tables.topics}
         version = _version(self._topic_events.version(TOPIC_QUEUE))
         self._answer(connection, request, {"dataVersion": version, "topicConfigTable": table})
 
     def all_offsets(self, connection: Connection, request: Command, _: float, __: int) -> None:
-        """GET_ALL_CONSUMER_OFFSET: by "topic@group" and queue id, which stands unquoted."""
+        """Answer GET_ALL_CONSUMER_OFFSET: by "topic@group" and queue id (unquoted keys)."""
         table = self._reput.tables.offsets.state()
         self._answer(
             connection,
@@ -83,7 +83,7 @@ class BrokerInfo:
     def all_delay_offsets(
         self, connection: Connection, request: Command, _: float, __: int
     ) -> None:
-        """GET_ALL_DELAY_OFFSET: how far the delivery is, by level from 1 on (delayOffset.json)."""
+        """Answer GET_ALL_DELAY_OFFSET: delivery progress by level, from 1 (delayOffset.json)."""
         done = self._reput.tables.offsets.state().get(key_of(DELIVERY_GROUP, SCHEDULE_TOPIC), {})
         table = {queue_id + 1: offset for queue_id, offset in sorted(done.items())}
         self._answer(
@@ -96,10 +96,10 @@ class BrokerInfo:
         )
 
     def all_groups(self, connection: Connection, request: Command, _: float, __: int) -> None:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the groups that are known, each as by default.
+        """Answer GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the known groups, with default settings.
 
-        Known are those that committed offsets and those that have clients here, and what a
-        master or a file said of some.
+        A group is known if it has committed offsets or has clients here. Configurations from a
+        master or a file replace the defaults.
         """
         tables = self._reput.tables
         names = tables.offsets.groups() | {group.name for group in self._groups}
@@ -108,7 +108,7 @@ class BrokerInfo:
         self._answer(connection, request, {"dataVersion": version, "subscriptionGroupTable": table})
 
     def runtime(self, connection: Connection, request: Command, now_ms: float, _: int) -> None:
-        """GET_BROKER_RUNTIME_INFO: a table of names and texts (KVTable)."""
+        """Answer GET_BROKER_RUNTIME_INFO: a table of names and texts (KVTable)."""
         core, rates = self._core, self._rates(now_ms)
         table = {
             "brokerVersion": str(VERSION),
@@ -130,17 +130,17 @@ class BrokerInfo:
         self._answer(connection, request, {"table": table})
 
     def config(self, connection: Connection, request: Command, _: float, __: int) -> None:
-        """GET_BROKER_CONFIG: what the broker was started with, as lines of a broker.conf."""
+        """Answer GET_BROKER_CONFIG: the start configuration, as lines of a broker.conf."""
         lines = [f"{key}={value}\n" for key, value in sorted(self._config.properties.items())]
         self._outbox.answer(connection, request, body="".join(lines).encode())
 
     def refuse_config(self, connection: Connection, request: Command, _: float, __: int) -> None:
-        """UPDATE_BROKER_CONFIG: there is no way to change a broker while it runs."""
+        """Refuse UPDATE_BROKER_CONFIG: a running broker's configuration cannot change."""
         remark = "the configuration is read at the start: change broker.conf and restart the node"
         self._outbox.refuse(connection, request, ResponseCode.NO_PERMISSION, remark)
 
     def _rates(self, now_ms: float) -> str:
-        """Messages a second over the last 10 s, minute and ten minutes, or since the start."""
+        """Return messages a second over the last 10 s, minute and ten minutes, or since start."""
         texts = []
         for window_ms in _WINDOWS_MS:
             earlier = [one for one in self._samples if one[0] <= now_ms - window_ms]
@@ -152,7 +152,7 @@ class BrokerInfo:
 
     @property
     def _message_count(self) -> int:
-        """How many messages were ever put into queues."""
+        """The number of messages ever dispatched: the sum of the max offsets."""
         return sum(end for _, end in self._reput.queues.ranges().values())
 
     @property
@@ -170,16 +170,16 @@ _NOT_KEPT = (
     "pullThreadPoolQueueHeadWaitTimeMills",
     "pageCacheLockTimeMills",
 )
-"""Sizes and waits of RocketMQ's thread pools, which there are none of here."""
+"""Sizes and waits of RocketMQ's thread pools, which this broker does not have."""
 
 
 def _version(counter: int) -> dict[str, int]:
-    """Return RocketMQ's DataVersion: how many changes have taken effect."""
+    """Return RocketMQ's DataVersion, which counts the applied changes."""
     return {"counter": counter, "stateVersion": 0, "timestamp": 0}
 
 
 def group_config(name: str) -> dict[str, object]:
-    """RocketMQ's SubscriptionGroupConfig as it is made for a group that is new."""
+    """Return RocketMQ's default SubscriptionGroupConfig for a new group."""
     return {
         "brokerId": 0,
         "consumeBroadcastEnable": True,

@@ -1,8 +1,8 @@
-"""What committed entries made of the broker, as bytes: in a checkpoint and in a raft snapshot.
+"""Encodes the broker's state machine for checkpoints and Raft snapshots.
 
-Equal states are equal bytes, on every member. A snapshot at a place of the log says of each
-queue the range begin = end = its next offset at that place: nothing in front is retained. Its
-topics and group offsets may be newer: see `system.broker.broker_tables`.
+Equal states have equal bytes, on every member. A snapshot gives each queue an empty range at its
+next offset: no message before the snapshot's index is retained. Its topics and group offsets may
+be newer: see `system.broker.broker_tables`.
 Source: RocketMQ's topics.json and consumerOffset.json, which are not replicated there;
 DESIGN.md decision 3.
 """
@@ -24,11 +24,12 @@ class DamagedBrokerState(StoreError):  # noqa: N818 - a finding about the bytes
 
 
 class BrokerState(msgspec.Struct, frozen=True):
-    """The broker behind some entry.
+    """The broker's state after some entry.
 
-    `ranges` holds of each queue the first offset retained and the offset behind the last.
-    `topics` holds a topic's configuration (RocketMQ's TopicConfig) by its name, `group_offsets`
-    the offset that a consumer group committed by "topic@group" and queue id.
+    Attributes:
+        ranges: min and max offset of each queue.
+        topics: topic configurations (RocketMQ's TopicConfig) by name.
+        group_offsets: committed offsets by "topic@group" and queue id.
     """
 
     ranges: dict[Queue, tuple[int, int]] = {}
@@ -37,7 +38,7 @@ class BrokerState(msgspec.Struct, frozen=True):
 
 
 class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What is encoded: lists in order where BrokerState has maps."""
+    """The encoded form: sorted lists in place of BrokerState's maps."""
 
     format: int
     queues: list[tuple[bytes, int, int, int]]
@@ -46,7 +47,7 @@ class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 def encode_state(state: BrokerState) -> bytes:
-    """Return the state's bytes, the same for equal states whatever the order of their maps."""
+    """Encode a state. Equal states give equal bytes, whatever the order of their maps."""
     stored = _Stored(
         _FORMAT,
         sorted((topic, number, *ends) for (topic, number), ends in state.ranges.items()),
@@ -57,7 +58,7 @@ def encode_state(state: BrokerState) -> bytes:
 
 
 def decode_state(data: bytes) -> BrokerState:
-    """Read a state; no bytes are the state of a broker that has applied nothing.
+    """Decode a state; no bytes are the state of a broker that has applied nothing.
 
     Raises DamagedBrokerState.
     """
@@ -85,5 +86,5 @@ def ranges_of(data: bytes) -> Ranges:
 
 
 def snapshot_ranges(offsets: Mapping[Queue, int]) -> dict[Queue, tuple[int, int]]:
-    """Return the ranges of a snapshot from `ConsumeQueues.offsets_at` its place."""
+    """Return a snapshot's ranges from `ConsumeQueues.offsets_at` its position."""
     return {queue: (offset, offset) for queue, offset in offsets.items()}

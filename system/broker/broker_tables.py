@@ -1,7 +1,8 @@
-"""What committed entries say of topics and group offsets: one table each, kept by `Reput`.
+"""The tables of topics and group offsets, built from committed entries by `Reput`.
 
-Entries say what is to be, not what is to change. A snapshot may hold tables from behind its
-place: whoever applies the entries between them once more comes to the same tables.
+Entries hold new values, not changes, so applying one twice is harmless (idempotent). A snapshot
+may therefore hold tables that are newer than its index: applying the entries in between again
+gives the same tables.
 Source: RocketMQ's topics.json and consumerOffset.json; DESIGN.md decision 3.
 """
 
@@ -18,34 +19,34 @@ from shaketable.system.store.group_events import MIGRATION_QUEUE, OFFSET_QUEUE, 
 
 
 class BrokerTables:
-    """The tables of one member. They stay the same objects, whatever is loaded into them."""
+    """The tables of one member. `restore` replaces their contents, not the objects."""
 
     def __init__(self, config: BrokerConfig, state: BrokerState) -> None:
         self.topics = TopicTable(config)
         self.offsets = OffsetTable()
         self.versions = {TOPIC_QUEUE: 0, OFFSET_QUEUE: 0}
-        """How often each was changed, where the log does not count it."""
+        """How often each table changed, for a broker whose log does not count it."""
         self.groups: dict[str, dict[str, object]] = {}
-        """Consumer groups' configurations that were said elsewhere (SubscriptionGroupConfig)."""
+        """Consumer groups' configurations from a master or a file (SubscriptionGroupConfig)."""
         self.restore(state)
 
     def restore(self, state: BrokerState) -> None:
-        """Begin anew from a checkpoint's or a snapshot's state. Raises DamagedBrokerState."""
+        """Load a checkpoint's or a snapshot's state. Raises DamagedBrokerState."""
         self.topics.restore(state.topics)
         self.offsets.restore(state.group_offsets)
 
     def state(self, ranges: Ranges) -> BrokerState:
-        """Return the whole state with the queues' ranges."""
+        """Return the tables, with the queues' ranges, as one state."""
         return BrokerState(dict(ranges), self.topics.state(), self.offsets.state())
 
     def delivered(self, queue_id: int, offset: int) -> None:
-        """Note that all up to `offset` is done of a queue of delayed messages."""
+        """Note that a schedule queue's messages up to `offset` were delivered."""
         if queue_id < LEVELS_MAX:
             topic = SCHEDULE_TOPIC.decode()
             self.offsets.advance(DELIVERY_GROUP, topic, queue_id, offset + 1)
 
     def apply(self, queue_id: int, body: bytes) -> None:
-        """Take a committed entry of a queue of the reserved topic. Raises DamagedBrokerState."""
+        """Apply a committed entry of the reserved topic. Raises DamagedBrokerState."""
         if queue_id == TOPIC_QUEUE:
             deleted = self.topics.apply(body)
             if deleted is not None:

@@ -1,7 +1,7 @@
-"""Consume queues: where each queue's messages stand in the log, from committed entries only.
+"""Consume queues: the log positions of each queue's messages, from committed entries only.
 
-The newest units of each queue are in memory, encoded as on disk; older ones are read back from
-the files that the broker's checkpoints fill.
+A unit is one message's position, size and tags code. The newest units of each queue are in
+memory, encoded as on disk; older ones are read from the files that checkpoints write.
 Source: RocketMQ's ConsumeQueue and DefaultMessageStore.ReputMessageService (which in
 DLedger mode reads up to committedPos only); DLEDGER.md sections 0 (row 1) and B.2.
 """
@@ -17,15 +17,15 @@ from shaketable.system.raft.protocol import InvariantError
 Queue = tuple[bytes, int]
 """Topic and queue id."""
 Ranges = Mapping[Queue, tuple[int, int]]
-"""Of each queue the first offset retained and the offset behind the last."""
+"""Min and max offset of each queue."""
 UnitRuns = Mapping[Queue, tuple[int, bytes]]
-"""Of each queue the offset of the first unit and the encoded units from there on."""
+"""Of each queue the first unit's offset, and the encoded units from there on."""
 
 Buffer = bytes | bytearray | memoryview
 
 UNIT_BYTES = 20
 TAIL_UNITS_MAX = 1024
-"""Units of a queue that stay in memory although the files have them."""
+"""Units of a queue that are kept in memory although the files have them."""
 
 _UNIT = struct.Struct(">qiq")
 _PACK = _UNIT.pack
@@ -33,14 +33,14 @@ _POSITION = struct.Struct(">q").unpack_from
 
 
 class UnitReader(Protocol):
-    """Reads back the units that a checkpoint wrote (`system.store.consume_queue_files`)."""
+    """Reads the units that checkpoints wrote (`system.store.consume_queue_files`)."""
 
     def read_units(self, queue: Queue, offset: int, count: int) -> bytes:
         """Return exactly `count` encoded units from `offset` on. Raises StoreError."""
 
 
 class _Tail:
-    """One queue: its range, and the units in memory, which end at its end."""
+    """One queue: its range and its newest units, which end at `max_offset`."""
 
     __slots__ = ("first", "is_new", "max_offset", "min_offset", "notify_next", "saved", "units")
 
@@ -48,13 +48,13 @@ class _Tail:
         self.min_offset = min_offset
         self.first = max_offset  # offset of units[0:20]
         self.max_offset = max_offset
-        self.saved = max_offset  # units below are in the files
-        self.is_new = False  # whether it stands in the list of what the next checkpoint saves
-        self.notify_next = True  # whether its next message is to be noted: a checkpoint, a watcher
+        self.saved = max_offset  # units below this offset are in the files
+        self.is_new = False  # whether it is in the list of queues for the next checkpoint
+        self.notify_next = True  # whether its next message calls `_note`
         self.units = bytearray()
 
     def restart_at(self, offset: int) -> None:
-        """Have nothing in front of an offset behind the end: what lies between is nowhere."""
+        """Drop all units and continue at `offset`, after a gap."""
         self.min_offset = self.first = self.max_offset = self.saved = offset
         self.units.clear()
 
@@ -62,9 +62,9 @@ class _Tail:
 class ConsumeQueues:
     """Byte position, size and tags code of every committed message, by queue and offset.
 
-    `ranges` is what a checkpoint or a snapshot says of the queues; `reader` reads the units of
-    such ranges, without one all units must have been appended here. A queue that is not known
-    begins at offset 0; where queues `may_skip`, at its first message.
+    `ranges` are the queues' ranges in a checkpoint or a snapshot. `reader` reads the units of
+    those ranges; without one, all units must have been appended here. An unknown queue starts at
+    offset 0, or at its first message if queues `may_skip`.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class ConsumeQueues:
     ) -> None:
         """Dispatch one committed message.
 
-        Raises InvariantError where the offset does not follow, unless queues may skip: then one
-        that is known already is passed over, and behind a gap the queue begins anew.
+        Raises InvariantError if the offset is not the queue's max offset. If queues may skip, a
+        message below it is ignored, and after a gap the queue restarts at `offset`.
         """
         tail = self._queues.get(queue)
         if tail is None:
@@ -113,9 +113,9 @@ class ConsumeQueues:
             self._note(queue, tail)
 
     def append_run(self, queue: Queue, first_offset: int, count: int, units: Buffer) -> None:
-        """Dispatch committed messages of one queue, whose units are encoded as on disk.
+        """Dispatch committed messages of one queue, their units encoded as on disk.
 
-        Raises InvariantError where they do not follow: for queues that may not skip.
+        Raises InvariantError if they do not follow. Only for queues that may not skip.
         """
         tail = self._queues.get(queue)
         if tail is None:
@@ -128,17 +128,17 @@ class ConsumeQueues:
             self._note(queue, tail)
 
     def watch(self, queue: Queue) -> None:
-        """Have `take_arrived` name this queue once, when its next message is dispatched."""
+        """Make `take_arrived` return this queue once its next message is dispatched."""
         self._watched.add(queue)
         if (tail := self._queues.get(queue)) is not None:
             tail.notify_next = True
 
     def unwatch(self, queue: Queue) -> None:
-        """Nobody waits for this queue's next message any more."""
+        """Stop watching a queue."""
         self._watched.discard(queue)
 
     def take_arrived(self) -> list[Queue]:
-        """Return the watched queues that got messages; they are not watched any more."""
+        """Return the watched queues that got messages, and stop watching them."""
         arrived, self._arrived = self._arrived, []
         return arrived
 
@@ -154,17 +154,17 @@ class ConsumeQueues:
     # ---- reads ------------------------------------------------------------------------
 
     def min_offset(self, queue: Queue) -> int:
-        """Lowest offset that is retained; the end if nothing is."""
+        """Return the lowest retained offset; the max offset if no message is retained."""
         tail = self._queues.get(queue)
         return tail.min_offset if tail else 0
 
     def max_offset(self, queue: Queue) -> int:
-        """Offset that the next committed message of the queue will have."""
+        """Return the offset of the queue's next committed message."""
         tail = self._queues.get(queue)
         return tail.max_offset if tail else 0
 
     def ranges(self) -> dict[Queue, tuple[int, int]]:
-        """Return every queue's begin and end, for a checkpoint."""
+        """Return every queue's min and max offset, for a checkpoint."""
         return {queue: (tail.min_offset, tail.max_offset) for queue, tail in self._queues.items()}
 
     def find(
@@ -172,7 +172,7 @@ class ConsumeQueues:
     ) -> list[tuple[int, int]]:
         """Return (position, size) of messages from `offset` on, at least one if there is one.
 
-        None in front of the queue's begin. Raises StoreError where the files cannot be read.
+        Empty outside the queue's range. Raises StoreError if the files cannot be read.
         """
         tail = self._queues.get(queue)
         if tail is None or not tail.min_offset <= offset < tail.max_offset:
@@ -188,9 +188,9 @@ class ConsumeQueues:
         return found
 
     def units(self, queue: Queue, offset: int, count_max: int) -> list[tuple[int, int, int]]:
-        """Return (position, size, tags code) of at most so many messages from `offset` on.
+        """Return (position, size, tags code) of at most `count_max` messages from `offset` on.
 
-        None outside the queue's range. Raises StoreError where the files cannot be read.
+        Empty outside the queue's range. Raises StoreError if the files cannot be read.
         """
         tail = self._queues.get(queue)
         if tail is None or not tail.min_offset <= offset < tail.max_offset:
@@ -199,7 +199,7 @@ class ConsumeQueues:
         return list(_UNIT.iter_unpack(self._units(queue, tail, offset, count)))
 
     def _units(self, queue: Queue, tail: _Tail, offset: int, count: int) -> bytes | bytearray:
-        """Return `count` units, which the queue has, from the files and from memory."""
+        """Return `count` existing units, from the files and from memory."""
         if offset >= tail.first:
             at = (offset - tail.first) * UNIT_BYTES
             return tail.units[at : at + count * UNIT_BYTES]
@@ -211,9 +211,9 @@ class ConsumeQueues:
     # ---- checkpoints ------------------------------------------------------------------
 
     def units_since_checkpoint(self) -> dict[Queue, tuple[int, bytes]]:
-        """Return of each queue what no checkpoint has saved yet: first offset, encoded units.
+        """Return the units that no checkpoint has saved: by queue first offset, encoded units.
 
-        It stays due until `checkpointed` is told that it was saved.
+        They are returned again until `checkpointed` confirms that they were saved.
         """
         units = {}
         for queue in self._new:
@@ -223,14 +223,14 @@ class ConsumeQueues:
         return units
 
     def checkpointed(self, units: UnitRuns) -> None:
-        """Take note that the files have these units, as `units_since_checkpoint` returned them.
+        """Note that the files have these units, as `units_since_checkpoint` returned them.
 
-        Of what the files have, only the newest stay in memory.
+        Of the saved units, only the newest are kept in memory.
         """
         for queue, (start, data) in units.items():
             tail = self._queues.get(queue)
             if tail is None:
-                continue  # saved of the log that a snapshot has replaced since
+                continue  # a snapshot has replaced the log since
             tail.saved = max(tail.saved, start + len(data) // UNIT_BYTES)
             tail.is_new = tail.saved < tail.max_offset
             tail.notify_next = True
@@ -243,10 +243,10 @@ class ConsumeQueues:
     # ---- expiry -----------------------------------------------------------------------
 
     def offsets_at(self, position: int) -> dict[Queue, int]:
-        """Return each queue's next offset at a place of the log: what a snapshot there says.
+        """Return each queue's next offset at a log position, for a snapshot there.
 
-        That is the offset of its first message at or behind `position`, or its end. Queues that
-        had nothing there are left out, so it does not matter when one asks.
+        That is the offset of its first message at or after `position`, or its max offset. Queues
+        at offset 0 there are left out, so that members get equal results whenever they ask.
         """
         offsets = {}
         for queue, tail in self._queues.items():
@@ -256,7 +256,7 @@ class ConsumeQueues:
         return offsets
 
     def forget_below(self, position: int) -> None:
-        """Move each queue's begin to its first message at or behind the log's new begin."""
+        """Raise each queue's min offset to its first message at or after the log's new start."""
         for queue, tail in self._queues.items():
             tail.min_offset = self._offset_at(queue, tail, position)
             spare = min(tail.min_offset, tail.max_offset) - tail.first
@@ -266,11 +266,13 @@ class ConsumeQueues:
                 tail.saved = max(tail.saved, tail.first)
 
     def _offset_at(self, queue: Queue, tail: _Tail, position: int) -> int:
-        """Search a queue's retained units, whose positions rise, for the first at `position`."""
+        """Return a queue's first retained offset at or after `position`, by binary search."""
         low, high = tail.min_offset, tail.max_offset
         if low == high or self._position(queue, tail, low) >= position:
             return low
-        while high - low > 1:  # the unit at low is in front of the position
+        # Positions rise with offsets. Invariant: the unit at `low` is before the position, and
+        # `high` is at or after it, or the max offset.
+        while high - low > 1:
             middle = (low + high) // 2
             if self._position(queue, tail, middle) < position:
                 low = middle

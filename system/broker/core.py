@@ -1,7 +1,7 @@
-"""What a broker needs of whatever keeps its log: a raft member, or a native commit log.
+"""The interface between a broker and the core that keeps its log.
 
-`system.raft.core.RaftCore` is one, `system.native.core.NativeCore` the other. Everything in the
-broker but `mode` is the same for both.
+`system.raft.core.RaftCore` is a member of a DLedger group, `system.native.core.NativeCore` keeps
+a native commit log. Everything in the broker but `mode` is the same for both.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from shaketable.system.raft.protocol import Effects, Message, Role, Snapshot, To
 
 
 class Core(Protocol):
-    """Keeps the log, says up to where it stands, and who may append to it.
+    """Keeps the log, knows what is committed, and decides who may append.
 
-    See `RaftCore` for what each of these means; a core that is not a raft member's has one term,
-    no members, and refuses what only a group can do.
+    `RaftCore` documents each of these. A core without a group has one term and no members, and
+    refuses what only a group can do.
     """
 
     member: str
@@ -40,56 +40,56 @@ class Core(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether appends are taken and reads confirmed."""
+        """Whether it accepts appends and confirms reads."""
 
     @property
     def needs_term_start(self) -> bool:
-        """Whether a term has begun that has to be given its first entry."""
+        """Whether this member leads a new term that still needs its first entry."""
 
     @property
     def learner_to_promote(self) -> str | None:
-        """A learner that has caught up."""
+        """A learner that has caught up, if any."""
 
     @property
     def transferee(self) -> str | None:
-        """To whom the leadership is being handed."""
+        """The target of a leadership transfer under way, if any."""
 
     @property
     def deadline_ms(self) -> float:
-        """When `tick` has something to do next."""
+        """When to call `tick` next, at the latest."""
 
     def membership_at(self, index: int) -> tuple[int, Membership]:
-        """Return the membership in force at an entry, and the index that brought it."""
+        """Return the index of the entry that set the membership at `index`, and the membership."""
 
     def tick(self, now_ms: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
 
     def receive(self, message: Message, now_ms: float) -> None:
-        """Take one message from another member."""
+        """Handle one message from another member."""
 
     def append(self, batches: Sequence[Batch], now_ms: float) -> None:
-        """Put encoded entries at the log's end, or raise and change nothing."""
+        """Append encoded entries to the log, or raise and change nothing."""
 
     def read(self, token: Token, now_ms: float) -> None:
-        """Ask for a linearizable read. Raises NotLeaderError, TooManyReadsError."""
+        """Start a linearizable read. Raises NotLeaderError, TooManyReadsError."""
 
     def plan_change(self, change: Change) -> Membership:
         """Return the membership to append. Raises NotLeaderError, MembershipError."""
 
     def transfer(self, target: str, now_ms: float) -> None:
-        """Hand the leadership over. Raises NotLeaderError, TransferError."""
+        """Transfer the leadership. Raises NotLeaderError, TransferError."""
 
     def resign(self, now_ms: float) -> None:
         """Hand the leadership over, if there is one and somebody to take it."""
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Let a snapshot stand for the entries up to its end."""
+        """Replace the entries up to the snapshot's end by the snapshot."""
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
-        """The disk has no room for entries, or has it again."""
+        """Note that the disk is full, or has room again."""
 
     def synced(self, write_seq: int, now_ms: float | None = None) -> None:
-        """All writes up to `write_seq` are carried out."""
+        """Note that all writes up to `write_seq` are durable."""
 
     def take(self) -> Effects:
-        """Return what is to be done since the last call."""
+        """Return the effects since the last call."""

@@ -1,4 +1,4 @@
-"""What the broker asks of its shell."""
+"""The work that the broker hands to its shell."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message, RoleChange, Snapshot, Write
 
 Connection = int
-"""Names a client's connection; the shell's business."""
+"""A client connection's number, assigned by the shell."""
 
 
 @dataclass(slots=True)
 class BrokerEffects:
     """Work for the shell, in the order of `system.raft.protocol.Effects`.
 
-    `membership`, where it is not None, is whom to keep connections with from now on.
-    `installed`, where it is not None, replaced everything applied before: checkpoint files
-    and key index of the old state stand for nothing any more. `has_more` says that more is
-    left to apply than one step takes: `take` should be called again soon, with nothing else
-    having happened. `is_checkpoint_due` says that key items fill half of their bound: a
-    checkpoint should be taken now, since applying stops at the bound.
+    Attributes:
+        writes: log writes to carry out, in order.
+        write_seq: sequence number of the last write.
+        messages: messages to other members, by member id.
+        replies: encoded replies by client connection, in order.
+        role_changes: role changes of this member.
+        membership: the members to keep connections with from now on, if that changed.
+        installed: a snapshot that replaced all applied state. Checkpoint files and the key
+            index of the old state are obsolete then.
+        has_more: more is left to apply than one step allows; call `take` again soon, even
+            without another input.
+        is_checkpoint_due: the buffered key items fill half of their limit. Take a checkpoint
+            now: applying stops at the limit.
     """
 
     writes: list[Write] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Entries about the broker itself on their way into the log: topics and group offsets.
+"""Writes changes of topics and group offsets to the log, as entries of a reserved topic.
 
-The seam between those and the consensus below: "append this entry, answer when the group has
-acknowledged it". What is written here is applied by every member in the log's order.
+The interface between the broker's tables and consensus: append an entry, answer the request once
+a quorum has acknowledged it. Every member applies these entries in the order of the log.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _OVERHEAD_BYTES = 512  # entry header, message head, reserved topic and properti
 
 
 def body_bytes_max(config: BrokerConfig) -> int:
-    """Return how large the body of one such entry may be."""
+    """Return the largest body of one event entry, in bytes."""
     entry_bytes_max = min(ENTRY_BYTES_MAX, config.data_file_bytes - BLANK_BYTES)
     return min(BODY_BYTES_MAX, entry_bytes_max - _OVERHEAD_BYTES)
 
 
 class EventLog:
-    """Writes entries on the reserved topic behind what this turn's sends built."""
+    """Builds entries of the reserved topic, after those of the sends built so far."""
 
     is_replicated: ClassVar[bool] = True
-    """Whether what is written here takes effect by the group's word, so that it is read so too."""
+    """Whether an event takes effect only when committed, so that reads need a read index."""
 
     def __init__(
         self,
@@ -49,21 +49,21 @@ class EventLog:
         self._config = config
         self._reput = reput
         self.body_bytes_max = body_bytes_max(config)
-        """How large the body of one entry may be."""
+        """The largest body of one entry, in bytes."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether entries may be written now: this member leads and has applied all before."""
+        """Whether entries may be written: this member leads and has applied all earlier terms."""
         return self._appender.is_ready
 
     @property
     def is_migration_pending(self) -> bool:
-        """Whether topics and offsets from before the group are still to come."""
+        """Whether topics and offsets from before the group are not in the tables yet."""
         return self._appender.is_migration_pending
 
     @property
     def term(self) -> int:
-        """The term in which this member leads, -1 if it does not."""
+        """The term that this member leads, -1 if it does not lead."""
         return self._appender.term
 
     @property
@@ -77,25 +77,28 @@ class EventLog:
         return self._appender.applied_index
 
     def version(self, queue_id: int) -> int:
-        """How many of these events have taken effect: it rises, the same on every member."""
+        """Return how many events of this queue were applied: it only rises, equal on all members.
+
+        Reserved queues hold one event a message, so their max offsets count the events.
+        """
         max_offset = self._reput.queues.max_offset
         return max_offset((EVENT_TOPIC, queue_id)) + max_offset((EVENT_TOPIC, MIGRATION_QUEUE))
 
     def refuse(
         self, connection: Connection, request: AnyRequest, code: ResponseCode, remark: str
     ) -> None:
-        """Say that a request had no effect, and why."""
+        """Answer that a request certainly had no effect, and why."""
         self._outbox.refuse(connection, request, code, remark)
 
     def refuse_not_ready(self, connection: Connection, request: AnyRequest) -> bool:
-        """Refuse a request that needs an entry where none can be written; True if refused."""
+        """Refuse a request if no entry can be written now; return True if refused."""
         if not self._appender.is_ready:
             self._outbox.refuse_not_leader(connection, request)
             return True
         return False
 
     def refuse_full(self, connection: Connection, request: AnyRequest, more: int = 0) -> bool:
-        """Refuse a request where too many wait, `more` among them; True if refused."""
+        """Refuse a request if too many appends wait, counting `more`; return True if refused."""
         limit = self._config.pending_sends_max
         if len(self._pending.waiting) + more < limit:
             return False
@@ -104,7 +107,7 @@ class EventLog:
         return True
 
     def write(self, queue_id: int, properties: bytes, body: bytes, wall_ms: int) -> None:
-        """Build an entry of a queue of the reserved topic. `is_ready` must hold."""
+        """Build an entry for a queue of the reserved topic. Requires `is_ready`."""
         assert len(body) <= self.body_bytes_max
         queue = (EVENT_TOPIC, queue_id)
         offset = self._appender.offset_of(queue)
@@ -120,7 +123,7 @@ class EventLog:
         now_ms: float,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Answer SUCCESS once what was written takes effect."""
+        """Answer SUCCESS once the events written so far take effect."""
         self.answer_when_stored(connection, request, now_ms, ext)
 
     def answer_when_stored(
@@ -130,7 +133,7 @@ class EventLog:
         now_ms: float,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Answer SUCCESS once everything built so far is stored, as a send is answered."""
+        """Answer SUCCESS once everything built so far is acknowledged, as for a send."""
         if request.is_oneway:
             return
         reply = response(
@@ -147,9 +150,9 @@ class EventLog:
             )
         )
 
-    def on_discard(self, forget: Callable[[int], None]) -> None:
-        """Call `forget` when what was built may never have been: refused, or the term is over.
+    def on_discard(self, callback: Callable[[int], None]) -> None:
+        """Register a callback for built entries that the core refused, or whose term ended.
 
-        It is told up to which entry what was built stands in this member's log all the same.
+        It gets the index of the last built entry that is kept, -1 at a term's end.
         """
-        self._appender.discard_callbacks.append(forget)
+        self._appender.discard_callbacks.append(callback)

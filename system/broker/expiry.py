@@ -1,13 +1,14 @@
 """Decides which data files of the log expire: by age, or because the disk fills.
 
+A file is kept for its reserved time. Then it is deleted in one of the hours of `deleteWhen`, or
+at any hour while disk usage is above diskMaxUsedSpaceRatio. Above the force-clean ratio the
+oldest files are deleted at any age; above the full ratio nothing more is written.
+
 Source: DLedger's DLedgerMmapFileStore.CleanSpaceService and RocketMQ's MessageStoreConfig
-(fileReservedTime, deleteWhen, diskMaxUsedSpaceRatio; DLEDGER.md C.6). As there, a file is
-reserved for a time, and once that is over it goes in one of the hours that `deleteWhen`
-names, or at any hour while the disk is fuller than diskMaxUsedSpaceRatio; above the
-force-clean ratio the oldest files go whatever their age; above the full ratio nothing more
-is written. Otherwise than there, `deleteWhen`'s hours are UTC, without any the hour does not
-matter, a file's age is that of its last message (not of its last modification), and what is
-given up is only ever what a snapshot can stand for: applied, committed and durable here.
+(fileReservedTime, deleteWhen, diskMaxUsedSpaceRatio; DLEDGER.md C.6). Unlike there, `deleteWhen`
+is in UTC and may be empty for any hour, a file is as old as its last message (not its last
+modification), and only entries that a snapshot can replace expire: applied, committed and durable
+on this member.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ FULL_RATIO_MAX = 0.95
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One data file that is written to its end: the place behind its last entry.
+    """One full data file. `end` is the log's end after its last entry.
 
-    `last_store_ms` is the store timestamp of the last message in it, wall clock.
+    `last_store_ms` is the store timestamp of its last message, wall clock.
     """
 
     end: LogEnd
@@ -49,7 +50,7 @@ class ExpiryConfig:
 
     @property
     def full_ratio(self) -> float:
-        """Above it the disk counts as full (DLedger's diskFullRatio)."""
+        """The used ratio above which the disk counts as full (DLedger's diskFullRatio)."""
         return min(self.force_clean_ratio + FULL_ABOVE_FORCE, FULL_RATIO_MAX)
 
 
@@ -61,9 +62,9 @@ def expired_end(
     wall_ms: int,
     compactable_index: int,
 ) -> LogEnd | None:
-    """Return where the log should begin, or None where nothing expires.
+    """Return the end of the last data file that expires, or None if none does.
 
-    `files` are the data files but the one being written, oldest first; `compactable_index`
+    `files` are the data files without the one being written, oldest first. `compactable_index`
     is the highest entry that is applied, committed and durable.
     """
     is_time = (
@@ -72,11 +73,11 @@ def expired_end(
         or used_ratio > config.used_ratio_max
     )
     is_forced = used_ratio > config.force_clean_ratio
-    begin: LogEnd | None = None
+    expired: LogEnd | None = None
     for count, file in enumerate(files[: config.files_a_step_max]):
         is_expired = is_time and wall_ms - file.last_store_ms >= config.reserved_ms
         must_go = is_forced and count < config.forced_files_a_step_max
         if file.end.index > compactable_index or not (is_expired or must_go):
             break
-        begin = file.end
-    return begin
+        expired = file.end
+    return expired

@@ -1,4 +1,4 @@
-"""How messages stand in the log: as DLedger's entries, or one behind the other."""
+"""How messages are stored in the log: as DLedger entries, or one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dispatch = tuple[Queue, int, int, int, int, int, bytes]
 
 
 class Builder(Protocol):
-    """Encodes messages behind the log's end (`system.store.entry_builder.EntryBuilder`)."""
+    """Encodes messages to append to the log (`system.store.entry_builder.EntryBuilder`)."""
 
     end: LogEnd
 
@@ -40,25 +40,27 @@ class Builder(Protocol):
         """Add one message; return its byte position. Raises EntryTooLarge."""
 
     def add_membership(self, membership: Membership, queue_offset: int, store_ms: int) -> int:
-        """Add the entry that brings a membership."""
+        """Add the entry that sets a membership; return its byte position."""
 
     def take(self) -> list[Batch]:
-        """Return what was added since the last call."""
+        """Return the batches added since the last call."""
 
 
 def no_table(data: bytes, position: int, count: int) -> MessageTable | None:
-    """Return nothing: these messages are walked one by one."""
+    """Return None: messages of this format are dispatched one by one."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
-    """Writes and walks a log's messages.
+    """Writes and reads a log's messages.
 
-    `new_builder` is given the log's end, the term, the data files' size and the store host;
-    `dispatches` walks verified bytes from a position on; `table` gives `count` messages of these by
-    columns, where that is any use. `may_skip` says that a queue's messages
-    need not begin at 0, nor follow each other: nobody agreed on them.
+    Attributes:
+        new_builder: takes the log's end, the term, the data files' size and the store host.
+        dispatches: iterates over the messages in verified bytes that start at a position.
+        may_skip: queue offsets need not start at 0 nor be contiguous, since no quorum agreed
+            on them.
+        table: decodes `count` messages by column, None where that does not pay off.
     """
 
     new_builder: Callable[[LogEnd, int, int, bytes], Builder]
@@ -68,4 +70,4 @@ class LogFormat:
 
 
 DLEDGER_FORMAT = LogFormat(EntryBuilder, iter_dispatches, table=message_table)
-"""Entries, each with a header; queues without gaps, since all is agreed on."""
+"""DLedger entries, each with a header. Queues have no gaps: every entry is agreed on."""

@@ -1,4 +1,4 @@
-"""What differs in a broker by how its log is kept: DLedger's entries, or a native commit log.
+"""What in a broker depends on how its log is kept: DLedger entries, or a native commit log.
 
 Source: RocketMQ's DefaultMessageStore, which has a DLedgerCommitLog or a CommitLog.
 """
@@ -21,7 +21,7 @@ from shaketable.system.remoting.codes import RequestCode
 
 
 class EventLogFactory(Protocol):
-    """Makes the seam to what is said about topics and group offsets."""
+    """Creates the log of topic or group offset events."""
 
     def __call__(
         self,
@@ -31,19 +31,24 @@ class EventLogFactory(Protocol):
         config: BrokerConfig,
         reput: Reput,
     ) -> EventLog:
-        """Return it."""
+        """Return the event log of a broker made of these parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
     """The parts by which brokers differ.
 
-    `topic_events` and `offset_events` take what is said about topics and offsets: in a group the
-    same, entries of its log. `status` is what operators are told of the broker beside the rest,
-    `any_member_codes` which queries are answered by whoever is asked, pulls apart,
-    `not_leader` why somebody refuses what others do.
-    `to_migrate` is what a group's log is to have of topics and offsets from before it
-    (`taken_over.bodies_of`).
+    Attributes:
+        format: how messages are stored in the log.
+        reput: dispatches the log's messages.
+        pending: creates the table of appends that wait for their acknowledgement.
+        topic_events: creates the log of topic changes.
+        offset_events: creates the log of offset commits; None: the same as `topic_events`.
+        status: additional fields of the broker's runtime info.
+        not_leader: why a broker that does not lead refuses a request.
+        any_member_codes: queries, other than pulls, that any member answers.
+        to_migrate: entry bodies that bring topics and offsets from before the group into its
+            log (`taken_over.bodies_of`).
     """
 
     format: LogFormat = DLEDGER_FORMAT

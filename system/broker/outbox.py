@@ -1,4 +1,4 @@
-"""Replies of one turn, and the ways to refuse a request before it has any effect."""
+"""Collects replies, and refuses requests before they have any effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_LEADER = "not the leader"
 
 
 class AnyRequest(Protocol):
-    """What a reply has to know of its request."""
+    """The fields of a request that its reply needs."""
 
     @property
     def opaque(self) -> int:
@@ -21,11 +21,11 @@ class AnyRequest(Protocol):
 
     @property
     def serialize_type(self) -> int:
-        """How its header was written, and so the reply's is."""
+        """The serialization of its header, which the reply uses too."""
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for a reply."""
+        """Whether the client expects no reply."""
 
 
 class Outbox:
@@ -42,7 +42,7 @@ class Outbox:
         return replies
 
     def drop(self, connection: Connection) -> None:
-        """Forget what nobody waits for any more."""
+        """Drop the replies to a connection that closed."""
         self._replies.pop(connection, None)
 
     def put(self, connection: Connection, reply: bytes) -> None:
@@ -62,7 +62,7 @@ class Outbox:
         ext: dict[str, str] | None = None,
         body: bytes | list[bytes] = b"",
     ) -> None:
-        """Reply to a request, unless it is one way."""
+        """Reply to a request, unless it is one-way."""
         if not request.is_oneway:
             reply = response(
                 request.opaque, code, remark, ext, body, serialize_type=request.serialize_type
@@ -72,11 +72,11 @@ class Outbox:
     def refuse(
         self, connection: Connection, request: AnyRequest, code: ResponseCode, remark: str
     ) -> None:
-        """Say that a request had no effect, and name the leader; see `codes.outcome_of`."""
+        """Answer that a request had no effect, naming the leader; see `codes.outcome_of`."""
         self.answer(connection, request, code, remark, {"leaderId": self._core.leader or ""})
 
     def refuse_not_leader(self, connection: Connection, request: AnyRequest) -> None:
-        """Refuse what only a leader does that is ready for it."""
+        """Refuse a request that only a ready leader can serve."""
         leader = self._core.leader
         if leader == self._core.member:
             remark = "[505] the leader has not yet applied what was committed before its term"

@@ -28,26 +28,26 @@ from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 from shaketable.system.store.group_events import EVENT_TOPIC, body_at
 
 NATIVE_MESSAGES_A_STEP = 10_000
-"""How many messages of a native commit log are dispatched in one step."""
+"""Messages of a native commit log that one step dispatches."""
 
 _INTERNAL_TOPICS = frozenset({EVENT_TOPIC, SCHEDULE_TOPIC})
-"""Topics whose messages mean something to the broker itself."""
+"""Topics whose messages the broker itself interprets."""
 
 _KEY_PROPERTY = b"KEY"
-"""Stands in the names of both properties that the key index knows, KEYS and UNIQ_KEY."""
+"""Part of the names of both indexed properties, KEYS and UNIQ_KEY."""
 
 
 class Reput:
-    """What is applied of the log: `queues`, `keys` and `tables`; `applied_index` says how far.
+    """Dispatches the log to `queues`, `keys` and `tables`, up to `applied_index`.
 
-    It begins at a checkpoint if that stands in the log, else at the log's begin: with the
-    snapshot's state there, or with nothing. `native` walks the messages of a commit log from
-    before the group; they are dispatched first where no checkpoint has them. It is walked
-    twice, since queues of which the first messages have expired do not begin at 0.
+    It starts at a checkpoint if the log still reaches back to it, else at the log's start, with
+    the snapshot's state or empty. `native` iterates over the messages of a commit log from before
+    the group; they are dispatched first unless the checkpoint includes them. It takes two passes:
+    the first finds the min offset of each queue, which is not 0 if messages have expired.
     """
 
     may_lose_entries: ClassVar[bool] = False
-    """Whether the tables may know of entries that the log has lost."""
+    """Whether the tables may reflect messages that the log has lost."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class Reput:
         *,
         log_format: LogFormat = DLEDGER_FORMAT,
     ) -> None:
-        begin, snapshot = ledger.log.start, ledger.snapshot
-        if checkpoint is not None and checkpoint.applied_index < begin.index:
+        start, snapshot = ledger.log.start, ledger.snapshot
+        if checkpoint is not None and checkpoint.applied_index < start.index:
             checkpoint = None
-        self._native = native if checkpoint is None and begin.index < 0 else None
+        self._native = native if checkpoint is None and start.index < 0 else None
         if checkpoint is not None:
             state = checkpoint.state
         else:
@@ -75,47 +75,47 @@ class Reput:
         self.queues = ConsumeQueues(decoded.ranges, reader, may_skip=self._may_skip)
         self.tables = BrokerTables(config, decoded)
         self.keys = KeyItems(key_reader)
-        self.applied_index = checkpoint.applied_index if checkpoint else begin.index
+        self.applied_index = checkpoint.applied_index if checkpoint else start.index
         self._ledger = ledger
         self._config = config
         self._reader = reader
         self._key_reader = key_reader
-        self._applied_position = checkpoint.applied_position if checkpoint else begin.position
+        self._applied_position = checkpoint.applied_position if checkpoint else start.position
         self._store_ms = checkpoint.store_ms if checkpoint else 0
         self._native_walk: Iterator[Dispatch] = iter(())
-        self._native_begins: dict[Queue, tuple[int, int]] | None = None
+        self._native_ranges: dict[Queue, tuple[int, int]] | None = None
         self._key_count = 0
-        self._saved_place = (self.applied_index, begin.position) if checkpoint else (-1, -1)
+        self._saved_place = (self.applied_index, start.position) if checkpoint else (-1, -1)
         if self._native is not None:
             self._native_walk = iter(self._native())
-            self._native_begins = {}
-        if checkpoint is not None and checkpoint.start_position < begin.position:
-            self.queues.forget_below(begin.position)
+            self._native_ranges = {}
+        if checkpoint is not None and checkpoint.start_position < start.position:
+            self.queues.forget_below(start.position)
 
     @property
     def applied_position(self) -> int:
-        """The place of the log behind what is applied."""
+        """The log position after the last applied entry."""
         return self._applied_position
 
     @property
     def is_key_buffer_full(self) -> bool:
-        """True where key items fill their bound: a checkpoint has to take them first."""
+        """Whether applying must wait until a checkpoint saves the key items."""
         return self._key_count >= self._config.key_items_max > 0
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """True where key items fill half of their bound."""
+        """Whether key items fill half of their limit."""
         return self._key_count * 2 >= self._config.key_items_max > 0
 
     @property
     def has_native_left(self) -> bool:
-        """True while messages of a native commit log are still to be dispatched."""
+        """Whether messages of a native commit log remain to be dispatched."""
         return self._native is not None
 
     def apply_some(self, index: int) -> bool:
-        """Dispatch entries up to `index`, one step of them; True if another step has work.
+        """Dispatch entries up to `index`, at most one step; return True if more can be applied.
 
-        Raises InvariantError where a queue would get a gap.
+        Raises InvariantError if a queue would get a gap.
         """
         if self._native is not None:
             self._apply_native()
@@ -125,7 +125,7 @@ class Reput:
         return is_left and not self.is_key_buffer_full
 
     def install(self, snapshot: Snapshot) -> None:
-        """Start anew from a snapshot. Raises DamagedBrokerState."""
+        """Replace the applied state by a snapshot's. Raises DamagedBrokerState."""
         state = decode_state(snapshot.state)
         self.queues = ConsumeQueues(state.ranges, self._reader, may_skip=self._may_skip)
         self.tables.restore(state)
@@ -136,7 +136,7 @@ class Reput:
         self._native = None
 
     def checkpoint(self) -> BrokerCheckpoint | None:
-        """Return what is applied, None if nothing of it is new since the last one saved."""
+        """Return a checkpoint of the applied state; None if the last saved one is current."""
         start_position = self._ledger.log.start.position
         is_saved = (self.applied_index, start_position) == self._saved_place
         if self._native is not None or is_saved:
@@ -153,19 +153,19 @@ class Reput:
         )
 
     def checkpointed(self, checkpoint: BrokerCheckpoint) -> None:
-        """Take note that a checkpoint of this state was saved."""
+        """Note that a checkpoint of this state was saved."""
         self._saved_place = (checkpoint.applied_index, checkpoint.start_position)
         self.queues.checkpointed(checkpoint.units)
         self.keys.checkpointed(checkpoint.keys)
         self._key_count -= len(checkpoint.keys)
 
     def _apply_native(self) -> None:
-        """Do a step of the first walk, which finds where queues begin, or of the second."""
+        """Do a step of the first pass, which finds the min offsets, or of the second."""
         assert self._native is not None
         step = list(islice(self._native_walk, NATIVE_MESSAGES_A_STEP))
-        if self._native_begins is not None:
+        if self._native_ranges is not None:
             for queue, offset, *_ in step:
-                self._native_begins.setdefault(queue, (offset, offset))
+                self._native_ranges.setdefault(queue, (offset, offset))
         else:
             for queue, offset, position, size, tags_code, store_ms, _ in step:
                 if queue[0] == SCHEDULE_TOPIC:
@@ -174,13 +174,13 @@ class Reput:
                 self._store_ms = store_ms
         if step:
             return
-        if self._native_begins is not None:
-            self.queues = ConsumeQueues(self._native_begins, self._reader)
-            self._native_begins = None
+        if self._native_ranges is not None:
+            self.queues = ConsumeQueues(self._native_ranges, self._reader)
+            self._native_ranges = None
             self._native_walk = iter(self._native())
         else:
             self._native = None
-            self._end_native()
+            self._finish_native()
 
     def _apply_entries(self, index: int) -> None:
         left = self._config.apply_bytes_max
@@ -200,9 +200,9 @@ class Reput:
                     break
 
     def _dispatch_table(self, batch: Batch) -> bool:
-        """Dispatch all of a batch at once; False, and nothing is done, where it is not that easy.
+        """Dispatch a whole batch by column; return False, with nothing done, if it does not fit.
 
-        Events and delayed messages are taken one by one.
+        Events and delayed messages are dispatched one by one.
         """
         table = self._table(batch.data, batch.position, batch.count)
         if table is None or table.topic in _INTERNAL_TOPICS:
@@ -253,23 +253,24 @@ class Reput:
         self._key_count += count
 
     def _apply_event(self, queue_id: int, data: bytes, at: int) -> None:
-        """Take an entry of the reserved topic, whose message begins at byte `at` of `data`."""
+        """Apply an entry of the reserved topic, whose message starts at byte `at` of `data`."""
         self.tables.apply(queue_id, body_at(data, at))
 
     def _note_delivery(self, properties: bytes) -> None:
-        """Take note of a delayed message that was delivered."""
+        """Note that a delayed message was delivered."""
         if (place := delivered_from(properties)) is not None:
             self.tables.delivered(*place)
 
-    def _end_native(self) -> None:
-        """The native log is dispatched: what was due before its last message was delivered there.
+    def _finish_native(self) -> None:
+        """Derive the delivery progress of delayed messages from the native log.
 
-        Each delivery stored a message, so what was due later was not delivered.
+        A message that was due by the store time of the log's last message counts as delivered.
+        Each delivery stored a message, so one that was due later was not delivered.
         """
-        for queue, (begin, _) in self.queues.ranges().items():
+        for queue, (min_offset, _) in self.queues.ranges().items():
             if queue[0] != SCHEDULE_TOPIC:
                 continue
-            offset = begin
+            offset = min_offset
             while units := self.queues.units(queue, offset, NATIVE_MESSAGES_A_STEP):
                 done = sum(1 for _ in takewhile(lambda unit: unit[2] <= self._store_ms, units))
                 if done:

@@ -1,4 +1,4 @@
-"""Sends: a message, or a batch of one queue's messages, checked and then appended.
+"""Serves sends: checks and appends a message, or a batch of messages of one queue.
 
 Source: RocketMQ's SendMessageProcessor and DLedgerCommitLog.putMessage(s); DLEDGER.md A.2.
 """
@@ -36,15 +36,15 @@ from shaketable.system.store.message import find_property, offset_message_id
 RETRY_TOPIC_PREFIX = "%RETRY%"
 RESERVED_TOPIC_PREFIX = "RMQ_SYS_"
 WAIT_FALSE = "WAIT\x01false"
-"""Stands in the properties of a message whose sender does not wait (setWaitStoreMsgOK)."""
+"""The property of a message whose sender waits for neither disk nor slave (setWaitStoreMsgOK)."""
 _TRANSACTION_TYPE, _PREPARED, _ROLLED_BACK = 12, 4, 12
-"""Of a message's sys flag (MessageSysFlag)."""
+"""Bits of a message's sys flag (MessageSysFlag)."""
 ENTRY_OVERHEAD_BYTES = 48 + 91
-"""An entry without topic, body and properties: its header and the message's fixed part."""
+"""Size of an entry without topic, body and properties: its header, the message's fixed part."""
 
 
 class Sends:
-    """Takes sends while this member leads; `pending` answers them."""
+    """Builds the entries of sends while this member leads; `pending` answers them."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class Sends:
         now_ms: float,
         wall_ms: int,
     ) -> None:
-        """Build one message's entry. Raises CommandError where it is illegal: nothing is built.
+        """Build one message's entry. Raises CommandError if it is illegal: nothing is built.
 
-        The caller has found the appender ready and calls its `append` soon.
+        The appender must be ready; the caller calls its `append` soon.
         """
         fields = request.fields
         if fields.batch:
@@ -165,25 +165,25 @@ class Sends:
         self._appender.next_offset[queue] = first_offset + len(messages)
         if request.is_oneway:
             return
-        told = b",".join(self._response_ids(ids))
+        joined_ids = b",".join(self._response_ids(ids))
         reply = send_response(
-            request.opaque, told, fields.queue_id, first_offset, request.serialize_type
+            request.opaque, joined_ids, fields.queue_id, first_offset, request.serialize_type
         )
         self._wait(connection, request, reply, now_ms)
 
     def _response_ids(self, ids: list[bytes]) -> list[bytes]:
-        """Return by which ids the sender of a batch is told where its messages stand."""
+        """Return the message ids of a batch for its response, one a message."""
         return ids
 
     def _checked_batch(self, request: SendRequest, topic: bytes) -> Sequence[BatchMessage]:
-        """Return the messages with their whole properties. Raises CommandError."""
+        """Return the messages with their full properties. Raises CommandError."""
         fields, config = request.fields, self._config
         if fields.topic.startswith(RETRY_TOPIC_PREFIX):
             raise CommandError("a batch may not go to a retry topic")
-        of_batch = fields.properties.encode()
-        self._check(fields, topic, len(of_batch), len(request.body))
+        batch_properties = fields.properties.encode()
+        self._check(fields, topic, len(batch_properties), len(request.body))
         messages = [
-            message._replace(properties=_joined(message, of_batch, config))
+            message._replace(properties=_joined(message, batch_properties, config))
             for message in decode_batch(request.body, config.batch_messages_max)
         ]
         for message in messages:
@@ -196,7 +196,7 @@ class Sends:
     def _check(
         self, fields: SendMessageV2, topic: bytes, properties_bytes: int, body_bytes: int
     ) -> None:
-        """Raise CommandError for what RocketMQ calls an illegal message: nothing is appended."""
+        """Raise CommandError for an illegal message, in RocketMQ's sense. Nothing is appended."""
         config = self._config
         if not topic or len(topic) > config.topic_bytes_max:
             raise CommandError(
@@ -219,7 +219,7 @@ class Sends:
         topic: bytes,
         wall_ms: int,
     ) -> bool:
-        """Refuse a send that its topic does not allow; a new topic is made first."""
+        """Refuse a send that its topic does not allow; create a new topic first."""
         if 0 <= fields.queue_id < self._topics.write_queues.get(topic, 0):
             return False
         refusal = self._topics.admit(fields, wall_ms)
@@ -230,9 +230,9 @@ class Sends:
     def _delayed(
         self, fields: SendMessageV2, queue: Queue, properties: bytes, body_bytes: int
     ) -> tuple[Queue, bytes]:
-        """Return where a message waits that is to come later, and its properties there.
+        """Return the schedule queue of a delayed message, and its properties there.
 
-        One that comes now keeps its queue. Raises CommandError.
+        A message without a delay keeps its queue. Raises CommandError.
         """
         levels = len(self._config.delay_levels_ms)
         level = delay_level(properties, levels)
@@ -249,7 +249,7 @@ class Sends:
         return (SCHEDULE_TOPIC, level - 1), properties
 
     def _to_dlq_if_exhausted(self, fields: SendMessageV2, wall_ms: int) -> SendMessageV2:
-        """Send what came again too often to the group's dead letters.
+        """Redirect a message that was retried too often to the group's dead-letter queue.
 
         Source: AbstractSendMessageProcessor.handleRetryAndDLQ (5.3.3).
         """
@@ -287,13 +287,13 @@ class Sends:
 
 
 def _skips_store_wait(properties: str) -> bool:
-    """Whether the sender wants to wait for neither disk nor slave; a group is waited for."""
+    """Whether the sender waits for neither disk nor slave. A DLedger group ignores it."""
     return find_property(properties.encode(), b"WAIT") == b"false"
 
 
-def _joined(message: BatchMessage, of_batch: bytes, config: BrokerConfig) -> bytes:
-    """Return the whole properties of a batch's message. Raises CommandError."""
-    properties = joined_properties(message.properties, of_batch)
+def _joined(message: BatchMessage, batch_properties: bytes, config: BrokerConfig) -> bytes:
+    """Return the full properties of a batch's message. Raises CommandError."""
+    properties = joined_properties(message.properties, batch_properties)
     if DELAY_MARK.encode() not in properties:
         return properties
     if delay_level(properties, len(config.delay_levels_ms)):
@@ -302,26 +302,26 @@ def _joined(message: BatchMessage, of_batch: bytes, config: BrokerConfig) -> byt
 
 
 def batch_request(command: Command) -> SendRequest:
-    """Return SEND_BATCH_MESSAGE as the send that it is. Raises CommandError."""
+    """Convert SEND_BATCH_MESSAGE to a send. Raises CommandError."""
     fields = SendMessageV2.from_ext(command.ext)
     fields.batch = True
     body = command.body if isinstance(command.body, memoryview) else memoryview(command.body)
     return SendRequest(command.opaque, command.flag, fields, body, command.serialize_type)
 
 
-# Appends on a condition: a message is stored only if it gets the offset that its sender names.
+# Conditional appends: a message is stored only if it gets the offset that its sender expects.
 #
-# So a client that has read the end of a queue changes what it read, or nothing: compare-and-set on
-# a log. The leader compares with the offset that its own next append to the queue gets, which
-# counts all that was appended before, acknowledged or not, on this connection or another. What is
-# stored at the named offset therefore stands right behind what the sender saw; what is refused was
-# appended nowhere, though the messages that were in its way may be lost yet.
+# This is compare-and-set on a log: a client that has read a queue to its end extends what it read,
+# or changes nothing. The leader compares with the offset of its own next append to the queue,
+# which counts every earlier append, acknowledged or not, from any connection. A stored message
+# therefore directly follows what its sender read. A refused message was not appended, though the
+# unacknowledged messages that caused the refusal may still be lost.
 #
 # Source: our own; conditional appends of event stores (EventStoreDB's expectedVersion).
 
 
 class ConditionalSends:
-    """Takes APPEND_AT while this member leads, and hands it on as a send where it may be one."""
+    """Serves APPEND_AT while this member leads: a send, if its condition holds."""
 
     def __init__(self, sends: Sends, appender: Appender, outbox: Outbox) -> None:
         self._sends = sends
@@ -336,16 +336,16 @@ class ConditionalSends:
         now_ms: float,
         wall_ms: int,
     ) -> None:
-        """Build the message's entry if it gets the offset asked for. Raises CommandError.
+        """Build the message's entry if it gets the expected offset. Raises CommandError.
 
-        The caller has found the appender ready and calls its `append` soon.
+        The appender must be ready; the caller calls its `append` soon.
         """
         expected = ExpectedOffset.from_ext(command.ext).expected_offset
         request = _send_of(command)
         fields = request.fields
         end = self._next_offset((fields.topic.encode(), fields.queue_id))
         if expected == end:
-            # Nothing runs in between: the send below gets this very offset.
+            # Nothing runs in between (no await), so the send below gets exactly this offset.
             self._sends.send(connection, born_host, request, now_ms, wall_ms)
             return
         remark = f"{fields.topic}/{fields.queue_id} does not end at the expected offset"
@@ -353,12 +353,12 @@ class ConditionalSends:
         self._outbox.answer(connection, command, ResponseCode.QUEUE_END_MOVED, remark, ext)
 
     def _next_offset(self, queue: Queue) -> int:
-        """The offset that the queue's next message gets: a decision that calibration may break."""
+        """Return the offset of the queue's next message. A planted bug overrides this."""
         return self._appender.offset_of(queue)
 
 
 def _send_of(command: Command) -> SendRequest:
-    """Return the send that is asked for. Raises CommandError for one that goes elsewhere."""
+    """Return the send to do if the condition holds. Raises CommandError if it changes its queue."""
     fields = SendMessageV2.from_ext(command.ext)
     if fields.batch:
         raise CommandError("a conditional append is of one message")

@@ -1,7 +1,7 @@
-"""Which messages a subscription wants, told from the tags codes of a consume queue.
+"""Filters messages by a subscription's tags, using the tags codes in the consume queue.
 
-A tags code is a hash, so what passes here may still have another tag: the client looks at the
-tags themselves, as RocketMQ's does.
+A tags code is a hash, so a message that passes may still have another tag: the client compares
+the tags themselves, as RocketMQ's client does.
 Source: RocketMQ's FilterAPI.buildSubscriptionData and
 ExpressionMessageFilter.isMatchedByConsumeQueue.
 """
@@ -15,18 +15,18 @@ from shaketable.system.store.message import java_hash
 
 TAG_EXPRESSION = "TAG"
 TAGS_MAX = 1024
-"""Tags of one subscription."""
+"""Limit for one subscription."""
 FILTERS_CACHED_MAX = 1024
-"""Subscriptions, of which each pull says one."""
+"""Parsed subscriptions kept: every pull carries one."""
 
 
 class SubscriptionError(Exception):
-    """The expression says no subscription by tags: one line for whoever sent it."""
+    """The expression is not a subscription by tags. The message is one line for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """The codes of the tags that are wanted; a message without tags is not."""
+    """The hash codes of the wanted tags. A message without tags does not pass."""
 
     codes: frozenset[int]
 
@@ -37,7 +37,7 @@ class TagFilter:
 
 @lru_cache(FILTERS_CACHED_MAX)
 def tag_filter(expression: str | None, expression_type: str | None = None) -> TagFilter | None:
-    """Read "*" or "TagA || TagB"; None where every message is wanted. Raises SubscriptionError."""
+    """Parse "*" or "TagA || TagB"; None if every message is wanted. Raises SubscriptionError."""
     if expression_type not in (None, "", TAG_EXPRESSION):
         raise SubscriptionError(
             f"subscriptions by {expression_type[:32]} are not served: subscribe by TAG"

@@ -54,7 +54,7 @@ class TableEvents(EventLog):
             )
             self._outbox.put(connection, reply)
 
-    def on_discard(self, forget: Callable[[int], None]) -> None:
+    def on_discard(self, callback: Callable[[int], None]) -> None:
         """Do nothing: what is written is never taken back."""
 
 

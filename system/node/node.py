@@ -121,7 +121,7 @@ class Node:
     async def _end_when_told(self, scope: trio.CancelScope) -> None:
         await self._told_to_end.wait()
         core = self.broker.core
-        self.broker.leave(self._clock.now_ms())
+        self.broker.resign(self._clock.now_ms())
         self._touch()
         while core.role is Role.LEADER and core.transferee is not None:  # for so long at most
             await sleep(self._clock, HAND_OVER_POLL_MS)

@@ -1,11 +1,12 @@
-"""Delivers delayed messages when their time has come: the leader's side.
+"""Delivers delayed messages when they are due: the leader's side.
 
-Each delivery is one entry, the message itself under its real topic, and says by a property from
-which place of the schedule it was made (`delay_levels.delivered`). How far the delivery is
-follows from the committed entries alone, so a new leader goes on exactly behind what is in the
-log, and within its term behind what it has appended: nothing is delivered twice or left out.
-Source: RocketMQ's ScheduleMessageService, where the progress is a file of its own (E25). Where such
-a file counts, it may know of messages that the log has lost: then it goes back to the queue's end.
+A delivery is one entry: the message under its real topic, with a property that names its schedule
+queue and offset (`delay_levels.delivered`). The delivery progress is therefore part of the log
+itself. A new leader continues after the last delivery in the log, and during its term after what
+it has appended, so that each message is delivered exactly once.
+Source: RocketMQ's ScheduleMessageService, which keeps the progress in a separate file (E25). A
+broker that uses such a file may find it ahead of a log that lost messages: then the progress goes
+back to the queue's max offset.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from shaketable.system.store.group_events import EVENT_TOPIC
 from shaketable.system.store.message import decode_message
 
 LOOK_INTERVAL_MS = 50.0
-"""How late a delivery is at most, where the leader has time (RocketMQ's DELAY_FOR_A_WHILE: 100)."""
+"""How late a delivery may be if the leader is not busy (RocketMQ's DELAY_FOR_A_WHILE: 100)."""
 BYTES_A_STEP_MAX = 4 << 20
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.decode()
 
 
 class DelayDelivery:
-    """Looks now and then at the first waiting message of each level.
+    """Polls the first undelivered message of each level.
 
-    Its clock is the wall clock that gave messages their store times: where that is set back by
-    more than a level's delay, the level's messages are delivered at once, as in RocketMQ.
+    It uses the wall clock, as messages' store times do. If that is set back by more than a level's
+    delay, the level's messages are delivered at once, as in RocketMQ.
     """
 
     def __init__(self, core: Core, reput: Reput, appender: Appender, config: BrokerConfig) -> None:
@@ -44,14 +45,14 @@ class DelayDelivery:
         self._reput = reput
         self._appender = appender
         self._config = config
-        self._next: dict[int, int] = {}  # by level: the first offset that this term has not done
+        self._next: dict[int, int] = {}  # by level: first offset not delivered in this term
         self._term = -1
         self._look_ms = 0.0
         self.has_more = False
-        """Whether the last look ended at a limit: the next should come soon."""
+        """Whether the last step ended at a limit, so that the next should follow soon."""
 
     def deliver(self, now_ms: float, wall_ms: int) -> None:
-        """Append what is due. The builder must be empty. Raises StoreError."""
+        """Append the due deliveries. The builder must be empty. Raises StoreError."""
         appender = self._appender
         if now_ms < self._look_ms and not self.has_more:
             return
@@ -70,14 +71,14 @@ class DelayDelivery:
             bytes_left -= size
         self.has_more = left <= 0 or bytes_left <= 0
         self._look_ms = now_ms + LOOK_INTERVAL_MS
-        if appender.append(now_ms) is not None:  # later then: nothing of it was appended
+        if appender.append(now_ms) is not None:  # refused: retry later
             self._refused(before)
             self.has_more = False
 
     def _deliver_level(
         self, level: int, count_max: int, bytes_max: int, wall_ms: int
     ) -> tuple[int, int]:
-        """Build what is due of one level; return how many messages and bytes."""
+        """Build the due deliveries of one level; return the number of messages and bytes."""
         queue: Queue = (SCHEDULE_TOPIC, level)
         queues = self._reput.queues
         end = queues.max_offset(queue)
@@ -102,7 +103,7 @@ class DelayDelivery:
         return count, size
 
     def _build(self, level: int, offset: int, position: int, size: int, wall_ms: int) -> None:
-        """Build one delivery; what says no place to go to, as ours never does, stays behind."""
+        """Build one delivery. A message without a destination is skipped; we never write one."""
         message = decode_message(self._core.log.read(position, size))
         goal = destination(message.properties)
         if goal is None or goal.topic in (EVENT_TOPIC, SCHEDULE_TOPIC):
@@ -116,19 +117,19 @@ class DelayDelivery:
                 wall_ms,
             )
         except EntryTooLarge:
-            return  # a foreign message that was stored without room for its delivery
+            return  # an imported message, stored without room for its delivery
 
-    # ---- decisions that calibration may break, each in a method of its own -------------
+    # ---- decisions that planted bugs override, each in its own method -------------------
 
     def _done(self, level: int) -> int:
-        """Up to which offset of a level all is delivered, by the committed entries."""
+        """Return the offset up to which a level is delivered, by the committed entries."""
         return self._reput.tables.offsets.get(DELIVERY_GROUP, _SCHEDULE_TOPIC, level) or 0
 
     def _must_wait(self, level: int, place: tuple[int, int], due_ms: int, wall_ms: int) -> bool:
-        """Whether the message at that (position, size) is to come later."""
+        """Whether the message at `place` (position, size) is not due yet."""
         del place
         return wall_ms < due_ms <= wall_ms + self._config.delay_ms(level)
 
     def _refused(self, before: dict[int, int]) -> None:
-        """Nothing of what was built was appended: go on where the last look ended."""
+        """Roll back the progress: no built delivery was appended."""
         self._next = before

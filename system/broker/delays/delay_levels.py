@@ -1,10 +1,10 @@
-"""Delay levels, and what a delayed message's properties say of where it goes.
+"""Delay levels, and the properties of delayed messages.
 
-A message with the property DELAY goes to SCHEDULE_TOPIC_XXXX first, to the queue of its level,
-and stands there until the level's time is over; REAL_TOPIC and REAL_QID say where it goes then.
-What is delivered carries FROM_DELAY, "queue:offset" of the message it was made from: by this
-entry alone every member knows how far the delivery is, so that a message whose delivery is in
-the log is never delivered again.
+A message with the property DELAY is first stored in SCHEDULE_TOPIC_XXXX, in the queue of its
+level, until the level's delay is over. REAL_TOPIC and REAL_QID name its destination. The delivered
+message carries FROM_DELAY, "queue:offset" of the message in the schedule. From these entries alone
+every member knows the delivery progress, so a message whose delivery is in the log is never
+delivered again.
 Source: RocketMQ's ScheduleMessageService, MessageExtBrokerInner and CommitLog.asyncPutMessage;
 DLEDGER.md D.4. FROM_DELAY is ours: RocketMQ keeps delayOffset.json (E25).
 """
@@ -18,12 +18,12 @@ from shaketable.system.store.message import find_property
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 DELIVERY_GROUP = "CID_RMQ_SYS_DELAY_DELIVERY"
-"""Under this name the progress of delivery stands among the group offsets."""
+"""The group under which the delivery progress is kept among the group offsets."""
 DELAY_MARK = "DELAY\x01"
-"""In the properties of every message that has DELAY or FROM_DELAY, and of few others."""
+"""Part of the properties of every message with DELAY or FROM_DELAY, and of few others."""
 DELIVERED_MARK = b"FROM_DELAY\x01"
 DELIVERY_ROOM_BYTES = 64
-"""How much longer a message may get by its delivery, the name of its topic aside."""
+"""Bytes by which a message may grow when delivered, besides the name of its topic."""
 LEVELS_MAX = 64
 _DELAY, _FROM_DELAY = b"DELAY", b"FROM_DELAY"
 _REAL_TOPIC, _REAL_QID = b"REAL_TOPIC", b"REAL_QID"
@@ -33,14 +33,14 @@ DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 class Destination(NamedTuple):
-    """Where a delayed message goes when its time has come."""
+    """The topic and queue of a delayed message when it is due."""
 
     topic: bytes
     queue_id: int
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Read RocketMQ's messageDelayLevel, "1s 5s 1m": milliseconds by level. Raises ValueError."""
+    """Parse RocketMQ's messageDelayLevel, "1s 5s 1m", to ms by level. Raises ValueError."""
     levels = []
     for part in text.split():
         number, unit = part[:-1], part[-1]
@@ -57,7 +57,7 @@ DEFAULT_LEVELS_MS = parse_levels(DEFAULT_LEVELS)
 
 
 def delay_level(properties: bytes, levels: int) -> int:
-    """Return the level, at most the last one, 0 without a delay. Raises CommandError."""
+    """Return the level, at most `levels`; 0 without a delay. Raises CommandError."""
     text = find_property(properties, _DELAY)
     if not text:
         return 0
@@ -68,7 +68,7 @@ def delay_level(properties: bytes, levels: int) -> int:
 
 
 def scheduled(properties: bytes, topic: bytes, queue_id: int, level: int) -> bytes:
-    """Return the properties of a message that waits in the queue of its level, from 1 on."""
+    """Return the properties of a message in the schedule queue of its level (from 1)."""
     kept = without(properties, (_DELAY, _FROM_DELAY, _REAL_TOPIC, _REAL_QID))
     return b"%bDELAY\x01%d\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (
         kept,
@@ -79,7 +79,7 @@ def scheduled(properties: bytes, topic: bytes, queue_id: int, level: int) -> byt
 
 
 def destination(properties: bytes) -> Destination | None:
-    """Return where a waiting message goes; None where its properties do not say."""
+    """Return a delayed message's destination; None if its properties name none."""
     topic, queue = find_property(properties, _REAL_TOPIC), find_property(properties, _REAL_QID)
     if not topic or not queue.isdigit() or len(queue) > _LEVEL_DIGITS_MAX:
         return None
@@ -87,13 +87,13 @@ def destination(properties: bytes) -> Destination | None:
 
 
 def delivered(properties: bytes, queue_id: int, offset: int) -> bytes:
-    """Return the properties of a message delivered from a place in the schedule's queues."""
+    """Return the properties of a message delivered from a schedule queue's offset."""
     kept = without(properties, (_DELAY, _FROM_DELAY))
     return b"%bFROM_DELAY\x01%d:%d\x02" % (kept, queue_id, offset)
 
 
 def delivered_from(properties: bytes) -> tuple[int, int] | None:
-    """Return from which queue of the schedule, and offset there, a message was delivered."""
+    """Return the schedule queue and offset that a message was delivered from, None if neither."""
     queue, colon, offset = find_property(properties, _FROM_DELAY).partition(b":")
     if not colon or not queue.isdigit() or not offset.isdigit():
         return None
@@ -101,12 +101,12 @@ def delivered_from(properties: bytes) -> tuple[int, int] | None:
 
 
 def undelayed(properties: bytes) -> bytes:
-    """Return the properties without any that speak of a delay, past or to come."""
+    """Return the properties without DELAY and FROM_DELAY."""
     return without(properties, (_DELAY, _FROM_DELAY))
 
 
 def without(properties: bytes, names: tuple[bytes, ...]) -> bytes:
-    """Return the properties but those; what is left ends with its separator."""
+    """Return the properties without those named, each ended by its separator."""
     kept = [
         part
         for part in properties.split(b"\x02")

@@ -1,4 +1,4 @@
-"""Messages that a consumer sends back: they come again later, and at last to the dead letters.
+"""Retries messages that a consumer sends back, and finally moves them to the dead-letter queue.
 
 Source: RocketMQ's SendMessageProcessor.asyncConsumerSendMsgBack (4.9.8); DLEDGER.md D.4.
 """
@@ -30,12 +30,12 @@ from shaketable.system.store.message import Message, find_property, offset_messa
 
 DLQ_PREFIX = "%DLQ%"
 FIRST_RETRY_LEVEL = 3
-"""A message that comes again for the n-th time waits for level 3 + n, unless the client says."""
+"""Retry n (from 0) waits at delay level 3 + n, unless the client names a level."""
 _RETRY_TOPIC, _ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
 
 
 class SendBack:
-    """Takes CONSUMER_SEND_MSG_BACK while this member leads."""
+    """Serves CONSUMER_SEND_MSG_BACK while this member leads."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SendBack:
         self._config = config
 
     def handle(self, connection: Connection, command: Command, now_ms: float, wall_ms: int) -> None:
-        """Put the message where it waits, or among the dead. Raises CommandError."""
+        """Store the message for its retry, or in the dead-letter queue. Raises CommandError."""
         fields = SendMessageBack.from_ext(command.ext)
         if problem := problem_of_name(fields.group, NAME_BYTES_MAX - len(RETRY_PREFIX)):
             raise CommandError(f"group: {problem}")
@@ -85,7 +85,7 @@ class SendBack:
         self._events.answer_when_stored(connection, command, now_ms)
 
     def _level(self, fields: SendMessageBack, message: Message) -> int:
-        """Return for which level the message waits, 0 where it has come often enough."""
+        """Return the delay level of the retry, 0 if the message is to be dead-lettered."""
         times_max = fields.max_reconsume_times
         if times_max is None or times_max < 0:
             times_max = self._config.reconsume_times_max
@@ -95,7 +95,7 @@ class SendBack:
         return max(1, min(level, len(self._config.delay_levels_ms)))
 
     def _build(self, message: Message, topic: bytes, level: int, wall_ms: int) -> None:
-        """Build the message as it comes again. Raises EntryTooLarge."""
+        """Build the message's copy for its retry. Raises EntryTooLarge."""
         properties = undelayed(message.properties)
         if not find_property(properties, _RETRY_TOPIC):
             properties += b"RETRY_TOPIC\x01%b\x02" % message.topic

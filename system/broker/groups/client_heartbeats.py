@@ -1,4 +1,4 @@
-"""Heartbeats of clients: whom they make known, and who is told of a change.
+"""Client heartbeats: they register clients in groups, and changes are notified to the group.
 
 Source: RocketMQ's ClientManageProcessor, ConsumerManageProcessor.getConsumerListByGroup,
 HeartbeatData and Broker2Client.notifyConsumerIdsChanged.
@@ -39,10 +39,10 @@ from shaketable.system.remoting.command import (
 from shaketable.system.remoting.requests import GroupRequest, UnregisterClient
 
 SCAN_INTERVAL_MS = 10_000.0
-"""How often silent clients are looked for."""
+"""How often silent clients are removed."""
 GROUPS_A_CLIENT_MAX = 1000
 SUBSCRIPTIONS_MAX = 1000
-"""Of one group, in one heartbeat."""
+"""Limit for one group in one heartbeat."""
 CLIENT_ID_MAX = 1024
 _MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
@@ -54,7 +54,7 @@ _CONSUME_FROM = (
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
 )
-"""RocketMQ's enums in their order: Java's clients write names, the C++ client numbers."""
+"""RocketMQ's enums in their order: Java clients send names, the C++ client sends numbers."""
 _OPAQUE_MAX = 2**31 - 1
 
 
@@ -79,7 +79,7 @@ class _ProducerData(msgspec.Struct, rename="camel"):
 
 
 class _HeartbeatData(msgspec.Struct):
-    """What a heartbeat's body says; keys that are not known here are passed over."""
+    """A heartbeat's body; unknown keys are ignored."""
 
     client_id: str = msgspec.field(name="clientID")
     producers: list[_ProducerData] = msgspec.field(name="producerDataSet", default_factory=list)
@@ -107,9 +107,9 @@ class ClientHeartbeats:
         *,
         is_leader: bool,
     ) -> None:
-        """Take a client's heartbeat: all of it or nothing. Raises CommandError.
+        """Handle a client's heartbeat, completely or not at all. Raises CommandError.
 
-        A leader makes sure that each consumer group has its retry topic.
+        A leader creates each consumer group's retry topic.
         """
         data = _decode(command.body)
         for consumer in data.consumers:
@@ -138,7 +138,7 @@ class ClientHeartbeats:
         self._outbox.answer(connection, command)
 
     def unregister(self, connection: Connection, command: Command) -> None:
-        """A client leaves the groups that it names. Raises CommandError."""
+        """Remove a client from the consumer group that it names. Raises CommandError."""
         fields = UnregisterClient.from_ext(command.ext)
         if fields.consumer_group:
             notified = self.groups.unregister(fields.consumer_group, fields.client_id)
@@ -146,7 +146,7 @@ class ClientHeartbeats:
         self._outbox.answer(connection, command)
 
     def list_clients(self, connection: Connection, command: Command) -> None:
-        """Say which clients a group has. Raises CommandError."""
+        """Answer with a group's client ids. Raises CommandError."""
         name = GroupRequest.from_ext(command.ext).consumer_group
         group = self.groups.get(name)
         if group is None:
@@ -157,12 +157,12 @@ class ClientHeartbeats:
         self._outbox.answer(connection, command, body=body)
 
     def connection_closed(self, connection: Connection) -> None:
-        """A connection closed: its clients are gone."""
+        """Remove the clients of a connection that closed."""
         for name, notified in self.groups.connection_closed(connection).items():
             self._notify(name, notified)
 
     def tick(self, now_ms: float) -> None:
-        """Look for silent clients now and then."""
+        """Remove silent clients, every SCAN_INTERVAL_MS."""
         if now_ms < self._scan_ms:
             return
         self._scan_ms = now_ms + SCAN_INTERVAL_MS
@@ -182,9 +182,9 @@ class ClientHeartbeats:
 
 
 def _decode(body: bytes | memoryview) -> _HeartbeatData:
-    """Read and check a heartbeat's body. Raises CommandError."""
+    """Parse and check a heartbeat's body. Raises CommandError."""
     try:
-        # Not strict: the C++ client writes the subscription's version as a string.
+        # Not strict: the C++ client sends the subscription's version as a string.
         data = msgspec.json.decode(body, type=_HeartbeatData, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(f"bad heartbeat: {error}") from None
@@ -203,7 +203,7 @@ def _decode(body: bytes | memoryview) -> _HeartbeatData:
 
 
 def _name(value: str | int, names: tuple[str, ...]) -> str:
-    """Return the name of an enum's constant, given by name or by its place."""
+    """Return the name of an enum constant, given by name or by ordinal."""
     if isinstance(value, str):
         return value
     return names[value] if 0 <= value < len(names) else str(value)

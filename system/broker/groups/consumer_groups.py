@@ -1,8 +1,8 @@
-"""Consumer groups: who consumes in which group now, as heartbeats say it. Nothing survives here.
+"""Consumer groups and their current clients, from heartbeats. In memory only.
 
-Every member of a broker group keeps its own: clients send heartbeats to all brokers that they
-know. A change of a group's members, or of what they subscribe to, is told to all of them, so
-that they deal out the queues anew.
+Every member of a broker group keeps its own table, since clients send heartbeats to all brokers
+that they know. When a group's clients or subscriptions change, all its clients are notified, so
+that they rebalance.
 Source: RocketMQ's ConsumerManager, ConsumerGroupInfo, ProducerManager and
 DefaultConsumerIdsChangeListener.
 """
@@ -16,14 +16,14 @@ from shaketable.system.broker.effects import Connection
 
 GROUPS_MAX = 10_000
 MEMBERS_MAX = 10_000
-"""Clients of one group."""
+"""Limit for one group."""
 CLIENT_SILENT_MAX_MS = 120_000.0
-"""A client that is silent for longer is gone (RocketMQ's channelExpiredTimeout)."""
+"""A client that is silent for longer is removed (RocketMQ's channelExpiredTimeout)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a group consumes of a topic: an expression, and the version of that."""
+    """A group's subscription to a topic: an expression and its version."""
 
     topic: str
     expression: str = "*"
@@ -42,7 +42,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """How a group consumes, in RocketMQ's words; the last heartbeat that differs decides."""
+    """How a group consumes, in RocketMQ's terms; the last heartbeat decides."""
 
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
@@ -51,7 +51,7 @@ class Consumption:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A group that has clients now."""
+    """A group that has clients."""
 
     name: str
     consumption: Consumption = field(default_factory=Consumption)
@@ -60,12 +60,12 @@ class ConsumerGroup:
 
     @property
     def client_ids(self) -> list[str]:
-        """The clients' ids in order."""
+        """The clients' ids, sorted."""
         return sorted(self.clients)
 
 
 class ConsumerGroups:
-    """All groups that have clients. Each change returns whom to tell of it."""
+    """All groups that have clients. Each change returns the connections to notify."""
 
     def __init__(self, *, groups_max: int = GROUPS_MAX, members_max: int = MEMBERS_MAX) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
@@ -82,7 +82,7 @@ class ConsumerGroups:
         return self._groups.get(name)
 
     def has_room(self, name: str, client_id: str) -> bool:
-        """Whether one more client, perhaps of a new group, may be kept."""
+        """Whether a client may be added, perhaps in a new group."""
         group = self._groups.get(name)
         if group is None:
             return len(self._groups) < self._groups_max
@@ -95,10 +95,9 @@ class ConsumerGroups:
         consumption: Consumption,
         subscriptions: Mapping[str, Subscription],
     ) -> list[Connection]:
-        """Take a heartbeat's word on one group; return whom to tell that the group changed.
+        """Register a client's heartbeat for one group; return the connections to notify.
 
-        A client that came again on a new connection is that one alone. The caller has asked
-        `has_room`.
+        A new connection of a known client replaces the old one. Requires `has_room`.
         """
         group = self._groups.setdefault(name, ConsumerGroup(name))
         group.consumption = consumption
@@ -118,7 +117,7 @@ class ConsumerGroups:
         return _connections(group) if is_new or is_changed else []
 
     def unregister(self, name: str, client_id: str) -> list[Connection]:
-        """A client leaves a group; return whom to tell."""
+        """Remove a client from a group; return the connections to notify."""
         group = self._groups.get(name)
         client = group.clients.pop(client_id, None) if group else None
         if group is None or client is None:
@@ -129,14 +128,14 @@ class ConsumerGroups:
         return _connections(group)
 
     def connection_closed(self, connection: Connection) -> dict[str, list[Connection]]:
-        """A connection closed; return whom to tell, by group."""
+        """Remove a connection's clients; return the connections to notify, by group."""
         notified: dict[str, list[Connection]] = {}
         for name, client_id in sorted(self._by_connection.get(connection, ())):
             notified[name] = self.unregister(name, client_id)
         return notified
 
     def expire(self, now_ms: float) -> dict[str, list[Connection]]:
-        """Forget clients that were silent for too long; return whom to tell, by group."""
+        """Remove clients that were silent too long; return the connections to notify, by group."""
         silent = [
             (group.name, client.client_id)
             for group in self._groups.values()
@@ -160,8 +159,9 @@ def _connections(group: ConsumerGroup) -> list[Connection]:
 
 # Locks of queues for ordered consumption: one client of a group at a time, for a lease.
 #
-# They live in the leader's memory, as RocketMQ's do: a new leader knows none. A client whose lock
-# was not renewed stops consuming long before the lease is over (it counts 30 s, the broker 60 s).
+# They are in the leader's memory, as RocketMQ's are: a new leader has none. A client that cannot
+# renew its lock stops consuming before the lease ends: it trusts a lock for 30 s, the broker keeps
+# it for 60 s.
 # Source: RocketMQ's RebalanceLockManager.
 
 LEASE_MS = 60_000.0
@@ -178,7 +178,7 @@ class _Lock:
 
 
 class QueueLocks:
-    """Who may consume which queue in order, by group."""
+    """Queue locks by group and queue: the holder alone may consume the queue."""
 
     def __init__(self, *, lease_ms: float = LEASE_MS, locks_max: int = LOCKS_MAX) -> None:
         self._lease_ms = lease_ms
@@ -186,13 +186,13 @@ class QueueLocks:
         self._locks: dict[tuple[str, LockedQueue], _Lock] = {}
 
     def __len__(self) -> int:
-        """How many locks are known, those whose lease is over too."""
+        """Return the number of locks, expired ones included."""
         return len(self._locks)
 
     def lock(
         self, group: str, client_id: str, queues: Sequence[LockedQueue], now_ms: float
     ) -> list[LockedQueue]:
-        """Lock or renew what is free; return the queues that the client holds now."""
+        """Lock or renew the queues that are free; return those that the client holds now."""
         held = []
         for queue in queues:
             lock = self._locks.get((group, queue))
@@ -207,18 +207,18 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Sequence[LockedQueue]) -> None:
-        """Give up what the client holds of these."""
+        """Release those of the queues that the client holds."""
         for queue in queues:
             lock = self._locks.get((group, queue))
             if lock is not None and lock.client_id == client_id:
                 del self._locks[group, queue]
 
     def clear(self) -> None:
-        """Forget all locks: this member leads no more."""
+        """Drop all locks: they are those of another term."""
         self._locks.clear()
 
     def _forget_expired(self, now_ms: float) -> bool:
-        """Make room; True if there is some."""
+        """Drop expired locks; return True if there is room for another one."""
         for key in [key for key, lock in self._locks.items() if lock.until_ms <= now_ms]:
             del self._locks[key]
         return len(self._locks) < self._locks_max

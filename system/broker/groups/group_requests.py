@@ -1,4 +1,4 @@
-"""Requests about topics, consumer groups, their offsets and locks: one object for the broker.
+"""Serves requests about topics, consumer groups, their offsets and locks.
 
 Source: RocketMQ's AdminBrokerProcessor, ClientManageProcessor, ConsumerManageProcessor; codes
 as in DLEDGER.md A.2.
@@ -50,11 +50,11 @@ from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 PULL_CODES = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
 COMMIT_OFFSET_FLAG = 1
-"""Of a pull's sysFlag: it carries an offset to commit."""
+"""Bit of a pull's sysFlag: the pull carries an offset to commit."""
 LOCKED_QUEUES_MAX = 10_000
-"""Of one request."""
+"""Limit for one request."""
 RECENT_BYTES_MAX = 1 << 30
-"""A queue whose first message is no farther from the log's end is new to a group as a whole."""
+"""A new group starts at offset 0 if the queue's first message is this close to the log's end."""
 
 
 class _QueueName(msgspec.Struct, rename="camel"):
@@ -72,9 +72,9 @@ class _LockBody(msgspec.Struct, rename="camel"):
 
 
 class GroupRequests:
-    """Serves what clients ask about groups and topics; `topics` rules over sends and pulls.
+    """Serves clients' requests about groups and topics; `topics` checks sends and pulls.
 
-    Heartbeats are taken by any member; commits, offsets and locks by the leader alone.
+    Any member takes heartbeats; only the leader serves commits, offsets and locks.
     """
 
     offsets_type: ClassVar[type[OffsetCommits]] = OffsetCommits
@@ -143,26 +143,26 @@ class GroupRequests:
 
     @property
     def topic_version(self) -> int:
-        """How many events about topics took effect: the same number on every member."""
+        """How many topic events were applied: equal on all members."""
         return self._events.version(TOPIC_QUEUE)
 
     @property
     def offsets_version(self) -> int:
-        """How many events about group offsets took effect."""
+        """How many group offset events were applied."""
         return self._offset_events.version(OFFSET_QUEUE)
 
     def serves(self, code: int) -> bool:
-        """Whether requests of this code are answered here."""
+        """Whether this object serves requests of this code."""
         return code in self._serve
 
     def handle(self, connection: Connection, command: Command, now_ms: float, wall_ms: int) -> None:
-        """Take a request that `serves` knows. Raises CommandError for one that is no good."""
+        """Handle a request whose code it serves. Raises CommandError if it is illegal."""
         self._serve[command.code](connection, command, now_ms, wall_ms)
 
     def refuses_pull(self, connection: Connection, command: Command, wall_ms: int) -> bool:
-        """Take what a pull at the leader carries of ours: an offset to commit.
+        """Check a pull's topic at the leader, and commit the offset that the pull carries.
 
-        True where the pull is refused for its topic. Raises CommandError.
+        Return True if the pull was refused for its topic. Raises CommandError.
         """
         if command.code not in PULL_CODES or not self._events.is_ready:
             return False
@@ -178,27 +178,27 @@ class GroupRequests:
 
     @property
     def has_commits(self) -> bool:
-        """Whether offsets were committed that `build` has not written yet."""
+        """Whether `build` has commits to write."""
         return self.offsets.has_staged
 
     def build(self, now_ms: float) -> None:
-        """Write what was committed since the last call; the caller hands it to the core."""
+        """Write the commits since the last call as entries; the caller appends them."""
         self.offsets.build(now_ms)
 
     def tick(self, now_ms: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.heartbeats.tick(now_ms)
         self._info.tick(now_ms)
 
     def connection_closed(self, connection: Connection) -> None:
-        """A client's connection closed."""
+        """Drop the clients and replies of a connection that closed."""
         self.offsets.drop(connection)
         self.heartbeats.connection_closed(connection)
 
     def claim_reads(
         self, ready: Tokens, refused: Tokens, index: int, now_ms: float
     ) -> tuple[Tokens, Tokens]:
-        """Take what is ours of the core's answers to reads, and serve it; return the rest."""
+        """Claim and serve this object's reads among the core's answers; return the others."""
         rest = self._leader_requests.claim_reads(ready, refused, index)
         self._leader_requests.serve(now_ms)
         return rest
@@ -226,7 +226,7 @@ class GroupRequests:
     def _answer_offset(
         self, connection: Connection, command: Command, fields: QueryConsumerOffset
     ) -> None:
-        """Answer with the committed offset, with 0 where the group begins at a queue's begin.
+        """Answer with the committed offset, or with 0 for a new group on a recent queue.
 
         Source: ConsumerManageProcessor.queryConsumerOffset.
         """
@@ -241,7 +241,7 @@ class GroupRequests:
         self._outbox.answer(connection, command, ext=QueueOffsetResponse(offset).to_ext())
 
     def _is_recent(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue's messages are all there and not long gone from memory."""
+        """Whether no message has expired and the first one is near the log's end."""
         queues, queue = self._reput.queues, (topic.encode(), queue_id)
         if queues.min_offset(queue) > 0:
             return False
@@ -270,7 +270,7 @@ class GroupRequests:
         self._outbox.answer(connection, command, body=answer)
 
     def _unlock(self, connection: Connection, command: Command, now_ms: float, _: int) -> None:
-        """Give locks up, behind what was asked before: a renewal may still wait for its proof."""
+        """Release locks, after earlier requests: a renewal may still await its read index."""
         body = _lock_body(command)
 
         def answer(_: float) -> None:
@@ -282,7 +282,7 @@ class GroupRequests:
         self._leader_requests.submit(connection, command, answer, now_ms)
 
     def _current_locks(self) -> QueueLocks:
-        """The locks of the term that this member leads: of another one nothing is known."""
+        """Return the locks of the current term; those of another term are dropped."""
         if self._locks_term != self._events.term:
             self._locks_term = self._events.term
             self._locks.clear()
@@ -294,7 +294,7 @@ def _queues(body: _LockBody) -> list[LockedQueue]:
 
 
 def _lock_body(command: Command) -> _LockBody:
-    """Read and check what is to be locked or unlocked. Raises CommandError."""
+    """Parse and check a lock or unlock request. Raises CommandError."""
     try:
         body = msgspec.json.decode(command.body, type=_LockBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -308,7 +308,7 @@ def _lock_body(command: Command) -> _LockBody:
     return body
 
 
-# Operators' requests about topics: made, changed and deleted by replicated entries.
+# Operators' requests about topics: create, change and delete, by replicated entries.
 #
 # Source: RocketMQ's AdminBrokerProcessor.updateAndCreateTopic and deleteTopic.
 
@@ -325,7 +325,7 @@ class TopicRequests:
         self._events = events
 
     def create(self, connection: Connection, command: Command, now_ms: float, wall_ms: int) -> None:
-        """Make a topic or change one; answered when that is acknowledged. Raises CommandError."""
+        """Create or change a topic; answered once acknowledged. Raises CommandError."""
         fields = CreateTopic.from_ext(command.ext)
         _check(fields)
         if self._is_refused(connection, command):
@@ -347,10 +347,10 @@ class TopicRequests:
             self._events.answer_when_acknowledged(connection, command, now_ms)
 
     def delete(self, connection: Connection, command: Command, now_ms: float, wall_ms: int) -> None:
-        """Delete a topic; that there is none is no error, as in RocketMQ. Raises CommandError.
+        """Delete a topic; as in RocketMQ, a missing one is no error. Raises CommandError.
 
-        Its messages stay in the log until they expire, and a topic made anew under its name
-        goes on at the next offsets.
+        Its messages stay in the log until they expire. A new topic of the same name continues at
+        the next offsets.
         """
         topic = DeleteTopic.from_ext(command.ext).topic
         if problem := name_problem(topic):
@@ -370,7 +370,7 @@ class TopicRequests:
 
 
 def _check(fields: CreateTopic) -> None:
-    """Raise CommandError for a topic that cannot be."""
+    """Raise CommandError if the topic's settings are illegal."""
     if problem := name_problem(fields.topic):
         raise CommandError(f"topic: {problem}")
     if is_builtin(fields.topic):
@@ -392,7 +392,7 @@ def _check(fields: CreateTopic) -> None:
 
 
 def _attributes(known: str, changes: str) -> str:
-    """Return "name=value,..." in order after changes of the form "+name=value,-name".
+    """Apply changes of the form "+name=value,-name"; return "name=value,...", sorted.
 
     Raises CommandError. Source: RocketMQ's AttributeParser.
     """
@@ -408,15 +408,18 @@ def _attributes(known: str, changes: str) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(pairs.items()))
 
 
-# Requests that only a leader may answer, held until the group has confirmed that it leads.
+# Requests that only a leader may answer, held until a read index confirms that it leads.
 #
-# As reads are: the core's read round proves the leadership, then everything has to be applied
-# that was committed by then. Source: Ongaro's dissertation section 6.4 (read index).
+# A quorum confirms the leadership, then the member applies every entry that was committed by
+# then, so the answer is linearizable. Source: Ongaro's dissertation section 6.4 (read index).
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderRequest:
-    """A request on its way, the core's token; `answer` answers it. `number` tells it apart."""
+    """A pending request, and the core's token for it. `number` identifies it.
+
+    `answer` is called with the time once the request may be answered.
+    """
 
     number: int
     connection: Connection
@@ -428,7 +431,7 @@ Tokens = Sequence[Token]
 
 
 class LeaderRequests:
-    """The requests that wait for the group's confirmation."""
+    """The requests that wait for their read index."""
 
     def __init__(self, core: Core, reput: Reput, outbox: Outbox, config: BrokerConfig) -> None:
         self._core = core
@@ -448,8 +451,8 @@ class LeaderRequests:
         answer: Callable[[float], None],
         now_ms: float,
     ) -> None:
-        """Once this member has proved that it leads, call `answer` with the time; else refuse."""
-        command.body = b""  # what is kept must not keep its frame's buffer
+        """Call `answer` with the time once a read index confirms the leadership, else refuse."""
+        command.body = b""  # a kept command must not pin its frame's buffer
         self._count += 1
         request = LeaderRequest(self._count, connection, command, answer)
         if len(self._held) >= self._held_max:
@@ -466,7 +469,10 @@ class LeaderRequests:
             self._unconfirmed += 1
 
     def claim_reads(self, ready: Tokens, refused: Tokens, index: int) -> tuple[Tokens, Tokens]:
-        """Take what is ours of the core's answers, by `index`; return what is not."""
+        """Claim this object's tokens among the core's answers; return the others.
+
+        Claimed requests that are ready may be answered once `index` is applied.
+        """
         if not self._unconfirmed or not (ready or refused):
             return ready, refused
         others_ready: list[Token] = []

@@ -1,7 +1,7 @@
-"""Commits of consumer groups' offsets at the leader: gathered by turns, answered when acknowledged.
+"""Offset commits at the leader: batched by step, answered once acknowledged.
 
-All commits between two `Broker.take` share entries, whatever connections they came by. What one
-connection commits of a queue takes effect in its order; a client may set an offset back.
+All commits between two calls of `Broker.take` share entries, from all connections. The commits of
+one connection to a queue take effect in order; a client may set an offset back.
 Source: RocketMQ's ConsumerManageProcessor.updateConsumerOffset.
 """
 
@@ -29,12 +29,12 @@ from shaketable.system.store.group_events import OFFSET_PROPERTIES, OFFSET_QUEUE
 
 GROUP_BYTES_MAX = 255
 QUEUE_ID_MAX = 1 << 16
-_UPDATE_BYTES = 40  # the two numbers of an update, and what stands between them
-_KEY_BYTES = 10  # what stands around a key, and the brackets of the whole
+_UPDATE_BYTES = 40  # the two numbers of an update, with punctuation
+_KEY_BYTES = 10  # the punctuation around a key, and the outer brackets
 
 
 class OffsetCommits:
-    """The leader's side: gathers what a turn commits and writes it as few entries."""
+    """Stages the offset commits of a step and writes them as few entries."""
 
     def __init__(self, table: OffsetTable, events: EventLog) -> None:
         self.table = table
@@ -42,13 +42,13 @@ class OffsetCommits:
         self._staged: dict[str, dict[int, int]] = {}
         self._staged_count = 0
         self._waiting: list[tuple[Connection, Command]] = []
-        self._written: dict[tuple[str, int], int] = {}  # since this member leads, newest
-        self._written_index = -1  # the entry that wrote the newest of them
+        self._written: dict[tuple[str, int], int] = {}  # newest offsets written, not applied yet
+        self._written_index = -1  # the last entry that wrote one of them
         self._wall_ms = 0
         events.on_discard(lambda _: self._written.clear())
 
     def update(self, connection: Connection, command: Command, wall_ms: int) -> None:
-        """Take UPDATE_CONSUMER_OFFSET. Raises CommandError for one that is no good."""
+        """Handle UPDATE_CONSUMER_OFFSET. Raises CommandError if it is illegal."""
         fields = UpdateConsumerOffset.from_ext(command.ext)
         group, topic, queue_id = fields.consumer_group, fields.topic, fields.queue_id
         _check(group, topic, queue_id, fields.commit_offset)
@@ -63,15 +63,15 @@ class OffsetCommits:
         if command.is_oneway:
             self.store(group, topic, queue_id, fields.commit_offset, wall_ms)
             return
-        command.body = b""  # what is kept must not keep its frame's buffer
+        command.body = b""  # a kept command must not pin its frame's buffer
         self._stage(key_of(group, topic), queue_id, fields.commit_offset, wall_ms)
         self._waiting.append((connection, command))
 
     def store(self, group: str, topic: str, queue_id: int, offset: int, wall_ms: int) -> None:
-        """Commit an offset that nobody waits for: a pull's, or a delivery's progress.
+        """Commit an offset without an answer: one-way, or with a pull.
 
-        Nothing is written where it stands there already, where this member does not lead, or
-        where there is no room. Raises CommandError for one that is no good.
+        Nothing is written if the offset is unchanged, if this member does not lead, or if there
+        is no room. Raises CommandError if it is illegal.
         """
         _check(group, topic, queue_id, offset)
         key = key_of(group, topic)
@@ -85,14 +85,14 @@ class OffsetCommits:
 
     @property
     def has_staged(self) -> bool:
-        """Whether there is something to build."""
+        """Whether commits are staged."""
         return bool(self._staged)
 
     def build(self, now_ms: float) -> None:
-        """Write what the turn committed; the entries go to the core next."""
+        """Write the staged commits as entries; the caller appends them next."""
         updates, self._staged, self._staged_count = self._staged, {}, 0
         waiting, self._waiting = self._waiting, []
-        if not self._events.is_ready:  # it stopped leading within the turn
+        if not self._events.is_ready:  # it stopped leading since they were staged
             for connection, command in waiting:
                 self._events.refuse_not_ready(connection, command)
             return
@@ -106,7 +106,7 @@ class OffsetCommits:
             self._events.answer_when_acknowledged(connection, command, now_ms)
 
     def drop(self, connection: Connection) -> None:
-        """Nobody waits for the connection's replies any more."""
+        """Drop the pending replies of a connection that closed."""
         self._waiting = [one for one in self._waiting if one[0] != connection]
 
     def _stage(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
@@ -116,7 +116,7 @@ class OffsetCommits:
         self._wall_ms = wall_ms
 
     def _has_room(self, key: str, queue_id: int) -> bool:
-        """Whether this offset may be kept; what is on its way counts as if it were new."""
+        """Whether this offset fits the limits; unapplied offsets count as new ones."""
         if self._written and self._events.applied_index >= self._written_index:
             self._written.clear()
         if self.table.has(key, queue_id):
@@ -129,7 +129,7 @@ class OffsetCommits:
 
 
 def bodies_of(updates: Mapping[str, Mapping[int, int]], bytes_max: int) -> list[bytes]:
-    """Encode updates by "topic@group" and queue id, as many in one body as it takes."""
+    """Encode updates by "topic@group" and queue id, in as few bodies as `bytes_max` allows."""
     parts: list[OffsetEvent] = []
     left = 0
     for key, offsets in updates.items():

@@ -1,1 +1,1 @@
-"""Pulls and queries, answered from the consume queues and the log. Pure."""
+"""Pulls and queries: answered from the consume queues and the log. Pure."""

@@ -1,4 +1,4 @@
-"""The messages that the key index does not have yet, and queries over both.
+"""Messages that are not in the key index yet, and lookups over both.
 
 Source: RocketMQ's CommitLogDispatcherBuildIndex and DefaultMessageStore.queryMessage.
 """
@@ -16,36 +16,36 @@ from shaketable.system.store.segment_files import OutsideLog
 
 
 class KeyReader(Protocol):
-    """Finds messages that a checkpoint wrote to the index (`system.store.keys.key_index`)."""
+    """Looks up messages in the index that checkpoints wrote (`system.store.keys.key_index`)."""
 
     def candidates(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield positions, newest first, of all that have the key, and perhaps of others."""
+        """Yield positions, newest first, of all messages with the key, and perhaps of others."""
 
 
 class KeyItems:
-    """Messages dispatched since the last checkpoint, in the log's order, to be found by key."""
+    """Messages with keys that were dispatched since the last checkpoint, in log order."""
 
     def __init__(self, reader: KeyReader | None = None) -> None:
         self._reader = reader
         self._items: list[KeyItem] = []
         self.append: Callable[[KeyItem], None] = self._items.append
-        """Dispatch one committed message that has properties."""
+        """Add one committed message."""
         self.extend: Callable[[Sequence[KeyItem]], None] = self._items.extend
-        """Dispatch several."""
+        """Add several."""
 
     def since_checkpoint(self) -> list[KeyItem]:
-        """Return what no checkpoint has saved yet."""
+        """Return the items that no checkpoint has saved."""
         return self._items.copy()
 
     def checkpointed(self, items: Sequence[KeyItem]) -> None:
-        """Take note that the index has these items, as `since_checkpoint` returned them."""
+        """Note that the index has these items, as `since_checkpoint` returned them."""
         del self._items[: len(items)]
 
     def candidates(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield positions of committed messages that may have the key, newest first.
 
-        All that have it and were stored from `begin_ms` to `end_ms` are among them; whoever reads
-        the messages leaves out the others. Raises DiskFailed.
+        They include all messages with the key that were stored from `begin_ms` to `end_ms`; the
+        caller reads the messages and drops the others. Raises DiskFailed.
         """
         first_position = self._items[0][2] if self._items else None
         for item_topic, properties, position, store_ms in reversed(self._items):
@@ -59,20 +59,20 @@ class KeyItems:
                     yield position
 
 
-# Finds a stored message by the byte position that a client or an index names.
+# Finds a stored message by a byte position from a client or an index.
 #
 # Source: RocketMQ's DefaultMessageStore.lookMessageByOffset, which trusts the position.
 
 SIZE_BYTES = 4
 MESSAGE_BYTES_MIN = HEAD.size + 3
-"""No body, no topic, no properties: the lengths of the last two take three bytes."""
+"""A message without body, topic and properties: the lengths of the last two take three bytes."""
 
 
 def message_at(log: LogView, position: int, end_position: int) -> tuple[Message, bytes] | None:
-    """Return the message that stands at a position, decoded and as it is stored.
+    """Return the message at a position, decoded and as stored.
 
-    None where no message stands there, or none any more, or only behind `end_position`: the
-    position may be anything. Raises StoreError where the disk fails.
+    The position may be any number: None if no message starts there, if it has expired, or if it
+    does not end by `end_position`. Raises StoreError if the disk fails.
     """
     size_at_most = min(ENTRY_BYTES_MAX, end_position - position)
     if position < 0 or size_at_most < MESSAGE_BYTES_MIN:

@@ -1,8 +1,8 @@
-"""Pulls that found nothing yet: held until a message that they want arrives, or their time is over.
+"""Long polling: holds pulls that found nothing until a wanted message arrives or they time out.
 
-Source: RocketMQ's PullRequestHoldService and ManyPullRequest; DLEDGER.md A.2. Otherwise than
-there, a held pull is looked at in the turn in which its queue got a message, and their number
-and time have a limit.
+Source: RocketMQ's PullRequestHoldService and ManyPullRequest; DLEDGER.md A.2. Unlike there, a
+held pull is checked in the same step in which its queue gets a message, and the number of held
+pulls and their time are limited.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.tag_filter import TagFilter
 
 STALE_DEADLINES_MAX = 1024
-"""Deadlines of pulls that are held no more, kept beside as many as there are pulls."""
+"""Deadlines of finished pulls that are kept, beside one for each held pull."""
 
 
 class Holdable(Protocol):
-    """What is held: a pull on its way."""
+    """A pull that can be held."""
 
     @property
     def number(self) -> int:
-        """Tells it from others; a later one has a higher number."""
+        """Identifies the pull; later pulls have higher numbers."""
 
     @property
     def connection(self) -> Connection:
@@ -39,15 +39,15 @@ class _Held(Generic[Pull]):
     pull: Pull
     queue: Queue
     next_offset: int
-    """Up to here the queue has nothing that is wanted."""
+    """No message before this offset is wanted."""
     tags: TagFilter | None
 
 
 class HeldPulls(Generic[Pull]):
-    """Pulls that wait. Whoever takes one out answers it.
+    """The held pulls. The caller answers each pull that it takes out.
 
-    `units_max` is how many messages a filter looks at while it is held; behind more than that
-    the pull is taken out unseen, and goes on where it began.
+    `units_max` limits how many messages a pull's filter scans here. If more have arrived, the
+    pull is returned unfiltered and continues at its own offset.
     """
 
     def __init__(self, count_max: int, units_max: int) -> None:
@@ -63,7 +63,7 @@ class HeldPulls(Generic[Pull]):
 
     @property
     def is_full(self) -> bool:
-        """True where no pull can be held any more."""
+        """Whether the limit of held pulls is reached."""
         return len(self._held) >= self._count_max
 
     def hold(
@@ -75,7 +75,7 @@ class HeldPulls(Generic[Pull]):
         tags: TagFilter | None,
         due_ms: float,
     ) -> None:
-        """Keep a pull that wants what comes at or behind `next_offset` of a queue."""
+        """Hold a pull that wants messages of a queue from `next_offset` on."""
         assert not self.is_full, "whoever holds a pull looks at the limit first"
         number = pull.number
         self._held[number] = _Held(pull, queue, next_offset, tags)
@@ -85,7 +85,7 @@ class HeldPulls(Generic[Pull]):
         queues.watch(queue)
 
     def take_arrived(self, queues: ConsumeQueues) -> list[Pull]:
-        """Return the pulls whose queue got a message that they may want. Raises StoreError."""
+        """Return the pulls whose queue got a message they may want. Raises StoreError."""
         found: list[Pull] = []
         for queue in queues.take_arrived():
             waiting = self._by_queue.get(queue, {})
@@ -96,7 +96,7 @@ class HeldPulls(Generic[Pull]):
         return found
 
     def take_due(self, queues: ConsumeQueues, now_ms: float) -> list[Pull]:
-        """Return the pulls whose time is over."""
+        """Return the pulls that have timed out."""
         found: list[Pull] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, number = heappop(self._deadlines)
@@ -105,11 +105,11 @@ class HeldPulls(Generic[Pull]):
         return found
 
     def take_all(self, queues: ConsumeQueues) -> list[Pull]:
-        """Return every pull: what they waited for may never come here."""
+        """Return every pull, for messages may not arrive here any more."""
         return [self._take(number, queues) for number in list(self._held)]
 
     def drop(self, connection: Connection, queues: ConsumeQueues) -> None:
-        """Forget the pulls of a connection that closed."""
+        """Drop the pulls of a connection that closed."""
         for number in list(self._by_connection.get(connection, ())):
             self._take(number, queues)
 
@@ -132,7 +132,7 @@ class HeldPulls(Generic[Pull]):
     def _is_wanted(self, held: _Held[Pull], queues: ConsumeQueues) -> bool:
         begin, end = queues.min_offset(held.queue), queues.max_offset(held.queue)
         if end <= held.next_offset:
-            return False  # a follower that is behind what was asked for
+            return False  # this follower lags behind the requested offset
         count = end - held.next_offset
         if held.tags is None or held.next_offset < begin or count > self._units_max:
             return True

@@ -18,14 +18,17 @@ from shaketable.system.remoting.requests import PullMessage, PullMessageResponse
 COMMIT_OFFSET_FLAG = 1
 SUSPEND_FLAG = 2
 SUBSCRIPTION_FLAG = 4
-"""Of a pull's sys flag (PullSysFlag)."""
+"""Bits of a pull's sys flag (PullSysFlag)."""
 MASTER_BROKER_ID = 0
 SLAVE_BROKER_ID = 1
-"""RocketMQ's whichBrokerWhenConsumeSlowly; a client takes another slave where there is no 1."""
+"""RocketMQ's whichBrokerWhenConsumeSlowly; a client takes another slave if there is no 1."""
 
 
 class GetMessageResult(NamedTuple):
-    """What a pull comes to: its code, the response's fields, and the messages' places."""
+    """The result of a pull (RocketMQ's GetMessageResult).
+
+    `places` are the (position, size) of the messages found.
+    """
 
     code: ResponseCode
     next_offset: int
@@ -51,12 +54,12 @@ def pull(
     queue: Queue,
     tags: TagFilter | None = None,
 ) -> GetMessageResult:
-    """Find what a pull asks for. Raises StoreError.
+    """Find the messages that a pull requests. Raises StoreError.
 
-    Outside the queue nothing is found, and `next_offset` says where it goes on: in front of
-    what is retained (OFFSET_TOO_SMALL) at the begin, far behind the end at the end. Where
-    there are messages but the filter wants none of those looked at, the code is
-    PULL_RETRY_IMMEDIATELY and `next_offset` is behind them.
+    Outside the queue's range nothing is found, and `next_offset` tells where to continue: the min
+    offset for an offset below it (OFFSET_TOO_SMALL), the max offset for one above it. If no
+    scanned message passes the filter, the code is PULL_RETRY_IMMEDIATELY and `next_offset` is
+    after the scanned ones.
     """
     min_offset, max_offset = queues.min_offset(queue), queues.max_offset(queue)
     offset = request.queue_offset
@@ -78,17 +81,17 @@ def pull(
         units_max = max(count_max, limits.filtered_units_max)
         units = queues.units(queue, offset, units_max)
         places, scanned = _wanted(units, tags, count_max, bytes_max)
-    if not scanned:  # the files hold less than the queue's range says: as RocketMQ answers
+    if not scanned:  # the files hold less than the queue's range; RocketMQ answers the same
         return GetMessageResult(ResponseCode.PULL_NOT_FOUND, offset, min_offset, max_offset, [])
     code = ResponseCode.SUCCESS if places else ResponseCode.PULL_RETRY_IMMEDIATELY
     return GetMessageResult(code, offset + scanned, min_offset, max_offset, places)
 
 
 def follower_result(result: GetMessageResult, request: PullMessage) -> GetMessageResult:
-    """Return what a follower answers: it sends nobody to another offset.
+    """Return a follower's result, which never moves a consumer to another offset.
 
-    Its own end may be behind the leader's, its begin another one (RocketMQ's slave with
-    offsetCheckInSlave=false): the client asks for the same offset again.
+    Its max offset may lag behind the leader's, and its min offset may differ, so the client
+    retries the same offset (RocketMQ's slave with offsetCheckInSlave=false).
     """
     if result.code != ResponseCode.PULL_OFFSET_MOVED:
         return result
@@ -100,7 +103,7 @@ def follower_result(result: GetMessageResult, request: PullMessage) -> GetMessag
 def suggested_broker_id(
     result: GetMessageResult, log_end_position: int, limits: BrokerConfig
 ) -> int:
-    """Return where the consumer should pull next: one far behind at a slave, where slaves serve."""
+    """Return the broker to pull from next: a slave, if it serves reads and the consumer lags."""
     if limits.slave_read_enable and result.places:
         position, size = result.places[-1]
         if log_end_position - position - size > limits.consume_slowly_bytes:
@@ -111,7 +114,7 @@ def suggested_broker_id(
 def _wanted(
     units: list[tuple[int, int, int]], tags: TagFilter, count_max: int, bytes_max: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the places of wanted messages, and how many units were looked at for them."""
+    """Return the places of wanted messages, and how many units were scanned."""
     places: list[tuple[int, int]] = []
     total = 0
     for at, (position, size, tags_code) in enumerate(units):

@@ -1,4 +1,4 @@
-"""Answers queries: messages by key or position, offsets by time, both ends of a queue.
+"""Answers queries: messages by key or position, offsets by time, min and max offsets.
 
 Source: RocketMQ's QueryMessageProcessor, AdminBrokerProcessor and
 ConsumeQueue.getOffsetInQueueByTime (5.3.3); DLEDGER.md A.2.
@@ -31,7 +31,7 @@ from shaketable.system.store.keys.key_index import has_key
 from shaketable.system.store.message import BORN_HOST_V6, UNIQ_KEY, Message, find_property
 
 ANY_MEMBER_CODES = frozenset((RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID))
-"""Answered by any member: an offset message id names the broker that stored the message."""
+"""Any member answers these: an offset message id names the broker that stored the message."""
 QUERY_CODES = ANY_MEMBER_CODES | {
     RequestCode.GET_MAX_OFFSET,
     RequestCode.GET_MIN_OFFSET,
@@ -39,7 +39,7 @@ QUERY_CODES = ANY_MEMBER_CODES | {
     RequestCode.GET_EARLIEST_MSG_STORETIME,
 }
 CANDIDATES_MAX = 4096
-"""Messages that one query by key reads, those of other keys with the same hash included."""
+"""Messages that one query by key reads, including those of other keys with the same hash."""
 _STORE_TIME_AT = 56
 _SYS_FLAG_AT = 36
 _I32 = struct.Struct(">i").unpack_from
@@ -48,7 +48,7 @@ _I64 = struct.Struct(">q").unpack_from
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """A query by key; `is_unique` where it is a UNIQ_KEY."""
+    """A query by key. `is_unique`: it asks for a UNIQ_KEY."""
 
     fields: QueryMessage
     is_unique: bool
@@ -56,7 +56,7 @@ class KeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class EndQuery:
-    """A query for one end of a queue, or for when its first message was stored."""
+    """A query for a queue's min or max offset, or the store time of its first message."""
 
     code: int
     fields: QueueOffsetRequest
@@ -67,7 +67,7 @@ Query = KeyQuery | EndQuery | ViewMessage | SearchOffset
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a query comes to."""
+    """The answer to a query."""
 
     ext: dict[str, str] = field(default_factory=dict)
     body: list[bytes] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Answer:
 
 
 def query_of(command: Command) -> Query:
-    """Read a query's fields. Raises CommandError."""
+    """Parse a query. Raises CommandError."""
     if command.code == RequestCode.QUERY_MESSAGE:
         is_unique = command.ext.get(UNIQUE_KEY_QUERY) == "true"
         return KeyQuery(QueryMessage.from_ext(command.ext), is_unique)
@@ -91,7 +91,7 @@ def query_of(command: Command) -> Query:
 
 
 def answer_query(reput: Reput, log: LogView, limits: BrokerConfig, query: Query) -> Answer:
-    """Answer from what is applied. Raises StoreError."""
+    """Answer a query from the applied state. Raises StoreError."""
     if isinstance(query, KeyQuery):
         return _messages_by_key(reput, log, limits, query)
     if isinstance(query, ViewMessage):
@@ -108,15 +108,15 @@ def answer_query(reput: Reput, log: LogView, limits: BrokerConfig, query: Query)
 def offset_by_time(
     queues: ConsumeQueues, log: LogView, queue: Queue, wall_ms: int, *, is_upper: bool = False
 ) -> int:
-    """Return the offset of the first message stored at `wall_ms` or later; the end if none is.
+    """Return the offset of the first message stored at `wall_ms` or later, else the max offset.
 
-    With `is_upper` that of the last one stored then or earlier; the begin if none is. Where a
-    later leader's clock was behind, store times fall, and the answer is one place where they
-    cross `wall_ms`. Raises StoreError.
+    With `is_upper`, of the last message stored at `wall_ms` or earlier, else the min offset.
+    Store times can go back when a new leader's clock is behind; the answer is then one of the
+    offsets where they cross `wall_ms`. Raises StoreError.
     """
     low, high = queues.min_offset(queue), queues.max_offset(queue)
     begin = low
-    while low < high:  # every message below low is too early, the one at high is not
+    while low < high:  # binary search: the message before low is too early, the one at high is not
         middle = (low + high) // 2
         store_ms = _store_ms(queues, log, queue, middle)
         if store_ms < wall_ms or (is_upper and store_ms == wall_ms):
@@ -137,7 +137,7 @@ def _end(queues: ConsumeQueues, log: LogView, query: EndQuery) -> Answer:
 
 
 def _store_ms(queues: ConsumeQueues, log: LogView, queue: Queue, offset: int) -> int:
-    """Return when a message that the queue has was stored."""
+    """Return the store time of an existing message, in ms since 1970."""
     ((position, _, _),) = queues.units(queue, offset, 1)
     head = log.read(position, _STORE_TIME_AT + 12 + 8)
     is_v6 = _I32(head, _SYS_FLAG_AT)[0] & BORN_HOST_V6
@@ -164,7 +164,7 @@ def _messages_by_key(reput: Reput, log: LogView, limits: BrokerConfig, query: Ke
     candidates = reput.keys.candidates(topic, key, begin_ms, end_ms) if key else iter(())
     for position in islice(candidates, CANDIDATES_MAX):
         found = message_at(log, position, reput.applied_position)
-        if found is None:  # expired since, or of a log that a snapshot has replaced
+        if found is None:  # it has expired, or a snapshot has replaced the log
             continue
         message, data = found
         if not (begin_ms <= message.store_ms <= end_ms and _has_key(message, topic, key, query)):

@@ -1,14 +1,14 @@
-"""Pulls and queries: linearizable at the leader, or what a member knows to be committed.
+"""Serves pulls and queries: linearizable at the leader, from committed entries elsewhere.
 
-A linearizable read waits for the core's read round, then until everything is applied that was
-committed when the round was confirmed. A pull that finds nothing may be held then; what it
-answers in the end was true at some time between its arrival and its answer, as committed
-messages stay.
+A linearizable read waits for the core's read index round, then until every entry is applied that
+was committed when the round was confirmed. A pull that finds nothing may then be held. Its answer
+is still linearizable: committed messages stay, so it was true at some time between the pull's
+arrival and the answer.
 
-A member that does not lead answers pulls where slaveReadEnable says so, and queries for single
-messages always, as RocketMQ's slaves do: from what it knows to be committed. Pulls that it may
-not answer get PULL_RETRY_IMMEDIATELY (4.9.8), held for a moment where the consumer allows it,
-since it would ask again at once.
+A member that does not lead answers pulls if slaveReadEnable is set, and queries for single
+messages always, as RocketMQ's slaves do: from what it knows to be committed. It refuses other
+pulls with PULL_RETRY_IMMEDIATELY (4.9.8), after a short hold if the consumer allows one, since
+the consumer would pull again at once.
 Source: RocketMQ's PullMessageProcessor, QueryMessageProcessor, AdminBrokerProcessor; Ongaro's
 dissertation section 6.4 (read index); DESIGN.md decision 1.
 """
@@ -51,15 +51,15 @@ from shaketable.system.remoting.requests import PullMessage
 PULL_CODES = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
 READ_CODES = PULL_CODES | QUERY_CODES
 _NO_OFFSET = 1 << 63
-"""Behind every message: no message ends the wait of a pull that may not be answered here."""
+"""After every message: no message ends the hold of a pull that is not answered here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A pull or a query on its way: the core's token. `number` tells it from others.
+    """A pending pull or query, and the core's token for it. `number` identifies it.
 
-    `hold_ms` is how long its answer may take where there is nothing yet, from `asked_ms` on.
-    A pull that is held `is_confirmed` where the group has confirmed that this member leads.
+    `hold_ms` is how long a pull may be held if it finds nothing, from `asked_ms` on. A held pull
+    `is_confirmed` if a read index round has confirmed that this member leads.
     """
 
     number: int
@@ -73,7 +73,7 @@ class Read:
 
 
 class Reads:
-    """The reads that were asked for and are not answered yet."""
+    """The reads that are not answered yet."""
 
     held_type: ClassVar[type[HeldPulls[Read]]] = HeldPulls
 
@@ -103,7 +103,7 @@ class Reads:
         return len(self._held)
 
     def submit(self, connection: Connection, command: Command, now_ms: float) -> None:
-        """Begin a read. Raises CommandError for a request that is no good."""
+        """Start a read. Raises CommandError for an illegal request."""
         try:
             read = self._read(connection, command, now_ms)
         except SubscriptionError as error:
@@ -113,14 +113,14 @@ class Reads:
         self._start(read, now_ms)
 
     def serve_committed(self, connection: Connection, command: Command) -> None:
-        """Answer a pull at once, from what is applied here, whoever leads. Raises CommandError."""
+        """Answer a pull at once from the applied state, leader or not. Raises CommandError."""
         request = PullMessage.from_ext(_without_body(command).ext)
         read = Read(0, connection, command, request)
         if self._is_state_installed(read):
             self._answer(read, pull(self._reput.queues, self._config, request, _queue(request)))
 
     def confirm(self, ready: Sequence[Token], refused: Sequence[Token], index: int) -> None:
-        """The core says which reads may see what is committed up to `index`, and which not."""
+        """Handle the core's answers: `ready` reads may be served once `index` is applied."""
         for token in refused:
             assert isinstance(token, Read)
             self._start_on_follower(token)
@@ -129,12 +129,12 @@ class Reads:
             self._confirmed.append((index, token))
 
     def serve(self, now_ms: float) -> None:
-        """Answer the confirmed reads for which enough is applied, and held pulls that are due."""
+        """Answer the confirmed reads for which enough is applied, and the held pulls due."""
         while self._confirmed and self._confirmed[0][0] <= self._reput.applied_index:
             self._serve(self._confirmed.popleft()[1], is_confirmed=True)
         queues, held = self._reput.queues, self._held
         hold_context = (queues, self._core.is_ready)
-        if hold_context != self._hold_context:  # it leads now, or no more, or a snapshot came
+        if hold_context != self._hold_context:  # leadership changed, or a snapshot was installed
             for read in held.take_all(self._hold_context[0]):
                 self._start(read, now_ms)
             self._hold_context = hold_context
@@ -147,10 +147,10 @@ class Reads:
                 self._start(read, now_ms)
 
     def drop(self, connection: Connection) -> None:
-        """Forget the held pulls of a connection that closed."""
+        """Drop the held pulls of a connection that closed."""
         self._held.drop(connection, self._hold_context[0])
 
-    # ---- beginning --------------------------------------------------------------------
+    # ---- starting ---------------------------------------------------------------------
 
     def _start(self, read: Read, now_ms: float) -> None:
         if len(self._confirmed) >= self._config.reads_held_max:
@@ -177,7 +177,7 @@ class Reads:
             self._outbox.refuse_not_leader(read.connection, read.command)
 
     def _read(self, connection: Connection, command: Command, now_ms: float) -> Read:
-        """Return what a command asks for. Raises CommandError, SubscriptionError."""
+        """Parse a command. Raises CommandError, SubscriptionError."""
         self._count += 1
         if command.code not in PULL_CODES:
             request = query_of(command)
@@ -194,10 +194,10 @@ class Reads:
         return Read(self._count, connection, command, fields, tags, hold_ms, now_ms)
 
     def _tags(self, fields: PullMessage) -> TagFilter | None:
-        """Return what a consumer wants: as it says now, else as its heartbeats said.
+        """Return a pull's filter: from its own subscription, else from the group's heartbeats.
 
-        None, every message, where no heartbeat came yet or only an older one: RocketMQ refuses
-        such a pull, while its clients look at tags themselves in any case.
+        None (every message) if no heartbeat has this subscription version yet. RocketMQ refuses
+        such a pull; its clients compare the tags themselves in any case.
         Raises SubscriptionError.
         """
         if fields.sys_flag & SUBSCRIPTION_FLAG:
@@ -209,10 +209,10 @@ class Reads:
         return tag_filter(known.expression, known.expression_type)
 
     def _is_state_installed(self, read: Read) -> bool:
-        """Whether what is applied here stands in the log; a read is refused where not."""
+        """Return whether the applied state belongs to the current log; refuse the read if not."""
         if self._reput.applied_index >= self._core.log.start.index:
             return True
-        # A snapshot has replaced the log, and not yet what was applied of the old one.
+        # A snapshot has replaced the log, but not the applied state yet.
         self._refuse_busy(read, "a snapshot is being put in place")
         return False
 
@@ -228,7 +228,7 @@ class Reads:
         )
 
     def _serve_pull(self, read: Read, request: PullMessage, *, is_confirmed: bool) -> None:
-        """Answer a pull, or hold it where it finds nothing and may be held."""
+        """Answer a pull, or hold it if it finds nothing and may be held."""
         queue, config = _queue(request), self._config
         result = pull(self._reput.queues, config, request, queue, read.tags)
         hold_ms = read.hold_ms if result.code == ResponseCode.PULL_NOT_FOUND else 0.0
@@ -241,7 +241,7 @@ class Reads:
             self._answer(read, result)
 
     def _hold(self, read: Read, offset: int, hold_ms: float, *, is_confirmed: bool) -> None:
-        """Hold a pull that wants what comes at `offset`, if there is room."""
+        """Hold a pull until a message arrives at `offset`; refuse it if too many are held."""
         assert isinstance(read.request, PullMessage)
         if self._held.is_full:
             self._refuse_busy(read, f"{self._config.pulls_held_max} pulls are held already")
@@ -258,7 +258,7 @@ class Reads:
         self._outbox.answer(read.connection, read.command, result.code, None, ext, body)
 
     def _refuse_pull(self, read: Read, request: PullMessage) -> None:
-        """Send a consumer to the leader, with the offset that it asked for."""
+        """Refuse a consumer's pull and name the leader; it keeps its offset."""
         if read.hold_ms > 0:
             hold_ms = min(read.hold_ms, self._config.refused_pull_hold_ms)
             self._hold(read, _NO_OFFSET, hold_ms, is_confirmed=False)
@@ -285,6 +285,6 @@ def _queue(request: PullMessage) -> tuple[bytes, int]:
 
 
 def _without_body(command: Command) -> Command:
-    """A request that is kept must not keep its frame's buffer."""
+    """Drop a command's body, since a command that is kept must not pin its frame's buffer."""
     command.body = b""
     return command

@@ -1,1 +1,1 @@
-"""Topics: what the log says of each, the rules for new ones, and those from before. Pure."""
+"""Topics: their table, the rules for new ones, and those from before the group. Pure."""

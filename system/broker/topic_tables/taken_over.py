@@ -1,9 +1,9 @@
-"""Topics and group offsets from before the group, taken over into its log once.
+"""Migrates topics and group offsets from before the group into its log, once.
 
-A broker that was no member of a group kept them in files. At the upgrade the first leader that
-has such files writes what they say as entries, and serves nobody before they are applied. They
-fill in what nothing is known of, and never set anything back; once the last of them is applied,
-any later one says nothing: what the first leader had holds on every member.
+A broker without a group keeps them in files. At the upgrade, the first leader that has such files
+writes their contents as entries, and serves no client before these are applied. They add what is
+missing and never set an offset back. Once the last of them is applied, later ones are ignored, so
+every member has the first leader's contents.
 Source: RocketMQ's deploy guide for DLedger (config/ is copied with the log); DLEDGER.md D.5.
 """
 
@@ -33,13 +33,13 @@ from shaketable.system.store.group_events import EVENT_TOPIC
 from shaketable.system.store.message import Message, tags_code
 
 _MARK = (DELIVERY_GROUP, EVENT_TOPIC.decode(), 0)
-"""Group, topic and queue of the offset that says that it is done: names that are the broker's."""
+"""Group, topic and queue of the offset that marks the migration as done: reserved names."""
 _OFFSET_BYTES = 40
 _BRACKET_BYTES = 64
 
 
 class _Part(msgspec.Struct):
-    """The body of an entry."""
+    """The body of a migration entry."""
 
     topics: list[TopicConfig] = []
     offsets: OffsetEvent = []
@@ -47,9 +47,9 @@ class _Part(msgspec.Struct):
 
 
 def bodies_of(state: BrokerState, bytes_max: int) -> tuple[bytes, ...]:
-    """Return the bodies of the entries that bring a state's topics and group offsets.
+    """Return the bodies of the entries that migrate a state's topics and group offsets.
 
-    None where there is nothing to bring. A body has at most `bytes_max` bytes.
+    Empty if there is nothing to migrate. A body has at most `bytes_max` bytes.
     """
     if not state.topics and not state.group_offsets:
         return ()
@@ -76,12 +76,12 @@ def bodies_of(state: BrokerState, bytes_max: int) -> tuple[bytes, ...]:
 
 
 def is_done(offsets: OffsetTable) -> bool:
-    """Whether a state was taken over as a whole."""
+    """Whether a state was migrated completely."""
     return offsets.get(*_MARK) is not None
 
 
 def apply(body: bytes, topics: TopicTable, offsets: OffsetTable) -> None:
-    """Take such an entry, committed, into the tables. Raises DamagedBrokerState."""
+    """Apply a committed migration entry to the tables. Raises DamagedBrokerState."""
     try:
         part = msgspec.json.decode(body, type=_Part)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -101,22 +101,23 @@ def apply(body: bytes, topics: TopicTable, offsets: OffsetTable) -> None:
         offsets.advance(*_MARK, 1)
 
 
-# What the broker takes over from a native commit log, from before the group.
+# Messages of a native commit log from before the group.
 #
-# Its messages count as committed: they are dispatched to the consume queues in front of the log's
-# first entry, and each queue's offsets go on behind them.
+# They count as committed: they are dispatched to the consume queues before the log's first entry,
+# and each queue's offsets continue after them.
 # Source: DLedgerCommitLog.recover (dividedCommitlogOffset); DLEDGER.md D.5.
 
 _TRANSACTION_TYPE = 12
 _PREPARED = 4
 _ROLLED_BACK = 12
-"""Of a message's sys flag (MessageSysFlag)."""
+"""Bits of a message's sys flag (MessageSysFlag)."""
 
 
 def native_dispatches(messages: Iterable[tuple[Message, int]]) -> Iterator[Dispatch]:
-    """Return messages with their sizes (`NativeLog.messages`) as the broker dispatches them.
+    """Convert messages with their sizes (`NativeLog.messages`) to dispatches.
 
-    Halves of old transactions have no place in a queue (CommitLogDispatcherBuildConsumeQueue).
+    Prepared and rolled back transaction messages are in no queue
+    (CommitLogDispatcherBuildConsumeQueue).
     """
     for message, size in messages:
         if message.sys_flag & _TRANSACTION_TYPE in (_PREPARED, _ROLLED_BACK):
@@ -140,11 +141,10 @@ def upgraded_snapshot(
     checkpoint: BrokerCheckpoint | None = None,
     reader: UnitReader | None = None,
 ) -> Snapshot:
-    """Return the snapshot that stands for a native log, at the begin of the log behind it.
+    """Return the snapshot that replaces a native log, at the start of the log that follows it.
 
-    The core needs one there, for members that have no native log: their queues begin where
-    the native messages end. Where a checkpoint of an upgraded broker was loaded, it is asked
-    instead of the native log.
+    The core sends it to members that have no native log: their queues start where the native
+    messages end. A loaded checkpoint of an upgraded broker is used instead of the native log.
     """
     assert begin.index < 0, "entries are gone: the snapshot that stands for them is stored"
     offsets: dict[Queue, int] = {}

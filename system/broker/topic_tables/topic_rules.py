@@ -1,6 +1,6 @@
-"""Which topics may be written and read, and how new ones come about: the leader's side.
+"""Checks access to topics and creates new ones: the leader's side.
 
-The leader knows those topics too that it has appended and that are still on their way.
+The leader also counts topics that it has appended but not applied yet.
 Source: RocketMQ's AbstractSendMessageProcessor.msgCheck, TopicConfigManager and
 PullMessageProcessor.
 """
@@ -33,10 +33,9 @@ from shaketable.system.store.group_events import TOPIC_PROPERTIES, TOPIC_QUEUE
 
 
 class Topics:
-    """The leader's side: decides what may be sent and read, and writes what topics are to be.
+    """Decides what may be sent and read, and writes topic changes.
 
-    Whoever calls what writes has found `events.is_ready`, and the entries built go to the core
-    with the turn.
+    Methods that write require `events.is_ready`; their entries are appended with the next step.
     """
 
     def __init__(
@@ -56,11 +55,11 @@ class Topics:
         events.on_discard(self._forget_building)
 
     def get(self, name: str) -> TopicConfig | None:
-        """Return what a topic is, or is about to be; None if there is none."""
+        """Return a topic's configuration, appended changes included; None if there is none."""
         return self._building[name] if name in self._building else self.table.get(name)
 
     def admit(self, fields: SendMessageV2, wall_ms: int) -> Refusal | None:
-        """Say why a send is refused, None if it is not; a new topic is written first.
+        """Return why a send is refused, None if it is not; create a new topic.
 
         Source: TopicConfigManager.createTopicInSendMessageMethod.
         """
@@ -77,7 +76,7 @@ class Topics:
         return None if known else self.put(config, wall_ms)
 
     def ensure(self, name: str, queues: int, perm: int, wall_ms: int) -> Refusal | None:
-        """Write a topic unless there is one of that name (retry and dead-letter topics)."""
+        """Create a topic unless it exists (retry and dead-letter topics); return a refusal."""
         if self.get(name) is not None:
             return None
         return self.put(
@@ -85,14 +84,14 @@ class Topics:
         )
 
     def put(self, config: TopicConfig, wall_ms: int) -> Refusal | None:
-        """Write what a topic is to be, or say why not."""
+        """Write a topic's configuration, or return why it is refused."""
         name = config.topic_name
         if problem := name_problem(name):
             return ResponseCode.MESSAGE_ILLEGAL, problem
         while self._built and self._built[0][0] <= self._events.applied_index:
             self._built.popleft()
         if not self._built:
-            self._building.clear()  # the table has them
+            self._building.clear()  # all are applied to the table
         is_new = not self.table.is_known(name) and name not in self._building
         if is_new and len(self.table) + len(self._building) >= self._topics_max:
             remark = f"there are {self._topics_max} topics already: use one of them"
@@ -101,18 +100,18 @@ class Topics:
         return None
 
     def delete(self, name: str, wall_ms: int) -> None:
-        """Write that a topic is no more; the offsets that groups committed in it go with it."""
+        """Delete a topic, and with it the offsets that groups committed in it."""
         if self.get(name) is not None:
             self._write(name, None, wall_ms)
 
     def pull_refusal(self, name: str, queue_id: int) -> Refusal | None:
-        """Say why a pull is refused, None if it is not."""
+        """Return why a pull is refused, None if it is not."""
         config = self.get(name)
         if config is None:
             if not self.table.is_known(name) and self._queues().max_offset(
                 (name.encode(), queue_id)
             ):
-                return None  # of a log from before topics were written
+                return None  # in a log from before topics were entries
             return ResponseCode.TOPIC_NOT_EXIST, f"topic {name} does not exist: create it first"
         if not config.perm & READ:
             return ResponseCode.NO_PERMISSION, f"reading topic {name} is forbidden (its perm)"
@@ -122,7 +121,7 @@ class Topics:
         return None
 
     def _new(self, fields: SendMessageV2) -> TopicConfig | None:
-        """Return the topic that a send makes, None if it may make none."""
+        """Return the topic that a send creates, None if it may not create one."""
         name = fields.topic
         if name.startswith(RETRY_PREFIX):
             return TopicConfig(name, RETRY_QUEUES, RETRY_QUEUES)
@@ -141,7 +140,7 @@ class Topics:
         )
 
     def _queues_of(self, name: str) -> int:
-        """One more than the number of the highest queue that has messages."""
+        """Return the highest queue id that ever had messages, plus one."""
         topic = name.encode()
         numbers = (number for of, number in self._queues().ranges() if of == topic)
         return max(numbers, default=-1) + 1
@@ -154,7 +153,7 @@ class Topics:
         self.table.allow(name, config)
 
     def _forget_building(self, last_kept: int) -> None:
-        """Forget what was built behind that entry; the others are still on their way."""
+        """Forget the changes built after entry `last_kept`; the others may still be applied."""
         built = self._built
         if not built or built[-1][0] <= last_kept:
             return

@@ -1,4 +1,4 @@
-"""Topics: what committed entries say of each, the same on every member.
+"""The table of topics, built from committed entries, the same on every member.
 
 Source: RocketMQ's TopicConfig, TopicConfigManager and TopicValidator.
 """
@@ -16,7 +16,7 @@ from shaketable.system.broker.limits import BrokerConfig
 READ, WRITE, INHERIT = 4, 2, 1
 """Bits of a topic's `perm` (RocketMQ's PermName)."""
 DEFAULT_TOPIC = "TBW102"
-"""Topics that a send creates take after this one."""
+"""Topics that a send creates inherit from this one."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RESERVED_PREFIX = "RMQ_SYS_"
 RETRY_PREFIX = "%RETRY%"
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """What RocketMQ keeps of a topic. `attributes` is written "name=value,...", in order."""
+    """RocketMQ's TopicConfig. `attributes` has the form "name=value,...", sorted."""
 
     topic_name: str
     read_queue_nums: int = 4
@@ -42,7 +42,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     attributes: str = ""
 
     def to_wire(self) -> dict[str, object]:
-        """Return it as it stands in JSON bodies."""
+        """Return its form in JSON bodies."""
         wire = dict(msgspec.to_builtins(self))
         pairs = (part.partition("=") for part in self.attributes.split(",") if part)
         wire["attributes"] = {name: value for name, _, value in pairs}
@@ -50,7 +50,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopicEvent(msgspec.Struct, frozen=True):
-    """The body of an entry that says what a topic is to be; without `config` it is deleted."""
+    """The body of an entry that sets a topic's configuration; without `config`, it deletes it."""
 
     topic: str
     config: TopicConfig | None = None
@@ -61,10 +61,10 @@ State = Mapping[str, Mapping[str, str | int | bool]]
 
 
 class TopicTable:
-    """Topics as committed entries made them, and the built-in ones.
+    """Topics from committed entries, and the built-in ones.
 
-    A deleted topic stays known as deleted: its messages are in the log for a while yet.
-    `write_queues` holds, of each topic that may be written, the number of queues.
+    A deleted topic stays in the table as deleted, since its messages are still in the log.
+    `write_queues` is the number of write queues of each writable topic, a lookup for sends.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -73,7 +73,7 @@ class TopicTable:
         self.write_queues: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        """How many topics are known, deleted ones too."""
+        """Return the number of topics, deleted ones included."""
         return len(self._configs)
 
     def __iter__(self) -> Iterator[TopicConfig]:
@@ -86,11 +86,11 @@ class TopicTable:
         return self._configs[name] if name in self._configs else self._builtin.get(name)
 
     def is_known(self, name: str) -> bool:
-        """Whether something was ever said of the topic, be it that it is deleted."""
+        """Whether the topic exists, or did before it was deleted."""
         return name in self._configs or name in self._builtin
 
     def apply(self, body: bytes) -> str | None:
-        """Take a committed entry; return the topic's name if it deletes it.
+        """Apply a committed entry; return the topic's name if it deletes the topic.
 
         Raises DamagedBrokerState.
         """
@@ -102,19 +102,19 @@ class TopicTable:
         return event.topic if event.config is None else None
 
     def put(self, name: str, config: TopicConfig | None) -> None:
-        """Let a topic be what it is now said to be; None: deleted."""
+        """Set a topic's configuration; None deletes it."""
         self._configs[name] = config
         self.allow(name, config)
 
     def allow(self, name: str, config: TopicConfig | None) -> None:
-        """Let writes know what a topic is, or is about to be."""
+        """Update `write_queues` for a topic's committed or appended configuration."""
         if config is not None and config.perm & WRITE and name != SCHEDULE_TOPIC:
             self.write_queues[name.encode()] = config.write_queue_nums
         else:
             self.write_queues.pop(name.encode(), None)
 
     def forget_building(self) -> None:
-        """Let writes know only what is committed."""
+        """Reset `write_queues` to the committed topics."""
         self.write_queues.clear()
         for name, config in self._configs.items():
             self.allow(name, config)
@@ -127,7 +127,7 @@ class TopicTable:
         }
 
     def restore(self, state: State) -> None:
-        """Begin anew from such a state. Raises DamagedBrokerState."""
+        """Load such a state. Raises DamagedBrokerState."""
         try:
             self._configs = {
                 name: msgspec.convert(dict(config), TopicConfig) if config else None
@@ -139,7 +139,7 @@ class TopicTable:
 
 
 def name_problem(name: str, bytes_max: int = NAME_BYTES_MAX) -> str | None:
-    """Say why this is no name of a topic or a group, None if it is one."""
+    """Return why `name` is not a legal topic or group name, None if it is."""
     if not name or len(name) > bytes_max:
         return f"a name has 1..{bytes_max} characters, not {len(name)}"
     if not _NAME.fullmatch(name):
@@ -148,7 +148,7 @@ def name_problem(name: str, bytes_max: int = NAME_BYTES_MAX) -> str | None:
 
 
 def is_builtin(name: str) -> bool:
-    """Whether the topic belongs to the broker: nobody else makes, changes or deletes it."""
+    """Whether the topic belongs to the broker: clients may not create, change or delete it."""
     return name in _BUILTIN or name.startswith(RESERVED_PREFIX)
 
 
