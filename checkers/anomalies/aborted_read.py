@@ -1,4 +1,4 @@
-"""A value read whose send certainly failed (G1a), or that nobody ever sent.
+"""Finds reads of values whose send certainly failed (G1a), or that no client sent.
 
 Source: Adya 1999, "aborted read"; jepsen.tests.kafka "G1a".
 """
@@ -49,7 +49,7 @@ PLUGIN = AbortedRead()
 
 
 def aborted_reads(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
-    """Add a finding for each answer with a value that no send can have put."""
+    """Add a finding for each read of a value that no send can have put."""
     sends, reads = log.sends, log.reads
     writer = senders(log, np.flatnonzero(~sends.is_failed), reads.value)
     failed = senders(log, np.flatnonzero(sends.is_failed), reads.value)

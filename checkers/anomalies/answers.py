@@ -1,4 +1,4 @@
-"""What the checkers of queues, sets, counters and group offsets read out of their tables. Pure."""
+"""Operations as columns, for the checkers of queues, sets, counters and group offsets. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
 
 UNANSWERED: Final = ("commit-oneway",)
-"""Operations that nobody answers: ok says that it was sent, the outcome is unknown."""
+"""One-way operations: ok means that it was sent, its outcome is unknown."""
 COMMITTING: Final = ("commit", "reset", *UNANSWERED)
-"""Operations that set a group's offset: consumers', and an operator's."""
+"""Operations that set a group's offset: a consumer's, and an operator's."""
 
 
 class Answers:
@@ -46,7 +46,7 @@ class Answers:
         return np.asarray(pc.is_in(self.table["f"], names).to_numpy(), dtype=np.bool_)
 
     def require_inputs(self, mask: Bools) -> None:
-        """See to it that these operations have an input.
+        """Check that these operations have an input.
 
         Raises:
             ValueError: one lacks it.
@@ -56,10 +56,10 @@ class Answers:
             raise ValueError(f"operation {self.op[np.argmax(lacks)]} lacks its input")
 
     def listed(self, mask: Bools) -> tuple[Ints, Ints, Ints]:
-        """Return all values that the answers `mask` carried, and how many each list had.
+        """Return all values in the answers of `mask`, and the length of each list.
 
         The first two: rows and values, in order. The third: for every row the length of its
-        list, -1 where it answered with no list.
+        list, -1 if its answer was no list.
 
         Raises:
             ValueError: a list is not made of whole numbers.
@@ -83,7 +83,7 @@ class Answers:
         return np.array(rows, dtype=np.int64), np.array(values, dtype=np.int64), lengths
 
     def pairs(self, mask: Bools) -> tuple[Ints, Ints, Ints]:
-        """Return all messages that the answers `mask` carried: rows, offsets and values, in order.
+        """Return all messages in the answers of `mask`: rows, offsets and values, in order.
 
         Raises:
             ValueError: a list is not made of pairs of whole numbers.

@@ -1,4 +1,4 @@
-"""Each consumer's way through a log: from every message it was given to the next one. Pure."""
+"""Each consumer's path through a log: from every message delivered to it to the next one. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, In
 class Steps:
     """Steps of consumers, in the order in which they took them.
 
-    `before` and `after` are rows of the reads; `before` is NOWHERE for a step that begins where
-    the consumer said that it starts (`start` is that row of the starts, else NOWHERE). `left` is
-    the offset that it stood behind, `reached` the next one. `is_inside`: within one answer.
+    `before` and `after` are rows of the reads; `before` is NOWHERE for a step from an offset that
+    the consumer assigned (`start` is that row of the starts, else NOWHERE). `left` is the last
+    offset before the step, `reached` the one after it. `is_inside`: within one answer.
     """
 
     before: Ints
@@ -27,7 +27,7 @@ class Steps:
 
 
 def steps_of(log: Log) -> Steps:
-    """Follow each process's polls; a start elsewhere ends one way and begins another."""
+    """Follow each process's polls; a start elsewhere ends one path and begins another."""
     reads, starts = log.reads, log.starts
     polls = np.flatnonzero(reads.is_poll)
     size, more = len(polls), len(starts.op)
@@ -36,7 +36,7 @@ def steps_of(log: Log) -> Steps:
     op = np.concatenate((reads.op[polls], starts.op))
     kind = np.concatenate((np.ones(size, np.int64), np.zeros(more, np.int64)))
     row = np.concatenate((polls, np.arange(more)))
-    # A consumer that starts at an offset stands right behind the one before it.
+    # A consumer that starts at an offset has consumed up to the one before it.
     unknown = starts.offset == NOWHERE
     at = np.concatenate((reads.offset[polls], starts.offset - 1))
     is_lost = np.concatenate((np.zeros(size, np.bool_), unknown))
@@ -59,10 +59,10 @@ def steps_of(log: Log) -> Steps:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What consumers went over: `reached` was given to who stood right behind `left`.
+    """Ranges that consumers passed: after `left`, `reached` was delivered next.
 
-    `read` is that row of the reads. A process that never said where it starts began before the
-    log's first offset.
+    `read` is that row of the reads. A process that assigned no offset started before the log's
+    first one.
     """
 
     left: Ints
@@ -70,9 +70,11 @@ class Spans:
     read: Ints
 
     def over(self, offsets: Ints) -> Ints:
-        """Return for each offset a row of the reads whose consumer went over it, or NOWHERE."""
+        """Return for each offset a row of the reads whose consumer passed it, or NOWHERE."""
         if not len(self.left):
             return np.full(len(offsets), NOWHERE, dtype=np.int64)
+        # Among the ranges that start before an offset, the one that reaches farthest covers it if
+        # any does.
         order = np.argsort(self.left, kind="stable")
         farthest = running_greatest(self.reached[order])
         last = np.searchsorted(self.left[order], offsets, side="left") - 1
@@ -82,7 +84,7 @@ class Spans:
 
 
 def spans_of(log: Log) -> Spans:
-    """Return the ways of all consumers, from where they stood to what they were given next."""
+    """Return the ranges that consumers passed, each from one delivered message to the next."""
     steps = steps_of(log)
     reads, starts = log.reads, log.starts
     polls = np.flatnonzero(reads.is_poll)  # in the order of (process, op, place)
@@ -101,9 +103,9 @@ def spans_of(log: Log) -> Spans:
 
 
 def blanks_from(log: Log) -> Ints:
-    """Return for each blank from which offset on it found nothing; NEVER where nobody knows.
+    """Return for each blank the offset at which it found nothing; NEVER if that is not known.
 
-    A poll looks behind the last message of its consumer, or where that one started.
+    A poll reads after the last message of its consumer, or where the consumer started.
     """
     reads, starts, blanks = log.reads, log.starts, log.blanks
     polls = np.flatnonzero(reads.is_poll)
@@ -133,13 +135,13 @@ def running_greatest(numbers: Ints) -> Ints:
 
 
 def known_offsets(log: Log) -> Ints:
-    """Return the offsets at which something certainly stands, sorted."""
+    """Return the offsets that certainly hold a message, sorted."""
     acked = log.sends.offset[log.sends.is_ok & (log.sends.offset >= 0)]
     return np.unique(np.concatenate((acked, log.reads.offset)))
 
 
 def told_step(log: Log, steps: Steps, n: int) -> str:
-    """Say where a consumer came from: "after offset 3 (op 12)"."""
+    """Describe where a step started: "after offset 3 (op 12)"."""
     if steps.before[n] != NOWHERE:
         return f"after offset {steps.left[n]} (op {log.reads.op[steps.before[n]]})"
     start = steps.start[n]

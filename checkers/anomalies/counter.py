@@ -1,4 +1,4 @@
-"""What a counter reads lies between what must and what may have been added to it.
+"""Checks that reads of a counter lie between what must and what may have been added.
 
 Source: jepsen.checker "counter"; beyond it, decrements.
 """
@@ -28,8 +28,8 @@ LOST_ADD: Final = "lost-add"
 class Counter:
     """Every read of a counter is possible, whatever the order of concurrent adds.
 
-    What had returned before the read was called is in it. What was called before the read
-    returned may be, and what never returned may be ever after: of these, increments raise the
+    Adds that had returned before the read's call are included. Adds that were called before the
+    read returned may be, and indeterminate ones at any later time: of these, increments raise the
     upper bound, decrements lower the lower one.
     """
 
@@ -38,7 +38,7 @@ class Counter:
     partition = "key"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Compare each read of one counter, which begins at 0, with its bounds."""
+        """Compare each read of one counter, which starts at 0, with its bounds."""
         rows = Answers(tables["operations"], ("add", "read"))
         is_add = rows.is_("add")
         rows.require_inputs(is_add)

@@ -1,7 +1,7 @@
-"""One value that stands at two offsets of a log.
+"""Finds values at two offsets of a log.
 
-A delayed message is put into its queue by the broker, not by its producer. That one comes twice has
-a name of its own: where the broker forgets after a failover how far it was, it does so again.
+A delayed message is put into its queue by the broker, not by its producer. A second delivery is an
+anomaly of its own: a broker that loses its progress after a failover delivers again.
 
 Source: jepsen.tests.kafka "duplicate".
 """

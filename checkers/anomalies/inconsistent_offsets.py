@@ -1,4 +1,4 @@
-"""One offset of a log, seen with two values.
+"""Finds offsets of a log that were seen with two values.
 
 Source: jepsen.tests.kafka "inconsistent-offsets".
 """
@@ -84,7 +84,7 @@ class Sightings:
         self.row = np.arange(len(self.op))
 
     def told(self, row: int) -> str:
-        """Name the operation behind a sighting."""
+        """Return the name of the operation that reported it."""
         if row < len(self._acked):
             sends, send = self._log.sends, int(self._acked[row])
             return f"the {self._log.verb} by process {sends.process[send]} (op {sends.op[send]})"

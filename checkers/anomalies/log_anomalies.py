@@ -1,7 +1,7 @@
 """All anomalies of a log with offsets, in one pass over each log.
 
-Source: jepsen.tests.kafka; CHECKERS.md section 4. Each row of its table is a checker by itself
-too; cycles are found by checkers.cycles.cycles.
+Source: jepsen.tests.kafka; CHECKERS.md section 4. Each row of its table is also a checker of its
+own; checkers.cycles.cycles finds cycles.
 """
 
 from __future__ import annotations

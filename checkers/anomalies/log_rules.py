@@ -1,4 +1,4 @@
-"""What the checkers of one log have in common: rules over a `Log`, put into findings and words."""
+"""What the checkers of one log have in common: rules over a `Log`, findings and their texts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check_log(
 ) -> pa.Table:
     """Apply rules to one log's operations; return rows of FINDINGS.
 
-    `needs_unique`: the rules know a message by its value, so values sent twice are left out of
-    them, and the verdict cannot be VALID.
+    `needs_unique`: the rules identify a message by its value, so values sent twice are left out,
+    and the verdict cannot be VALID.
 
     Raises:
         ValueError: an operation lacks what its outcome needs, or is a whole transaction.
@@ -79,10 +79,10 @@ def conclude(
     what: Collection[str],
     doubts: Sequence[str] = (),
 ) -> Verdict:
-    """Join what was found into the verdict of checker `name`, by the target's promises.
+    """Join the findings into the verdict of checker `name`, by the target's promises.
 
-    `clean` says what holds where nothing was found; without a single one of the counts `what`
-    nothing was looked at, and the verdict is UNKNOWN.
+    `clean` is the summary if nothing was found. If all of the counts `what` are 0, nothing was
+    checked, and the verdict is UNKNOWN.
     """
     counts = gathered.sums()
     reasons = list(doubts)
@@ -100,14 +100,14 @@ def conclude(
 
 
 def told_send(log: Log, row: int) -> str:
-    """Name a send: "the send of 5 at offset 3 by process 0 (op 12)"."""
+    """Return a send's name for messages: "the send of 5 at offset 3 by process 0 (op 12)"."""
     sends, what = log.sends, f"the {log.verb} of {log.sends.value[row]}"
     at = "" if sends.offset[row] == NOWHERE else f" at offset {sends.offset[row]}"
     return f"{what}{at} by process {sends.process[row]} (op {sends.op[row]})"
 
 
 def told_read(reads: Reads, row: int) -> str:
-    """Name an answer with a value: "the poll by process 2 (op 17)"."""
+    """Return a read's name for messages: "the poll by process 2 (op 17)"."""
     what = "poll" if reads.is_poll[row] else "read"
     return f"the {what} by process {reads.process[row]} (op {reads.op[row]})"
 

@@ -1,4 +1,4 @@
-"""A message that was put, passed by, and never read.
+"""Finds messages that were stored, passed by readers, and never read.
 
 Source: jepsen.tests.kafka "lost-write".
 """
@@ -36,7 +36,7 @@ class LostWrite:
     partition = "key"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Look for each known send among the values read, where reading has passed it."""
+        """Look for each known send that readers passed among the values read."""
         return check_log((lost_writes,), tables["operations"], context, needs_unique=True)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
@@ -50,10 +50,10 @@ PLUGIN = LostWrite()
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """What became of the sends that are known to have happened but that nobody read.
+    """What became of the sends that are known to have happened but were never read.
 
-    `lost` and `unseen` are rows of the sends; `passed` and `blank` say for each which row of the
-    reads, or of the blanks, shows it. `open` counts those that nobody looked for.
+    `lost` and `unseen` are rows of the sends; `passed` and `blank` are for each the row of the
+    reads, or of the blanks, that shows it. `open` counts those that no client looked for.
     """
 
     lost: Ints
@@ -64,7 +64,7 @@ class Fates:
 
 
 def lost_writes(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
-    """Add a finding for each send that reading passed by."""
+    """Add a finding for each send that readers passed."""
     fates = fates_of(log)
 
     def describe(n: int) -> Finding:
@@ -85,16 +85,16 @@ def lost_writes(log: Log, findings: Findings, context: CheckContext) -> dict[str
 
 
 def fates_of(log: Log) -> Fates:
-    """Sort the sends that nobody read by what shows that somebody should have.
+    """Classify the sends that were never read by the evidence that they should have been.
 
-    A consumer polls from the log's begin, or from where it said it starts: it should have been
-    given what lies between where it stood and what it was given next. One of which nobody knows
-    where it stands has passed nothing. A read looks at one place: it passes a value by only
-    if it found another one there. An answer that the log ended at or before a send's offset,
-    asked for after the send was acknowledged, leaves it unseen.
+    A consumer polls from the log's first offset, or from an assigned one: all messages between two
+    deliveries should have been delivered too. A consumer at an unknown offset has passed nothing.
+    A read is of one offset: it passes a value only if it found another one there. An answer that
+    the log ended at or before a send's offset, requested after the send was acknowledged, leaves
+    it unseen.
     """
     sends, reads = log.sends, log.reads
-    # Of unknown outcome and yet seen: another message of the same transaction was read.
+    # Indeterminate, but seen: another message of the same transaction was read.
     seen_values = np.isin(sends.value, reads.value)
     is_seen = np.isin(sends.op, sends.op[seen_values & ~sends.is_failed])
     is_known = (sends.offset >= 0) & (sends.is_ok | (~sends.is_failed & is_seen))
@@ -123,7 +123,7 @@ def fates_of(log: Log) -> Fates:
 
 
 def blank_behind(log: Log, rows: Ints) -> Ints:
-    """Return for each send the last blank called after it returned that says it is not there."""
+    """Return for each send the last blank, called after it returned, that did not find it."""
     sends, blanks, floor = log.sends, log.blanks, blanks_from(log)
     order = np.lexsort((blanks.call, floor))
     if not len(order):

@@ -1,4 +1,4 @@
-"""A consumer that is given messages again, or out of order.
+"""Finds consumers that get messages again, or out of order.
 
 Source: jepsen.tests.kafka "nonmonotonic-poll" and "int-nonmonotonic-poll".
 """

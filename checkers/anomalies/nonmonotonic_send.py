@@ -1,4 +1,4 @@
-"""A producer whose later message stands before an earlier one.
+"""Finds producers whose later message is stored before an earlier one.
 
 Source: jepsen.tests.kafka "nonmonotonic-send" and "int-nonmonotonic-send".
 """
@@ -49,7 +49,7 @@ PLUGIN = NonmonotonicSend()
 def nonmonotonic_sends(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
     """Add a finding for each acknowledged send at or before the offset of the one before it.
 
-    A value that was sent again may have been answered with where its first attempt stands.
+    A value that was sent again may be answered with the offset of its first attempt: left out.
     """
     sends = log.sends
     is_single = ~np.isin(sends.value, log.repeated)

@@ -1,6 +1,6 @@
-"""One log's operations as columns: what was sent, what was read, who moved where.
+"""One log's operations as columns: what was sent, what was read, where consumers moved.
 
-Pure. How operations stand in the table: `checkers.anomalies`.
+Pure. `checkers.anomalies` defines the form of operations in the table.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NOWHERE: Final = -1
 PUTS: Final = SENDS | DELAYS | BATCHES
 STARTS: Final = frozenset(("assign", "subscribe", "seek"))
 SELECTS: Final = frozenset(("select", "view", "find", "find-unique", "peek"))
-"""Reads of some messages of a log, by their tags, by keys or by an id: what they brought was seen,
-what not need not be missing."""
+"""Reads of some messages of a log, by tags, by keys or by an id: what they return was seen, what
+they do not return need not be missing."""
 HANDLES: Final = frozenset(("handle", "handle-failed"))
-"""Reads of messages that a consumer was handed and has handled, or has sent back where its handler
-failed (`checkers.queues.retried_messages`); where it begins, it alone knows."""
+"""Reads of messages that a consumer has handled, or sent back because its handler failed
+(`checkers.queues.retried_messages`); where the consumer starts is not known."""
 TRANSACTION: Final = "txn"
 
 
@@ -46,7 +46,7 @@ class _Extra(msgspec.Struct):
 class Sends:
     """Attempts to put a value, in the order of (process, op, place). `offset` may be NOWHERE.
 
-    `is_delayed`: the message comes later, and nobody is told where.
+    `is_delayed`: the message is delivered later, at an offset that no answer reports.
     """
 
     op: Ints
@@ -63,7 +63,7 @@ class Sends:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Values that answers carried, a row a message, in the order of (process, op, place)."""
+    """Values in answers, a row for each message, in the order of (process, op, place)."""
 
     op: Ints
     place: Ints
@@ -77,9 +77,9 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Blanks:
-    """Answers that carried nothing: the log ended at or before `offset`.
+    """Answers without a message: the log ended at or before `offset`.
 
-    `offset` is NOWHERE for a poll: nothing was behind where that consumer stood.
+    `offset` is NOWHERE for a poll: it found nothing after that consumer's position.
     """
 
     op: Ints
@@ -90,7 +90,7 @@ class Blanks:
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """A consumer goes on elsewhere: at `offset`, NOWHERE if nobody knows where."""
+    """A consumer continues elsewhere: at `offset`, NOWHERE if that is not known."""
 
     op: Ints
     process: Ints
@@ -115,7 +115,7 @@ class Log:
 
 
 def load_log(operations: pa.Table) -> Log:
-    """Take one log's operations apart; rows of other functions are left out.
+    """Split one log's operations into columns; rows of other functions are left out.
 
     Raises:
         ValueError: an operation lacks what its outcome needs, or is a whole transaction.
@@ -139,7 +139,7 @@ def load_log(operations: pa.Table) -> Log:
 
 
 class _Columns:
-    """The columns that all parts are cut from, in the order of (process, op, place)."""
+    """The columns that all parts of a `Log` are made from, in the order of (process, op, place)."""
 
     def __init__(self, table: pa.Table) -> None:
         extras = _extras(table["extra"])
@@ -183,7 +183,7 @@ class _Columns:
 
 
 def _sends(columns: _Columns) -> Sends:
-    """Return a row a message: those of a batch stand one behind the other."""
+    """Return a row for each message; those of a batch have consecutive values and offsets."""
     operations = np.flatnonzero(columns.is_(PUTS))
     counts = columns.count[operations]
     rows = np.repeat(operations, counts)
@@ -203,7 +203,7 @@ def _sends(columns: _Columns) -> Sends:
 
 
 def _reads(columns: _Columns) -> Reads:
-    """Join the rows that carry one message with those that carry a list of them."""
+    """Join the rows that have one message with those that have a list of them."""
     is_read = columns.is_(READS | SELECTS | HANDLES) & columns.is_ok
     single = np.flatnonzero(is_read & columns.has_output)
     listed = [row for row in sorted(columns.messages) if is_read[row]]
@@ -274,7 +274,7 @@ def is_valid(column: pa.ChunkedArray) -> Bools:
 def find(sorted_values: Ints, rows: Ints, wanted: Ints) -> Ints:
     """Return for each of `wanted` the row that has it, NOWHERE if none has.
 
-    `sorted_values` belong to `rows`; of equal ones the first is taken.
+    `sorted_values` are the values of `rows`; of equal ones the first row is taken.
     """
     if not len(rows):
         return np.full(len(wanted), NOWHERE, dtype=np.int64)
@@ -283,6 +283,6 @@ def find(sorted_values: Ints, rows: Ints, wanted: Ints) -> Ints:
 
 
 def senders(log: Log, rows: Ints, values: Ints) -> Ints:
-    """Return for each value the one of the sends `rows` that carried it, or NOWHERE."""
+    """Return for each value the send among `rows` that put it, or NOWHERE."""
     order = rows[np.argsort(log.sends.value[rows], kind="stable")]
     return find(log.sends.value[order], order, values)

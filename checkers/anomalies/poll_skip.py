@@ -1,4 +1,4 @@
-"""A consumer that is given messages with some left out between them.
+"""Finds consumers that get messages with others left out between them.
 
 Source: jepsen.tests.kafka "poll-skip" and "int-poll-skip".
 """
@@ -40,7 +40,7 @@ class PollSkip:
     partition = "key"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Follow each consumer, and count what stands between its messages."""
+        """Follow each consumer, and count the known offsets between its messages."""
         return check_log((poll_skips,), tables["operations"], context, needs_unique=False)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
@@ -53,7 +53,7 @@ PLUGIN = PollSkip()
 
 
 def poll_skips(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
-    """Add a finding for each step over offsets at which something stands."""
+    """Add a finding for each step over offsets that hold a message."""
     steps = steps_of(log)
     known = known_offsets(log)
     low = np.searchsorted(known, steps.left, side="right")

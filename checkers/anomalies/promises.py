@@ -1,8 +1,8 @@
-"""Which promises an anomaly breaks; what breaks none is observed, not judged.
+"""Which promises an anomaly breaks; one that breaks none is observed, not judged.
 
-An anomaly is a breach if the target promises linearizable operations that cannot show it, or
-names it among what it excludes (`Promises.excludes`). What is about keeping data is a breach only
-under faults that an acknowledged write survives. Source: DESIGN.md decision 5.
+An anomaly is a violation if the target promises linearizable operations that cannot show it, or
+excludes it by name (`Promises.excludes`). A loss of data is a violation only under faults that an
+acknowledged write must survive. Source: DESIGN.md decision 5.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Group = frozenset[str]
 
 SENDS: Final[Group] = frozenset(("append", "send"))
 DELAYS: Final[Group] = frozenset(("delay",))
-"""Sends whose messages come later, at offsets that their answers do not tell."""
+"""Sends whose messages are delivered later, at offsets that their answers do not report."""
 BATCHES: Final[Group] = frozenset(("batch",))
 """Sends of several messages, whose values and offsets follow the first one's."""
 READS: Final[Group] = frozenset(("read", "poll"))
@@ -24,7 +24,7 @@ POLLS: Final[Group] = frozenset(("poll",))
 PUTS: Final[Group] = frozenset(("enqueue", "add"))
 TAKES: Final[Group] = frozenset(("dequeue", "drain", "read"))
 NOTHING: Final[Group] = frozenset()
-"""No operation's linearizability excludes it: only a promise of its own does."""
+"""Linearizability of no operation excludes it: only a promise of its own does."""
 COMMITS: Final[Group] = frozenset(("commit",))
 FETCHES: Final[Group] = frozenset(("fetch",))
 
@@ -76,15 +76,15 @@ EXCLUDED_BY: Final[Mapping[str, tuple[Group, ...]]] = {
     "offset-lost": (COMMITS, FETCHES),
     "never-committed": (COMMITS, FETCHES),
 }
-"""For each anomaly, groups of operations: if of each group one is promised to be linearizable,
+"""For each anomaly, groups of operations: if one of each group is promised to be linearizable,
 the anomaly is excluded."""
 
 ANOMALIES: Final = frozenset(EXCLUDED_BY)
-"""All of them: `Promises(excludes=ANOMALIES)` is how a history is judged whose system promises
+"""All anomalies: `Promises(excludes=ANOMALIES)` judges the history of a system that promises
 everything."""
 
 DURABILITY: Final = frozenset(("lost-write", "unseen", "lost-element", "offset-lost", "lost-add"))
-"""Anomalies of what was acknowledged and is gone."""
+"""Anomalies in which acknowledged data is lost."""
 DELIVERED: Final = frozenset(
     (
         "lost-message",
@@ -98,12 +98,12 @@ DELIVERED: Final = frozenset(
         "late-delivery",
         "wrong-attempt",
         "needless-redelivery",
-        # A broker that lost its disk makes a topic anew that was not to be written.
+        # A broker that lost its disk creates the topic again, without its write protection.
         "not-refused",
     )
 )
-"""Anomalies that follow where the end of a queue is lost and its offsets are used again; what was
-lost is waited for in vain."""
+"""Anomalies that follow if the end of a queue is lost and its offsets are reused; consumers wait
+in vain for what was lost."""
 
 NEEDS_ALL_EVENTS: Final = frozenset(
     (
@@ -126,7 +126,7 @@ NEEDS_ALL_EVENTS: Final = frozenset(
         "lost-add",
         "out-of-bounds",
         "never-committed",
-        # What would explain them may be missing: a commit, a start elsewhere, an unlock.
+        # The events that explain them may be missing: a commit, a start elsewhere, an unlock.
         "offset-went-back",
         "offset-ran-ahead",
         "nonmonotonic-poll",
@@ -134,11 +134,11 @@ NEEDS_ALL_EVENTS: Final = frozenset(
         "lock-overlap",
     )
 )
-"""Anomalies that rest on the absence of events: an incomplete history proves none of them."""
+"""Anomalies that depend on the absence of events: an incomplete history proves none of them."""
 
 
 def why_not_promised(kind: str, context: CheckContext) -> str | None:
-    """Say why an anomaly breaks no promise of the target; None if it does break one."""
+    """Return why an anomaly breaks no promise of the target; None if it breaks one."""
     promises = context.promises
     groups = EXCLUDED_BY[kind]
     is_linearizable = all(group & promises.linearizable for group in groups)

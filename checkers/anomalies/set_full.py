@@ -1,4 +1,4 @@
-"""What is added to a set is there for every later read; how long that took.
+"""Checks that elements added to a set are in every later read, and how long that took.
 
 Source: jepsen.checker "set-full".
 """
@@ -31,10 +31,10 @@ NS_PER_MS: Final = 1_000_000
 class SetFull:
     """Every element known to be in a set is in what is read later.
 
-    An element is known from when its add returned, or a read that has it did, whichever came
-    first. *Lost*: the last read misses it. *Stale*: a later read misses it, a still later one has
-    it; its latency is the time from when it was known to the call of the last read without it.
-    *Never read*: no read began after it was known.
+    An element is known from the return of its add, or of the first read that has it, whichever
+    comes first. *Lost*: the last read misses it. *Stale*: a later read misses it, a still later one
+    has it; its latency is the time from when it was known to the call of the last read without it.
+    *Never read*: no read was called after it was known.
     """
 
     name = NAME
@@ -52,7 +52,7 @@ class SetFull:
             raise ValueError("set-full judges sets that only grow: this one has removes")
         found = _follow(rows)
         findings = Findings()
-        # An absence from a read that began after the element was known.
+        # Missing from a read that was called after the element was known.
         is_missed = (found.absent != NOWHERE) & (found.absent_call > found.known_ns)
         is_lost = is_missed & (found.absent > found.present)
         _add(findings, LOST, is_lost, found, rows, context)
@@ -106,12 +106,12 @@ class _Elements:
     """
 
     value: Ints
-    known_ns: Ints  # NEVER if nobody knew
+    known_ns: Ints  # NEVER if it was never known
     present: Ints
     absent: Ints
     absent_call: Ints
     is_acked: Bools
-    may_be: Bools  # somebody tried to add it, and that did not certainly fail
+    may_be: Bools  # a client tried to add it, and that did not certainly fail
     is_repeated: Bools  # a read had it twice
     reads: Ints
     add: Ints  # a row that tried to add it, or NOWHERE
@@ -148,8 +148,8 @@ def _follow(rows: Answers) -> _Elements:
 def _last_reads(element: Ints, place: Ints, size: int, reads: int) -> tuple[Ints, Ints, Bools]:
     """Return for each element the last read with it, the last without it, if one had it twice.
 
-    Sorted from the last read backwards, an element that the n-th of its reads does not find at
-    the n-th place from the end was missing there.
+    Sort an element's reads from the last one backwards: as long as no read misses it, its n-th
+    read is the n-th from the end. The first place where that fails is the last read without it.
     """
     order = np.lexsort((-place, element))
     element, place = element[order], place[order]

@@ -1,4 +1,4 @@
-"""Ids that a generator hands out are all different.
+"""Checks that the ids from a generator are all different.
 
 Source: jepsen.checker "unique-ids".
 """

@@ -1,4 +1,4 @@
-"""A message that was acknowledged and is not there for those who look at the end.
+"""Finds acknowledged messages that later reads of the log's end do not find.
 
 Source: jepsen.tests.kafka "unseen".
 """
@@ -33,11 +33,11 @@ class Unseen:
     partition = "key"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Look for acknowledged values that nobody read, though somebody found the log's end."""
+        """Find acknowledged values that were never read although a read reached the log's end."""
         return check_log((unseen,), tables["operations"], context, needs_unique=True)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
-        """Join the logs' findings; values that nobody looked for are counted as not_read."""
+        """Join the logs' findings; values that no client looked for are counted as not_read."""
         clean = "nobody found the log's end before an acknowledged send"
         return conclude_log(NAME, findings, context, clean=clean, what=("sends_acknowledged",))
 
@@ -46,7 +46,7 @@ PLUGIN = Unseen()
 
 
 def unseen(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
-    """Add a finding for each acknowledged value that an answer said was not there."""
+    """Add a finding for each acknowledged value that a later answer did not find."""
     fates = fates_of(log)
     sends, blanks = log.sends, log.blanks
 

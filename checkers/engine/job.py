@@ -1,4 +1,4 @@
-"""What an engine is asked to check: plain data, the same for every engine."""
+"""What an engine has to check: plain data, the same for every engine."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class SegmentedReader:
 
 
 Progress = Callable[[str], None]
-"""Told, in a few words, what the engine is about to do. Called from the caller's thread."""
+"""Called with a short text on what the engine does next, in the caller's thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckJob:
-    """A recorded run and what shall judge it.
+    """A recorded run and the checkers that judge it.
 
-    `operations` are Parquet files of OPERATIONS; `logs` maps each node to the folder
-    that `read_log` decodes (may be empty: then no checker may need entries). `segments`
-    reads the same logs in parts, where the target can.
+    `operations` are Parquet files of OPERATIONS; `logs` maps each node to the folder that
+    `read_log` decodes (may be empty: then no checker may need entries). `segments` reads the same
+    logs in parts, if the target can.
     """
 
     operations: tuple[Path, ...]
@@ -55,4 +55,4 @@ def with_clock(job: CheckJob) -> CheckJob:
 
 
 def no_progress(_text: str) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""

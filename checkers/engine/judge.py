@@ -1,7 +1,7 @@
-"""What both engines share: one partition judged by all its checkers, and the conclusions.
+"""What both engines share: judging one partition by all its checkers, and concluding.
 
-Pure. A checker that raises is caught here, so that the others go on and what it found in
-other partitions is kept.
+Pure. An exception of a checker is caught here, so that the others continue and its findings in
+other partitions are kept.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PARTITIONS = ("key", "bucket", "history")
 
 CRASHED = "checker-crashed"
 NOT_JUDGED = "not-judged"
-"""Kinds of rows of engines: a part that a checker crashed on, parts that a deadline left out."""
+"""Kinds of an engine's own rows: a part that crashed a checker, parts that a deadline left out."""
 UNREADABLE = "unreadable: "
-"""How the problem of the one row begins that stands for a log that could not be read."""
+"""Prefix of the problem in the one row that represents a log that could not be read."""
 
 SCHEMAS = {"operations": OPERATIONS, "entries": ENTRIES}
 TAGGED = FINDINGS.insert(0, pa.field("checker", pa.string()))
@@ -54,7 +54,7 @@ def reads_on(checker: Checker) -> bool:
 
 
 def without_unreadable(job: CheckJob, unreadable: Sequence[str]) -> CheckJob:
-    """Return the job for those that read on: without these logs, whose nodes it names."""
+    """Return the job without these logs, for checkers that can do so; it names their nodes."""
     lost = [n for n in job.logs if any(text.startswith(f"the log of {n}: ") for text in unreadable)]
     logs = {node: path for node, path in job.logs.items() if node not in lost}
     return replace(job, logs=logs, context=replace(job.context, unread=tuple(lost)))
@@ -77,7 +77,7 @@ def judge_partition(
 
 
 def judged(name: str, judge: Callable[[], pa.Table]) -> pa.Table:
-    """Return a checker's findings as rows of TAGGED; where it raises, one row that says so."""
+    """Return a checker's findings as rows of TAGGED; one row with the traceback if it raises."""
     try:
         findings = judge().cast(FINDINGS)
     except Exception:
@@ -86,7 +86,7 @@ def judged(name: str, judge: Callable[[], pa.Table]) -> pa.Table:
 
 
 def lost(name: str, kind: str, message: str, parts: int = 1) -> pa.Table:
-    """Return the row of TAGGED that says why the checker did not judge some parts."""
+    """Return a row of TAGGED with the reason why the checker did not judge some parts."""
     row = {"kind": kind, "count": parts, "message": message}
     return tagged(name, pa.Table.from_pylist([row], FINDINGS))
 
@@ -105,8 +105,8 @@ def conclude(
 ) -> list[Verdict]:
     """Join the findings (rows of TAGGED, in any order) into each checker's verdict.
 
-    `unreadable` says which logs could not be read: who needs entries cannot judge then, but for
-    those that read on. What they find in the other logs is proven all the same.
+    `unreadable` has the logs that could not be read: checkers of entries cannot judge then, except
+    those that read on. What these find in the other logs is proven nevertheless.
     """
     ordered = findings.sort_by([(column, "ascending") for column in _ORDER])
     verdicts = []
@@ -150,7 +150,7 @@ def _conclude_one(checker: Checker, findings: pa.Table, context: CheckContext) -
 
 
 def _doubted(verdict: Verdict, why: str, data: Mapping[str, str]) -> Verdict:
-    """Return a verdict that is not VALID, and says why; what was found stays."""
+    """Return the verdict as not VALID, with the reason; its findings are kept."""
     said = "" if verdict.outcome is Outcome.VALID else verdict.summary
     return replace(
         verdict,

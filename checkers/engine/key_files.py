@@ -1,8 +1,8 @@
-"""Which files of operations are judged together, by what their footers say of their keys.
+"""Plans which files of operations are judged together, by the keys in their footers.
 
-An export writes files sorted by key, each of whole keys but for a huge one (see
-harness.history.operation_files): those are handed out as they are, and nothing is shuffled
-or sorted again. Files of other origin have no such footer and are sorted first.
+An export writes files sorted by key, each of whole keys except for a huge one (see
+harness.history.operation_files): those are judged as they are, without a shuffle or sort. Files of
+other origin have no such footer and are sorted first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
 
 TASK_ROWS_MIN = 500_000
 TASK_ROWS_MAX = 5_000_000
-"""Operations that one task judges, about: enough to be worth a task, which costs as much as
-100,000 operations, and few enough to balance."""
+"""Operations of one task, about: enough to be worth a task, which costs as much as 100,000
+operations, and few enough to balance."""
 TASKS_A_WORKER = 4
 
 TEXTS = [field.name for field in OPERATIONS if field.type == pa.string()]
@@ -38,9 +38,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All files of a job: in tasks, or, where they are not sorted by key, as they are.
+    """All files of a job: in tasks, or, if they are not sorted by key, as a list.
 
-    The larger tasks come first, so that none is left to run alone at the end.
+    Larger tasks come first, so that none is left to run alone at the end.
     """
 
     tasks: tuple[Task, ...]
@@ -55,11 +55,11 @@ class _File:
 
 
 def plan(paths: Sequence[Path], rows_a_task: int | None = None, workers: int = 1) -> Plan:
-    """Look at the footers of files of OPERATIONS and say how they are judged.
+    """Read the footers of files of OPERATIONS and plan how they are judged.
 
     Args:
         paths: the files, in the order of their keys.
-        rows_a_task: about how many operations a task gets; chosen by how many there are if None.
+        rows_a_task: about how many operations a task gets; None: chosen by their total.
         workers: how many tasks run at a time.
 
     Raises:
@@ -108,7 +108,7 @@ def coded(table: pa.Table) -> pa.Table:
     """Return a table of OPERATIONS as OPERATIONS_CODED, each column in one chunk.
 
     Raises:
-        ArrowException, KeyError: it has not the columns of OPERATIONS.
+        ArrowException, KeyError: it does not have the columns of OPERATIONS.
     """
     chosen = table.select(OPERATIONS.names).replace_schema_metadata(None)
     if chosen.schema != OPERATIONS_CODED:
@@ -124,7 +124,7 @@ def coded(table: pa.Table) -> pa.Table:
 
 
 def unreadable(path: object, error: Exception) -> HarnessError:
-    """Return the one line that says why a file of operations cannot be read."""
+    """Return the error, one line, for a file of operations that cannot be read."""
     return HarnessError(f"operations {path} cannot be read: {error}")
 
 
@@ -137,7 +137,7 @@ def _look(path: Path) -> _File:
 
 
 def _are_apart(keys: Sequence[FileKeys]) -> bool:
-    """True if the files stand in the order of their keys, and share none but where they say so."""
+    """Return whether the files are ordered by key and share keys only where they declare it."""
     if keys and (keys[0].is_begun or keys[-1].is_cut):
         return False
     for before, after in pairwise(keys):

@@ -1,7 +1,7 @@
-"""Judges operations that come sorted by key, table after table, key after key.
+"""Judges operations that arrive sorted by key, table after table, key after key.
 
-Pure but for the clock that it is handed. What it holds is a table and the key that goes on
-in the next; a key that is larger than memory would have to be judged in parts by its checker.
+Pure but for the clock that is passed in. It holds one table, and the key that may continue in the
+next one; a key larger than memory would have to be judged in parts by its checker.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from shaketable.harness.contracts.plugins import CheckContext, Checker, KeysChec
 from shaketable.harness.history.schema import FINDINGS, OPERATIONS
 
 TIMES = "times"
-"""Kind of the row, of no checker, that says what a task spent its time on (Spent)."""
+"""Kind of the row, of no checker, with the time that a task spent (Spent)."""
 
 ROWS_AT_A_TIME = 65_536
-"""Operations after which the deadline is looked at, unless one key has more."""
+"""Operations after which the deadline is checked, unless one key has more."""
 
 Ints = npt.NDArray[np.int64]
 _LOG = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Spent:
-    """What one task did, and how long it took it: reading files, and judging."""
+    """What one task did, and how long reading files and judging took."""
 
     rows: int = 0
     read_s: float = 0.0
@@ -50,7 +50,7 @@ class KeyJudge:
         self._open: list[pa.Table] = []  # rows of one key, which may go on
 
     def add(self, table: pa.Table) -> Iterator[pa.Table]:
-        """Take the next rows; yield findings (TAGGED) of the keys that are known to be whole."""
+        """Take the next rows; yield findings (TAGGED) of the keys that are complete."""
         if not table.num_rows:
             return
         bounds = key_bounds(table)
@@ -69,7 +69,7 @@ class KeyJudge:
             self._open = [table.slice(int(bounds[last]))]
 
     def finish(self) -> Iterator[pa.Table]:
-        """Judge what is still open: no more rows of it come."""
+        """Judge the last key: no more rows come."""
         rows, self._open = self._open, []
         if rows:
             table = _joined(rows)
@@ -83,10 +83,10 @@ def judge_tables(
     context: CheckContext,
     clock_s: Callable[[], float],
 ) -> Iterator[pa.Table]:
-    """Judge all keys of tables (OPERATIONS_CODED) that come sorted by key.
+    """Judge all keys of tables (OPERATIONS_CODED) that arrive sorted by key.
 
     Yields:
-        Rows of TAGGED; in the end one of kind TIMES, which is no finding.
+        Rows of TAGGED; at the end one of kind TIMES, which is no finding.
     """
     judge = KeyJudge(checkers, context)
     spent = Spent()
@@ -120,7 +120,7 @@ def judge_keys(
 def _judge_topics(
     checkers: Sequence[Checker], table: pa.Table, bounds: Ints, context: CheckContext
 ) -> Iterator[pa.Table]:
-    """Judge neighbouring keys together, as far as the same checkers judge them."""
+    """Judge neighbouring keys together as long as the same checkers judge them."""
     if not context.topics:
         yield from _judge_some(checkers, table, bounds, context)
         return
@@ -136,7 +136,7 @@ def _judge_topics(
 
 
 def _some_keys(bounds: Ints) -> Iterator[tuple[int, int]]:
-    """Cut keys into stretches of about ROWS_AT_A_TIME rows, at least a key each."""
+    """Split the keys into ranges of about ROWS_AT_A_TIME rows, at least one key each."""
     begin, keys = 0, len(bounds) - 1
     while begin < keys:
         end = int(np.searchsorted(bounds, bounds[begin] + ROWS_AT_A_TIME, side="right")) - 1
@@ -155,7 +155,7 @@ def _judge_some(
                 findings = checker.check_keys(table.combine_chunks(), bounds, context)
                 yield tagged(checker.name, findings.cast(FINDINGS))
                 continue
-            except Exception as error:  # the same keys one by one show whose crash it is
+            except Exception as error:  # judged one by one, the keys show which one crashes
                 _LOG.debug("keys judged one by one: checker=%s error=%s", checker.name, error)
         if plain is None:
             plain = table.cast(OPERATIONS)
@@ -169,7 +169,7 @@ def _judge_some(
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Join tables into one with a chunk a column, column by column: a huge key is held once.
+    """Join tables into one of one chunk, column by column, so that a huge key is held once.
 
     Empties `tables`.
     """
@@ -189,7 +189,7 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
 
 
 def key_bounds(table: pa.Table) -> Ints:
-    """Return where each key begins, with the number of rows behind; there must be rows."""
+    """Return the first row of each key, then the number of rows; there must be rows."""
     codes = table["key"].combine_chunks()
     if isinstance(codes, pa.ChunkedArray):
         codes = codes.chunk(0)
@@ -199,7 +199,7 @@ def key_bounds(table: pa.Table) -> Ints:
 
 
 def split_times(found: pa.Table) -> tuple[pa.Table, Spent]:
-    """Take the rows of kind TIMES out of the findings of all tasks; add them up."""
+    """Separate the rows of kind TIMES from the findings of all tasks, and add them up."""
     is_time = np.asarray(found["kind"].to_numpy(zero_copy_only=False) == TIMES, dtype=np.bool_)
     total = Spent()
     for text in found.filter(pa.array(is_time))["details"].to_pylist():

@@ -1,8 +1,8 @@
 """The engine without Spark: the same pure functions, one partition after the other.
 
-For tests, quick looks (`check --engine local`) and machines without Java. Operations by key are
-judged file by file, on all processors where they are many; for all else memory grows with
-the history. The pipeline for real campaigns is checkers.spark.pipeline.
+For tests, quick checks (`check --engine local`) and machines without Java. Operations by key are
+judged file by file, on all processors if there are many; for all else memory grows with the
+history. The pipeline for real campaigns is checkers.spark.pipeline.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.schema import ENTRIES, OPERATIONS
 
 ROWS_FOR_PROCESSES = 2_000_000
-"""Operations from which on it pays to start processes that judge them side by side."""
+"""Operations from which on judging in parallel processes pays off."""
 
 
 def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
     """Run every checker of `job`; return their verdicts in the order of `job.checkers`.
 
-    A checker that raises gives UNKNOWN with its traceback in `Verdict.data["traceback"]`.
+    The verdict of a checker that raises is UNKNOWN, with `Verdict.data["traceback"]`.
 
     Raises:
         HarnessError: the operations cannot be read.
@@ -78,7 +78,7 @@ def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
 
 
 def _judge_by_key(job: CheckJob, checkers: Sequence[Checker]) -> Iterator[pa.Table]:
-    """Judge operations key by key: file by file where they are sorted, in processes if many."""
+    """Judge operations key by key: file by file if they are sorted, in processes if many."""
     planned = plan(job.operations, workers=os.cpu_count() or 1)
     rows = sum(task.rows for task in planned.tasks)
     if rows >= ROWS_FOR_PROCESSES and len(planned.tasks) > 1 and (os.cpu_count() or 1) > 1:
@@ -100,7 +100,7 @@ def _read_operations(job: CheckJob) -> pa.Table:
 
 
 def _read_logs(job: CheckJob) -> tuple[pa.Table, list[str]]:
-    """Decode all nodes' logs; also say which ones cannot be read."""
+    """Decode all nodes' logs; also return which ones cannot be read, and why."""
     batches, unreadable = [], []
     for node, directory in sorted(job.logs.items()):
         try:

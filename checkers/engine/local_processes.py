@@ -1,8 +1,8 @@
 """Judges tasks of operations in processes of this machine, which may die or hang.
 
-A process gets one task at a time and answers with its findings. One that dies takes down
-that task alone, which is judged anew checker by checker, so that only who is at fault is
-UNKNOWN. What still runs GRACE_S after the deadline is killed.
+A process gets one task at a time and sends back its findings. One that dies takes only that task
+with it, which is judged again checker by checker, so that only the checker at fault is UNKNOWN. A
+process that still runs GRACE_S after the deadline is killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, Checker
 
 GRACE_S = 0.4
-"""How long after a deadline a process may go on: checkers end by themselves."""
+"""How long a process may run after the deadline: checkers stop by themselves."""
 
 _spawned = multiprocessing.get_context("spawn")
 
@@ -87,7 +87,7 @@ def judge_in_processes(
 
 
 def _retried(unit: _Unit, worker: _Worker, units: deque[_Unit]) -> Iterator[pa.Table]:
-    """Queue each checker of a unit whose process died by itself; one that is alone is at fault."""
+    """Retry the checkers of a unit whose process died one by one; a single one is at fault."""
     worker.process.join()
     code = worker.process.exitcode
     worker.process.close()
@@ -107,7 +107,7 @@ def _left_out(units: Sequence[_Unit]) -> Iterator[pa.Table]:
 
 
 def _left_s(context: CheckContext) -> float | None:
-    """Return how long the processes may go on; None for as long as they like."""
+    """Return how long the processes may still run, None for no limit."""
     clock, deadline = context.clock_unix_s, context.search.deadline_unix_s
     if clock is None or deadline is None:
         return None
@@ -118,7 +118,7 @@ def _start(context: CheckContext) -> _Worker:
     ours, theirs = _spawned.Pipe()
     process = _spawned.Process(target=_work, args=(theirs, context), daemon=True)
     process.start()
-    theirs.close()  # so that the end of the process is the end of the pipe
+    theirs.close()  # so that the pipe ends when the process does
     return _Worker(process, ours)
 
 
@@ -167,22 +167,22 @@ def _work(pipe: Connection, context: CheckContext) -> None:
         pipe.send(sink.getvalue().to_pybytes())
 
 
-# Bounds the memory of a process while checkers run in it: one that eats gets a MemoryError.
+# Limits the memory of a process while checkers run in it: one that takes too much gets MemoryError.
 #
 # Source: getrlimit(2), RLIMIT_AS.
 
 CHECKER_BYTES_MIN = 2 << 30
-"""What a checker may take beside its search's memory, however small the machine: less, and sound
-ones would fail."""
+"""What a checker may take besides its search's memory, on the smallest machine: with less, correct
+checkers would fail."""
 
 
 @contextmanager
 def limited_memory(search_bytes: int) -> Iterator[None]:
-    """Let this process take no more than a share of the machine beyond what it has.
+    """Let this process take no more than a share of the machine's memory beyond what it has.
 
-    The share is half of the memory divided by the processors, since so many judge at once; at
-    least CHECKER_BYTES_MIN and what a search may hold. Does nothing where the kernel does
-    not say how much the process has.
+    The share is half of the memory divided by the processors, since so many judge in parallel; at
+    least CHECKER_BYTES_MIN and what a search may hold. Does nothing if the kernel does not report
+    how much the process has.
     """
     taken = _address_space_bytes()
     if taken is None:

@@ -1,9 +1,9 @@
-"""What the nodes' logs hold of the appends of unknown outcome, for the checkers that ask for it.
+"""Looks up indeterminate appends in the nodes' logs, for the checkers that use it.
 
-Read by the process that runs the engine, before anything is judged, by the same code for every
-engine: so the verdicts are the same, whatever judges. What is kept is small: an entry for
-each value that was asked for. It costs a pass over the logs, which are read only where an
-append's outcome is unknown, and given up where they are too long.
+The process that runs the engine does so before anything is judged, with the same code for every
+engine, so the verdicts do not depend on the engine. The result is small: an entry for each wanted
+value. It costs a pass over the logs, which is made only if an append is indeterminate, and given
+up if the logs are too long.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from shaketable.harness.contracts.plugins import Checker
 from shaketable.harness.history.schema import ENTRIES
 
 ENTRIES_MAX: Final = 2_000_000
-"""Entries of all nodes together that are read; longer logs are not asked."""
+"""Entries of all nodes together that are read; longer logs are not used."""
 OPEN_MAX: Final = 200_000
-"""Appends of unknown outcome that are looked up."""
+"""Indeterminate appends that are looked up."""
 
 _KEPT: Final = ["node", "key", "value", "offset", "index", "problem"]
 _LOG = logging.getLogger(__name__)
@@ -40,31 +40,31 @@ class EvidenceChecker(Protocol):
     name: str
 
     def asks_for(self) -> Values:
-        """Return which operations put the values whose fate it wants to know."""
+        """Return which operations put the values to look up."""
         ...
 
     def with_evidence(self, held: Held | None, why_not: str | None) -> Checker:
-        """Return the checker that knows it; None and a reason where the logs were not asked."""
+        """Return a checker that knows it; None and a reason if the logs were not read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """The values whose fate is unknown, and the keys that they belong to."""
+    """The values of indeterminate appends, and their keys."""
 
     keys: pa.Array
     values: pa.Array
 
 
 class _TooMuchError(Exception):
-    """The logs, or what is asked, is more than is read."""
+    """The logs are too long, or the wanted values too many."""
 
 
 def with_log_evidence(job: CheckJob, progress: Progress) -> CheckJob:
-    """Return the job with its checkers told what the nodes' logs hold of open values.
+    """Return the job with checkers that know what the nodes' logs hold of indeterminate appends.
 
-    A log that cannot be read is no evidence; whoever judges the logs says what is wrong with it.
-    Neither are those of a run that is known to lack events.
+    A log that cannot be read is no evidence; the checkers of logs report what is wrong with it.
+    The logs of a run that is known to lack events are no evidence either.
     """
     asking = [checker for checker in job.checkers if isinstance(checker, EvidenceChecker)]
     if not asking or not job.logs or job.context.incomplete is not None:
@@ -79,7 +79,7 @@ def with_log_evidence(job: CheckJob, progress: Progress) -> CheckJob:
                 held = _look_up(job, wanted)
         except _TooMuchError as error:
             why_not = str(error)
-        except Exception as error:  # a plug-in's reader; or a file whose reading will fail again
+        except Exception as error:  # a plug-in's reader, or a file that the checkers fail on again
             _LOG.debug("logs not asked: checker=%s error=%s", checker.name, error)
             why_not = "they cannot be read"
         if held is not None or why_not is not None:
@@ -88,7 +88,7 @@ def with_log_evidence(job: CheckJob, progress: Progress) -> CheckJob:
 
 
 def _open_values(job: CheckJob, values: Values) -> _Open:
-    """Find the operations of unknown outcome; of a file without any one column is read.
+    """Find the indeterminate appends; of a file without any, only one column is read.
 
     Raises:
         _TooMuchError: there are more than OPEN_MAX.
@@ -117,7 +117,7 @@ def _open_values(job: CheckJob, values: Values) -> _Open:
 
 
 def _look_up(job: CheckJob, wanted: _Open) -> Held:
-    """Read all nodes' logs; keep what is about the keys of open values.
+    """Read all nodes' logs; keep the entries with the keys of wanted values.
 
     Raises:
         _TooMuchError: the logs have more than ENTRIES_MAX entries.

@@ -1,11 +1,11 @@
-"""The nodes' logs and the appends, cut into the parts that executors judge.
+"""Splits the nodes' logs and the appends into the parts that executors judge.
 
-A part travels as a few rows of PACKED, each a whole table in Arrow's own format: rows by
-the million would have to be turned into Spark's and back one by one. Parts below
-`Plan.parts` hold values (checkers.logs.log_part), those from there on windows of the log's index
-(checkers.logs.committed_prefix), of which `WINDOWS_A_PART` go together.
+A part travels as a few rows of PACKED, each a whole table in Arrow's format: millions of rows
+would have to be converted to Spark's and back one by one. Parts below `Plan.parts` hold values
+(checkers.logs.log_part), those from there on hold windows of the log's index
+(checkers.logs.committed_prefix), `WINDOWS_A_PART` each.
 
-Pure but for the files that `pack_log` and `pack_operations` read; no pyspark in here.
+Pure but for the files that `pack_log` and `pack_operations` read; does not import pyspark.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ PACKED = pa.schema([("part", pa.int64()), ("kind", pa.string()), ("payload", pa.
 
 APPENDED, COPIED, DAMAGED, SUMMED, KEPT = "appended", "copied", "damaged", "summed", "kept"
 COUNTED = "counted"
-"""Kind of a row that only says how many rows were read: payload is the number."""
+"""Kind of a row with the number of rows that were read as payload."""
 UNREADABLE, RANGE = "unreadable", "range"
 FLUSH_ROWS = 400_000
-"""Narrow rows that a task gathers before it cuts them into parts: large pieces travel well."""
+"""Narrow rows that a task collects before it splits them into parts: large pieces travel well."""
 
 TEXT_ROWS_MIN = 8
-"""Rows for each text of a dictionary, below which only the texts that are used travel."""
+"""With fewer rows for each text of a dictionary, only the texts in use are sent."""
 
 WINDOWS_A_PART = 16
 
 
 @runtime_checkable
 class ValueChecker(Protocol):
-    """A checker of keys that can judge a key's values apart; see checkers.logs.durability."""
+    """A checker of keys that can judge a key's values separately; see checkers.logs.durability."""
 
     name: str
 
     def judge_values(self, part: LogPart, context: CheckContext) -> tuple[pa.Table, pa.Table]:
-        """Return findings, and the appends (UNSETTLED) whose places must be looked at."""
+        """Return findings, and the appends (UNSETTLED) whose places must be looked up."""
         ...
 
     def standing(self, part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
-        """Return what the part puts at wanted places (STANDING)."""
+        """Return what the part stores at wanted places (STANDING)."""
         ...
 
     def judge_places(
         self, unsettled: Iterable[pa.Table], standing: Iterable[pa.Table], context: CheckContext
     ) -> pa.Table:
-        """Return the findings of unsettled appends, given all that stands at their places."""
+        """Return the findings on unsettled appends, given all that is stored at their places."""
         ...
 
 
@@ -88,7 +88,7 @@ class WindowChecker(Protocol):
     def judge_windows(
         self, summaries: Iterable[pa.Table], entries: Iterable[pa.Table], context: CheckContext
     ) -> tuple[pa.Table, list[int]]:
-        """Return findings, and the windows of which every entry must be looked at."""
+        """Return findings, and the windows whose entries must all be compared."""
         ...
 
 
@@ -103,9 +103,9 @@ class LogSource:
 
 @dataclass(frozen=True, slots=True)
 class LogUnit:
-    """What one task reads: parts of the logs of different nodes, side by side.
+    """What one task reads: parts of the logs of different nodes, in parallel.
 
-    Where they hold the same entries at the same indices, these travel once.
+    Equal entries at the same indices are sent once.
     """
 
     number: int
@@ -125,9 +125,9 @@ Read = Callable[[LogSource], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every task must know: how to cut, and who judges. Small; sent to each executor.
+    """What every task must know: how to split, and the checkers. Small; sent to each executor.
 
-    `kept`: the windows that must be kept as they are; None in the first round.
+    `kept`: the windows whose entries must be kept; None in the first round.
     """
 
     parts: int
@@ -173,7 +173,7 @@ _APPEND_COLUMNS = {"f", "outcome", "input"} | set(APPENDS.names)
 
 
 class _OpenLog:
-    """One node's log, read batch by batch; `copies` are those that nobody took yet."""
+    """One node's log, read batch by batch; `copies` are those that were not taken yet."""
 
     def __init__(self, unit: LogUnit, source: LogSource, plan: Plan) -> None:
         self.copies: list[pa.Table] = []
@@ -188,14 +188,14 @@ class _OpenLog:
         self._range: tuple[int, int] | None = None
 
     def read_on(self) -> Iterator[pa.RecordBatch]:
-        """Read the next batch; yield what is not copies."""
+        """Read the next batch; yield what is packed besides copies."""
         if self.is_over:
             return
         try:
             if self._batches is None:
                 self._batches = iter(self._plan.read(self._source))
             batch = next(self._batches, None)
-        except Exception as error:  # a plug-in's reader: what it raises is its affair
+        except Exception as error:  # a plug-in's reader may raise anything
             last = traceback.format_exception_only(error)[-1].strip()
             text = f"the log of {self._source.node}: {last}"
             yield _packed(0, UNREADABLE, text.encode())
@@ -207,11 +207,11 @@ class _OpenLog:
             yield from self._take(pa.Table.from_batches([batch]))
 
     def last_index(self) -> int | None:
-        """Return the index of the last copy that nobody took; None if there is none."""
+        """Return the index of the last copy that was not taken; None if there is none."""
         return self.copies[-1]["index"][-1].as_py() if self.copies else None
 
     def take_copies(self, up_to: int | None) -> pa.Table:
-        """Return, and forget, the copies up to an index; all of them, if there is none."""
+        """Return and forget the copies up to an index; all of them if it is None."""
         rows = pa.concat_tables([COPIES.empty_table(), *self.copies])
         index = ints(rows["index"])
         end = len(index)
@@ -253,7 +253,7 @@ class _OpenLog:
 
 
 class _CopyPacker:
-    """Joins the copies of open logs index by index, and packs them."""
+    """Merges the copies of open logs index by index, and packs them."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -261,9 +261,9 @@ class _CopyPacker:
         self._rows = 0
 
     def add(self, logs: Sequence[_OpenLog]) -> Iterator[pa.RecordBatch]:
-        """Take from the logs what all that go on have read; yield what is ready.
+        """Take the copies up to the index that all open logs have reached; yield what is ready.
 
-        A log that has nothing to take, though it goes on, does not hold up the others.
+        An open log without copies does not hold up the others.
         """
         ends = [log.last_index() for log in logs if not log.is_over]
         up_to = min((end for end in ends if end is not None), default=None)
@@ -283,7 +283,7 @@ class _CopyPacker:
 
 
 def _cut(kind: str, table: pa.Table, parts: int) -> Iterator[pa.RecordBatch]:
-    """Deal rows with a key and a value to their parts."""
+    """Split rows with a key and a value into their parts."""
     if table.num_rows:
         table = table.unify_dictionaries().combine_chunks()
         texts: dict[str | None, int] = {}
@@ -312,7 +312,7 @@ def _packed(part: int, kind: str, payload: bytes | pa.Buffer) -> pa.RecordBatch:
 
 
 def _bytes_of(table: pa.Table) -> pa.Buffer:
-    """Write a table as an Arrow stream, with no more texts in it than it uses."""
+    """Write a table as an Arrow stream, without texts that it does not use."""
     for place, column in enumerate(table.schema):
         if pa.types.is_dictionary(column.type):
             chunks = table[column.name].chunks
@@ -325,24 +325,24 @@ def _bytes_of(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-# Judges the parts into which checkers.engine.log_parts cuts logs and appends. Pure.
+# Judges the parts of logs and appends. Pure.
 #
-# Two rounds. In the first every part is judged by itself. What a part cannot tell, it names:
-# places at which appends are not what they must be, and windows in which logs differ. In
-# the second, all that stands at those places, or in those windows, comes together.
+# In the first round every part is judged by itself. It also names what it cannot decide: places
+# where appends are not what they must be, and windows in which logs differ. The second round brings
+# together all that is stored at those places, or in those windows.
 
 UNSETTLED_AT, OTHER_WINDOWS = "unsettled-at", "other-windows"
-"""Kinds of rows of TAGGED that are no findings: `operations` has places, or windows."""
+"""Kinds of rows of TAGGED that are no findings: `operations` holds places, or windows."""
 
 STANDING_AT = "standing-at"
 """Kind of rows of PACKED: tables of STANDING. Those of UNSETTLED have the kind UNSETTLED_AT."""
 
 
 def judge_part(rows: pa.Table, plan: Plan) -> pa.Table:
-    """Judge one part, all rows of PACKED that have its number; return rows of TAGGED.
+    """Judge one part, all rows of PACKED with its number; return rows of TAGGED.
 
-    Besides findings it returns rows of UNSETTLED_AT and OTHER_WINDOWS, and hands on those
-    of UNREADABLE and RANGE.
+    Besides findings it returns rows of UNSETTLED_AT and OTHER_WINDOWS, and passes on those of
+    UNREADABLE and RANGE.
     """
     number = rows["part"][0].as_py()
     if number >= plan.parts:
@@ -393,10 +393,10 @@ def open_places(
     asked: tuple[bytes, frozenset[int]],
     parts: int,
 ) -> pa.Table:
-    """Return what one part has to tell of some places, dealt to `parts` by place (PACKED).
+    """Return what one part holds at some places, split into `parts` by place (PACKED).
 
-    `asked` has the bits of an array with an element each of PLACES, and the parts with
-    unsettled appends. These are told, and what stands at their places, whoever wrote it.
+    `asked` has the bits of an array with an element for each of PLACES, and the parts with
+    unsettled appends. Returns these appends, and all that is stored at their places.
     """
     places, unsettled_in = asked
     is_wanted = np.unpackbits(np.frombuffer(places, np.uint8)).astype(np.bool_)
@@ -412,7 +412,7 @@ def open_places(
 
 
 def judge_places(rows: pa.Table, plan: Plan, checker: ValueChecker) -> pa.Table:
-    """Judge the unsettled appends of some places, told by `open_places`; rows of TAGGED."""
+    """Judge the unsettled appends of some places, from `open_places`; return rows of TAGGED."""
     unsettled, standing = _tables(rows, UNSETTLED_AT), _tables(rows, STANDING_AT)
     if not unsettled:  # a place that shares another's number
         return TAGGED.empty_table()
@@ -430,7 +430,7 @@ def _load(rows: pa.Table) -> LogPart:
 
 
 def _payloads(rows: pa.Table, kind: str) -> list[pa.Buffer]:
-    """Return the payloads of a kind, without a copy of them."""
+    """Return the payloads of a kind, without copying them."""
     kinds = rows["kind"].to_pylist()
     column = rows["payload"]
     return [column[n].as_buffer() for n in range(len(kinds)) if kinds[n] == kind]

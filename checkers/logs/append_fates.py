@@ -1,8 +1,8 @@
-"""What became of each acknowledged append, as far as the values alone can tell.
+"""Finds what became of each acknowledged append, as far as the values alone can tell.
 
-From one part of a history (see checkers.logs.log_part): which nodes hold an append at its own
-offset, which of them count, and which values stand twice. What stands at the offset of a
-lost one is asked for later: it may be in any other part.
+For one part of a history (see checkers.logs.log_part): which nodes hold an append at its own
+offset, which of these copies count, and which values are stored twice. What is stored at the
+offset of a lost append is looked up later: it may be in any other part.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ UNSETTLED = pa.schema(
         ("value", pa.int64()),
         ("process", pa.int64()),
         ("acknowledged_ns", pa.int64()),
-        ("node", pa.string()),  # who acknowledged it
+        ("node", pa.string()),  # the node that acknowledged it
         ("fate", pa.string()),  # LOST | REORDERED | MISSING
-        ("indices", pa.list_(pa.int64())),  # by node: where it stands, or NOWHERE
-        ("elsewhere_nodes", pa.list_(pa.int64())),  # where else its value stands,
+        ("indices", pa.list_(pa.int64())),  # by node: its index in the log, or NOWHERE
+        ("elsewhere_nodes", pa.list_(pa.int64())),  # where else its value is stored,
         ("elsewhere_offsets", pa.list_(pa.int64())),  # one of each for every copy
     ]
 )
-"""An acknowledged append that does not stand where it must."""
+"""An acknowledged append that is not stored where it must be."""
 
 STANDING = pa.schema(
     [
@@ -59,15 +59,18 @@ STANDING = pa.schema(
         ("problem", pa.string()),  # of a damaged entry
     ]
 )
-"""What a node's log holds at an offset of a queue, and who wrote it."""
+"""What a node's log holds at an offset of a queue, and which append wrote it."""
 
 
 TAKE_COPIES = frozenset({"wipe", "damage", "rollback", "members"})
-"""Faults after which fewer nodes than a majority may have an append, until the others caught up."""
+"""Faults after which fewer nodes than a majority may hold an append until others catch up."""
 
 
 def _may_be_fewer(context: CheckContext) -> bool:
-    """Whether an append may stand on too few nodes for a while, and nobody saw that end."""
+    """Return whether an append may temporarily have too few copies, without proof that it ended.
+
+    A majority of nodes that reported a committed index is that proof.
+    """
     majority = len(context.nodes) // 2 + 1
     if len(context.committed) >= majority:
         return False
@@ -76,7 +79,7 @@ def _may_be_fewer(context: CheckContext) -> bool:
 
 
 class ValueSearch:
-    """Looks the appends of one part up among its copies.
+    """Looks up the appends of one part among its copies.
 
     Raises:
         ValueError: an acknowledged append lacks its offset, value or return.
@@ -129,11 +132,13 @@ class ValueSearch:
         )  # fmt: skip
 
     def fates(self) -> tuple[dict[str, int], pa.Table]:
-        """Return counts, and the acknowledged appends that do not stand (UNSETTLED).
+        """Return counts, and the acknowledged appends that are not where they must be (UNSETTLED).
 
-        A live node that lacks an append is at fault only if it said that it had committed
-        that far: one that had not caught up yet breaks no promise, but shows nothing.
+        A live node that lacks an append is at fault only if it reported a committed index that
+        high: one that had not caught up yet breaks no promise, but proves nothing either.
         """
+        # Only a committed append is acknowledged, so enough nodes must store it; copies above the
+        # highest known committed index prove nothing: they may yet be truncated.
         present = self.indices != NOWHERE
         copies = (present & (self.indices <= self.committed_max)).sum(axis=0)
         is_held = copies >= self.majority
@@ -141,7 +146,7 @@ class ValueSearch:
         missing, behind = self._missing(present, is_held & self.is_acked)
         held = present.sum(axis=0)
         is_lost = self.is_acked & ~is_held & ~is_uncommitted
-        # Whoever cannot be read may have it; of some faults one copy that is left is no loss yet.
+        # A node whose log cannot be read may hold it; after some faults one copy is no loss yet.
         is_open = is_lost & (held + self.unread >= self.majority)
         if self.may_be_fewer:
             is_open |= is_lost & (held > 0)
@@ -158,7 +163,7 @@ class ValueSearch:
         return counts, self._unsettled(rows, fate[rows])
 
     def _missing(self, present: Bools, is_held: Bools) -> tuple[Bools, int]:
-        """Return which held appends a live node lacks, and how often one is only behind."""
+        """Return which held appends a live node lacks, and how often one only lags behind."""
         missing = np.zeros(len(self.op), dtype=np.bool_)
         behind = 0
         index = self.indices.max(axis=0, initial=NOWHERE)
@@ -190,7 +195,7 @@ class ValueSearch:
         return pa.table([columns[name] for name in UNSETTLED.names], schema=UNSETTLED)
 
     def _elsewhere(self, rows: Ints) -> tuple[pa.Array, pa.Array]:
-        """List for each of these appends the (node, offset) of every copy of its value."""
+        """Return for each of these appends the nodes and offsets of all copies of its value."""
         wanted = self.first[rows]
         is_wanted = np.zeros(len(self.op), dtype=np.bool_)
         is_wanted[wanted] = True
@@ -208,20 +213,20 @@ class ValueSearch:
         return arrays[0], arrays[1]
 
     def _copies_of(self, is_wanted: Bools) -> Ints:
-        """Return the copies whose value is first carried by one of the marked appends."""
+        """Return the copies of the marked appends, which are the first of their value."""
         rows = np.flatnonzero(self.head != NOWHERE)
         return rows[is_wanted[self.head[rows]]]
 
     def _by_node(self, copies: Ints) -> tuple[Ints, Ints]:
-        """Return (copy, node) for each node that has one of these copies."""
+        """Return (copy, node) for each node that holds one of these copies."""
         pairs = [(copies[(self.holders[copies] >> n) & 1 == 1], n) for n in range(len(self.nodes))]
         rows = np.concatenate([rows for rows, _ in pairs])
         return rows, np.concatenate([np.full(len(rows), n) for rows, n in pairs])
 
     def duplicates(self, findings: Findings) -> None:
-        """Find values that one node's committed log holds at more than one place.
+        """Find values that one node's committed log holds more than once.
 
-        Values that more than one append carried are left out: they may stand twice.
+        Values that more than one append carried are left out: they may be stored twice.
         """
         is_repeated = self.following != NOWHERE
         is_repeated |= self.first != np.arange(len(self.first))
@@ -242,7 +247,7 @@ class ValueSearch:
         findings.add("duplicated", order, lambda n: self._duplicate(rows[group == n]))
 
     def _foreign_twice(self) -> Ints:
-        """Return the copies of values that nobody appended and that some log holds twice."""
+        """Return the copies of values that no append carried and that some log holds twice."""
         rows = np.flatnonzero((self.head == NOWHERE) & self.has_value)
         if not len(rows):
             return rows
@@ -255,7 +260,7 @@ class ValueSearch:
         return rows[is_twice[group]]
 
     def _duplicate(self, rows: Ints) -> Finding:
-        """Say where the copies `rows` of one value stand."""
+        """Describe where the copies `rows` of one value are stored."""
         key, value = self.part.keys[self.part.copy_key[rows[0]]], int(self.copy_value[rows[0]])
         copies, node = self._by_node(rows)
         offsets = {
@@ -271,7 +276,7 @@ class ValueSearch:
         return Finding("duplicated", message, key, where[0], operations, details)
 
     def standing(self) -> pa.Table:
-        """Return each copy with who wrote it, as a table of STANDING."""
+        """Return each copy with the append that wrote it, as a table of STANDING."""
         rows, node = self._by_node(np.arange(len(self.head)))
         heads = self.head[rows]
         no_writer = heads == NOWHERE
@@ -288,14 +293,13 @@ class ValueSearch:
         return pa.table([columns[name] for name in STANDING.names], schema=STANDING)
 
 
-# What stands at the places of acknowledged appends that are not there, and so their findings.
+# The findings on acknowledged appends that are not where they must be.
 #
-# The second half of checkers.logs.append_fates: the appends that are not settled, beside what
-# every node's log holds at their offsets.
+# The second half: these appends beside what every node's log holds at their offsets.
 
 NS_PER_S = 1_000_000_000
 PLACES = 1 << 23
-"""Into how many numbers `place_of` sorts the offsets of all queues."""
+"""The number of hash values of `place_of`."""
 
 _SAID = {
     "lost-append": "is lost",
@@ -306,7 +310,7 @@ _SAID = {
 
 
 def place_of(keys: tuple[str | None, ...], key: Ints, offset: Ints) -> Ints:
-    """Return a number below PLACES for each offset of a queue; many offsets share one."""
+    """Return a hash below PLACES of each offset of a queue; many offsets share one."""
     hashes = [crc32((text or "").encode(), 7) << 17 for text in keys] or [0]
     mixed = np.array(hashes, dtype=np.uint64)[key] ^ offset.astype(np.uint64)
     mixed *= np.uint64(0x9E3779B97F4A7C15)
@@ -321,7 +325,7 @@ def places_of(table: pa.Table) -> Ints:
 
 
 def copies_at(part: LogPart, is_wanted: Bools) -> LogPart:
-    """Leave of a part's copies those at wanted places (an element each of PLACES)."""
+    """Return the part with only the copies at wanted places (an element for each of PLACES)."""
     there = is_wanted[place_of(part.keys, part.copy_key, ints(part.copies["offset"]))]
     copies = part.copies.filter(pa.array(there))
     return replace(part, copies=copies, copy_key=part.copy_key[there])
@@ -343,13 +347,13 @@ def damage_at(part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Tabl
 def settle_places(
     unsettled: pa.Table, standing: pa.Table, context: CheckContext, findings: Findings
 ) -> None:
-    """Put into findings what became of the appends in `unsettled`.
+    """Add findings on what became of the appends in `unsettled`.
 
     Args:
         unsettled: a table of UNSETTLED.
-        standing: a table of STANDING with all that stands at their places, and maybe more.
+        standing: a table of STANDING with all that is stored at their places, and maybe more.
         context: names the nodes, in the order of their numbers.
-        findings: gets them, each kind in order of (key, offset, operation).
+        findings: gets them, each kind ordered by (key, offset, operation).
     """
     unsettled = unsettled.sort_by([(name, "ascending") for name in ("key", "offset", "op")])
     search = _PlaceSearch(unsettled, standing, context)
@@ -370,7 +374,7 @@ def settle_places(
 
 
 class _PlaceSearch:
-    """Appends and what stands at their places."""
+    """Appends, and what is stored at their places."""
 
     def __init__(self, unsettled: pa.Table, standing: pa.Table, context: CheckContext) -> None:
         self.unsettled, self.context = unsettled, context
@@ -385,7 +389,7 @@ class _PlaceSearch:
         self._standing = standing.take(pa.array(order))
 
     def has_foreign(self) -> Bools:
-        """Mark the appends at whose offset some node has a value that nobody appended."""
+        """Mark the appends at whose offset some node holds a value that no append carried."""
         is_foreign = pc.and_(
             pc.is_null(self._standing["problem"]), pc.is_null(self._standing["writer"])
         )
@@ -393,7 +397,7 @@ class _PlaceSearch:
         return np.isin(self._place, foreign)
 
     def describe(self, kind: str, n: int) -> Finding:
-        """Say what became of an acknowledged append, with the evidence node by node."""
+        """Describe what became of an acknowledged append, with the evidence node by node."""
         row = self.unsettled.slice(n, 1).to_pylist()[0]
         moment_ns, node = row["acknowledged_ns"], row["node"] or "an unnamed node"
         windows = windows_at(self.context, moment_ns)
@@ -431,7 +435,7 @@ class _PlaceSearch:
         return Finding(kind, message, row["key"], row["offset"], (row["op"],), details)
 
     def _what_stands(self, n: int, indices: list[int]) -> dict[str, str]:
-        """Say for each node what it holds at the offset of append `n`."""
+        """Describe for each node what it holds at the offset of append `n`."""
         first, behind = np.searchsorted(self._places, (self._place[n], self._place[n] + 1))
         rows = self._standing.slice(int(first), int(behind - first)).to_pylist()
         said = {}
@@ -447,7 +451,7 @@ class _PlaceSearch:
 
 
 def _elsewhere(row: dict[str, Any], nodes: tuple[str, ...]) -> dict[str, list[int]]:
-    """Return the offsets at which an append's value stands, by node."""
+    """Return the offsets at which an append's value is stored, by node."""
     found: dict[str, list[int]] = {}
     for node, offset in zip(row["elsewhere_nodes"], row["elsewhere_offsets"], strict=True):
         found.setdefault(nodes[node], []).append(offset)

@@ -1,7 +1,7 @@
-"""The committed parts of all nodes' logs are the same log.
+"""Checks that the committed prefixes of all nodes' logs are the same log.
 
-Judges the nodes' files alone: what clients saw plays no part. The work is split by
-ranges of the log index, so that no part of it holds more than some entries of each node.
+Judges the nodes' files alone, not what clients saw. The work is split by ranges of the log index,
+so that no part of it holds more than some entries of each node.
 
 Source: Raft section 5.3 (Log Matching, State Machine Safety).
 """
@@ -47,7 +47,7 @@ class CommittedPrefix:
     partition = "bucket"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Compare one range of the log between all nodes that named a committed index."""
+        """Compare one range of the log between all nodes that reported a committed index."""
         findings = Findings()
         entries = tables["entries"].filter(_is_committed(tables["entries"], context))
         intact = entries.filter(pc.is_null(entries["problem"]))
@@ -70,9 +70,9 @@ class CommittedPrefix:
         entries: Iterable[pa.Table],
         context: CheckContext,
     ) -> tuple[pa.Table, list[int]]:
-        """Judge windows by what checkers.logs.committed_prefix kept of them, of all nodes together.
+        """Judge windows by what `WindowCutter` kept of them, for all nodes together.
 
-        Returns the findings, and the windows of which every node's entries must be looked at.
+        Returns the findings, and the windows whose entries must be compared on every node.
         """
         compared = compare_windows(summaries, entries)
         found = [self.check({"entries": rows}, context) for rows in compared.whole]
@@ -82,18 +82,18 @@ class CommittedPrefix:
         return pa.concat_tables([FINDINGS.empty_table(), *found]), compared.others
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
-        """Join the ranges: each must go on where the one before it ended."""
+        """Join the ranges: each must continue where the one before it ended."""
         gathered = gather(findings)
         joints = Findings()
         for node, committed in sorted(context.committed.items()):
             if node in context.unread:
-                continue  # what it lacks nobody knows
+                continue  # what its log lacks is not known
             spans = sorted(
                 (c["spans"][node] for c in gathered.checked if node in c["spans"]),
                 key=lambda span: span[0],
             )
             _join_spans(node, committed, spans, joints)
-        # In an order that does not hang on where the ranges were cut.
+        # In an order that does not depend on where the ranges were cut.
         told = pa.concat_tables([findings, joints.table({"spans": {}})])
         both = gather(told.sort_by([(name, "ascending") for name in _ORDER]))
         why = why_not_judged(context)
@@ -139,9 +139,9 @@ def _is_committed(entries: pa.Table, context: CheckContext) -> pa.ChunkedArray:
 
 
 def _follow(node: str, rows: pa.Table, findings: Findings) -> list[int | None]:
-    """Follow one node's entries; return [first index, last index, first term, last term].
+    """Check one node's entries; return [first index, last index, first term, last term].
 
-    A damaged entry is there, if only as damage, so it leaves no gap; its term says nothing.
+    A damaged entry still fills its index, so it leaves no gap; its term is not used.
     """
     there = np.unique(_ints(rows["index"]))
     intact = rows.filter(pc.is_null(rows["problem"]))
@@ -168,7 +168,7 @@ def _follow(node: str, rows: pa.Table, findings: Findings) -> list[int | None]:
 
 
 def _join_spans(node: str, committed: int, spans: list[list[Any]], findings: Findings) -> None:
-    """Find what is missing before, between and behind the ranges that one node holds."""
+    """Find what is missing before, between and after the ranges that one node holds."""
     gaps, falls = [], []
     first = spans[0][0] if spans else 0
     if first > 0:
@@ -186,7 +186,10 @@ def _join_spans(node: str, committed: int, spans: list[list[Any]], findings: Fin
 
 
 def _compare(intact: pa.Table, findings: Findings) -> None:
-    """Find the indices at which nodes hold entries of different term or content."""
+    """Find the indices at which nodes hold entries of different term or content.
+
+    State Machine Safety: entries committed at the same index must be the same.
+    """
     rows = intact.sort_by([("index", "ascending"), ("node", "ascending")])
     index, term, crc = (_ints(rows[name]) for name in ("index", "term", "crc"))
     if not len(index):
@@ -233,9 +236,9 @@ def _ints(column: pa.ChunkedArray) -> _Ints:
 
 # Windows of the log's index, so that equal logs are compared by digests alone.
 #
-# Where a node's entries fill a window as they should (every index once, terms that do not
-# fall, nothing damaged), a digest of their terms and contents stands for them. Nodes whose
-# digests are equal hold the same entries there. Any other window is kept as it is.
+# If a node's entries fill a window regularly (every index once, terms that do not fall, nothing
+# damaged), they are represented by a digest of their terms and contents. Nodes with equal digests
+# hold the same entries there. The entries of any other window are kept.
 #
 # Source: the digests are BLAKE2b's, of 128 bits; a Merkle tree of one level (Merkle 1987).
 
@@ -250,15 +253,15 @@ SUMMARIES = pa.schema(
         ("digest", pa.string()),
     ]
 )
-"""A window that one node's committed entries fill as they should."""
+"""A window that one node's committed entries fill regularly."""
 
 
 class WindowCutter:
     """Cuts a node's entries, in the log's order, into windows.
 
-    `committed` is up to which index the node's entries count; the others are left out.
-    `kept`, if given, has the windows to keep as they are, whatever they hold; all others
-    are left out then.
+    `committed` is the last index at which the node's entries count; later ones are left out.
+    `kept`, if given, has the windows whose entries to keep, regular or not; all others are left
+    out then.
     """
 
     def __init__(self, committed: int, kept: frozenset[int] | None = None) -> None:
@@ -278,13 +281,13 @@ class WindowCutter:
         self._open = rows.slice(borders[-1])
 
     def finish(self) -> None:
-        """End: the last window is as full as it will be."""
+        """Close the last window: no more rows come."""
         if self._open.num_rows:
             self._close(self._open, self._open["index"][0].as_py() // WINDOW_ENTRIES)
         self._open = ENTRIES.empty_table()
 
     def take(self) -> tuple[pa.Table, pa.Table]:
-        """Return, and forget, the windows closed so far: SUMMARIES, and rows of ENTRIES."""
+        """Return and forget the windows closed so far: SUMMARIES, and rows of ENTRIES."""
         columns = [list(column) for column in zip(*self._summaries, strict=True)]
         summaries = SUMMARIES.empty_table() if not columns else pa.table(columns, schema=SUMMARIES)
         entries = pa.concat_tables([ENTRIES.empty_table(), *self._entries])
@@ -327,9 +330,9 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What windows tell: `agreed` runs, `whole` windows of rows, and the numbers of `others`.
+    """Windows by what is known of them: `agreed` runs, `whole` tables of rows, `others`' numbers.
 
-    What `others` hold is known of some nodes by their digests alone.
+    Of `others`, only digests are known from some nodes, and they do not suffice.
     """
 
     agreed: list[Agreed]
@@ -338,7 +341,7 @@ class Compared:
 
 
 def compare_windows(summaries: Iterable[pa.Table], entries: Iterable[pa.Table]) -> Compared:
-    """Compare windows, given all that any node has of each."""
+    """Compare windows, given everything that any node has of each."""
     told = pa.concat_tables([SUMMARIES.empty_table(), *summaries]).to_pylist()
     told.sort(key=lambda row: (row["window"], row["node"]))
     rows = pa.concat_tables([ENTRIES.empty_table(), *entries])
@@ -358,7 +361,7 @@ def compare_windows(summaries: Iterable[pa.Table], entries: Iterable[pa.Table]) 
 
 
 def _extend(runs: list[Agreed], window: int, told: Sequence[dict[str, Any]]) -> None:
-    """Add a window on which all agree to the run before it, or begin a new run."""
+    """Add a window on which all nodes agree to the run before it, or start a new run."""
     first = window * WINDOW_ENTRIES
     last = first + WINDOW_ENTRIES - 1
     spans = {str(row["node"]): [first, last, row["first_term"], row["last_term"]] for row in told}

@@ -1,13 +1,12 @@
-"""Every acknowledged append stands, at its offset, in the logs that the nodes left behind.
+"""Checks that every acknowledged append is in the nodes' logs, at its offset.
 
-Compares what clients were told with the entries in the nodes' own files. An entry is a
-copy if its log index is at or below the highest committed index that any node named
-while draining: above that nothing is promised, and a follower that has the entry but had
-not yet heard that it is committed has it all the same.
+Compares the answers that clients got with the entries in the nodes' files. An entry is a copy if
+its log index is at or below the highest committed index that any node reported while draining:
+nothing is promised above that. A follower that holds the entry holds a copy even if it did not
+know yet that the entry is committed.
 
-What is lost hangs on no node's answer: an append that fewer nodes have anywhere in their logs than
-must have had it when it was acknowledged is lost, whoever was silent. A node whose log cannot
-be read may have it.
+Whether an append is lost does not depend on any node's answer: it is lost if fewer logs hold it
+than must have held it when it was acknowledged. A node whose log cannot be read may hold it.
 
 Source: Raft section 5.4 (Leader Completeness); Jepsen's total-queue and kafka checkers
 ("lost-write", "duplicate"); DESIGN.md decisions 5 and 13.
@@ -36,23 +35,23 @@ from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 
 NAME = "durability"
 NOT_JUDGED = "not_judged"
-"""In a verdict's data: it says neither that something is lost nor that all is kept."""
+"""Key in a verdict's data: neither a loss nor durability was shown."""
 BEYOND = -2
-"""The committed index of a node that did not say what it had committed: before any entry."""
+"""The committed index of a node that reported none: before any entry."""
 
 
 class Durability:
     """Checker "durability": each queue by itself, from the operations and the nodes' logs.
 
-    Findings: "lost-append" (fewer than a majority of all nodes hold it), "altered" (the
-    same, and what stands there was never appended by anyone), "reordered" (the same, and a
-    majority holds its value at another offset), "missing-on-node" (a majority holds it, a
-    live node that had committed that far does not), "duplicated" (one value at two places
-    of a log), "damaged" (an entry that fails the reader's checks).
+    Findings: "lost-append" (fewer than a majority of all nodes hold it), "altered" (the same, and
+    its offset holds a value that no append carried), "reordered" (the same, and a majority holds
+    its value at another offset), "missing-on-node" (a majority holds it, a live node that had
+    committed that far does not), "duplicated" (one value at two places of a log), "damaged" (an
+    entry that fails the reader's checks).
 
-    Where a queue is too large for one piece of work, its values are judged apart
-    (`judge_values`), and then what stands at the offsets of what was not found
-    (`standing`, `judge_places`): all places of one number together.
+    If a queue is too large for one task, parts of its values are judged separately
+    (`judge_values`), then what is stored at the offsets of appends that were not found
+    (`standing`, `judge_places`): all places with the same hash together.
     """
 
     name = NAME
@@ -62,7 +61,7 @@ class Durability:
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Look up each acknowledged append of whole queues in every node's log.
 
-        The entries without a queue (key null) are a partition too: damage is found there.
+        The entries without a queue (key null) are a partition too: it may have damaged ones.
 
         Raises:
             ValueError: an acknowledged append lacks its offset, value or return.
@@ -79,8 +78,8 @@ class Durability:
     def judge_values(self, part: LogPart, context: CheckContext) -> tuple[pa.Table, pa.Table]:
         """Judge one part of the history by itself.
 
-        Returns the findings, with the part's counts, and the acknowledged appends that
-        are not where they must be, a table of UNSETTLED.
+        Returns the findings with the part's counts, and a table of UNSETTLED: the acknowledged
+        appends that are not where they must be.
 
         Raises:
             ValueError: an acknowledged append lacks its offset, value or return.
@@ -96,14 +95,14 @@ class Durability:
         return findings.table(counts), unsettled
 
     def standing(self, part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
-        """Return what a part's copies put at wanted places (an element each of PLACES)."""
+        """Return what a part stores at wanted places (an element for each of PLACES)."""
         there = ValueSearch(copies_at(part, is_wanted), context).standing()
         return pa.concat_tables([there, damage_at(part, is_wanted, context)])
 
     def judge_places(
         self, unsettled: Iterable[pa.Table], standing: Iterable[pa.Table], context: CheckContext
     ) -> pa.Table:
-        """Judge the unsettled appends of some places, given all that stands there."""
+        """Judge the unsettled appends of some places, given all that is stored there."""
         findings = Findings()
         settle_places(pa.concat_tables(unsettled), pa.concat_tables(standing), context, findings)
         return findings.table({})
@@ -131,14 +130,14 @@ class Durability:
         )
 
     reads_on = True
-    """It can judge what other logs hold although some cannot be read (`CheckContext.unread`)."""
+    """It can judge the other logs if some cannot be read (`CheckContext.unread`)."""
 
 
 PLUGIN = Durability()
 
 
 def why_not_judged(context: CheckContext) -> str | None:
-    """Say why no log can be judged, if too few nodes named their committed index."""
+    """Return why no log can be judged: too few nodes reported a committed index; None if enough."""
     answered, majority = len(context.committed), len(context.nodes) // 2 + 1
     if answered >= majority:
         return None
@@ -149,7 +148,7 @@ def why_not_judged(context: CheckContext) -> str | None:
 
 
 def _nothing_read(context: CheckContext, acknowledged: int) -> Verdict:
-    """Say that logs without a single entry show nothing, of a target that vouches for none."""
+    """Return the verdict on logs without any entry, if the target promises no readable logs."""
     summary = (
         f"not judged: no log of any node has an entry that could be read, and {acknowledged:,}"
         " appends were acknowledged; the target does not say whether its logs can be read"
@@ -163,7 +162,7 @@ def _nothing_read(context: CheckContext, acknowledged: int) -> Verdict:
 
 
 def why_unpromised(context: CheckContext) -> str | None:
-    """Say which of the faults done may lose what was acknowledged; None if none may."""
+    """Return why losing acknowledged appends breaks no promise under these faults, or None."""
     beyond = context.beyond(context.promises.durable_under)
     return f"the target promises no durability under {beyond}" if beyond else None
 
@@ -192,7 +191,7 @@ def _doubts(gathered: Gathered, context: CheckContext) -> list[str]:
 
 
 def _damage(damaged: pa.Table, context: CheckContext, findings: Findings) -> int:
-    """Report damaged entries that a live node had committed; count those it had not."""
+    """Report damaged entries that their node had committed; return the number of the others."""
     beyond = 0
     rows: list[dict[str, Any]] = []
     ordered = damaged.sort_by(

@@ -1,8 +1,8 @@
-"""Acknowledged appends are there for whoever reads after the heal: for nodes whose logs are closed.
+"""Checks durability by final reads, for targets whose logs cannot be read.
 
-Where nobody can read what the nodes stored, the last look that a client took at an offset, after
-all faults were over, says whether the append that was acknowledged there was kept. What nobody
-looked at then is neither kept nor lost; the summary says how much that is.
+The last read of an offset by a client, after all faults were healed, shows whether the append
+acknowledged there was kept. An offset that was not read then is neither kept nor lost; the summary
+says how many were read.
 
 Source: Jepsen's final reads (jepsen.checker `set`, `total-queue`).
 """
@@ -30,9 +30,9 @@ NO_LOGS = "the nodes' logs cannot be read"
 class FinalReads:
     """Checker "final-reads": durability by what clients read in the end, where no log can be read.
 
-    Findings: "lost-append": the last read of its offset that was called after the heal found
-    something else there, or nothing. That nothing was found proves a loss only where reads
-    are promised to be linearizable: any other read may be stale.
+    Findings: "lost-append": the last read of its offset after the heal found another value, or
+    nothing. Finding nothing proves a loss only if reads are promised to be linearizable: any other
+    read may be stale.
     """
 
     name = NAME
@@ -40,7 +40,7 @@ class FinalReads:
     partition = "key"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Compare one queue's acknowledged appends with the last looks at their offsets."""
+        """Compare one queue's acknowledged appends with the last reads of their offsets."""
         operations = tables["operations"]
         appends = _acknowledged(operations)
         counts = {"acknowledged": appends.num_rows, "looked_at": 0, "not_found": 0}
@@ -65,7 +65,7 @@ class FinalReads:
         return findings.table(counts)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
-        """Say what was looked at, and what of it was lost."""
+        """Report how many appends were read back, and which of them were lost."""
         gathered = gather(findings)
         sums = gathered.sums()
         acknowledged, seen = sums.get("acknowledged", 0), sums.get("looked_at", 0)
@@ -96,7 +96,7 @@ PLUGIN = FinalReads()
 
 
 def _not_judged(context: CheckContext, acknowledged: int) -> Verdict:
-    """What nobody looked at is no loss, and not kept either."""
+    """Return the verdict if no append was read back: neither a loss nor durability was shown."""
     summary = f"not judged: {NO_LOGS}, and nobody read any of {acknowledged:,} acknowledged"
     summary += " appends after the heal"
     is_promised = bool(context.promises.durable_under) and why_unpromised(context) is None
@@ -116,7 +116,7 @@ def _acknowledged(operations: pa.Table) -> pa.Table:
 
 
 def _last_looks(operations: pa.Table, from_ns: int) -> dict[int, dict[str, Any]]:
-    """Return by offset the last answered read that was called from then on."""
+    """Return by offset the successful read that was called last, at or after `from_ns`."""
     is_read = pc.and_(pc.equal(operations["f"], "read"), pc.equal(operations["outcome"], "ok"))
     is_final = pc.and_(pc.greater_equal(operations["call_ns"], from_ns), is_read)
     reads = operations.filter(pc.and_(is_final, pc.is_valid(operations["offset"])))

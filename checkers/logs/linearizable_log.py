@@ -1,11 +1,11 @@
-"""Each queue behaves, to its clients, as one append-only log with offsets, linearizably.
+"""Checks that each queue is, to its clients, a linearizable append-only log with offsets.
 
-Judges the operations append, read and end together, queue by queue. The rules and why
-they suffice stand in checkers.special.log_order.
+Judges the operations append, read and end together, queue by queue. checkers.special.log_order has
+the rules, and why they suffice.
 
-Appends of unknown outcome that a read shows stand where the read says, by these rules. Of the
-others the nodes' logs may tell what became of them (checkers.evidence). What is wrong only
-once that is known gets a kind of its own: it says that answers and logs are not one history.
+By these rules, an indeterminate append whose value was read is at the offset of the read. The
+nodes' logs may resolve the others (checkers.evidence). A violation that shows only then gets a
+kind of its own: the answers and the logs are not one history.
 
 Source: Herlihy & Wing 1990; Jepsen's kafka checker for some of the anomalies' names.
 """
@@ -54,16 +54,16 @@ from shaketable.harness.history.schema import FINDINGS
 NAME = "linearizable-log"
 UNPROMISED = " (not promised)"
 WITH_LOGS = " (with the nodes' logs)"
-"""Ends kinds of findings that rest on what the nodes' logs hold of an append of unknown outcome."""
+"""Suffix of the kinds of findings for which the nodes' logs resolved an indeterminate append."""
 LOGS_NOT_ASKED = "logs_not_asked"
-"""Name in `Verdict.data`: why unknown outcomes were not looked up in the nodes' logs."""
+"""Key in `Verdict.data`: why indeterminate appends were not looked up in the nodes' logs."""
 APPENDS = Values(frozenset(("append",)), frozenset(("read",)), is_log=True)
 RESOLVED_ROWS_MAX = 2_000_000
 """Operations of a queue above which none are resolved, to save memory; the rules need it not."""
 REFUSED_MAX = 3
-"""Failed appends that are named where an offset is taken that no other append can have taken."""
+"""Failed appends that a finding names if no other append can have taken an offset."""
 ABSENCE_KINDS = frozenset(("phantom-read", "unexplained-offset"))
-"""Kinds that an incomplete history can bring forth: what was invoked may be missing from it."""
+"""Kinds that an incomplete history may cause: the invocation may be missing from it."""
 
 _MESSAGES = {
     "negative-offset": "{this} is about offset {place}, which no log has",
@@ -100,7 +100,7 @@ _MESSAGES = {
 class LinearizableLog:
     """Checker "linearizable-log": each queue by itself, from the operations.
 
-    An engine that has the nodes' logs tells it what these hold of appends of unknown outcome
+    An engine that has the nodes' logs passes what they hold of indeterminate appends
     (`with_evidence`).
     """
 
@@ -109,22 +109,22 @@ class LinearizableLog:
     partition = "key"
 
     def __init__(self, held: Held | None = None, logs_not_asked: str | None = None) -> None:
-        """Take what the logs hold, or why they were not asked."""
+        """Take what the logs hold, or why they were not read."""
         self._held, self._logs_not_asked = held, logs_not_asked
 
     def asks_for(self) -> Values:
-        """Return which operations put the values whose fate it wants to know."""
+        """Return which operations put the values to look up in the nodes' logs."""
         return APPENDS
 
     def with_evidence(self, held: Held | None, why_not: str | None) -> LinearizableLog:
-        """Return the checker that knows what the nodes' logs hold of these values."""
+        """Return a checker that knows what the nodes' logs hold of these values."""
         return LinearizableLog(held, why_not)
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Check one queue's operations.
 
-        What the target promises to be linearizable is judged by itself. If that is not
-        everything, all is looked at together once more, and what only shows then is marked.
+        Operations that the target promises to be linearizable are judged by themselves. If that
+        is not all, all are judged together once more; what shows only then is marked.
 
         Raises:
             ValueError: an operation that is ok lacks its offset, output or return.
@@ -162,7 +162,7 @@ class LinearizableLog:
     def _resolved(
         self, operations: pa.Table, context: CheckContext, *, with_logs: bool = True
     ) -> Resolved:
-        """Close appends by what reads of the promised kind show, then by the nodes' logs."""
+        """Resolve appends by reads, if these are promised linearizable, then by the nodes' logs."""
         if operations.num_rows > RESOLVED_ROWS_MAX:
             return Resolved(operations)
         values = replace(APPENDS, shows=APPENDS.shows & context.promises.linearizable)
@@ -171,7 +171,7 @@ class LinearizableLog:
     def _check_with_logs(
         self, operations: pa.Table, context: CheckContext, findings: Findings
     ) -> None:
-        """Report what is wrong only once the nodes' logs tell what became of appends."""
+        """Report what is wrong only once the nodes' logs have resolved appends."""
         unpromised = FUNCTIONS - context.promises.linearizable
         by_reads = self._resolved(operations, context, with_logs=False)
         known = anomalies(load_queue(by_reads.operations).without(unpromised))
@@ -181,7 +181,7 @@ class LinearizableLog:
         _report(more, _Shown(queue, context, resolved.cited), findings, WITH_LOGS)
 
     def check_keys(self, operations: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
-        """Check keys that came together, from the coded columns: nothing becomes text first."""
+        """Check the keys of one table, from its coded columns, without decoding texts first."""
         found = [
             self.check({"operations": operations.slice(begin, end - begin)}, context)
             for begin, end in pairwise(bounds.tolist())
@@ -220,7 +220,7 @@ PLUGIN = LinearizableLog()
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What anomalies are told about; `cited` says why appends of unknown outcome count."""
+    """The queue that anomalies are about; `cited` has why indeterminate appends count."""
 
     queue: Queue
     context: CheckContext
@@ -255,7 +255,7 @@ def _report(found: Iterable[Anomaly], shown: _Shown, findings: Findings, mark: s
 
 
 def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
-    """Put one anomaly into words, with the operations that witness it."""
+    """Describe one anomaly, with the operations that witness it."""
     queue, context = shown.queue, shown.context
     row, witness = int(anomaly.rows[n]), int(anomaly.witnesses[n])
     place = int(anomaly.places[n])
@@ -276,7 +276,7 @@ def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
         details["faults"] = [fault_name(window) for window in inside]
     operations = tuple(int(queue.op[each]) for each in rows)
     needed = [op for op in operations if op in shown.cited]
-    if anomaly.kind == "unexplained-offset":  # those that did not happen leave the offset bare
+    if anomaly.kind == "unexplained-offset":  # appends resolved as failed leave the offset bare
         needed += [op for op, row in shown.cited.items() if row["outcome"] == "fail"]
     if needed:
         details[RESOLVED] = [shown.cited[op]["message"] for op in needed[:CITED_MAX]]
@@ -291,10 +291,10 @@ def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
 
 
 def _refused(shown: _Shown, row: int) -> list[int]:
-    """Return appends answered as failed, called before this row showed that too much is there.
+    """Return failed appends, called before this row returned, that may hold its offset after all.
 
-    A few, the last called ones: no append that could stand there was left but for these. Those of
-    unknown outcome that did not happen by other evidence were not answered so.
+    The REFUSED_MAX called last: no other append is left that could be there. Indeterminate ones
+    that evidence resolved as failed are left out: no answer called them failed.
     """
     queue = shown.queue
     was_answered = ~np.isin(queue.op, list(shown.cited))
@@ -303,7 +303,7 @@ def _refused(shown: _Shown, row: int) -> list[int]:
 
 
 def _operation(queue: Queue, row: int) -> str:
-    """Name an operation: "the append of 17 by process 2 (op 88)"."""
+    """Return an operation's name for messages: "the append of 17 by process 2 (op 88)"."""
     if queue.is_append[row] or queue.is_failed[row]:
         what = f"the append of {queue.input[row]}"
     elif queue.is_end[row]:
@@ -314,7 +314,7 @@ def _operation(queue: Queue, row: int) -> str:
 
 
 def _place_of(queue: Queue, row: int) -> str:
-    """Say at which offset an append stands, as far as the history says."""
+    """Return the offset of an append as text, "unknown" if the history does not show it."""
     if queue.is_acked[row]:
         return str(int(queue.offset[row]))
     seen = np.flatnonzero(queue.is_read & (queue.output == queue.input[row]))

@@ -1,11 +1,10 @@
 """Acknowledged appends beside the copies of them in the nodes' logs: one part of a history.
 
-A part holds all that carries some values of some keys, so that what became of an append of
-these values can be told from the part alone. Any cut by (key, value) makes good parts;
-`part_of` makes even ones.
+A part has all rows with certain values of certain keys, so it suffices to decide what became of
+the appends of these values. Any split by (key, value) makes valid parts; `part_of` makes even
+ones.
 
-Here the tables become narrow, which is what travels between executors, and the narrow
-tables become arrays.
+Tables are narrowed here, to travel between executors, and narrow tables are turned into arrays.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ APPENDS = pa.schema(
         ("is_acked", pa.bool_()),
     ]
 )
-"""An append that happened or may have happened, in an order of your choice."""
+"""An append that happened or may have happened, in any order."""
 
 COPIES = pa.schema(
     [
@@ -45,16 +44,16 @@ COPIES = pa.schema(
         ("value", pa.int64()),
         ("offset", pa.int64()),
         ("index", pa.int64()),
-        ("nodes", pa.int64()),  # who has it: bit n for the context's n-th node
+        ("nodes", pa.int64()),  # its holders: bit n for the context's n-th node
     ]
 )
 """An intact entry of a queue, in the logs of some nodes."""
 
 NODES_MAX = 63
-"""Nodes that the bits of `nodes` have room for."""
+"""The number of nodes that fit into the bits of `nodes`."""
 
 RUN_BITS = 12
-"""Values that differ in their last bits alone are put in one part: their rows stay in order."""
+"""Values that differ only in their last RUN_BITS bits share a part: their rows stay in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ def narrow_entries(entries: pa.Table, nodes: Sequence[str]) -> tuple[pa.Table, p
 
 
 def merge_copies(logs: Sequence[pa.Table]) -> pa.Table:
-    """Join what several nodes' logs hold at the same indices: equal entries become one row."""
+    """Merge what several nodes' logs hold at the same indices: equal entries become one row."""
     if len(logs) == 1:
         return logs[0]
     texts: dict[str | None, int] = {}
@@ -135,7 +134,7 @@ def merge_copies(logs: Sequence[pa.Table]) -> pa.Table:
     order = np.lexsort(joined[::-1])
     log_of = np.repeat(np.arange(len(logs)), [log.num_rows for log in logs])
     is_new = _differs([column[order] for column in joined])
-    # What one log holds twice stays two rows: only the first is joined with other logs'.
+    # What one log holds twice stays two rows: only the first is merged with those of other logs.
     is_more = ~_differs([np.cumsum(is_new), log_of[order]])
     order, again = order[~is_more], order[is_more]
     is_new = _differs([column[order] for column in joined])
@@ -160,7 +159,7 @@ def _held_by(copies: pa.Table, nodes: Ints) -> pa.Table:
 
 
 def entries_in(copies: pa.Table) -> int:
-    """Return how many entries of how many logs a table of COPIES stands for."""
+    """Return how many entries of all logs together a table of COPIES represents."""
     return int(np.bitwise_count(ints(copies["nodes"])).sum())
 
 
@@ -168,10 +167,10 @@ def part_of(keys: Sequence[str | None], key: Ints, value: Ints, parts: int) -> I
     """Return the part, from 0 to `parts` - 1, of each (key, value).
 
     Args:
-        keys: the keys' texts: what a part is must not hang on how they were numbered.
-        key: of each row, its key's number.
-        value: of each row.
-        parts: how many there are.
+        keys: the keys' texts: a part must not depend on how they were numbered.
+        key: the number of each row's key.
+        value: each row's value.
+        parts: how many parts there are.
     """
     texts = [(text or "").encode() for text in keys]
     hashes = [crc32(text) << 32 | crc32(text, 1) for text in texts] or [0]
@@ -186,7 +185,7 @@ def load_part(
     damaged: Iterable[pa.Table],
     entries: int,
 ) -> LogPart:
-    """Join narrow tables into one part; `entries` counts what ENTRIES had of it."""
+    """Join narrow tables into one part; `entries` is the number of its rows of ENTRIES."""
     ours = pa.concat_tables([APPENDS.empty_table(), *appends]).unify_dictionaries()
     ours = ours.combine_chunks()
     op = ints(ours["op"])
@@ -201,13 +200,13 @@ def load_part(
 
 
 def whole_part(operations: pa.Table, entries: pa.Table, nodes: Sequence[str]) -> LogPart:
-    """Return the part that is all of these tables of OPERATIONS and ENTRIES."""
+    """Return one part with all rows of these tables of OPERATIONS and ENTRIES."""
     copies, damaged = narrow_entries(entries, nodes)
     return load_part([narrow_operations(operations)], [copies], [damaged], entries.num_rows)
 
 
 def numbered(column: pa.ChunkedArray, texts: dict[str | None, int]) -> Ints:
-    """Return the numbers of a column of texts; `texts` has them, and gets the new ones."""
+    """Return the numbers of a column's texts, as in `texts`, which new texts are added to."""
     if not len(column):
         return np.zeros(0, dtype=np.int64)
     array = column.combine_chunks()
