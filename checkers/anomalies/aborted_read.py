@@ -15,8 +15,8 @@ from shaketable.checkers.anomalies.log_rules import (
     conclude_log,
     details,
     finding,
-    told_read,
-    told_send,
+    read_name,
+    send_name,
 )
 from shaketable.checkers.anomalies.observations import NOWHERE, Log, senders
 from shaketable.checkers.findings import Findings
@@ -59,11 +59,11 @@ def aborted_reads(log: Log, findings: Findings, context: CheckContext) -> dict[s
     def describe(read: int) -> Finding:
         is_aborted = failed[read] != NOWHERE
         what = (
-            f"{told_read(reads, read)} returned {reads.value[read]} at offset {reads.offset[read]}"
+            f"{read_name(reads, read)} returned {reads.value[read]} at offset {reads.offset[read]}"
         )
         operations = [reads.op[read]]
         if is_aborted:
-            message = f"{what}, but {told_send(log, int(failed[read]))} certainly failed"
+            message = f"{what}, but {send_name(log, int(failed[read]))} certainly failed"
             operations.append(sends.op[failed[read]])
         else:
             message = f"{what}, which nobody ever sent"

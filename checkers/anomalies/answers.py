@@ -55,7 +55,7 @@ class Answers:
         if lacks.any():
             raise ValueError(f"operation {self.op[np.argmax(lacks)]} lacks its input")
 
-    def listed(self, mask: Bools) -> tuple[Ints, Ints, Ints]:
+    def list_values(self, mask: Bools) -> tuple[Ints, Ints, Ints]:
         """Return all values in the answers of `mask`, and the length of each list.
 
         The first two: rows and values, in order. The third: for every row the length of its

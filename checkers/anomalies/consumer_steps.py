@@ -45,15 +45,15 @@ def steps_of(log: Log) -> Steps:
     row, at, is_lost = row[order], at[order], is_lost[order]
     is_step = (kind[1:] == 1) & (process[1:] == process[:-1]) & ~is_lost[:-1]
     ends = np.flatnonzero(is_step) + 1
-    begins = ends - 1
-    from_start = kind[begins] == 0
+    origins = ends - 1
+    from_start = kind[origins] == 0
     return Steps(
-        before=np.where(from_start, NOWHERE, row[begins]),
+        before=np.where(from_start, NOWHERE, row[origins]),
         after=row[ends],
-        start=np.where(from_start, row[begins], NOWHERE),
-        left=at[begins],
+        start=np.where(from_start, row[origins], NOWHERE),
+        left=at[origins],
         reached=at[ends],
-        is_inside=~from_start & (op[begins] == op[ends]),
+        is_inside=~from_start & (op[origins] == op[ends]),
     )
 
 
@@ -69,7 +69,7 @@ class Spans:
     reached: Ints
     read: Ints
 
-    def over(self, offsets: Ints) -> Ints:
+    def passing_reads(self, offsets: Ints) -> Ints:
         """Return for each offset a row of the reads whose consumer passed it, or NOWHERE."""
         if not len(self.left):
             return np.full(len(offsets), NOWHERE, dtype=np.int64)
@@ -89,16 +89,16 @@ def spans_of(log: Log) -> Spans:
     reads, starts = log.reads, log.starts
     polls = np.flatnonzero(reads.is_poll)  # in the order of (process, op, place)
     process, first = np.unique(reads.process[polls], return_index=True)
-    began = polls[first]
+    first_polls = polls[first]
     order = np.lexsort((starts.op, starts.process))
     at = np.searchsorted(starts.process[order], process, side="left")
     first_start = np.append(starts.op[order], NEVER)[at]
     has_start = np.append(starts.process[order], NOWHERE)[at] == process
-    began = began[~(has_start & (first_start < reads.op[began]))]
+    first_polls = first_polls[~(has_start & (first_start < reads.op[first_polls]))]
     return Spans(
-        np.concatenate((steps.left, np.full(len(began), -1, dtype=np.int64))),
-        np.concatenate((steps.reached, reads.offset[began])),
-        np.concatenate((steps.after, began)),
+        np.concatenate((steps.left, np.full(len(first_polls), -1, dtype=np.int64))),
+        np.concatenate((steps.reached, reads.offset[first_polls])),
+        np.concatenate((steps.after, first_polls)),
     )
 
 
@@ -109,8 +109,8 @@ def blanks_from(log: Log) -> Ints:
     """
     reads, starts, blanks = log.reads, log.starts, log.blanks
     polls = np.flatnonzero(reads.is_poll)
-    stands = np.where(starts.offset == NOWHERE, NEVER, starts.offset)
-    parts = ((starts.process, starts.op, stands),
+    positions = np.where(starts.offset == NOWHERE, NEVER, starts.offset)
+    parts = ((starts.process, starts.op, positions),
              (reads.process[polls], reads.op[polls], reads.offset[polls] + 1),
              (blanks.process, blanks.op, blanks.offset))  # fmt: skip
     process, op, place = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -120,9 +120,9 @@ def blanks_from(log: Log) -> Ints:
     # The last of a process's other events before each, where there is one.
     last = np.maximum.accumulate(np.where(is_blank, -1, np.arange(len(order))))
     is_own = (last >= 0) & (process[order][np.maximum(last, 0)] == process[order])
-    behind = np.where(is_own, place[order][np.maximum(last, 0)], 0)
+    after_last = np.where(is_own, place[order][np.maximum(last, 0)], 0)
     found = np.empty(len(order), dtype=np.int64)
-    found[order] = np.where(is_blank & (place[order] == NOWHERE), behind, place[order])
+    found[order] = np.where(is_blank & (place[order] == NOWHERE), after_last, place[order])
     return found[len(op) - len(blanks.op) :]
 
 
@@ -140,7 +140,7 @@ def known_offsets(log: Log) -> Ints:
     return np.unique(np.concatenate((acked, log.reads.offset)))
 
 
-def told_step(log: Log, steps: Steps, n: int) -> str:
+def step_origin(log: Log, steps: Steps, n: int) -> str:
     """Describe where a step started: "after offset 3 (op 12)"."""
     if steps.before[n] != NOWHERE:
         return f"after offset {steps.left[n]} (op {log.reads.op[steps.before[n]]})"

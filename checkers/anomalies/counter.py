@@ -47,11 +47,11 @@ class Counter:
         amount, call, end = rows.input[adds], rows.call[adds], rows.end[adds]
         up, down = np.maximum(amount, 0), np.minimum(amount, 0)
         # Intervals are closed: what returns when the read is called is concurrent with it.
-        begin, close = rows.call[reads], rows.end[reads]
-        surely = _sum_before(end, amount, begin, "left")
-        least, most = (_sum_before(call, part, close, "right") for part in (down, up))
-        low = surely + least - _sum_before(end, down, begin, "left")
-        high = surely + most - _sum_before(end, up, begin, "left")
+        calls, returns = rows.call[reads], rows.end[reads]
+        surely = _sum_before(end, amount, calls, "left")
+        least, most = (_sum_before(call, part, returns, "right") for part in (down, up))
+        low = surely + least - _sum_before(end, down, calls, "left")
+        high = surely + most - _sum_before(end, up, calls, "left")
         value = rows.output[reads]
         outside = (value < low) | (value > high)
         may_be_loss = (value >= least) & (value <= most)

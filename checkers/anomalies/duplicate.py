@@ -54,15 +54,15 @@ def duplicates(log: Log, findings: Findings, context: CheckContext) -> dict[str,
     is_new = np.ones(len(order), dtype=np.bool_)
     is_new[1:] = (offset[1:] != offset[:-1]) | (value[1:] != value[:-1])
     firsts = order[is_new]
-    values, begins, counts = np.unique(seen.value[firsts], return_index=True, return_counts=True)
+    values, starts, counts = np.unique(seen.value[firsts], return_index=True, return_counts=True)
     is_twice = counts > 1
     is_delayed = np.isin(values, log.sends.value[log.sends.is_delayed])
 
     def describe(n: int) -> Finding:
         kind = DELIVERED_TWICE if is_delayed[n] else NAME
-        rows = firsts[begins[n] : begins[n] + counts[n]]
-        told = [f"{seen.offset[row]} by {seen.told(int(row))}" for row in rows]
-        message = f"{values[n]} was seen at {len(rows)} offsets: {' and '.join(told)}"
+        rows = firsts[starts[n] : starts[n] + counts[n]]
+        sources = [f"{seen.offset[row]} by {seen.source_name(int(row))}" for row in rows]
+        message = f"{values[n]} was seen at {len(rows)} offsets: {' and '.join(sources)}"
         last = max(rows.tolist(), key=lambda row: int(seen.call[row]))
         places = seen.offset[rows].tolist()
         more = details(context, int(seen.call[last]), value=values[n], offsets=places)

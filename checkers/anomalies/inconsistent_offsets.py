@@ -15,7 +15,7 @@ from shaketable.checkers.anomalies.log_rules import (
     conclude_log,
     details,
     finding,
-    told_read,
+    read_name,
 )
 from shaketable.checkers.anomalies.observations import Ints, Log
 from shaketable.checkers.findings import Findings
@@ -55,13 +55,13 @@ def inconsistent_offsets(log: Log, findings: Findings, context: CheckContext) ->
     is_new = np.ones(len(order), dtype=np.bool_)
     is_new[1:] = (offset[1:] != offset[:-1]) | (value[1:] != value[:-1])
     firsts = order[is_new]
-    places, begins, counts = np.unique(seen.offset[firsts], return_index=True, return_counts=True)
+    places, starts, counts = np.unique(seen.offset[firsts], return_index=True, return_counts=True)
     twice = np.flatnonzero(counts > 1)
 
     def describe(n: int) -> Finding:
-        rows = firsts[begins[n] : begins[n] + counts[n]]
-        told = [f"{seen.value[row]} by {seen.told(int(row))}" for row in rows]
-        message = f"offset {places[n]} was seen with {len(rows)} values: {' and '.join(told)}"
+        rows = firsts[starts[n] : starts[n] + counts[n]]
+        sources = [f"{seen.value[row]} by {seen.source_name(int(row))}" for row in rows]
+        message = f"offset {places[n]} was seen with {len(rows)} values: {' and '.join(sources)}"
         last = max(rows.tolist(), key=lambda row: int(seen.call[row]))
         more = details(context, int(seen.call[last]), values=seen.value[rows].tolist())
         return finding(NAME, log, int(places[n]), seen.op[rows].tolist(), message, more)
@@ -83,9 +83,9 @@ class Sightings:
         self.call = np.concatenate((log.sends.call[acked], log.reads.call))
         self.row = np.arange(len(self.op))
 
-    def told(self, row: int) -> str:
+    def source_name(self, row: int) -> str:
         """Return the name of the operation that reported it."""
         if row < len(self._acked):
             sends, send = self._log.sends, int(self._acked[row])
             return f"the {self._log.verb} by process {sends.process[send]} (op {sends.op[send]})"
-        return told_read(self._log.reads, row - len(self._acked))
+        return read_name(self._log.reads, row - len(self._acked))

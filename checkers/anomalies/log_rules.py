@@ -99,14 +99,14 @@ def conclude(
     )
 
 
-def told_send(log: Log, row: int) -> str:
+def send_name(log: Log, row: int) -> str:
     """Return a send's name for messages: "the send of 5 at offset 3 by process 0 (op 12)"."""
     sends, what = log.sends, f"the {log.verb} of {log.sends.value[row]}"
     at = "" if sends.offset[row] == NOWHERE else f" at offset {sends.offset[row]}"
     return f"{what}{at} by process {sends.process[row]} (op {sends.op[row]})"
 
 
-def told_read(reads: Reads, row: int) -> str:
+def read_name(reads: Reads, row: int) -> str:
     """Return a read's name for messages: "the poll by process 2 (op 17)"."""
     what = "poll" if reads.is_poll[row] else "read"
     return f"the {what} by process {reads.process[row]} (op {reads.op[row]})"
@@ -114,12 +114,12 @@ def told_read(reads: Reads, row: int) -> str:
 
 def details(context: CheckContext, time_ns: int, **more: Any) -> dict[str, Any]:
     """Return a finding's details: `more`, and the faults in force at that time."""
-    told = {
+    extra = {
         name: int(each) if isinstance(each, np.integer) else each for name, each in more.items()
     }
     if time_ns != NEVER and (inside := windows_at(context, int(time_ns))):
-        told["faults"] = [fault_name(window) for window in inside]
-    return told
+        extra["faults"] = [fault_name(window) for window in inside]
+    return extra
 
 
 def finding(
@@ -128,9 +128,9 @@ def finding(
     offset: int,
     operations: Sequence[int],
     message: str,
-    told: Mapping[str, Any],
+    extra: Mapping[str, Any],
 ) -> Finding:
     """Return a finding about a place in a log; `message` is a sentence without its full stop."""
     place = None if offset == NOWHERE else int(offset)
     ids = tuple(dict.fromkeys(int(op) for op in operations))
-    return Finding(kind, f"{log.key}: {message}.", log.key, place, ids, dict(told))
+    return Finding(kind, f"{log.key}: {message}.", log.key, place, ids, dict(extra))

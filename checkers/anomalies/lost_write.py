@@ -17,8 +17,8 @@ from shaketable.checkers.anomalies.log_rules import (
     conclude_log,
     details,
     finding,
-    told_read,
-    told_send,
+    read_name,
+    send_name,
 )
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Ints, Log
 from shaketable.checkers.findings import Findings
@@ -73,7 +73,7 @@ def lost_writes(log: Log, findings: Findings, context: CheckContext) -> dict[str
         here = place == log.sends.offset[row]
         what = f"found {log.reads.value[read]} there" if here else f"read offset {place}"
         message = (
-            f"{told_send(log, row)} was never read, although {told_read(log.reads, read)} {what}"
+            f"{send_name(log, row)} was never read, although {read_name(log.reads, read)} {what}"
         )
         sends = log.sends
         more = details(context, int(sends.end[row]), value=sends.value[row])
@@ -101,7 +101,7 @@ def fates_of(log: Log) -> Fates:
     is_known &= ~np.isin(sends.value, log.repeated)
     unread = np.flatnonzero(is_known & ~seen_values)
 
-    passing = spans_of(log).over(sends.offset[unread])
+    passing = spans_of(log).passing_reads(sends.offset[unread])
     order = np.argsort(reads.offset, kind="stable")
     at = np.searchsorted(reads.offset[order], sends.offset[unread], side="left")
     shows = np.append(order, NOWHERE)[at]
@@ -111,7 +111,7 @@ def fates_of(log: Log) -> Fates:
     passed = np.where(is_replaced, shows, passing)
     is_lost = passed != NOWHERE
     left = unread[~is_lost]
-    blank = blank_behind(log, left)
+    blank = blank_after(log, left)
     is_unseen = blank != NOWHERE
     return Fates(
         lost=unread[is_lost],
@@ -122,7 +122,7 @@ def fates_of(log: Log) -> Fates:
     )
 
 
-def blank_behind(log: Log, rows: Ints) -> Ints:
+def blank_after(log: Log, rows: Ints) -> Ints:
     """Return for each send the last blank, called after it returned, that did not find it."""
     sends, blanks, floor = log.sends, log.blanks, blanks_from(log)
     order = np.lexsort((blanks.call, floor))

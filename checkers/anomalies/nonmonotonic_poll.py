@@ -10,13 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.consumer_steps import operations_of, steps_of, told_step
+from shaketable.checkers.anomalies.consumer_steps import operations_of, step_origin, steps_of
 from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude_log,
     details,
     finding,
-    told_read,
+    read_name,
 )
 from shaketable.checkers.anomalies.observations import Log
 from shaketable.checkers.findings import Findings
@@ -56,8 +56,8 @@ def nonmonotonic_polls(log: Log, findings: Findings, context: CheckContext) -> d
     def describe(n: int) -> Finding:
         after = int(steps.after[n])
         message = (
-            f"{told_read(log.reads, after)} was given offset {steps.reached[n]}"
-            f" {told_step(log, steps, n)}: it went back"
+            f"{read_name(log.reads, after)} was given offset {steps.reached[n]}"
+            f" {step_origin(log, steps, n)}: it went back"
         )
         kind = INSIDE if steps.is_inside[n] else NAME
         more = details(context, int(log.reads.call[after]), value=log.reads.value[after])

@@ -15,7 +15,7 @@ from shaketable.checkers.anomalies.log_rules import (
     conclude_log,
     details,
     finding,
-    told_send,
+    send_name,
 )
 from shaketable.checkers.anomalies.observations import Log
 from shaketable.checkers.findings import Findings
@@ -61,7 +61,7 @@ def nonmonotonic_sends(log: Log, findings: Findings, context: CheckContext) -> d
 
     def describe(n: int) -> Finding:
         first, second = int(before[n]), int(after[n])
-        message = f"{told_send(log, second)} came after {told_send(log, first)}"
+        message = f"{send_name(log, second)} came after {send_name(log, first)}"
         more = details(context, int(sends.call[second]), value=sends.value[second])
         operations = (sends.op[first], sends.op[second])
         return finding(NAME, log, int(sends.offset[second]), operations, message, more)

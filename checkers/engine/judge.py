@@ -48,16 +48,18 @@ def judges_by_key(checker: Checker) -> bool:
     return checker.partition == "key" and tuple(checker.tables) == ("operations",)
 
 
-def reads_on(checker: Checker) -> bool:
+def judges_partial_logs(checker: Checker) -> bool:
     """True if the checker can judge the other logs where some cannot be read."""
-    return bool(getattr(checker, "reads_on", False))
+    return bool(getattr(checker, "judges_partial_logs", False))
 
 
 def without_unreadable(job: CheckJob, unreadable: Sequence[str]) -> CheckJob:
     """Return the job without these logs, for checkers that can do so; it names their nodes."""
-    lost = [n for n in job.logs if any(text.startswith(f"the log of {n}: ") for text in unreadable)]
-    logs = {node: path for node, path in job.logs.items() if node not in lost}
-    return replace(job, logs=logs, context=replace(job.context, unread=tuple(lost)))
+    unread = [
+        n for n in job.logs if any(text.startswith(f"the log of {n}: ") for text in unreadable)
+    ]
+    logs = {node: path for node, path in job.logs.items() if node not in unread}
+    return replace(job, logs=logs, context=replace(job.context, unread=tuple(unread)))
 
 
 def judge_partition(
@@ -81,11 +83,11 @@ def judged(name: str, judge: Callable[[], pa.Table]) -> pa.Table:
     try:
         findings = judge().cast(FINDINGS)
     except Exception:
-        return lost(name, CRASHED, traceback.format_exc())
+        return unjudged(name, CRASHED, traceback.format_exc())
     return tagged(name, findings)
 
 
-def lost(name: str, kind: str, message: str, parts: int = 1) -> pa.Table:
+def unjudged(name: str, kind: str, message: str, parts: int = 1) -> pa.Table:
     """Return a row of TAGGED with the reason why the checker did not judge some parts."""
     row = {"kind": kind, "count": parts, "message": message}
     return tagged(name, pa.Table.from_pylist([row], FINDINGS))
@@ -115,9 +117,11 @@ def conclude(
         if unreadable and "entries" in checker.tables:
             why = f"the logs cannot be judged: {'; '.join(unreadable)}"
             verdict = Verdict(checker.name, Outcome.UNKNOWN, why)
-            if reads_on(checker):
+            if judges_partial_logs(checker):
                 found = _conclude_one(checker, mine, context)
-                verdict = _doubted(found, why, {}) if found.outcome is Outcome.INVALID else verdict
+                verdict = (
+                    _with_doubt(found, why, {}) if found.outcome is Outcome.INVALID else verdict
+                )
             verdicts.append(verdict)
             continue
         verdicts.append(_conclude_one(checker, mine, context))
@@ -138,23 +142,23 @@ def _conclude_one(checker: Checker, findings: pa.Table, context: CheckContext) -
     if tracebacks:
         error = tracebacks[0].strip().rpartition("\n")[2]
         text = f"the checker crashed in {len(tracebacks)} part(s) of its work: {error}"
-        verdict = _doubted(verdict, text, {"traceback": tracebacks[0]})
+        verdict = _with_doubt(verdict, text, {"traceback": tracebacks[0]})
     if left_out.num_rows:
         parts = pc.sum(left_out["count"]).as_py()
         message = left_out["message"][0].as_py()
-        verdict = _doubted(verdict, f"{parts} part(s) were not judged: {message}", {})
+        verdict = _with_doubt(verdict, f"{parts} part(s) were not judged: {message}", {})
     if context.incomplete is not None and verdict.outcome is Outcome.VALID:
         text = f"the history is incomplete: {context.incomplete}"
         verdict = replace(verdict, outcome=Outcome.UNKNOWN, summary=text)
     return verdict
 
 
-def _doubted(verdict: Verdict, why: str, data: Mapping[str, str]) -> Verdict:
+def _with_doubt(verdict: Verdict, why: str, data: Mapping[str, str]) -> Verdict:
     """Return the verdict as not VALID, with the reason; its findings are kept."""
-    said = "" if verdict.outcome is Outcome.VALID else verdict.summary
+    summary = "" if verdict.outcome is Outcome.VALID else verdict.summary
     return replace(
         verdict,
         outcome=max(verdict.outcome, Outcome.UNKNOWN),
-        summary=f"{said}; {why}" if said else why,
+        summary=f"{summary}; {why}" if summary else why,
         data={**verdict.data, **data},
     )

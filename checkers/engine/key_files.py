@@ -65,12 +65,12 @@ def plan(paths: Sequence[Path], rows_a_task: int | None = None, workers: int = 1
     Raises:
         HarnessError: a file cannot be read.
     """
-    files = [_look(path) for path in paths]
+    files = [_read_footer(path) for path in paths]
     if rows_a_task is None:
         each = sum(file.rows for file in files) // (TASKS_A_WORKER * workers)
         rows_a_task = min(max(each, TASK_ROWS_MIN), TASK_ROWS_MAX)
     known = [(file.keys, file) for file in files if file.keys is not None]
-    if len(known) < len(files) or not _are_apart([keys for keys, _ in known]):
+    if len(known) < len(files) or not _are_disjoint([keys for keys, _ in known]):
         return Plan((), tuple(paths))
     tasks: list[Task] = []
     chain: list[_File] = []  # files that share keys
@@ -128,7 +128,7 @@ def unreadable(path: object, error: Exception) -> HarnessError:
     return HarnessError(f"operations {path} cannot be read: {error}")
 
 
-def _look(path: Path) -> _File:
+def _read_footer(path: Path) -> _File:
     try:
         metadata = pq.read_metadata(path)
         return _File(path, metadata.num_rows, read_keys(metadata))
@@ -136,7 +136,7 @@ def _look(path: Path) -> _File:
         raise unreadable(path, error) from error
 
 
-def _are_apart(keys: Sequence[FileKeys]) -> bool:
+def _are_disjoint(keys: Sequence[FileKeys]) -> bool:
     """Return whether the files are ordered by key and share keys only where they declare it."""
     if keys and (keys[0].is_begun or keys[-1].is_cut):
         return False

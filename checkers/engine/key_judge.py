@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shaketable.checkers.engine.judge import NOT_JUDGED, TAGGED, judged, lost, tagged
+from shaketable.checkers.engine.judge import NOT_JUDGED, TAGGED, judged, tagged, unjudged
 from shaketable.harness.contracts.plugins import CheckContext, Checker, KeysChecker
 from shaketable.harness.history.schema import FINDINGS, OPERATIONS
 
@@ -54,17 +54,17 @@ class KeyJudge:
         if not table.num_rows:
             return
         bounds = key_bounds(table)
-        begin = 0
+        first = 0
         if self._open and _first_key(table) == _first_key(self._open[0]):
-            begin = 1
+            first = 1
             self._open.append(table.slice(0, int(bounds[1])))
-        if begin < len(bounds) - 1:
+        if first < len(bounds) - 1:
             yield from self.finish()
             last = len(bounds) - 2
-            if begin < last:
-                whole = table.slice(int(bounds[begin]), int(bounds[last] - bounds[begin]))
+            if first < last:
+                whole = table.slice(int(bounds[first]), int(bounds[last] - bounds[first]))
                 yield from judge_keys(
-                    self._checkers, whole, bounds[begin : last + 1] - bounds[begin], self._context
+                    self._checkers, whole, bounds[first : last + 1] - bounds[first], self._context
                 )
             self._open = [table.slice(int(bounds[last]))]
 
@@ -102,8 +102,8 @@ def judge_tables(
     found = list(judge.finish())
     spent.judge_s += clock_s() - began
     yield from found
-    told = {"rows": spent.rows, "read_s": spent.read_s, "judge_s": spent.judge_s}
-    row = {"checker": "", "kind": TIMES, "count": 0, "details": json.dumps(told)}
+    times = {"rows": spent.rows, "read_s": spent.read_s, "judge_s": spent.judge_s}
+    row = {"checker": "", "kind": TIMES, "count": 0, "details": json.dumps(times)}
     yield pa.Table.from_pylist([row], TAGGED)
 
 
@@ -111,10 +111,10 @@ def judge_keys(
     checkers: Sequence[Checker], table: pa.Table, bounds: Ints, context: CheckContext
 ) -> Iterator[pa.Table]:
     """Judge whole keys of one table (OPERATIONS_CODED); yield rows of TAGGED."""
-    for begin, end in _some_keys(bounds):
-        start = int(bounds[begin])
+    for first, end in _some_keys(bounds):
+        start = int(bounds[first])
         some = table.slice(start, int(bounds[end]) - start)
-        yield from _judge_topics(checkers, some, bounds[begin : end + 1] - start, context)
+        yield from _judge_topics(checkers, some, bounds[first : end + 1] - start, context)
 
 
 def _judge_topics(
@@ -126,23 +126,23 @@ def _judge_topics(
         return
     keys = table["key"].take(pa.array(bounds[:-1])).to_pylist()
     judging = [[c for c in checkers if context.judges(c.name, key)] for key in keys]
-    begin = 0
+    first = 0
     for end in range(1, len(keys) + 1):
-        if end == len(keys) or judging[end] != judging[begin]:
-            start = int(bounds[begin])
+        if end == len(keys) or judging[end] != judging[first]:
+            start = int(bounds[first])
             some = table.slice(start, int(bounds[end]) - start)
-            yield from _judge_some(judging[begin], some, bounds[begin : end + 1] - start, context)
-            begin = end
+            yield from _judge_some(judging[first], some, bounds[first : end + 1] - start, context)
+            first = end
 
 
 def _some_keys(bounds: Ints) -> Iterator[tuple[int, int]]:
     """Split the keys into ranges of about ROWS_AT_A_TIME rows, at least one key each."""
-    begin, keys = 0, len(bounds) - 1
-    while begin < keys:
-        end = int(np.searchsorted(bounds, bounds[begin] + ROWS_AT_A_TIME, side="right")) - 1
-        end = max(begin + 1, end)
-        yield begin, end
-        begin = end
+    first, keys = 0, len(bounds) - 1
+    while first < keys:
+        end = int(np.searchsorted(bounds, bounds[first] + ROWS_AT_A_TIME, side="right")) - 1
+        end = max(first + 1, end)
+        yield first, end
+        first = end
 
 
 def _judge_some(
@@ -159,11 +159,11 @@ def _judge_some(
                 _LOG.debug("keys judged one by one: checker=%s error=%s", checker.name, error)
         if plain is None:
             plain = table.cast(OPERATIONS)
-        for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
-            rows = {"operations": plain.slice(begin, end - begin)}
+        for number, (first, end) in enumerate(pairwise(bounds.tolist())):
+            rows = {"operations": plain.slice(first, end - first)}
             if _is_over(context):
                 message = f"the deadline passed before {_first_key(rows['operations'])} was judged"
-                yield lost(checker.name, NOT_JUDGED, message, len(bounds) - 1 - number)
+                yield unjudged(checker.name, NOT_JUDGED, message, len(bounds) - 1 - number)
                 break
             yield judged(checker.name, partial(checker.check, rows, context))
 
@@ -194,8 +194,8 @@ def key_bounds(table: pa.Table) -> Ints:
     if isinstance(codes, pa.ChunkedArray):
         codes = codes.chunk(0)
     numbers = codes.indices.fill_null(-1).to_numpy()
-    begins = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
-    return np.concatenate([[0], begins, [len(numbers)]]).astype(np.int64)
+    starts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    return np.concatenate([[0], starts, [len(numbers)]]).astype(np.int64)
 
 
 def split_times(found: pa.Table) -> tuple[pa.Table, Spent]:
@@ -203,10 +203,10 @@ def split_times(found: pa.Table) -> tuple[pa.Table, Spent]:
     is_time = np.asarray(found["kind"].to_numpy(zero_copy_only=False) == TIMES, dtype=np.bool_)
     total = Spent()
     for text in found.filter(pa.array(is_time))["details"].to_pylist():
-        told = json.loads(text)
-        total.rows += told["rows"]
-        total.read_s += told["read_s"]
-        total.judge_s += told["judge_s"]
+        times = json.loads(text)
+        total.rows += times["rows"]
+        total.read_s += times["read_s"]
+        total.judge_s += times["judge_s"]
     return found.filter(pa.array(~is_time)), total
 
 

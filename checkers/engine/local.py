@@ -25,8 +25,8 @@ from shaketable.checkers.engine.judge import (
     conclude,
     judge_partition,
     judges_by_key,
+    judges_partial_logs,
     needs,
-    reads_on,
     without_unreadable,
 )
 from shaketable.checkers.engine.key_files import coded, plan, read_files
@@ -66,7 +66,11 @@ def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
         tables["entries"], unreadable = _read_logs(job)
     if unreadable:
         job = without_unreadable(job, unreadable)
-    runnable = [c for c in others if not (unreadable and "entries" in c.tables and not reads_on(c))]
+    runnable = [
+        c
+        for c in others
+        if not (unreadable and "entries" in c.tables and not judges_partial_logs(c))
+    ]
     for partition in PARTITIONS:
         checkers = [checker for checker in runnable if checker.partition == partition]
         if checkers:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shaketable.checkers.engine.judge import CRASHED, NOT_JUDGED, lost
+from shaketable.checkers.engine.judge import CRASHED, NOT_JUDGED, unjudged
 from shaketable.checkers.engine.key_files import Task, read_files
 from shaketable.checkers.engine.key_judge import judge_tables
 from shaketable.harness.contracts.errors import HarnessError
@@ -96,14 +96,14 @@ def _retried(unit: _Unit, worker: _Worker, units: deque[_Unit]) -> Iterator[pa.T
         return
     how = f"by signal {-code}" if code is not None and code < 0 else f"with {code}"
     message = f"ProcessError: the process that judged {unit.task.paths[0]} ended {how}"
-    yield lost(unit.checkers[0].name, CRASHED, message)
+    yield unjudged(unit.checkers[0].name, CRASHED, message)
 
 
 def _left_out(units: Sequence[_Unit]) -> Iterator[pa.Table]:
     for unit in units:
         message = f"the deadline passed before {unit.task.paths[0]} was judged"
         for checker in unit.checkers:
-            yield lost(checker.name, NOT_JUDGED, message)
+            yield unjudged(checker.name, NOT_JUDGED, message)
 
 
 def _left_s(context: CheckContext) -> float | None:

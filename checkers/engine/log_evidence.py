@@ -39,7 +39,7 @@ class EvidenceChecker(Protocol):
 
     name: str
 
-    def asks_for(self) -> Values:
+    def wanted_values(self) -> Values:
         """Return which operations put the values to look up."""
         ...
 
@@ -66,14 +66,14 @@ def with_log_evidence(job: CheckJob, progress: Progress) -> CheckJob:
     A log that cannot be read is no evidence; the checkers of logs report what is wrong with it.
     The logs of a run that is known to lack events are no evidence either.
     """
-    asking = [checker for checker in job.checkers if isinstance(checker, EvidenceChecker)]
-    if not asking or not job.logs or job.context.incomplete is not None:
+    interested = [checker for checker in job.checkers if isinstance(checker, EvidenceChecker)]
+    if not interested or not job.logs or job.context.incomplete is not None:
         return job
-    told: dict[str, Checker] = {}
-    for checker in asking:
+    informed: dict[str, Checker] = {}
+    for checker in interested:
         held, why_not = None, None
         try:
-            wanted = _open_values(job, checker.asks_for())
+            wanted = _open_values(job, checker.wanted_values())
             if len(wanted.values):
                 progress("looking up unknown outcomes in the nodes' logs")
                 held = _look_up(job, wanted)
@@ -83,8 +83,8 @@ def with_log_evidence(job: CheckJob, progress: Progress) -> CheckJob:
             _LOG.debug("logs not asked: checker=%s error=%s", checker.name, error)
             why_not = "they cannot be read"
         if held is not None or why_not is not None:
-            told[checker.name] = checker.with_evidence(held, why_not)
-    return replace(job, checkers=tuple(told.get(c.name, c) for c in job.checkers))
+            informed[checker.name] = checker.with_evidence(held, why_not)
+    return replace(job, checkers=tuple(informed.get(c.name, c) for c in job.checkers))
 
 
 def _open_values(job: CheckJob, values: Values) -> _Open:
@@ -131,5 +131,5 @@ def _look_up(job: CheckJob, wanted: _Open) -> Held:
             rows = pa.Table.from_batches([batch]).select(_KEPT)
             kept.append(rows.filter(pc.is_in(rows["key"], wanted.keys)))
     entries = pa.concat_tables(kept).combine_chunks()
-    asked = np.asarray(wanted.values.to_numpy(zero_copy_only=False), dtype=np.int64)
-    return held_in_logs(entries, job.context, asked).only(asked.tolist())
+    values = np.asarray(wanted.values.to_numpy(zero_copy_only=False), dtype=np.int64)
+    return held_in_logs(entries, job.context, values).only(values.tolist())

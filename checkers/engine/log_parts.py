@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.judge import TAGGED, judged
-from shaketable.checkers.logs.append_fates import STANDING, places_of
+from shaketable.checkers.logs.append_fates import STORED, places_of
 from shaketable.checkers.logs.committed_prefix import WINDOW_ENTRIES, WindowCutter
 from shaketable.checkers.logs.log_part import (
     APPENDS,
@@ -68,12 +68,12 @@ class ValueChecker(Protocol):
         """Return findings, and the appends (UNSETTLED) whose places must be looked up."""
         ...
 
-    def standing(self, part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
-        """Return what the part stores at wanted places (STANDING)."""
+    def stored(self, part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
+        """Return what the part stores at wanted places (STORED)."""
         ...
 
     def judge_places(
-        self, unsettled: Iterable[pa.Table], standing: Iterable[pa.Table], context: CheckContext
+        self, unsettled: Iterable[pa.Table], stored: Iterable[pa.Table], context: CheckContext
     ) -> pa.Table:
         """Return the findings on unsettled appends, given all that is stored at their places."""
         ...
@@ -147,7 +147,7 @@ def pack_log(unit: LogUnit, plan: Plan) -> Iterator[pa.RecordBatch]:
     open_logs = [_OpenLog(unit, source, plan) for source in unit.sources]
     while any(not log.is_over for log in open_logs):
         for log in open_logs:
-            yield from log.read_on()
+            yield from log.read_next()
         if plan.by_value and plan.kept is None:
             yield from packer.add(open_logs)
     yield from packer.finish()
@@ -187,7 +187,7 @@ class _OpenLog:
         self._others = 0
         self._range: tuple[int, int] | None = None
 
-    def read_on(self) -> Iterator[pa.RecordBatch]:
+    def read_next(self) -> Iterator[pa.RecordBatch]:
         """Read the next batch; yield what is packed besides copies."""
         if self.is_over:
             return
@@ -247,9 +247,9 @@ class _OpenLog:
         assert self._windows is not None
         summaries, entries = self._windows.take()
         window = ints(summaries["window"])
-        yield from deal(SUMMED, summaries, self._plan.parts + window // WINDOWS_A_PART)
+        yield from split_rows(SUMMED, summaries, self._plan.parts + window // WINDOWS_A_PART)
         window = ints(entries["index"]) // WINDOW_ENTRIES
-        yield from deal(KEPT, entries, self._plan.parts + window // WINDOWS_A_PART)
+        yield from split_rows(KEPT, entries, self._plan.parts + window // WINDOWS_A_PART)
 
 
 class _CopyPacker:
@@ -288,10 +288,10 @@ def _cut(kind: str, table: pa.Table, parts: int) -> Iterator[pa.RecordBatch]:
         table = table.unify_dictionaries().combine_chunks()
         texts: dict[str | None, int] = {}
         key = numbered(table["key"], texts)
-        yield from deal(kind, table, part_of(tuple(texts), key, ints(table["value"]), parts))
+        yield from split_rows(kind, table, part_of(tuple(texts), key, ints(table["value"]), parts))
 
 
-def deal(kind: str, table: pa.Table, part: Ints) -> Iterator[pa.RecordBatch]:
+def split_rows(kind: str, table: pa.Table, part: Ints) -> Iterator[pa.RecordBatch]:
     """Yield each part's share of a table, in the order of the rows."""
     if not table.num_rows:
         return
@@ -334,8 +334,8 @@ def _bytes_of(table: pa.Table) -> pa.Buffer:
 UNSETTLED_AT, OTHER_WINDOWS = "unsettled-at", "other-windows"
 """Kinds of rows of TAGGED that are no findings: `operations` holds places, or windows."""
 
-STANDING_AT = "standing-at"
-"""Kind of rows of PACKED: tables of STANDING. Those of UNSETTLED have the kind UNSETTLED_AT."""
+STORED_AT = "standing-at"
+"""Kind of rows of PACKED: tables of STORED. Those of UNSETTLED have the kind UNSETTLED_AT."""
 
 
 def judge_part(rows: pa.Table, plan: Plan) -> pa.Table:
@@ -349,10 +349,10 @@ def judge_part(rows: pa.Table, plan: Plan) -> pa.Table:
         return _judge_windows(rows, plan)
     found = [TAGGED.empty_table()]
     for kind in (UNREADABLE, RANGE):
-        told = [
+        packed = [
             {"kind": kind, "message": text.to_pybytes().decode()} for text in _payloads(rows, kind)
         ]
-        found.append(pa.Table.from_pylist(told, TAGGED))
+        found.append(pa.Table.from_pylist(packed, TAGGED))
     part = _load(rows)
     found += [
         judged(checker.name, partial(_values, checker, part, plan.context, number))
@@ -390,34 +390,34 @@ def open_places(
     rows: pa.Table,
     plan: Plan,
     checker: ValueChecker,
-    asked: tuple[bytes, frozenset[int]],
+    wanted: tuple[bytes, frozenset[int]],
     parts: int,
 ) -> pa.Table:
     """Return what one part holds at some places, split into `parts` by place (PACKED).
 
-    `asked` has the bits of an array with an element for each of PLACES, and the parts with
+    `wanted` has the bits of an array with an element for each of PLACES, and the parts with
     unsettled appends. Returns these appends, and all that is stored at their places.
     """
-    places, unsettled_in = asked
+    places, unsettled_in = wanted
     is_wanted = np.unpackbits(np.frombuffer(places, np.uint8)).astype(np.bool_)
     part = _load(rows)
-    tables = {STANDING_AT: checker.standing(part, is_wanted, plan.context)}
+    tables = {STORED_AT: checker.stored(part, is_wanted, plan.context)}
     if rows["part"][0].as_py() in unsettled_in:
         tables[UNSETTLED_AT] = checker.judge_values(part, plan.context)[1]
-    told = [PACKED.empty_table()]
+    packed = [PACKED.empty_table()]
     for kind, table in tables.items():
-        batches = list(deal(kind, table, places_of(table) % parts))
-        told.append(pa.Table.from_batches(batches, PACKED))
-    return pa.concat_tables(told)
+        batches = list(split_rows(kind, table, places_of(table) % parts))
+        packed.append(pa.Table.from_batches(batches, PACKED))
+    return pa.concat_tables(packed)
 
 
 def judge_places(rows: pa.Table, plan: Plan, checker: ValueChecker) -> pa.Table:
     """Judge the unsettled appends of some places, from `open_places`; return rows of TAGGED."""
-    unsettled, standing = _tables(rows, UNSETTLED_AT), _tables(rows, STANDING_AT)
+    unsettled, stored = _tables(rows, UNSETTLED_AT), _tables(rows, STORED_AT)
     if not unsettled:  # a place that shares another's number
         return TAGGED.empty_table()
-    standing.append(STANDING.empty_table())
-    return judged(checker.name, partial(checker.judge_places, unsettled, standing, plan.context))
+    stored.append(STORED.empty_table())
+    return judged(checker.name, partial(checker.judge_places, unsettled, stored, plan.context))
 
 
 def _load(rows: pa.Table) -> LogPart:

@@ -48,7 +48,7 @@ UNSETTLED = pa.schema(
 )
 """An acknowledged append that is not stored where it must be."""
 
-STANDING = pa.schema(
+STORED = pa.schema(
     [
         ("key", pa.string()),
         ("offset", pa.int64()),
@@ -62,11 +62,11 @@ STANDING = pa.schema(
 """What a node's log holds at an offset of a queue, and which append wrote it."""
 
 
-TAKE_COPIES = frozenset({"wipe", "damage", "rollback", "members"})
+COPY_LOSING_FAULTS = frozenset({"wipe", "damage", "rollback", "members"})
 """Faults after which fewer nodes than a majority may hold an append until others catch up."""
 
 
-def _may_be_fewer(context: CheckContext) -> bool:
+def _may_lack_copies(context: CheckContext) -> bool:
     """Return whether an append may temporarily have too few copies, without proof that it ended.
 
     A majority of nodes that reported a committed index is that proof.
@@ -75,7 +75,7 @@ def _may_be_fewer(context: CheckContext) -> bool:
     if len(context.committed) >= majority:
         return False
     done = {window.name for window in context.windows if window.may_have_taken_effect}
-    return bool(done & TAKE_COPIES or done - OURS)
+    return bool(done & COPY_LOSING_FAULTS or done - OURS)
 
 
 class ValueSearch:
@@ -89,11 +89,11 @@ class ValueSearch:
         self.part = part
         self.nodes = context.nodes
         self.is_acked = bools(part.appends["is_acked"])
-        for name, said in (("offset", "offset"), ("value", "input"), ("return_ns", "return_ns")):
+        for name, wording in (("offset", "offset"), ("value", "input"), ("return_ns", "return_ns")):
             lacks = part.appends[name].is_null().to_numpy() & self.is_acked
             if lacks.any():
                 op = part.appends["op"][int(np.flatnonzero(lacks)[0])]
-                raise ValueError(f"append {op} is ok but lacks its {said}")
+                raise ValueError(f"append {op} is ok but lacks its {wording}")
         self.committed_max = max(context.committed.values(), default=NOWHERE)
         limits = [context.committed.get(node, self.committed_max) for node in context.nodes]
         self.limits = np.array(limits, dtype=np.int64)
@@ -101,7 +101,7 @@ class ValueSearch:
             node in context.committed and node not in context.unread for node in context.nodes
         ]
         self.unread = sum(node in context.unread for node in context.nodes)
-        self.may_be_fewer = _may_be_fewer(context)
+        self.may_lack_copies = _may_lack_copies(context)
         self.is_everywhere = context.promises.copies is None
         self.majority = context.promises.copies or len(context.nodes) // 2 + 1
         self.op, self.value = ints(part.appends["op"]), ints(part.appends["value"])
@@ -148,7 +148,7 @@ class ValueSearch:
         is_lost = self.is_acked & ~is_held & ~is_uncommitted
         # A node whose log cannot be read may hold it; after some faults one copy is no loss yet.
         is_open = is_lost & (held + self.unread >= self.majority)
-        if self.may_be_fewer:
+        if self.may_lack_copies:
             is_open |= is_lost & (held > 0)
         is_lost &= ~is_open
         is_moved = is_lost & ((self.elsewhere > 0).sum(axis=0) >= self.majority)
@@ -202,12 +202,12 @@ class ValueSearch:
         copies, node = self._by_node(self._copies_of(is_wanted))
         order = np.lexsort((self.copy_offset[copies], node, self.head[copies]))
         copies, node = copies[order], node[order]
-        begin = np.searchsorted(self.head[copies], wanted, side="left")
+        start = np.searchsorted(self.head[copies], wanted, side="left")
         end = np.searchsorted(self.head[copies], wanted, side="right")
-        sizes = end - begin
-        behind = np.cumsum(sizes)
-        picked = np.repeat(begin - (behind - sizes), sizes) + np.arange(sizes.sum())
-        bounds = pa.array(np.concatenate(([0], behind)).astype(np.int32))
+        sizes = end - start
+        ends = np.cumsum(sizes)
+        picked = np.repeat(start - (ends - sizes), sizes) + np.arange(sizes.sum())
+        bounds = pa.array(np.concatenate(([0], ends)).astype(np.int32))
         lists = [node[picked], self.copy_offset[copies[picked]]]
         arrays = [pa.ListArray.from_arrays(bounds, pa.array(values)) for values in lists]
         return arrays[0], arrays[1]
@@ -275,8 +275,8 @@ class ValueSearch:
         operations = () if head == NOWHERE else (int(self.op[head]),)
         return Finding("duplicated", message, key, where[0], operations, details)
 
-    def standing(self) -> pa.Table:
-        """Return each copy with the append that wrote it, as a table of STANDING."""
+    def stored(self) -> pa.Table:
+        """Return each copy with the append that wrote it, as a table of STORED."""
         rows, node = self._by_node(np.arange(len(self.head)))
         heads = self.head[rows]
         no_writer = heads == NOWHERE
@@ -290,7 +290,7 @@ class ValueSearch:
             "writer": pa.array(writer, mask=no_writer),
             "problem": pa.nulls(len(rows), pa.string()),
         }
-        return pa.table([columns[name] for name in STANDING.names], schema=STANDING)
+        return pa.table([columns[name] for name in STORED.names], schema=STORED)
 
 
 # The findings on acknowledged appends that are not where they must be.
@@ -301,7 +301,7 @@ NS_PER_S = 1_000_000_000
 PLACES = 1 << 23
 """The number of hash values of `place_of`."""
 
-_SAID = {
+_KIND_TEXTS = {
     "lost-append": "is lost",
     "altered": "was altered",
     "reordered": "stands at another offset",
@@ -332,7 +332,7 @@ def copies_at(part: LogPart, is_wanted: Bools) -> LogPart:
 
 
 def damage_at(part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
-    """Return the damaged entries of a part at wanted places, as a table of STANDING."""
+    """Return the damaged entries of a part at wanted places, as a table of STORED."""
     rows = part.damaged.filter(pc.is_valid(part.damaged["offset"]))
     rows = rows.filter(pa.array(is_wanted[places_of(rows)]))
     node = pc.index_in(rows["node"], value_set=pa.array(context.nodes, pa.string()))
@@ -341,22 +341,22 @@ def damage_at(part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Tabl
         "node": node.cast(pa.int64()), "key": rows["key"], "offset": rows["offset"],
         "index": rows["index"], "value": nothing, "writer": nothing, "problem": rows["problem"],
     }  # fmt: skip
-    return pa.table([columns[name] for name in STANDING.names], schema=STANDING)
+    return pa.table([columns[name] for name in STORED.names], schema=STORED)
 
 
-def settle_places(
-    unsettled: pa.Table, standing: pa.Table, context: CheckContext, findings: Findings
+def judge_unsettled(
+    unsettled: pa.Table, stored: pa.Table, context: CheckContext, findings: Findings
 ) -> None:
     """Add findings on what became of the appends in `unsettled`.
 
     Args:
         unsettled: a table of UNSETTLED.
-        standing: a table of STANDING with all that is stored at their places, and maybe more.
+        stored: a table of STORED with all that is stored at their places, and maybe more.
         context: names the nodes, in the order of their numbers.
         findings: gets them, each kind ordered by (key, offset, operation).
     """
     unsettled = unsettled.sort_by([(name, "ascending") for name in ("key", "offset", "op")])
-    search = _PlaceSearch(unsettled, standing, context)
+    search = _PlaceSearch(unsettled, stored, context)
     fate = np.array(unsettled["fate"].to_pylist(), dtype=object)
     is_altered = (fate == LOST) & search.has_foreign()
     kinds = {
@@ -376,22 +376,22 @@ def settle_places(
 class _PlaceSearch:
     """Appends, and what is stored at their places."""
 
-    def __init__(self, unsettled: pa.Table, standing: pa.Table, context: CheckContext) -> None:
+    def __init__(self, unsettled: pa.Table, stored: pa.Table, context: CheckContext) -> None:
         self.unsettled, self.context = unsettled, context
         texts: dict[str | None, int] = {}
         wanted = np.stack((numbered(unsettled["key"], texts), ints(unsettled["offset"])), axis=1)
-        there = np.stack((numbered(standing["key"], texts), ints(standing["offset"])), axis=1)
+        there = np.stack((numbered(stored["key"], texts), ints(stored["offset"])), axis=1)
         both = np.concatenate((wanted, there))
         _, place = np.unique(both, axis=0, return_inverse=True) if len(both) else (None, both[:, 0])
         self._place, places = place[: len(wanted)], place[len(wanted) :]
-        order = np.lexsort((ints(standing["index"]), ints(standing["node"]), places))
+        order = np.lexsort((ints(stored["index"]), ints(stored["node"]), places))
         self._places = places[order]
-        self._standing = standing.take(pa.array(order))
+        self._stored = stored.take(pa.array(order))
 
     def has_foreign(self) -> Bools:
         """Mark the appends at whose offset some node holds a value that no append carried."""
         is_foreign = pc.and_(
-            pc.is_null(self._standing["problem"]), pc.is_null(self._standing["writer"])
+            pc.is_null(self._stored["problem"]), pc.is_null(self._stored["writer"])
         )
         foreign = np.unique(self._places[np.asarray(is_foreign.to_numpy(), dtype=np.bool_)])
         return np.isin(self._place, foreign)
@@ -408,14 +408,14 @@ class _PlaceSearch:
             under = f"just before {fault_name(next_fault)}"
             faults = [under]
         nodes = self.context.nodes
-        stands = self._what_stands(n, row["indices"])
+        stored_there = self._describe_stored(n, row["indices"])
         holders = [name for name, i in zip(nodes, row["indices"], strict=True) if i != NOWHERE]
         details: dict[str, Any] = {
             "value": row["value"],
             "process": row["process"],
             "acknowledged_by": row["node"],
             "acknowledged_ns": moment_ns,
-            "instead": stands,
+            "instead": stored_there,
             "held_by": holders,
             "faults": faults,
         }
@@ -426,19 +426,21 @@ class _PlaceSearch:
             if elsewhere:
                 details["value_stands_at"] = elsewhere
         held = f"{len(holders)} of {len(nodes)} nodes hold it"
-        there = "; ".join(f"{k} has {what} there" for k, what in stands.items() if k not in holders)
+        there = "; ".join(
+            f"{k} has {what} there" for k, what in stored_there.items() if k not in holders
+        )
         message = (
             f"{row['key']}: the append of {row['value']} (op {row['op']}), acknowledged by {node}"
             f" at offset {row['offset']} after {moment_ns / NS_PER_S:.3f} s {under},"
-            f" {_SAID[kind]}: {held}; {there}."
+            f" {_KIND_TEXTS[kind]}: {held}; {there}."
         )
         return Finding(kind, message, row["key"], row["offset"], (row["op"],), details)
 
-    def _what_stands(self, n: int, indices: list[int]) -> dict[str, str]:
+    def _describe_stored(self, n: int, indices: list[int]) -> dict[str, str]:
         """Describe for each node what it holds at the offset of append `n`."""
-        first, behind = np.searchsorted(self._places, (self._place[n], self._place[n] + 1))
-        rows = self._standing.slice(int(first), int(behind - first)).to_pylist()
-        said = {}
+        first, end = np.searchsorted(self._places, (self._place[n], self._place[n] + 1))
+        rows = self._stored.slice(int(first), int(end - first)).to_pylist()
+        held_by_node = {}
         for number, node in enumerate(self.context.nodes):
             mine = [row for row in rows if row["node"] == number]
             found = [_name(row) for row in mine if row["problem"] is None]
@@ -446,8 +448,8 @@ class _PlaceSearch:
                 found = [f"a damaged entry ({row['problem']})" for row in mine]
             if indices[number] != NOWHERE:
                 found = [f"it (entry {indices[number]})"]
-            said[node] = " and ".join(found) or "nothing"
-        return said
+            held_by_node[node] = " and ".join(found) or "nothing"
+        return held_by_node
 
 
 def _elsewhere(row: dict[str, Any], nodes: tuple[str, ...]) -> dict[str, list[int]]:

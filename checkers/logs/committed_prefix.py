@@ -94,8 +94,8 @@ class CommittedPrefix:
             )
             _join_spans(node, committed, spans, joints)
         # In an order that does not depend on where the ranges were cut.
-        told = pa.concat_tables([findings, joints.table({"spans": {}})])
-        both = gather(told.sort_by([(name, "ascending") for name in _ORDER]))
+        joined = pa.concat_tables([findings, joints.table({"spans": {}})])
+        both = gather(joined.sort_by([(name, "ascending") for name in _ORDER]))
         why = why_not_judged(context)
         doubts = [] if why is None else [why]
         if damaged := both.sums().get("damaged"):
@@ -109,8 +109,8 @@ class CommittedPrefix:
             observed=lambda _kind: _why_unpromised(context),
         )
 
-    reads_on = True
-    """See `checkers.logs.durability.Durability.reads_on`."""
+    judges_partial_logs = True
+    """See `checkers.logs.durability.Durability.judges_partial_logs`."""
 
 
 PLUGIN = CommittedPrefix()
@@ -342,13 +342,13 @@ class Compared:
 
 def compare_windows(summaries: Iterable[pa.Table], entries: Iterable[pa.Table]) -> Compared:
     """Compare windows, given everything that any node has of each."""
-    told = pa.concat_tables([SUMMARIES.empty_table(), *summaries]).to_pylist()
-    told.sort(key=lambda row: (row["window"], row["node"]))
+    summarized = pa.concat_tables([SUMMARIES.empty_table(), *summaries]).to_pylist()
+    summarized.sort(key=lambda row: (row["window"], row["node"]))
     rows = pa.concat_tables([ENTRIES.empty_table(), *entries])
     window_of = ints(rows["index"]) // WINDOW_ENTRIES
     kept = set(np.unique(window_of).tolist())
     compared = Compared([], [], [])
-    for window, group in groupby(told, key=lambda row: row["window"]):
+    for window, group in groupby(summarized, key=lambda row: row["window"]):
         of_node = list(group)
         is_once = len({row["node"] for row in of_node}) == len(of_node)
         if window in kept or not is_once or len({row["digest"] for row in of_node}) > 1:
@@ -360,22 +360,24 @@ def compare_windows(summaries: Iterable[pa.Table], entries: Iterable[pa.Table]) 
     return compared
 
 
-def _extend(runs: list[Agreed], window: int, told: Sequence[dict[str, Any]]) -> None:
+def _extend(runs: list[Agreed], window: int, summarized: Sequence[dict[str, Any]]) -> None:
     """Add a window on which all nodes agree to the run before it, or start a new run."""
     first = window * WINDOW_ENTRIES
     last = first + WINDOW_ENTRIES - 1
-    spans = {str(row["node"]): [first, last, row["first_term"], row["last_term"]] for row in told}
+    spans = {
+        str(row["node"]): [first, last, row["first_term"], row["last_term"]] for row in summarized
+    }
     before = runs[-1] if runs else Agreed()
-    goes_on = before.spans.keys() == spans.keys() and all(
+    continues = before.spans.keys() == spans.keys() and all(
         before.spans[node][1] + 1 == first and before.spans[node][3] <= span[2]
         for node, span in spans.items()
     )
-    if not goes_on:
+    if not continues:
         before = Agreed()
         runs.append(before)
     before.entries += WINDOW_ENTRIES * len(spans)
     for node, span in spans.items():
-        if goes_on:
+        if continues:
             before.spans[node][1], before.spans[node][3] = span[1], span[3]
         else:
             before.spans[node] = span

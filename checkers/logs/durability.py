@@ -26,8 +26,8 @@ from shaketable.checkers.logs.append_fates import (
     ValueSearch,
     copies_at,
     damage_at,
+    judge_unsettled,
     places_of,
-    settle_places,
 )
 from shaketable.checkers.logs.log_part import Bools, LogPart, bools, whole_part
 from shaketable.harness.contracts.plugins import CheckContext
@@ -51,7 +51,7 @@ class Durability:
 
     If a queue is too large for one task, parts of its values are judged separately
     (`judge_values`), then what is stored at the offsets of appends that were not found
-    (`standing`, `judge_places`): all places with the same hash together.
+    (`stored`, `judge_places`): all places with the same hash together.
     """
 
     name = NAME
@@ -72,8 +72,8 @@ class Durability:
             return findings
         is_wanted = np.zeros(PLACES, dtype=np.bool_)
         is_wanted[places_of(unsettled)] = True
-        standing = self.standing(part, is_wanted, context)
-        return pa.concat_tables([findings, self.judge_places([unsettled], [standing], context)])
+        stored = self.stored(part, is_wanted, context)
+        return pa.concat_tables([findings, self.judge_places([unsettled], [stored], context)])
 
     def judge_values(self, part: LogPart, context: CheckContext) -> tuple[pa.Table, pa.Table]:
         """Judge one part of the history by itself.
@@ -88,23 +88,23 @@ class Durability:
         search = ValueSearch(part, context)
         acknowledged = int(bools(part.appends["is_acked"]).sum())
         counts = {"acknowledged": acknowledged, "entries": part.entries}
-        told, unsettled = search.fates()
-        counts |= told
+        fate_counts, unsettled = search.fates()
+        counts |= fate_counts
         search.duplicates(findings)
         counts["damaged_beyond_commit"] = _damage(part.damaged, context, findings)
         return findings.table(counts), unsettled
 
-    def standing(self, part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
+    def stored(self, part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
         """Return what a part stores at wanted places (an element for each of PLACES)."""
-        there = ValueSearch(copies_at(part, is_wanted), context).standing()
+        there = ValueSearch(copies_at(part, is_wanted), context).stored()
         return pa.concat_tables([there, damage_at(part, is_wanted, context)])
 
     def judge_places(
-        self, unsettled: Iterable[pa.Table], standing: Iterable[pa.Table], context: CheckContext
+        self, unsettled: Iterable[pa.Table], stored: Iterable[pa.Table], context: CheckContext
     ) -> pa.Table:
         """Judge the unsettled appends of some places, given all that is stored there."""
         findings = Findings()
-        settle_places(pa.concat_tables(unsettled), pa.concat_tables(standing), context, findings)
+        judge_unsettled(pa.concat_tables(unsettled), pa.concat_tables(stored), context, findings)
         return findings.table({})
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
@@ -129,7 +129,7 @@ class Durability:
             observed=lambda _kind: why_unpromised(context),
         )
 
-    reads_on = True
+    judges_partial_logs = True
     """It can judge the other logs if some cannot be read (`CheckContext.unread`)."""
 
 

@@ -47,20 +47,20 @@ class FinalReads:
         findings = Findings()
         if context.final_from_ns is None or not appends.num_rows:
             return findings.table(counts)
-        looks = _last_looks(operations, context.final_from_ns)
+        reads = _last_reads(operations, context.final_from_ns)
         is_fresh = "read" in context.promises.linearizable
         lost = []
         for row in appends.to_pylist():
-            look = looks.get(row["offset"])
-            if look is None or look["call_ns"] < row["return_ns"]:
+            read = reads.get(row["offset"])
+            if read is None or read["call_ns"] < row["return_ns"]:
                 continue
             counts["looked_at"] += 1
-            if look["output"] == row["input"]:
+            if read["output"] == row["input"]:
                 continue
-            if look["output"] is None and not is_fresh:
+            if read["output"] is None and not is_fresh:
                 counts["not_found"] += 1
                 continue
-            lost.append((row, look))
+            lost.append((row, read))
         findings.add("lost-append", range(len(lost)), lambda n: _lost(*lost[n]))
         return findings.table(counts)
 
@@ -85,9 +85,9 @@ class FinalReads:
         )  # fmt: skip
         if verdict.outcome is not Outcome.INVALID:
             return verdict
-        said = f"{verdict.summary} ({how}: {seen:,} of {acknowledged:,} were looked at)"
+        summary = f"{verdict.summary} ({how}: {seen:,} of {acknowledged:,} were looked at)"
         return Verdict(
-            verdict.checker, verdict.outcome, said, verdict.findings, verdict.findings_total,
+            verdict.checker, verdict.outcome, summary, verdict.findings, verdict.findings_total,
             verdict.counts, verdict.data, verdict.observed,
         )  # fmt: skip
 
@@ -115,7 +115,7 @@ def _acknowledged(operations: pa.Table) -> pa.Table:
     )
 
 
-def _last_looks(operations: pa.Table, from_ns: int) -> dict[int, dict[str, Any]]:
+def _last_reads(operations: pa.Table, from_ns: int) -> dict[int, dict[str, Any]]:
     """Return by offset the successful read that was called last, at or after `from_ns`."""
     is_read = pc.and_(pc.equal(operations["f"], "read"), pc.equal(operations["outcome"], "ok"))
     is_final = pc.and_(pc.greater_equal(operations["call_ns"], from_ns), is_read)
@@ -124,20 +124,20 @@ def _last_looks(operations: pa.Table, from_ns: int) -> dict[int, dict[str, Any]]
     return {row["offset"]: row for row in reads.take(pa.array(order)).to_pylist()}
 
 
-def _lost(row: dict[str, Any], look: dict[str, Any]) -> Finding:
-    found = "nothing" if look["output"] is None else f"the value {look['output']}"
+def _lost(row: dict[str, Any], read: dict[str, Any]) -> Finding:
+    found = "nothing" if read["output"] is None else f"the value {read['output']}"
     by = row["node"] or "an unnamed node"
     message = (
         f"{row['key']}: the append of {row['input']} (op {row['op']}), acknowledged by {by} at"
         f" offset {row['offset']} after {row['return_ns'] / NS_PER_S:.3f} s, is lost: the last read"
-        f" of that offset after the heal (op {look['op']}) found {found} there."
+        f" of that offset after the heal (op {read['op']}) found {found} there."
     )
     details = {
         "value": row["input"],
         "acknowledged_by": row["node"],
         "acknowledged_ns": row["return_ns"],
-        "found": look["output"],
+        "found": read["output"],
     }
     return Finding(
-        "lost-append", message, row["key"], row["offset"], (row["op"], look["op"]), details
+        "lost-append", message, row["key"], row["offset"], (row["op"], read["op"]), details
     )

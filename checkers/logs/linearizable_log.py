@@ -112,7 +112,7 @@ class LinearizableLog:
         """Take what the logs hold, or why they were not read."""
         self._held, self._logs_not_asked = held, logs_not_asked
 
-    def asks_for(self) -> Values:
+    def wanted_values(self) -> Values:
         """Return which operations put the values to look up in the nodes' logs."""
         return APPENDS
 
@@ -146,15 +146,15 @@ class LinearizableLog:
             return findings.table(counts)
         promised = context.promises.linearizable
         judged = []
-        shown = _Shown(queue, context)
+        subject = _Subject(queue, context)
         if "append" in promised:
             judged = anomalies(queue.without(FUNCTIONS - promised))
-            shown = _Shown(queue, context, self._resolved(tables["operations"], context).cited)
-        _report(judged, shown, findings, "")
+            subject = _Subject(queue, context, self._resolved(tables["operations"], context).cited)
+        _report(judged, subject, findings, "")
         if not promised >= FUNCTIONS:
             more = _beyond(judged, anomalies(queue))
-            _report(more, shown, findings, UNPROMISED)
-        counts |= resolved_counts(shown.cited.values()) | first_citations(shown.cited.values())
+            _report(more, subject, findings, UNPROMISED)
+        counts |= resolved_counts(subject.cited.values()) | first_citations(subject.cited.values())
         if BY_LOGS in counts:
             self._check_with_logs(tables["operations"], context, findings)
         return findings.table(counts)
@@ -178,13 +178,13 @@ class LinearizableLog:
         resolved = self._resolved(operations, context)
         queue = load_queue(resolved.operations)
         more = _beyond(known, anomalies(queue.without(unpromised)))
-        _report(more, _Shown(queue, context, resolved.cited), findings, WITH_LOGS)
+        _report(more, _Subject(queue, context, resolved.cited), findings, WITH_LOGS)
 
     def check_keys(self, operations: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
         """Check the keys of one table, from its coded columns, without decoding texts first."""
         found = [
-            self.check({"operations": operations.slice(begin, end - begin)}, context)
-            for begin, end in pairwise(bounds.tolist())
+            self.check({"operations": operations.slice(first, end - first)}, context)
+            for first, end in pairwise(bounds.tolist())
         ]
         return pa.concat_tables([FINDINGS.empty_table(), *found])
 
@@ -210,8 +210,8 @@ class LinearizableLog:
             observed=partial(_why_observed, context),
         )
         if self._logs_not_asked is not None:
-            said = f"the nodes' logs were not asked: {self._logs_not_asked}"
-            verdict = replace(verdict, data={**verdict.data, LOGS_NOT_ASKED: said})
+            reason = f"the nodes' logs were not asked: {self._logs_not_asked}"
+            verdict = replace(verdict, data={**verdict.data, LOGS_NOT_ASKED: reason})
         return with_resolved(verdict, gathered)
 
 
@@ -219,7 +219,7 @@ PLUGIN = LinearizableLog()
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Subject:
     """The queue that anomalies are about; `cited` has why indeterminate appends count."""
 
     queue: Queue
@@ -244,19 +244,19 @@ def _beyond(judged: Iterable[Anomaly], more: Iterable[Anomaly]) -> list[Anomaly]
     return beyond
 
 
-def _report(found: Iterable[Anomaly], shown: _Shown, findings: Findings, mark: str) -> None:
+def _report(found: Iterable[Anomaly], subject: _Subject, findings: Findings, suffix: str) -> None:
     for anomaly in found:
-        kind = anomaly.kind + mark
+        kind = anomaly.kind + suffix
 
         def describe(n: int, anomaly: Anomaly = anomaly, kind: str = kind) -> Finding:
-            return _describe(anomaly, n, kind, shown)
+            return _describe(anomaly, n, kind, subject)
 
         findings.add(kind, range(len(anomaly.rows)), describe)
 
 
-def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
+def _describe(anomaly: Anomaly, n: int, kind: str, subject: _Subject) -> Finding:
     """Describe one anomaly, with the operations that witness it."""
-    queue, context = shown.queue, shown.context
+    queue, context = subject.queue, subject.context
     row, witness = int(anomaly.rows[n]), int(anomaly.witnesses[n])
     place = int(anomaly.places[n])
     rows = [row] if witness == NO_ROW else [row, witness]
@@ -275,29 +275,29 @@ def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
     if inside := windows_at(context, int(queue.call[row])):
         details["faults"] = [fault_name(window) for window in inside]
     operations = tuple(int(queue.op[each]) for each in rows)
-    needed = [op for op in operations if op in shown.cited]
+    needed = [op for op in operations if op in subject.cited]
     if anomaly.kind == "unexplained-offset":  # appends resolved as failed leave the offset bare
-        needed += [op for op, row in shown.cited.items() if row["outcome"] == "fail"]
+        needed += [op for op, row in subject.cited.items() if row["outcome"] == "fail"]
     if needed:
-        details[RESOLVED] = [shown.cited[op]["message"] for op in needed[:CITED_MAX]]
-    refused = _refused(shown, row) if anomaly.kind == "unexplained-offset" else []
+        details[RESOLVED] = [subject.cited[op]["message"] for op in needed[:CITED_MAX]]
+    refused = _refused(subject, row) if anomaly.kind == "unexplained-offset" else []
     operations += tuple(int(queue.op[each]) for each in refused)
-    begin = "with what the nodes' logs hold, " if kind.endswith(WITH_LOGS) else ""
-    told = f"{queue.key}: {begin}{message}.{citation_sentence(shown.cited, needed)}"
+    prefix = "with what the nodes' logs hold, " if kind.endswith(WITH_LOGS) else ""
+    text = f"{queue.key}: {prefix}{message}.{citation_sentence(subject.cited, needed)}"
     if refused:
         names = " or ".join(_operation(queue, each) for each in refused)
-        told += f" Answered as failed, and yet stored there, may be {names}."
-    return Finding(kind, told, queue.key, place, operations, details)
+        text += f" Answered as failed, and yet stored there, may be {names}."
+    return Finding(kind, text, queue.key, place, operations, details)
 
 
-def _refused(shown: _Shown, row: int) -> list[int]:
+def _refused(subject: _Subject, row: int) -> list[int]:
     """Return failed appends, called before this row returned, that may hold its offset after all.
 
     The REFUSED_MAX called last: no other append is left that could be there. Indeterminate ones
     that evidence resolved as failed are left out: no answer called them failed.
     """
-    queue = shown.queue
-    was_answered = ~np.isin(queue.op, list(shown.cited))
+    queue = subject.queue
+    was_answered = ~np.isin(queue.op, list(subject.cited))
     failed = np.flatnonzero(queue.is_failed & was_answered & (queue.call < queue.end[row]))
     return [int(each) for each in failed[np.argsort(queue.call[failed])][-REFUSED_MAX:][::-1]]
 

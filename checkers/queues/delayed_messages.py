@@ -21,7 +21,7 @@ from shaketable.checkers.anomalies.consumer_steps import (
     known_offsets,
     running_greatest,
 )
-from shaketable.checkers.anomalies.log_rules import conclude, details, finding, told_read
+from shaketable.checkers.anomalies.log_rules import conclude, details, finding, read_name
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, Log, load_log
 from shaketable.checkers.findings import Findings, gather
 from shaketable.checkers.queues.quiet_times import quiet_since
@@ -126,7 +126,7 @@ def _early(log: Log, delays: _Delays, findings: Findings, context: CheckContext)
         send = int(row[read])
         message = (
             f"{delays.label(send)} was brought after {took[read] / 1e9:.3f} s by"
-            f" {told_read(reads, read)}"
+            f" {read_name(reads, read)}"
         )
         more = details(context, int(sends.call[send]), value=reads.value[read])
         operations = (sends.op[send], reads.op[read])
@@ -165,7 +165,7 @@ def _missing(
         other = int(delays.rows_of(reads.value[read : read + 1])[0])
         message = (
             f"{delays.label(row)} was acknowledged and never delivered, although"
-            f" {told_read(reads, read)} brought {reads.value[read]}, delayed as long by a send"
+            f" {read_name(reads, read)} brought {reads.value[read]}, delayed as long by a send"
             f" (op {sends.op[other]}) that was called later"
         )
         more = details(context, int(sends.end[row]), value=sends.input[row])

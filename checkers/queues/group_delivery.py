@@ -31,11 +31,11 @@ from shaketable.checkers.anomalies.log_rules import (
     conclude,
     details,
     finding,
+    read_name,
     repeated_values,
-    told_read,
-    told_send,
+    send_name,
 )
-from shaketable.checkers.anomalies.lost_write import blank_behind
+from shaketable.checkers.anomalies.lost_write import blank_after
 from shaketable.checkers.anomalies.nonmonotonic_poll import nonmonotonic_polls
 from shaketable.checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
 from shaketable.checkers.anomalies.observations import (
@@ -134,13 +134,13 @@ def lost_messages(
     begun = _latest_from(known, starts.offset[known], starts.call[known], places + 1)
     begun = np.where(np.append(starts.call, NOWHERE)[begun] > sends.end[missing], begun, NOWHERE)
     is_ahead = _set_ahead(log, operations, places)
-    went_over = spans_of(log).over(places)
+    went_over = spans_of(log).passing_reads(places)
     ended = np.append(reads.end, NOWHERE)[went_over]
     went_over = np.where(ended > sends.call[missing], went_over, NOWHERE)
     is_kept = ~is_ahead | ((passed != NOWHERE) & np.isin(places, reads.offset[polls]))
     passed = np.where(is_kept, passed, went_over)
     begun = np.where(is_ahead, NOWHERE, begun)
-    blank = blank_behind(log, missing)
+    blank = blank_after(log, missing)
     lost = np.flatnonzero((passed != NOWHERE) | (begun != NOWHERE) | (blank != NOWHERE))
 
     def describe(n: int) -> Finding:
@@ -148,9 +148,9 @@ def lost_messages(
         if read != NOWHERE:
             place = int(reads.offset[read])
             what = (
-                f"{told_read(reads, read)} brought {reads.value[read]} from there"
+                f"{read_name(reads, read)} brought {reads.value[read]} from there"
                 if place == sends.offset[row]
-                else f"{told_read(reads, read)} had come to offset {place}"
+                else f"{read_name(reads, read)} had come to offset {place}"
             )
             other = reads.op[read]
         elif none != NOWHERE:
@@ -165,7 +165,7 @@ def lost_messages(
                 f" {starts.offset[start]} after it was acknowledged"
             )
             other = starts.op[start]
-        message = f"{told_send(log, row)} was never delivered, although {what}"
+        message = f"{send_name(log, row)} was never delivered, although {what}"
         more = details(context, int(sends.end[row]), value=sends.value[row])
         return finding(LOST, log, int(sends.offset[row]), (sends.op[row], other), message, more)
 
@@ -223,8 +223,8 @@ def out_of_order(log: Log, findings: Findings, context: CheckContext) -> dict[st
     def describe(n: int) -> Finding:
         first, second = int(before[n]), int(after[n])
         message = (
-            f"{told_read(reads, int(polls[second]))} brought {told_send(log, int(sender[second]))}"
-            f" behind {told_send(log, int(sender[first]))}"
+            f"{read_name(reads, int(polls[second]))} brought {send_name(log, int(sender[second]))}"
+            f" behind {send_name(log, int(sender[first]))}"
         )
         operations = (
             sends.op[sender[second]],
@@ -269,7 +269,7 @@ def redelivered_committed(
         row, start = int(polls[n]), int(session[n])
         commit = int(witnesses[start])
         message = (
-            f"{told_read(reads, row)} brought offset {reads.offset[row]}, although the commit of"
+            f"{read_name(reads, row)} brought offset {reads.offset[row]}, although the commit of"
             f" {commits.input[commit]} by process {commits.process[commit]} (op"
             f" {commits.op[commit]}) was acknowledged before that consumer asked where to begin,"
             f" at {starts.offset[start]} (op {starts.op[start]}), and nobody had set the group back"

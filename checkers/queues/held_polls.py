@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.anomalies.answers import UNANSWERED, Answers
 from shaketable.checkers.anomalies.consumer_steps import running_greatest
-from shaketable.checkers.anomalies.log_rules import conclude, details, finding, told_send
+from shaketable.checkers.anomalies.log_rules import conclude, details, finding, send_name
 from shaketable.checkers.anomalies.observations import (
     NEVER,
     STARTS,
@@ -81,7 +81,7 @@ class HeldPolls:
             place = int(log.sends.offset[send[n]])
             message = (
                 f"the poll by process {polls.process[poll]} (op {polls.op[poll]}) was held for"
-                f" {waited[n] / 1e9:.1f} s while {told_send(log, int(send[n]))} was there"
+                f" {waited[n] / 1e9:.1f} s while {send_name(log, int(send[n]))} was there"
             )
             more = details(context, int(ready[n]), value=log.sends.value[send[n]])
             ids = (int(log.sends.op[send[n]]), int(polls.op[poll]))

@@ -31,7 +31,7 @@ from shaketable.checkers.anomalies.log_rules import (
     details,
     finding,
     repeated_values,
-    told_send,
+    send_name,
 )
 from shaketable.checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
 from shaketable.checkers.anomalies.observations import (
@@ -155,7 +155,7 @@ def lost_messages(
             else f"and the queue ends before it: {_who(fetches, fetch)}, who asked in the end, was"
             f" told that it ends at {ends.offset.max()}"
         )
-        message = f"{told_send(log, row)} was handled by nobody, {how}"
+        message = f"{send_name(log, row)} was handled by nobody, {how}"
         more = details(context, int(sends.end[row]), value=sends.value[row])
         ids = (sends.op[row], fetches.op[fetch])
         return finding(LOST, log, int(sends.offset[row]), ids, message, more)
@@ -232,7 +232,7 @@ def late_messages(
     def describe(n: int) -> Finding:
         row = int(missing[n])
         message = (
-            f"{told_send(log, row)} was handled by nobody for {(asked[0] - since[n]) / 1e9:.0f} s,"
+            f"{send_name(log, row)} was handled by nobody for {(asked[0] - since[n]) / 1e9:.0f} s,"
             f" nor were {int(is_late.sum()) - 1} others of this queue, while no fault was in force"
             f" and consumers of the group went on; process {fetches.process[last]} (op"
             f" {fetches.op[last]}) was told then that the group had come to {reached}"

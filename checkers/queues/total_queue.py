@@ -110,7 +110,7 @@ def _balance(rows: Answers) -> _Balance:
     is_put = rows.is_("enqueue")
     rows.require_inputs(is_put)
     puts = np.flatnonzero(is_put)
-    takes, came, _ = rows.listed(rows.is_("dequeue", "drain") & rows.is_ok)
+    takes, came, _ = rows.list_values(rows.is_("dequeue", "drain") & rows.is_ok)
     every = np.concatenate((rows.input[puts], came))
     value, number = np.unique(every, return_inverse=True)
     of_put, of_take = number[: len(puts)], number[len(puts) :]

@@ -29,9 +29,9 @@ from shaketable.checkers.engine.judge import (
     UNREADABLE,
     conclude,
     judges_by_key,
-    lost,
+    judges_partial_logs,
     needs,
-    reads_on,
+    unjudged,
     without_unreadable,
 )
 from shaketable.checkers.engine.key_files import Task, coded, plan, read_files
@@ -150,7 +150,7 @@ class _Run:
         if unreadable:  # again without these logs: findings from the others remain proven
             self._unreadable = unreadable
             self._job = without_unreadable(self._job, unreadable)
-            able = [checker for checker in checkers if reads_on(checker)]
+            able = [checker for checker in checkers if judges_partial_logs(checker)]
             findings, more = judge_split(self._frames, self._job, able)
             findings = TAGGED.empty_table() if more else findings
         return findings
@@ -194,11 +194,11 @@ class _Run:
         except Exception as error:
             if self._guard.has_cancelled:
                 message = "the deadline passed while they were judged"
-                return pa.concat_tables(lost(c.name, NOT_JUDGED, message) for c in checkers)
+                return pa.concat_tables(unjudged(c.name, NOT_JUDGED, message) for c in checkers)
             if DAMAGED_INPUT in str(error):
                 raise HarnessError(_executor_message(error)) from error
             if len(checkers) == 1:
-                return lost(checkers[0].name, CRASHED, str(error))
+                return unjudged(checkers[0].name, CRASHED, str(error))
             return pa.concat_tables(self._judge_isolated([checker], judge) for checker in checkers)
 
 

@@ -88,7 +88,7 @@ def test_old_java_is_skipped_with_its_reason(tmp_path, version, said):
     ],
 )
 def test_java_that_does_not_answer(tmp_path, monkeypatch, code, timeout_s, said):
-    monkeypatch.setattr(java, "ASK_TIMEOUT_S", timeout_s)
+    monkeypatch.setattr(java, "PROBE_TIMEOUT_S", timeout_s)
     with pytest.raises(UsageError, match=said):
         find_java(environment([fake(tmp_path / "odd", code=code) / "bin"]))
 

@@ -191,7 +191,7 @@ def test_what_goes_to_executors_is_about_open_values_alone():
     held = held_in_logs(entries, context(committed=ALL), pa.array([7]).to_numpy()).only([7, 70])
     assert set(held.committed) == held.values == {("q/0", 7)}
     checker = pickle.loads(pickle.dumps(LinearizableLog(held, None)))
-    assert checker.asks_for().puts == {"append"}
+    assert checker.wanted_values().puts == {"append"}
 
 
 def test_true_logs_accuse_nobody_and_false_ones_only_in_words_of_their_own():
