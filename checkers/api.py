@@ -93,7 +93,7 @@ Recorded: TypeAlias = "pa.Table | History | Path | str | Iterable[Event] | Itera
 
 
 class NotLinearizableError(AssertionError):
-    """A test's history is not linearizable, or could not be decided; `verdict` says why."""
+    """A test's history is not linearizable, or could not be decided; `verdict` has the reasons."""
 
     def __init__(self, verdict: Verdict) -> None:
         said = [verdict.summary, *(finding.message for finding in verdict.findings[:3])]
@@ -142,7 +142,7 @@ def assert_linearizable(history: Recorded, model: str | Model | None = None, **h
 
     Raises:
         NotLinearizableError: it is INVALID or UNKNOWN, or there was nothing to check; the message
-            says why.
+            has the reasons.
         UsageError: as for `check`.
     """
     verdict = check(history, model, **how)

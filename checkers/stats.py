@@ -1,7 +1,7 @@
 """Counts and latencies of a run's operations: by function, by outcome, by fault window.
 
-Source: jepsen.checker `stats`, which likewise holds that a function without a single
-success makes the run unknown.
+Source: jepsen.checker `stats`, where a function without a single success makes the run unknown
+too.
 """
 
 from __future__ import annotations

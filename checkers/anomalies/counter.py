@@ -22,7 +22,7 @@ from shaketable.harness.contracts.verdict import Finding, Verdict
 NAME: Final = "counter"
 OUT_OF_BOUNDS: Final = "out-of-bounds"
 LOST_ADD: Final = "lost-add"
-"""Out of bounds as well, but as it may be where acknowledged adds are gone."""
+"""Out of bounds too, but possible if acknowledged adds were lost."""
 
 
 class Counter:
@@ -54,6 +54,7 @@ class Counter:
         high = surely + most - _sum_before(end, up, calls, "left")
         value = rows.output[reads]
         outside = (value < low) | (value > high)
+        # Within the bounds of a counter that may have lost any of its acknowledged adds.
         may_be_loss = (value >= least) & (value <= most)
         findings = Findings()
 

@@ -158,6 +158,7 @@ def _worst_cycles(graph: _Graph, members: Ints) -> Iterator[Cycle]:
     """Yield the cycles of a component at the worst level at which it has any."""
     part = _subgraph(graph, members)
     for kind, kinds in LEVELS:
+        # Every strongly connected component of two or more nodes has a cycle of these edges.
         found = _components(part, kinds)
         if found:
             for inside in found:

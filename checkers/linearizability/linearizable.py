@@ -357,7 +357,7 @@ def _only(problem: Problem, used: Ints) -> Step:
 #
 # The proof decides prefixes of the history to find the first return that no linearization passes,
 # and variants of that prefix to find who is at fault there. It gets a share of the time of the
-# partition's search; the finding says if that ends first.
+# partition's search; if that ends first, the finding names no operation.
 
 PROOF_SHARE: Final = 0.25
 """The share of a partition's search time that the proof may take."""
@@ -403,7 +403,7 @@ def refute(
 
 
 def _share_of(decider: Decider) -> Callable[[], bool]:
-    """Return a function that tells whether the proof's share of the time is over."""
+    """Return a function that returns whether the proof's share of the time is over."""
     clock, is_over = decider.context.clock_unix_s, decider.is_over
     if clock is None:
         return is_over

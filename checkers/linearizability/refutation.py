@@ -14,7 +14,7 @@
   `staleness.Stale`. It is accused; with `without`, only once these operations are removed.
 - accused (not undecided): {operations, until_ns, why}: the operations at fault, see
   `accusation.Accused`. They come first in the finding's operations. If a limit was reached, `why`
-  names it, there are none, and the message says that none could be named.
+  names it and there are none, which the message states.
 - why (undecided only): the exhausted budget.
 """
 

@@ -1,4 +1,4 @@
-"""Finds what became of each acknowledged append, as far as the values alone can tell.
+"""Finds what became of each acknowledged append, as far as its value shows.
 
 For one part of a history (see checkers.logs.log_part): which nodes hold an append at its own
 offset, which of these copies count, and which values are stored twice. What is stored at the
@@ -142,6 +142,7 @@ class ValueSearch:
         present = self.indices != NOWHERE
         copies = (present & (self.indices <= self.committed_max)).sum(axis=0)
         is_held = copies >= self.majority
+        # On enough nodes, but above every committed index that was reported: not proven either way.
         is_uncommitted = ~is_held & (present.sum(axis=0) >= self.majority)
         missing, behind = self._missing(present, is_held & self.is_acked)
         held = present.sum(axis=0)
@@ -295,7 +296,7 @@ class ValueSearch:
 
 # The findings on acknowledged appends that are not where they must be.
 #
-# The second half: these appends beside what every node's log holds at their offsets.
+# The second half: compares them with what every node's log holds at their offsets.
 
 NS_PER_S = 1_000_000_000
 PLACES = 1 << 23

@@ -350,7 +350,7 @@ def compare_windows(summaries: Iterable[pa.Table], entries: Iterable[pa.Table]) 
     compared = Compared([], [], [])
     for window, group in groupby(summarized, key=lambda row: row["window"]):
         of_node = list(group)
-        is_once = len({row["node"] for row in of_node}) == len(of_node)
+        is_once = len({row["node"] for row in of_node}) == len(of_node)  # else a node has it twice
         if window in kept or not is_once or len({row["digest"] for row in of_node}) > 1:
             compared.others.append(window)
         else:

@@ -2,7 +2,7 @@
 
 The last read of an offset by a client, after all faults were healed, shows whether the append
 acknowledged there was kept. An offset that was not read then is neither kept nor lost; the summary
-says how many were read.
+has the number of those that were read.
 
 Source: Jepsen's final reads (jepsen.checker `set`, `total-queue`).
 """
@@ -53,7 +53,7 @@ class FinalReads:
         for row in appends.to_pylist():
             read = reads.get(row["offset"])
             if read is None or read["call_ns"] < row["return_ns"]:
-                continue
+                continue  # a read called before the append returned may precede it
             counts["looked_at"] += 1
             if read["output"] == row["input"]:
                 continue

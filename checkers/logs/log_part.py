@@ -1,4 +1,4 @@
-"""Acknowledged appends beside the copies of them in the nodes' logs: one part of a history.
+"""Acknowledged appends and their copies in the nodes' logs: one part of a history.
 
 A part has all rows with certain values of certain keys, so it suffices to decide what became of
 the appends of these values. Any split by (key, value) makes valid parts; `part_of` makes even

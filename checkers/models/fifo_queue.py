@@ -25,7 +25,7 @@ from shaketable.checkers.search.problem import Problem, State
 class FifoQueue:
     """A FIFO queue: f is enqueue (input) or dequeue (output; null: it found the queue empty).
 
-    An indeterminate dequeue may take the value at the head at any later time.
+    An indeterminate dequeue may take the value at the head at any later time, or have no effect.
     """
 
     name = "fifo-queue"

@@ -73,7 +73,7 @@ class Model(Protocol):
         ...
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
-        """Turn one partition of OPERATIONS into a problem.
+        """Encode one partition of OPERATIONS as a problem for the search.
 
         Raises:
             UsageError: an operation is not in `fs`, or lacks what it needs; one line names it.

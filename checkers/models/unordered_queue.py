@@ -80,6 +80,7 @@ class UnorderedQueue:
             return Bag(bag.held, bag.size, bag.deferred + 1)
         if call.output is not None:
             return bag.take(call.output)
+        # Found empty: each value left must have been taken by a deferred dequeue of its own.
         return Bag(deferred=bag.deferred - bag.size) if bag.size <= bag.deferred else None
 
     def values(self, initial: Any) -> Values:
