@@ -1,1 +1,1 @@
-"""PURE name server: which brokers live, and where each topic has its queues."""
+"""Name server core, pure: which brokers are alive and which topics each of them has."""

@@ -1,6 +1,7 @@
-"""Values that operators leave with a name server, by namespace and key: orders of topics above all.
+"""Key-value configuration that operators store in a name server, by namespace and key.
 
-`updateTopic -o true` leaves "broker:queues;..." of a topic in the namespace ORDER_TOPIC_CONFIG.
+Its main use is ordered topics: `updateTopic -o true` stores "broker:queues;..." for the topic in
+the namespace ORDER_TOPIC_CONFIG.
 Source: RocketMQ's KVConfigManager, NamesrvUtil, KVConfigSerializeWrapper.
 """
 
@@ -15,19 +16,19 @@ VALUES_MAX = 20_000
 VALUE_BYTES_MAX = 64 << 10
 NAME_BYTES_MAX = 1024
 BYTES_MAX = 8 << 20
-"""All of it as JSON: a namespace, which answers bring whole, fits a frame of 16 MiB."""
+"""Limit for all values as JSON: a response carries a whole namespace in one 16 MiB frame."""
 
 
 class DamagedKvConfig(ValueError):  # noqa: N818 - a finding about the bytes
-    """What was kept cannot be read."""
+    """The stored configuration cannot be decoded."""
 
 
-class _Kept(msgspec.Struct, rename="camel"):
+class _KvConfigFile(msgspec.Struct, rename="camel"):
     config_table: dict[str, dict[str, str]] = {}
 
 
 class KvConfig:
-    """The values of one name server; `version` rises with each change."""
+    """The key-value configuration of one name server; `version` increases with each change."""
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, str]] = {}
@@ -36,11 +37,11 @@ class KvConfig:
         self.version = 0
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return a value, None if there is none."""
+        """Return a value, or None."""
         return self._tables.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. Raises CommandError for too large a one, or where there are too many."""
+        """Set a value. Raises CommandError when it, or all values together, exceed a limit."""
         for name in (namespace, key):
             if not name or len(name.encode()) > NAME_BYTES_MAX:
                 raise CommandError(f"a namespace and a key have 1..{NAME_BYTES_MAX} bytes")
@@ -60,7 +61,7 @@ class KvConfig:
         self.version += 1
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value, if it is there."""
+        """Remove a value, if it exists."""
         value = self._tables.get(namespace, {}).pop(key, None)
         if value is not None:
             self._count -= 1
@@ -68,22 +69,22 @@ class KvConfig:
             self.version += 1
 
     def table(self, namespace: str) -> bytes | None:
-        """Return all of a namespace as a KVTable, None where there was never anything."""
+        """Return a namespace as RocketMQ's KVTable, None if it never had a value."""
         if (table := self._tables.get(namespace)) is None:
             return None
         return msgspec.json.encode({"table": table}, order="sorted")
 
-    def kept(self) -> bytes:
-        """Return everything as it stands in RocketMQ's kvConfig.json."""
-        return msgspec.json.encode(_Kept(self._tables), order="sorted")
+    def encode(self) -> bytes:
+        """Return all values in the format of RocketMQ's kvConfig.json."""
+        return msgspec.json.encode(_KvConfigFile(self._tables), order="sorted")
 
     def load(self, data: bytes) -> None:
-        """Take what `kept` returned, or RocketMQ's own file. Raises DamagedKvConfig."""
+        """Load what `encode` returned, or a file of RocketMQ's own. Raises DamagedKvConfig."""
         try:
-            kept = msgspec.json.decode(data, type=_Kept)
+            loaded = msgspec.json.decode(data, type=_KvConfigFile)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DamagedKvConfig(str(error)) from None
-        self._tables = kept.config_table
+        self._tables = loaded.config_table
         self._count = sum(map(len, self._tables.values()))
         self._bytes = sum(
             _bytes_of(namespace, key, value)
@@ -93,5 +94,5 @@ class KvConfig:
 
 
 def _bytes_of(namespace: str, key: str, value: str | None) -> int:
-    """Return what a value counts: as long as it is in JSON, with its names; 0 for none."""
+    """Return the size that a value counts as: its JSON with namespace and key; 0 for None."""
     return 0 if value is None else len(msgspec.json.encode((namespace, key, value)))

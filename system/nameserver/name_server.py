@@ -1,4 +1,4 @@
-"""What a name server answers: requests of brokers and clients in, responses out.
+"""Request handlers of a name server: requests from brokers and clients in, responses out.
 
 Source: RocketMQ's DefaultRequestProcessor and ClientRequestProcessor; DLEDGER.md A.2.
 """
@@ -47,22 +47,25 @@ from shaketable.system.remoting.route_bodies import (
 )
 
 SCAN_INTERVAL_MS = 5_000.0
-"""How often to look for brokers that were not heard of (RocketMQ 5's scanNotActiveBroker)."""
+"""How often to look for brokers whose heartbeats stopped (RocketMQ 5's scanNotActiveBroker)."""
 
 
 class NameServer:
-    """Answers requests from a registry of its own. Pure: time is given with each input.
+    """Handles requests against its own registry. Pure: time is an argument of each input.
 
-    `tells_orders`: whether routes say of an ordered topic which broker has how many of its
-    queues (RocketMQ's orderMessageEnable).
+    `order_message_enable`: whether the route of an ordered topic includes how many of its queues
+    each broker has (RocketMQ's orderMessageEnable).
     """
 
     def __init__(
-        self, *, tells_orders: bool = False, registry_type: type[RouteRegistry] = RouteRegistry
+        self,
+        *,
+        order_message_enable: bool = False,
+        registry_type: type[RouteRegistry] = RouteRegistry,
     ) -> None:
         self.registry = registry_type()
         self.kv = KvConfig()
-        self._tells_orders = tells_orders
+        self._order_message_enable = order_message_enable
         self._answers: dict[int, Callable[[Connection, Command, float], Command]] = {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
@@ -75,14 +78,14 @@ class NameServer:
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
-            RequestCode.PUT_KV_CONFIG: self._put_value,
-            RequestCode.GET_KV_CONFIG: self._get_value,
-            RequestCode.DELETE_KV_CONFIG: self._delete_value,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self._values,
+            RequestCode.PUT_KV_CONFIG: self._put_kv_config,
+            RequestCode.GET_KV_CONFIG: self._get_kv_config,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv_config,
         }
 
     def handle(self, connection: Connection, request: Command, now_ms: float) -> Command | None:
-        """Return the response; None where none is wanted. Raises nothing of what may come in."""
+        """Return the response, None for one-way requests. Never raises, whatever the request."""
         if request.is_response:
             return None
         answer = self._answers.get(request.code)
@@ -103,12 +106,12 @@ class NameServer:
         response.serialize_type = request.serialize_type
         return response
 
-    def gone(self, connection: Connection) -> list[str]:
-        """A connection closed; return the addresses of the brokers that are forgotten with it."""
-        return self.registry.gone(connection)
+    def connection_closed(self, connection: Connection) -> list[str]:
+        """Remove the brokers that registered over a closed connection; return their addresses."""
+        return self.registry.connection_closed(connection)
 
     def scan(self, now_ms: float) -> list[Connection]:
-        """Forget brokers not heard of in time; return the connections to be closed."""
+        """Remove brokers whose heartbeats stopped; return the connections to close."""
         return self.registry.expire(now_ms)
 
     # ---- brokers ----------------------------------------------------------------------
@@ -139,31 +142,31 @@ class NameServer:
             now_ms,
         )
         answer = RegisterBrokerResponse(result.ha_address, result.master_address)
-        return _done(answer.to_ext(), self.kv.table(ORDER_NAMESPACE) or b"")
+        return _success(answer.to_ext(), self.kv.table(ORDER_NAMESPACE) or b"")
 
     def _unregister(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
         header = BrokerHeader.from_ext(request.ext)
         self.registry.unregister(header.broker_name, header.broker_addr)
-        return _done()
+        return _success()
 
     def _query_data_version(
         self, connection: Connection, request: Command, now_ms: float
     ) -> Command:
-        """Tell a broker whether it has to register: not if nothing changed, then it is heard."""
+        """Answer whether the broker has to register again; if not, count this as a heartbeat."""
         del connection
         header = BrokerHeader.from_ext(request.ext)
         known = self.registry.version_of(header.broker_addr)
         is_changed = known is None or known != decode_data_version(request.body)
         if not is_changed:
-            self.registry.heard(header.broker_addr, now_ms)
+            self.registry.heartbeat(header.broker_addr, now_ms)
         body = b"" if known is None else encode_data_version(known)
-        return _done(DataVersionAnswer(is_changed).to_ext(), body)
+        return _success(DataVersionAnswer(is_changed).to_ext(), body)
 
     def _heartbeat(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection
-        self.registry.heard(HeartbeatHeader.from_ext(request.ext).broker_addr, now_ms)
-        return _done()
+        self.registry.heartbeat(HeartbeatHeader.from_ext(request.ext).broker_addr, now_ms)
+        return _success()
 
     # ---- clients ----------------------------------------------------------------------
 
@@ -178,55 +181,55 @@ class NameServer:
                 f"{header.topic[:NAME_LENGTH_MAX]!r}; create it, or look whether its brokers run "
                 f"and know this name server",
             )
-        if self._tells_orders:
+        if self._order_message_enable:
             order = self.kv.get(ORDER_NAMESPACE, header.topic)
             route = msgspec.structs.replace(route, order_topic_conf=order)
         is_standard = reads_standard_json(request.version, bool(header.accept_standard_json_only))
-        return _done(body=encode_route(route, is_standard=is_standard))
+        return _success(body=encode_route(route, is_standard=is_standard))
 
     def _cluster_info(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
         is_standard = reads_standard_json(request.version)
         info = self.registry.cluster_info()
-        return _done(body=encode_cluster_info(info, is_standard=is_standard))
+        return _success(body=encode_cluster_info(info, is_standard=is_standard))
 
     def _topic_list(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, request, now_ms
-        return _done(body=encode_topic_list(self.registry.topics()))
+        return _success(body=encode_topic_list(self.registry.topics()))
 
     def _topics_by_cluster(
         self, connection: Connection, request: Command, now_ms: float
     ) -> Command:
         del connection, now_ms
         cluster = ClusterHeader.from_ext(request.ext).cluster
-        return _done(body=encode_topic_list(self.registry.topics(cluster)))
+        return _success(body=encode_topic_list(self.registry.topics(cluster)))
 
     def _wipe_write_perm(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
         name = BrokerNameHeader.from_ext(request.ext).broker_name
         count = self.registry.set_writable(name, is_writable=False)
-        return _done({"wipeTopicCount": str(count)})
+        return _success({"wipeTopicCount": str(count)})
 
     def _add_write_perm(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
         name = BrokerNameHeader.from_ext(request.ext).broker_name
         count = self.registry.set_writable(name, is_writable=True)
-        return _done({"addTopicCount": str(count)})
+        return _success({"addTopicCount": str(count)})
 
     def _delete_topic(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
         self.registry.delete_topic(TopicHeader.from_ext(request.ext).topic)
-        return _done()
+        return _success()
 
-    # ---- values -----------------------------------------------------------------------
+    # ---- key-value configuration ------------------------------------------------------
 
-    def _put_value(self, connection: Connection, request: Command, now_ms: float) -> Command:
+    def _put_kv_config(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
         header = KvHeader.from_ext(request.ext)
         self.kv.put(header.namespace, header.key, header.value)
-        return _done()
+        return _success()
 
-    def _get_value(self, connection: Connection, request: Command, now_ms: float) -> Command:
+    def _get_kv_config(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
         header = KvHeader.from_ext(request.ext)
         value = self.kv.get(header.namespace, header.key)
@@ -236,15 +239,15 @@ class NameServer:
                 f"No config item, Namespace: {header.namespace[:NAME_LENGTH_MAX]!r} "
                 f"Key: {header.key[:NAME_LENGTH_MAX]!r}",
             )
-        return _done({"value": value})
+        return _success({"value": value})
 
-    def _delete_value(self, connection: Connection, request: Command, now_ms: float) -> Command:
+    def _delete_kv_config(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
         header = KvHeader.from_ext(request.ext)
         self.kv.delete(header.namespace, header.key)
-        return _done()
+        return _success()
 
-    def _values(self, connection: Connection, request: Command, now_ms: float) -> Command:
+    def _list_kv_config(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
         namespace = NamespaceHeader.from_ext(request.ext).namespace
         table = self.kv.table(namespace)
@@ -253,10 +256,10 @@ class NameServer:
                 ResponseCode.QUERY_NOT_FOUND,
                 f"No config item, Namespace: {namespace[:NAME_LENGTH_MAX]!r}",
             )
-        return _done(body=table)
+        return _success(body=table)
 
 
-def _done(ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
+def _success(ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
     return Command(ResponseCode.SUCCESS, ext=ext or {}, body=body)
 
 

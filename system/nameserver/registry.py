@@ -1,7 +1,8 @@
-"""Which brokers live and which topics they have: what a name server knows.
+"""Route tables of a name server: which brokers are alive and which topics they have.
 
-Brokers tell it; it asks nobody and no other name server. A broker is forgotten when it says
-so, when its connection closes, or when it was not heard of for too long.
+The tables change only by requests of brokers: a name server asks no broker and no other name
+server. A broker is removed when it unregisters, when its connection closes, or when its heartbeats
+stop for longer than its timeout.
 Source: RocketMQ's RouteInfoManager; DLEDGER.md A.3 and D.3.
 """
 
@@ -22,27 +23,27 @@ from shaketable.system.remoting.route_bodies import (
 )
 
 Connection = int
-"""Names a broker's connection; the shell's business."""
+"""Identifies a broker's connection; assigned by the shell."""
 
 HEARTBEAT_TIMEOUT_MS = 120_000.0
-"""How long a broker that names no time of its own lives without being heard of."""
+"""How long a broker stays registered without a heartbeat, if it sets no timeout of its own."""
 HEARTBEAT_TIMEOUT_MIN_MS = 1_000.0
 HEARTBEAT_TIMEOUT_MAX_MS = 3_600_000.0
 BROKERS_MAX = 1_000
 QUEUE_DATAS_MAX = 500_000
-"""Topics, each counted once for every broker name that has it."""
+"""Topics, each counted once per broker name that has it."""
 _READ, _WRITE = 4, 2
 
 
 class RegistrationRefused(Exception):  # noqa: N818 - an answer
-    """The broker is not registered, and nothing changed for others: one line that says why."""
+    """The registration is refused and no other broker is affected. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself. `address` is "host:port" for clients.
+    """A broker's registration. `address` is "host:port" for clients.
 
-    `acts_as_master` is RocketMQ 5's enableActingMaster, None from older brokers and from ours.
+    `acts_as_master` is RocketMQ 5's enableActingMaster; None from older brokers and from ours.
     """
 
     cluster: str
@@ -58,15 +59,15 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The answer to a registration: for a slave, where its live master is."""
+    """The response to a registration: for a slave, the addresses of its live master."""
 
     master_address: str | None = None
     ha_address: str | None = None
 
 
 @dataclass(slots=True)
-class _Live:
-    """A broker's address that was heard of."""
+class _LiveBroker:
+    """A registered broker address."""
 
     broker_name: str
     connection: Connection
@@ -77,8 +78,8 @@ class _Live:
 
 
 @dataclass(slots=True)
-class _Brokers:
-    """The brokers of one name."""
+class _BrokerGroup:
+    """The brokers that share one name, by broker id."""
 
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
@@ -86,76 +87,77 @@ class _Brokers:
 
 
 class RouteRegistry:
-    """The tables of one name server. Times are milliseconds of any monotonic clock."""
+    """The route tables of one name server. Times are milliseconds of any monotonic clock."""
 
     def __init__(self) -> None:
-        self._brokers: dict[str, _Brokers] = {}
-        self._live: dict[str, _Live] = {}
+        self._brokers: dict[str, _BrokerGroup] = {}
+        self._live: dict[str, _LiveBroker] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
         self._queue_datas = 0
 
-    # ---- what brokers say -------------------------------------------------------------
+    # ---- requests of brokers ----------------------------------------------------------
 
     def register(
         self, registration: Registration, connection: Connection, now_ms: float
     ) -> Registered:
-        """Take a broker in, or note what changed of it. Raises RegistrationRefused."""
-        said = registration
-        before = self._live.get(said.address)
-        if before is not None and before.broker_name != said.broker_name:
-            self._forget(said.address)  # the process there goes by another name now
+        """Register a broker, or update its registration. Raises RegistrationRefused."""
+        new = registration
+        before = self._live.get(new.address)
+        if before is not None and before.broker_name != new.broker_name:
+            self._forget(new.address)  # the process at this address has another name now
             before = None
-        known = self._brokers.get(said.broker_name)
-        self._refuse_lack_of_room(said, is_new=before is None)
-        holder = known.addresses.get(said.broker_id) if known is not None else None
-        self._refuse_older_state(said, holder)
-        if holder is None and len(said.topics) == 1:
-            # Brokers that are known may send one topic alone, and it must not look like all.
+        known = self._brokers.get(new.broker_name)
+        self._check_limits(new, is_new=before is None)
+        holder = known.addresses.get(new.broker_id) if known is not None else None
+        self._check_state_version(new, holder)
+        if holder is None and len(new.topics) == 1:
+            # A registered broker may send a single changed topic. From an unknown one it would be
+            # taken for the broker's whole topic table.
             raise RegistrationRefused(
-                f"{said.broker_name} with id {said.broker_id} is not known here and sent one "
+                f"{new.broker_name} with id {new.broker_id} is not known here and sent one "
                 f"topic alone; register all topics first"
             )
-        brokers = self._enter(said)
-        is_changed = holder != said.address or before is None or before.version != said.version
-        if said.broker_id == MASTER_ID:
-            self._take_topics(said, is_changed, keep_perm=~0)
-        elif said.acts_as_master is not None and said.broker_id == min(brokers.addresses):
-            keep_perm = ~_WRITE if said.acts_as_master else ~0
-            self._take_topics(said, is_changed, keep_perm)
-        self._live[said.address] = _Live(
-            said.broker_name,
+        brokers = self._assign_address(new)
+        is_changed = holder != new.address or before is None or before.version != new.version
+        if new.broker_id == MASTER_ID:
+            self._update_topics(new, is_changed, keep_perm=~0)
+        elif new.acts_as_master is not None and new.broker_id == min(brokers.addresses):
+            keep_perm = ~_WRITE if new.acts_as_master else ~0
+            self._update_topics(new, is_changed, keep_perm)
+        self._live[new.address] = _LiveBroker(
+            new.broker_name,
             connection,
             now_ms,
-            min(max(said.timeout_ms, HEARTBEAT_TIMEOUT_MIN_MS), HEARTBEAT_TIMEOUT_MAX_MS),
-            said.version,
-            said.ha_address,
+            min(max(new.timeout_ms, HEARTBEAT_TIMEOUT_MIN_MS), HEARTBEAT_TIMEOUT_MAX_MS),
+            new.version,
+            new.ha_address,
         )
-        return self._master_for(said, brokers)
+        return self._master_for(new, brokers)
 
     def unregister(self, broker_name: str, address: str) -> None:
-        """Forget a broker that goes. Of one that is not known no note is taken."""
+        """Remove a broker that shuts down; ignore an unknown one."""
         live = self._live.get(address)
         if live is not None and live.broker_name == broker_name:
             self._forget(address)
 
-    def heard(self, address: str, now_ms: float) -> None:
-        """A broker that registered before says that it lives."""
+    def heartbeat(self, address: str, now_ms: float) -> None:
+        """Renew the registration of a broker; ignore an unknown one."""
         if (live := self._live.get(address)) is not None:
             live.heard_ms = now_ms
 
     def version_of(self, address: str) -> DataVersion | None:
-        """Return how new the topics are that a broker told of; None if it is not known."""
+        """Return the version of the topics that a broker registered, None if it is unknown."""
         live = self._live.get(address)
         return None if live is None else live.version
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic, until a broker tells of it again with a newer version."""
+        """Remove a topic, until a broker registers it again with a newer version."""
         self._queue_datas -= len(self._queues.pop(topic, ()))
 
     def set_writable(self, broker_name: str, *, is_writable: bool) -> int:
-        """Let clients send to the brokers of a name, or no more; return of how many topics.
+        """Set or clear the write permission of a broker name; return the number of topics changed.
 
-        It holds until such a broker tells of its topics anew.
+        Lasts until such a broker registers its topics again.
         """
         count = 0
         for queues in self._queues.values():
@@ -165,28 +167,28 @@ class RouteRegistry:
                 count += 1
         return count
 
-    # ---- what happens to them ---------------------------------------------------------
+    # ---- failure detection ------------------------------------------------------------
 
-    def gone(self, connection: Connection) -> list[str]:
-        """A connection closed: forget whoever registered over it; return their addresses."""
+    def connection_closed(self, connection: Connection) -> list[str]:
+        """Remove the brokers that registered over a closed connection; return their addresses."""
         return self._forget_all(
             [address for address, live in self._live.items() if live.connection == connection]
         )
 
     def expire(self, now_ms: float) -> list[Connection]:
-        """Forget who was not heard of in time; return their connections, to be closed."""
-        late = {
+        """Remove brokers whose heartbeats stopped; return their connections, to be closed."""
+        expired = {
             address: live.connection
             for address, live in self._live.items()
             if live.heard_ms + live.timeout_ms < now_ms
         }
-        self._forget_all(list(late))
-        return sorted(set(late.values()))
+        self._forget_all(list(expired))
+        return sorted(set(expired.values()))
 
-    # ---- what clients ask -------------------------------------------------------------
+    # ---- queries of clients -----------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return where a topic's queues are; None if no live broker has told of it."""
+        """Return the brokers and queues of a topic, None if no live broker has it."""
         queues = self._queues.get(topic)
         if not queues:
             return None
@@ -196,7 +198,7 @@ class RouteRegistry:
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """Return all brokers, by name and by cluster."""
+        """Return all brokers by name, and the broker names of each cluster."""
         table = {name: self._broker_data(name) for name in sorted(self._brokers)}
         clusters: dict[str, tuple[str, ...]] = {}
         for name, data in table.items():
@@ -204,7 +206,7 @@ class RouteRegistry:
         return ClusterInfo(table, clusters)
 
     def topics(self, cluster: str | None = None) -> list[str]:
-        """Return the names of all topics, or of those that brokers of a cluster have."""
+        """Return the names of all topics, or of those on brokers of one cluster."""
         return sorted(
             topic
             for topic, queues in self._queues.items()
@@ -213,66 +215,68 @@ class RouteRegistry:
 
     # ---- steps ------------------------------------------------------------------------
 
-    def _refuse_lack_of_room(self, said: Registration, *, is_new: bool) -> None:
+    def _check_limits(self, new: Registration, *, is_new: bool) -> None:
         if is_new and len(self._live) >= BROKERS_MAX:
             raise RegistrationRefused(f"more than {BROKERS_MAX} brokers; use another name server")
-        if self._queue_datas + len(said.topics) <= QUEUE_DATAS_MAX:
+        if self._queue_datas + len(new.topics) <= QUEUE_DATAS_MAX:
             return
-        name = said.broker_name
-        new = sum(name not in self._queues.get(topic, ()) for topic in said.topics)
-        if self._queue_datas + new > QUEUE_DATAS_MAX:
+        name = new.broker_name
+        added = sum(name not in self._queues.get(topic, ()) for topic in new.topics)
+        if self._queue_datas + added > QUEUE_DATAS_MAX:
             raise RegistrationRefused(
                 f"more than {QUEUE_DATAS_MAX} topics of brokers; delete some, or use another "
                 f"name server"
             )
 
-    def _refuse_older_state(self, said: Registration, holder: str | None) -> None:
-        """Let nobody take a living broker's id who speaks of an older state, as of a past term.
+    def _check_state_version(self, new: Registration, holder: str | None) -> None:
+        """Refuse a broker id that a live broker holds with a newer state version.
 
-        What the newcomer was before is forgotten: it says itself that it is that no more.
+        The state version is the Raft term, so a deposed leader that still believes it leads cannot
+        take the id from its successor. The refused address is also removed: by claiming this id
+        it gave up the one that it was registered with.
         """
-        live = self._live.get(holder) if holder is not None and holder != said.address else None
-        if live is None or live.version.state_version <= said.version.state_version:
+        live = self._live.get(holder) if holder is not None and holder != new.address else None
+        if live is None or live.version.state_version <= new.version.state_version:
             return
-        self._forget(said.address)
+        self._forget(new.address)
         raise RegistrationRefused(
-            f"{holder} has id {said.broker_id} of {said.broker_name} since state version "
-            f"{live.version.state_version}, newer than {said.version.state_version}; "
+            f"{holder} has id {new.broker_id} of {new.broker_name} since state version "
+            f"{live.version.state_version}, newer than {new.version.state_version}; "
             f"register with another id"
         )
 
-    def _enter(self, said: Registration) -> _Brokers:
-        """Put the address under its id, and under no other (a slave that became master)."""
-        brokers = self._brokers.setdefault(said.broker_name, _Brokers(said.cluster))
-        brokers.cluster = said.cluster
-        brokers.acts_as_master = bool(said.acts_as_master)
-        replaced = brokers.addresses.get(said.broker_id)
+    def _assign_address(self, new: Registration) -> _BrokerGroup:
+        """Assign the address to its id, and to no other id (a slave may have become master)."""
+        brokers = self._brokers.setdefault(new.broker_name, _BrokerGroup(new.cluster))
+        brokers.cluster = new.cluster
+        brokers.acts_as_master = bool(new.acts_as_master)
+        replaced = brokers.addresses.get(new.broker_id)
         brokers.addresses = {
             number: address
             for number, address in brokers.addresses.items()
-            if address != said.address
+            if address != new.address
         }
-        brokers.addresses[said.broker_id] = said.address
-        if replaced is not None and replaced != said.address:
-            self._live.pop(replaced, None)  # it has no id now; it comes back when it registers
+        brokers.addresses[new.broker_id] = new.address
+        if replaced is not None and replaced != new.address:
+            self._live.pop(replaced, None)  # without an id until it registers again
         return brokers
 
-    def _take_topics(self, said: Registration, is_changed: bool, keep_perm: int) -> None:
-        for topic, config in said.topics.items():
+    def _update_topics(self, new: Registration, is_changed: bool, keep_perm: int) -> None:
+        for topic, config in new.topics.items():
             queues = self._queues.setdefault(topic, {})
-            self._queue_datas += said.broker_name not in queues
-            if is_changed or said.broker_name not in queues:
-                queues[said.broker_name] = QueueData(
-                    said.broker_name,
+            self._queue_datas += new.broker_name not in queues
+            if is_changed or new.broker_name not in queues:
+                queues[new.broker_name] = QueueData(
+                    new.broker_name,
                     config.read_queue_nums,
                     config.write_queue_nums,
                     config.perm & keep_perm,
                     config.topic_sys_flag,
                 )
 
-    def _master_for(self, said: Registration, brokers: _Brokers) -> Registered:
+    def _master_for(self, new: Registration, brokers: _BrokerGroup) -> Registered:
         address = brokers.addresses.get(MASTER_ID)
-        if said.broker_id == MASTER_ID or address is None:
+        if new.broker_id == MASTER_ID or address is None:
             return Registered()
         return Registered(address, self._live[address].ha_address)
 

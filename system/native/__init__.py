@@ -1,1 +1,1 @@
-"""A broker without a group: its own commit log, and a master's copies on its slaves. Pure."""
+"""Master-slave brokers, which have no DLedger group: commit log and HA replication. Pure."""

@@ -1,4 +1,4 @@
-"""How a broker without a group replicates, and what its slaves' copies mean to senders."""
+"""Configuration of a master-slave broker: its role, and what a send waits for."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class BrokerRole(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NativeConfig:
-    """RocketMQ's MessageStoreConfig, as far as it concerns native replication.
+    """The part of RocketMQ's MessageStoreConfig that concerns master-slave replication.
 
-    Times in milliseconds, sizes in bytes; the names in RocketMQ's configuration stand behind.
+    Times in milliseconds, sizes in bytes. The comments give RocketMQ's names.
     """
 
     role: BrokerRole = BrokerRole.ASYNC_MASTER  # brokerRole
@@ -28,11 +28,11 @@ class NativeConfig:
     slave_timeout_ms: float = 3000.0  # slaveTimeout
     slave_behind_bytes_max: int = 256 << 20  # haSlaveFallbehindMax
     transfer_bytes_max: int = 32 << 10  # haTransferBatchSize
-    unwritten_bytes_max: int = 64 << 20  # appended and not yet in the page cache
-    tail_bytes_max: int = 16 << 20  # newest bytes kept in memory
+    unwritten_bytes_max: int = 64 << 20  # appended, but not yet in the page cache
+    tail_bytes_max: int = 16 << 20  # the newest bytes, kept in memory
     reads_waiting_max: int = 10_000
 
     @property
     def is_master(self) -> bool:
-        """Whether messages are taken from clients."""
+        """Whether the broker accepts messages from clients."""
         return self.role is not BrokerRole.SLAVE

@@ -1,7 +1,7 @@
-"""What a broker without a group keeps of topics, offsets and delays: RocketMQ's config/*.json.
+"""Topics, offsets, delays and groups of a master-slave broker, as RocketMQ's config/*.json.
 
-The same JSON goes to slaves (codes 21, 43, 45, 201). The files are written now and then, so that
-after a crash offsets may be older than what was committed: RocketMQ's known weakness.
+The same JSON is sent to slaves (request codes 21, 43, 45, 201). The files are written periodically,
+so after a crash offsets may be older than those committed: a known weakness of RocketMQ.
 Source: TopicConfigManager, ConsumerOffsetManager, ScheduleMessageService and
 SubscriptionGroupManager (ConfigManager.encode, decode); DLEDGER.md B.2.
 """
@@ -30,16 +30,16 @@ TOPICS = "topics"
 OFFSETS = "consumerOffset"
 DELAYS = "delayOffset"
 GROUPS = "subscriptionGroup"
-"""The files' names, without their ending."""
+"""File names without extension."""
 FILE_BYTES_MAX = 64 << 20
 _DELIVERY_KEY = key_of(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
 _I64_MAX = (1 << 63) - 1
 _I64 = Annotated[int, msgspec.Meta(ge=-_I64_MAX - 1, le=_I64_MAX)]
-"""A larger one fits no state of the broker, and no answer."""
+"""Larger numbers fit neither the broker's state nor a response."""
 
 
 def encode_tables(name: str, tables: BrokerTables, wall_ms: int) -> bytes:
-    """Return what stands in one of the files."""
+    """Return the contents of one of the files."""
     queue_id = TOPIC_QUEUE if name == TOPICS else OFFSET_QUEUE
     counter = tables.versions[queue_id]
     version = {"counter": counter, "stateVersion": 0, "timestamp": wall_ms}
@@ -55,12 +55,12 @@ def encode_tables(name: str, tables: BrokerTables, wall_ms: int) -> bytes:
         offsets.pop(_DELIVERY_KEY, None)
         key, table = "offsetTable", offsets
     else:
-        key, table = "offsetTable", deliveries(tables)
+        key, table = "offsetTable", delivery_offsets(tables)
     return dumps({"dataVersion": version, key: table}, unquoted_integer_keys=True)
 
 
-def deliveries(tables: BrokerTables) -> dict[int, int]:
-    """Return how far the delivery of delayed messages is, by level from 1 on."""
+def delivery_offsets(tables: BrokerTables) -> dict[int, int]:
+    """Return up to which offset delayed messages were delivered, by delay level (from 1)."""
     topic = SCHEDULE_TOPIC.decode()
     found = {}
     for level in range(LEVELS_MAX):
@@ -71,10 +71,10 @@ def deliveries(tables: BrokerTables) -> dict[int, int]:
 
 
 def load_tables(name: str, data: bytes | memoryview, tables: BrokerTables) -> None:
-    """Put what such a file or body says into the tables, whole. Raises CommandError.
+    """Replace tables by the contents of such a file or response body. Raises CommandError.
 
-    Topics and offsets that are there go, as in RocketMQ; deliveries of delayed messages are never
-    taken back, since the log itself says how far they are.
+    Existing topics and offsets are dropped, as in RocketMQ. Delivery offsets of delayed messages
+    only advance: the log itself shows how far delivery got, so an older file must not rewind it.
     """
     body = loads(data, bytes_max=FILE_BYTES_MAX)
     before = tables.state({})
@@ -120,7 +120,7 @@ def _load_offsets(table: dict[str, Any], tables: BrokerTables) -> None:
 
 
 def _load_groups(table: dict[str, Any], tables: BrokerTables) -> None:
-    """Keep what is said of groups, to be said again: nothing here goes by it."""
+    """Store group configurations, only to report them again: the broker itself ignores them."""
     if len(table) > KEYS_MAX:
         raise CommandError(f"{len(table)} groups: at most {KEYS_MAX}")
     if not all(isinstance(config, dict) for config in table.values()):
@@ -147,7 +147,7 @@ def _counter(body: dict[str, Any]) -> int:
 
 
 def _numbers(table: Any) -> dict[int, int]:
-    """Read a map from numbers to offsets."""
+    """Convert a JSON map of numbers to offsets. Raises CommandError."""
     try:
         return msgspec.convert(table, dict[_I64, _I64], strict=False)
     except msgspec.ValidationError as error:

@@ -1,9 +1,9 @@
-"""Keeps a native commit log for a broker: what `RaftCore` is to a member of a group.
+"""Log and role of a master-slave broker: the counterpart of `RaftCore` without a group.
 
-There is no election and no quorum. A master takes appends and serves them as soon as its operating
-system has them (RocketMQ: from its mapped memory); a slave takes what its master sends and never
-anything else, and stays a slave. What is served may be lost with the power, and what a master has
-served may be missing on its slaves: these are the weaknesses of RocketMQ's native modes, and kept.
+There is no election and no quorum. A master accepts appends and serves them as soon as they are in
+the page cache (RocketMQ: its mapped memory). A slave accepts only what its master sends, and stays
+a slave. So a power loss can lose messages that were served, and slaves can lack messages that the
+master served: RocketMQ's master-slave modes have these weaknesses, and they are reproduced here.
 Source: RocketMQ's CommitLog (asyncPutMessage) and HAService; DLEDGER.md D.2.
 """
 
@@ -32,16 +32,16 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.store.native.batch import TERM, native_end
 
-_NOBODY = Membership(())
+_NO_MEMBERS = Membership(())
 TICK_INTERVAL_MS = 50.0
-"""How often `tick` is called: sends' time-outs, offsets' and heartbeats' expiry hang on it."""
+"""How often `tick` is called: timeouts of sends, offsets and heartbeats are checked then."""
 
 
 class NativeCore:
-    """One broker's log and its role. `log` is what was recovered; all of it counts.
+    """One broker's log and its role. All of the recovered `log` counts as committed.
 
-    `member` names the broker in answers; `leader` is where a slave sends clients to, its master's
-    address, once somebody has said it.
+    `member` names the broker in responses. `leader` is where a slave redirects clients: the address
+    of its master, None until it is known.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class NativeCore:
         self.member = member
         self.config = config
         self.term = TERM
-        self.membership = _NOBODY
+        self.membership = _NO_MEMBERS
         self.role = Role.LEADER if config.is_master else Role.FOLLOWER
         self.leader: str | None = member if config.is_master else None
-        self.ledger = Ledger(log, MembershipLog(_NOBODY, -1, ()))
+        self.ledger = Ledger(log, MembershipLog(_NO_MEMBERS, -1, ()))
         self.ledger.commit(log.end_index)
         self.flushed_index = log.end_index
-        """Up to where the log is on the disk, whatever power does."""
+        """Durable watermark: the log up to here survives a power loss."""
         self._log = log
         self._is_full = False
         self._tick_due_ms = now_ms
@@ -65,11 +65,11 @@ class NativeCore:
         self._slaves_position = 0
         self._sent_position = log.end_position
 
-    # ---- what the broker asks ---------------------------------------------------------
+    # ---- interface shared with RaftCore -----------------------------------------------
 
     @property
     def log(self) -> NativeLogView:
-        """The log's begin, end and newest bytes."""
+        """The log's first position, end and newest bytes."""
         return self._log
 
     @property
@@ -89,7 +89,7 @@ class NativeCore:
 
     @property
     def transferee(self) -> str | None:
-        """None: nobody takes a master's place."""
+        """None: there is no leadership transfer."""
         return None
 
     @property
@@ -98,24 +98,24 @@ class NativeCore:
         return self._tick_due_ms
 
     def membership_at(self, index: int) -> tuple[int, Membership]:
-        """Return that there are no members."""
+        """Return an empty membership: there is no group."""
         del index
-        return -1, _NOBODY
+        return -1, _NO_MEMBERS
 
     def tick(self, now_ms: float) -> None:
-        """Let time pass."""
+        """Set when the next tick is due; the core itself has no timeouts."""
         self._tick_due_ms = now_ms + TICK_INTERVAL_MS
 
     def receive(self, message: Message, now_ms: float) -> None:
-        """Pass a group's message over: there is no group."""
+        """Ignore a group's message: there is no group."""
 
     def append(self, batches: Sequence[Batch], now_ms: float) -> None:
-        """Master: put encoded messages at the log's end.
+        """Master: append encoded messages to the log.
 
-        Raises NotLeaderError at a slave, DiskFullError, PendingFullError past
-        `unwritten_bytes_max`; then nothing has changed.
+        Raises NotLeaderError on a slave, DiskFullError, and PendingFullError beyond
+        `unwritten_bytes_max`. After an error nothing has changed.
         """
-        del now_ms  # nothing here is late
+        del now_ms
         if self.role is not Role.LEADER:
             raise NotLeaderError(self.leader)
         if self._is_full:
@@ -128,44 +128,47 @@ class NativeCore:
             self.ledger.append(batch)
 
     def read(self, token: Token, now_ms: float) -> None:
-        """Master: let a read see all that is written. Raises NotLeaderError at a slave."""
+        """Master: let a read see all that is written. Raises NotLeaderError on a slave.
+
+        The read is ready at once: without elections no other broker can have become master.
+        """
         del now_ms
         if self.role is not Role.LEADER:
             raise NotLeaderError(self.leader)
         self._effects.reads_ready.append(token)
 
     def plan_change(self, change: Change) -> Membership:
-        """Refuse. Raises MembershipError."""
+        """Raise MembershipError: there is no group."""
         raise MembershipError(f"no group, so no {type(change).__name__}: see dLegerPeers")
 
     def transfer(self, target: str, now_ms: float) -> None:
-        """Refuse. Raises TransferError."""
+        """Raise TransferError: there is no group."""
         raise TransferError(f"a master cannot hand over to {target}: there is no group")
 
     def resign(self, now_ms: float) -> None:
-        """Nobody takes a master's place."""
+        """Do nothing: there is no leadership to transfer."""
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Let the log begin at `snapshot.end`, the begin of a file."""
+        """Truncate the log's head up to `snapshot.end`, where a file starts."""
         self.ledger.compact(snapshot)
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
-        """The disk has no room for messages, or has it again."""
+        """Note that the disk is full, or has room again: a full master refuses appends."""
         del now_ms
         self._is_full = is_full
 
     def synced(self, write_seq: int, now_ms: float | None = None) -> None:
-        """The operating system has all writes up to `write_seq`: they are served from now on."""
+        """Note that writes up to `write_seq` are in the page cache: they are served from now on."""
         del now_ms
         if self.ledger.synced(write_seq):
             self.ledger.commit(max(self.ledger.commit_index, self.ledger.durable_index))
 
     def flushed(self, index: int) -> None:
-        """The disk has the log up to `index`."""
+        """Advance the durable watermark to `index`."""
         self.flushed_index = max(self.flushed_index, index)
 
     def take(self) -> Effects:
-        """Return what is to be done since the last call."""
+        """Return the effects since the last call, for the shell to carry out."""
         effects, self._effects = self._effects, Effects()
         ledger = self.ledger
         effects.write_seq = ledger.pending.write_seq
@@ -174,11 +177,11 @@ class NativeCore:
         effects.commit_index = effects.acknowledged_index = ledger.commit_index
         return effects
 
-    # ---- a master and its slaves ------------------------------------------------------
+    # ---- master side ------------------------------------------------------------------
 
     @property
     def written_position(self) -> int:
-        """Up to where the log may be served and sent to slaves."""
+        """The end of what may be served and sent to slaves."""
         return self.ledger.commit_index + 1
 
     @property
@@ -188,64 +191,64 @@ class NativeCore:
 
     @property
     def slaves_position(self) -> int:
-        """The highest position that a slave ever said to have (push2SlaveMaxOffset)."""
+        """The highest position that any slave ever reported (push2SlaveMaxOffset)."""
         return self._slaves_position
 
     def slave_connected(self, connection: int) -> None:
-        """A slave has come."""
+        """Add a slave's connection."""
         self._slaves[connection] = 0
 
     @property
     def sent_position(self) -> int:
-        """Up to where slaves can have this log: what it recovered, and what any was sent since.
+        """The highest position that a slave can hold: what was recovered or sent to a slave since.
 
-        A slave that has more of it has another log, whatever its length.
+        A slave that reports more has a different log: these bytes never left this master.
         """
         return self._sent_position
 
-    def slave_sent(self, position: int) -> None:
-        """A slave is sent the log up to `position`."""
+    def sent_to_slave(self, position: int) -> None:
+        """Note that a slave was sent the log up to `position`."""
         self._sent_position = max(self._sent_position, position)
 
     def slave_reported(self, connection: int, position: int) -> None:
-        """A slave says up to where it has the log."""
+        """Note up to which position a slave has the log."""
         self._slaves[connection] = position
         self._slaves_position = max(self._slaves_position, position)
 
-    def slave_gone(self, connection: int) -> None:
-        """A slave's connection is closed."""
+    def slave_disconnected(self, connection: int) -> None:
+        """Remove a slave's connection."""
         self._slaves.pop(connection, None)
 
     def is_slave_ok(self, position: int) -> bool:
-        """Whether a slave is there, and close enough behind `position` to be waited for.
+        """Whether a slave is connected and lags behind `position` little enough to wait for it.
 
         Source: HAService.isSlaveOK (4.9).
         """
         behind = position - self._slaves_position
         return bool(self._slaves) and behind < self.config.slave_behind_bytes_max
 
-    # ---- a slave and its master -------------------------------------------------------
+    # ---- slave side -------------------------------------------------------------------
 
     def copy(self, batch: Batch, now_ms: float) -> None:
-        """Slave: take verified bytes that follow the log."""
+        """Slave: append verified bytes that follow the end of the log."""
         del now_ms
         assert self.role is Role.FOLLOWER, "a master has no master"
         self.ledger.append(batch)
 
-    def begin_at(self, position: int) -> None:
-        """Slave without messages: let the log begin where the master's last file does."""
+    def start_log_at(self, position: int) -> None:
+        """Slave with an empty log: start it at `position`, where the master's last file starts."""
         assert self._log.end_position == self._log.start.position, "messages would be lost"
-        snapshot = Snapshot(native_end(position), _NOBODY, -1, b"")
+        snapshot = Snapshot(native_end(position), _NO_MEMBERS, -1, b"")
         self.ledger.install(snapshot)
         self._effects.installed = snapshot
 
     @property
     def reported_position(self) -> int:
-        """Up to where a slave says to have the log: what its flushDiskType calls written."""
+        """The position that a slave reports: flushed with SYNC_FLUSH, else written."""
         return (self.flushed_index if self.config.is_sync_flush else self.ledger.commit_index) + 1
 
     def status(self) -> dict[str, str]:
-        """Return what operators are told beside what any broker tells."""
+        """Return the status fields that only master-slave brokers have."""
         status = {
             "brokerRole": self.config.role.value,
             "flushedOffset": str(self.flushed_index + 1),
@@ -256,16 +259,16 @@ class NativeCore:
         return status
 
     def follow(self, master: str | None) -> None:
-        """Slave: this is where clients are sent to."""
+        """Slave: set the master's address, where clients are redirected."""
         if self.role is Role.FOLLOWER:
             self.leader = master
 
 
-# What the core knows of a native commit log: begin, end, and the newest bytes.
+# The core's view of a master-slave broker's commit log: first position, end and newest bytes.
 
 
 class NativeLogView(LogView):
-    """A log whose index is the byte's: see `system.store.native.batch`."""
+    """A log whose indexes are byte positions: see `system.store.native.batch`."""
 
     def __init__(
         self, reader: EntryReader, begin: LogEnd, end: LogEnd, tail_bytes_max: int = 16 << 20
@@ -277,15 +280,15 @@ class NativeLogView(LogView):
         return native_end(self.end_position)
 
     def read_upto(self, position: int, end_position: int, bytes_max: int) -> bytes:
-        """Return bytes from `position` up to `end_position`, at most `bytes_max`, of one file.
+        """Return bytes of one file from `position` up to `end_position`, at most `bytes_max`.
 
-        Perhaps fewer than there are, at least one where there is one: messages need not be
-        whole. Raises the reader's error where the log does not hold that place.
+        May return fewer bytes than exist, but at least one if there is one, and may split a
+        message. Raises the reader's error where the log does not hold `position`.
         """
         size = min(bytes_max, end_position - position)
         if size <= 0:
             return b""
-        parts = [self._some(position, size)]
+        parts = [self._read_prefix(position, size)]
         left = size - len(parts[0])
         while left and parts[-1]:
             position += len(parts[-1])
@@ -293,7 +296,7 @@ class NativeLogView(LogView):
             left -= len(parts[-1])
         return b"".join(parts)
 
-    def _some(self, position: int, size: int) -> bytes:
+    def _read_prefix(self, position: int, size: int) -> bytes:
         if self._is_in_tail(position):
             return self.read_some(position, size)
         first = self._tail[0].position if self._tail else self.end_position

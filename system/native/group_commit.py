@@ -1,6 +1,7 @@
-"""Answers sends as RocketMQ 4.9 does: when the disk and a slave have them, or are too late.
+"""Completes sends as RocketMQ 4.9 does: once disk and slave have the message, or time out.
 
-A late answer (10, 11, 12) says that the message is stored at the master all the same, and where.
+The response codes for a timeout or no slave (10, 11, 12) still mean that the master stored the
+message, and carry its offset.
 Source: RocketMQ 4.9's CommitLog (submitFlushRequest, submitReplicaRequest), GroupCommitService and
 HAService.GroupTransferService; DLEDGER.md A.2 and D.2.
 """
@@ -19,10 +20,11 @@ from shaketable.system.remoting.responses import with_code
 
 
 class GroupCommit(PendingAppends):
-    """The sends of one master that are not answered yet.
+    """The sends of one master that wait for their response.
 
-    `waiting` holds those that are not written yet, in the log's order. Of the others those stand
-    by themselves that wait for no slave, since none was there: they need not wait behind the rest.
+    `waiting` holds sends that are not written yet, in log order. Written sends wait for the disk,
+    and for a slave if one was available. Those that wait for no slave have a queue of their own:
+    they must not queue behind sends that a slow slave holds up.
     """
 
     def __init__(self, core: NativeCore, outbox: Outbox, config: BrokerConfig) -> None:
@@ -31,30 +33,30 @@ class GroupCommit(PendingAppends):
         self._put = outbox.put
         self._ack_timeout_ms = config.ack_timeout_ms
         self._limit = config.pending_sends_max
-        self._alone: deque[tuple[PendingAppend, ResponseCode]] = deque()
-        self._replicated: deque[PendingAppend] = deque()
+        self._without_slave: deque[tuple[PendingAppend, ResponseCode]] = deque()
+        self._with_slave: deque[PendingAppend] = deque()
         self._now_ms = 0.0
 
     def acknowledge(self, index: int) -> None:
-        """Answer what is written up to `index`, as far as disk and slave have it too."""
+        """Let sends written up to `index` wait for disk and slave; answer those that need not."""
         core, waiting = self._native, self.waiting
         is_sync_master = core.config.role is BrokerRole.SYNC_MASTER
         while waiting and waiting[0].last_index <= index:
-            if len(self._alone) + len(self._replicated) >= self._limit:
+            if len(self._without_slave) + len(self._with_slave) >= self._limit:
                 break
             append = waiting.popleft()
             if not append.wait_store_ok:
                 self._reply(append, ResponseCode.SUCCESS)
             elif not is_sync_master:
-                self._alone.append((append, ResponseCode.SUCCESS))
+                self._without_slave.append((append, ResponseCode.SUCCESS))
             elif core.is_slave_ok(append.last_index + 1):
-                self._replicated.append(append)
+                self._with_slave.append(append)
             else:
-                self._alone.append((append, ResponseCode.SLAVE_NOT_AVAILABLE))
+                self._without_slave.append((append, ResponseCode.SLAVE_NOT_AVAILABLE))
         self._answer()
 
     def expire(self, now_ms: float) -> None:
-        """Let time pass: what disk or slave do not have in time is answered as late."""
+        """Answer the sends whose write, flush or replication timed out."""
         self._now_ms = now_ms
         while self.waiting and self.waiting[0].due_ms <= now_ms:
             why = "[502] the message was not written in time"
@@ -62,28 +64,36 @@ class GroupCommit(PendingAppends):
         self._answer()
 
     def _answer(self) -> None:
-        alone, replicated = self._alone, self._replicated
-        while alone and (code := self._outcome_alone(*alone[0])) is not None:
-            self._reply(alone.popleft()[0], code)
-        while replicated and (code := self._outcome(replicated[0])) is not None:
-            self._reply(replicated.popleft(), code)
+        without_slave, with_slave = self._without_slave, self._with_slave
+        while (
+            without_slave and (code := self._outcome_without_slave(*without_slave[0])) is not None
+        ):
+            self._reply(without_slave.popleft()[0], code)
+        while with_slave and (code := self._outcome_with_slave(with_slave[0])) is not None:
+            self._reply(with_slave.popleft(), code)
 
-    def _outcome_alone(self, append: PendingAppend, code: ResponseCode) -> ResponseCode | None:
-        """Say what became of an append that no slave is waited for; None: not known yet."""
+    def _outcome_without_slave(
+        self, append: PendingAppend, code: ResponseCode
+    ) -> ResponseCode | None:
+        """Return the response code of an append that waits for no slave, None while it waits."""
         if self._is_flushed(append):
             return code
-        if not self._is_over(append, self._native.config.sync_flush_timeout_ms):
+        if not self._timed_out(append, self._native.config.sync_flush_timeout_ms):
             return None
+        # SUCCESS is 0; SLAVE_NOT_AVAILABLE takes precedence over the flush timeout.
         return code or ResponseCode.FLUSH_DISK_TIMEOUT
 
-    def _outcome(self, append: PendingAppend) -> ResponseCode | None:
-        """Say what became of an append; None: not known yet. The slave's word comes last."""
+    def _outcome_with_slave(self, append: PendingAppend) -> ResponseCode | None:
+        """Return the response code of an append that waits for a slave, None while it waits.
+
+        A replication timeout overrides a flush timeout, as in RocketMQ.
+        """
         config = self._native.config
         is_flushed = self._is_flushed(append)
         is_copied = append.last_index < self._native.slaves_position
-        if not (is_flushed or self._is_over(append, config.sync_flush_timeout_ms)):
+        if not (is_flushed or self._timed_out(append, config.sync_flush_timeout_ms)):
             return None
-        if not (is_copied or self._is_over(append, config.slave_timeout_ms)):
+        if not (is_copied or self._timed_out(append, config.slave_timeout_ms)):
             return None
         if not is_copied:
             return ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -93,7 +103,8 @@ class GroupCommit(PendingAppends):
         core = self._native
         return not core.config.is_sync_flush or append.last_index <= core.flushed_index
 
-    def _is_over(self, append: PendingAppend, timeout_ms: float) -> bool:
+    def _timed_out(self, append: PendingAppend, timeout_ms: float) -> bool:
+        # `due_ms` is when the send arrived plus `_ack_timeout_ms`.
         return self._now_ms >= append.due_ms - self._ack_timeout_ms + timeout_ms
 
     def _reply(self, append: PendingAppend, code: ResponseCode) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a broker that keeps a native commit log."""
+"""The parts that make a broker a master-slave broker."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ NATIVE_FORMAT = LogFormat(NativeBuilder, iter_native_dispatches, may_skip=True)
 
 
 class NativeReput(Reput):
-    """Dispatches a native log's messages; topics and offsets are none of the log's business."""
+    """Dispatches the messages of the log, which holds no topic or offset events."""
 
     may_lose_entries: ClassVar[bool] = True
 
     def install(self, snapshot: Snapshot) -> None:
-        """Begin where the log begins now, with the topics and offsets that are known."""
+        """Restart at the log's new first position, keeping the current topics and offsets."""
         super().install(replace(snapshot, state=encode_state(self.tables.state({}))))
 
 
 def native_mode(
     core: NativeCore, config: BrokerConfig, group_commit: type[GroupCommit] = GroupCommit
 ) -> Mode:
-    """Return the parts of the broker around a core."""
+    """Return the parts of a master-slave broker around its core."""
 
     def pending(_: Core, outbox: Outbox) -> GroupCommit:
         return group_commit(core, outbox, config)

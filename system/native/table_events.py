@@ -1,7 +1,7 @@
-"""What is said about topics and group offsets, where no group has to agree: it holds at once.
+"""Topic and offset changes of a master-slave broker: applied at once, without replication.
 
-A master's tables are its own; the files of its configuration (`system.native.config_files`) are
-written now and then, so that after a crash an offset may go back: RocketMQ's known weakness.
+The configuration files (`system.native.config_files`) are written periodically, so after a crash an
+offset may go back: a known weakness of RocketMQ.
 Source: RocketMQ's TopicConfigManager and ConsumerOffsetManager; DLEDGER.md E24.
 """
 
@@ -18,21 +18,21 @@ from shaketable.system.remoting.responses import response
 
 
 class TableEvents(EventLog):
-    """Changes the tables of a master; slaves refuse, and take their master's."""
+    """Applies topic changes on a master. Slaves refuse them and copy their master's tables."""
 
     is_replicated: ClassVar[bool] = False
 
     @property
     def end_index(self) -> int:
-        """Return that nothing is on its way."""
+        """Return -1: no change is ever pending."""
         return -1
 
     def version(self, queue_id: int) -> int:
-        """How many changes of this kind there were."""
+        """Return how many changes of this kind there were."""
         return self._reput.tables.versions[queue_id]
 
     def write(self, queue_id: int, properties: bytes, body: bytes, wall_ms: int) -> None:
-        """Change the table that the event is about."""
+        """Apply the event to its table."""
         del properties, wall_ms
         tables = self._reput.tables
         tables.apply(queue_id, body)
@@ -45,7 +45,7 @@ class TableEvents(EventLog):
         now_ms: float,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Answer SUCCESS: what was written holds."""
+        """Answer SUCCESS: the change is already in effect."""
         del now_ms
         if not request.is_oneway:
             serialize_type = request.serialize_type
@@ -55,18 +55,18 @@ class TableEvents(EventLog):
             self._outbox.put(connection, reply)
 
     def on_discard(self, callback: Callable[[int], None]) -> None:
-        """Do nothing: what is written is never taken back."""
+        """Do nothing: a change is never rolled back."""
 
 
 class OffsetEvents(TableEvents):
-    """Changes the offsets of a master, and of a slave: there until its master's come again.
+    """Applies offset commits on a master, and on a slave until it next copies its master's tables.
 
-    Source: RocketMQ's ConsumerManageProcessor, which looks at no role.
+    Source: RocketMQ's ConsumerManageProcessor, which does not check the role.
     """
 
     @property
     def is_ready(self) -> bool:
-        """Return that offsets are always taken."""
+        """Return True: offsets are accepted in every role."""
         return True
 
     def refuse_not_ready(self, connection: Connection, request: AnyRequest) -> bool:

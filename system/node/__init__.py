@@ -1,4 +1,4 @@
-"""The trio shell around the pure broker: disk, transport and pump.
+"""The trio shell around the pure broker core: disk, network, timers.
 
 `python -m shaketable.system.node` runs it.
 """

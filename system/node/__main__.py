@@ -23,33 +23,39 @@ import trio
 from shaketable.system.node.assembly import assemble
 from shaketable.system.node.clock import Clock, SystemClock
 from shaketable.system.node.config import ConfigError, NodeConfig, load
-from shaketable.system.node.connections.serving import PortInUseError, end_on_signal, flat
+from shaketable.system.node.connections.serving import PortInUseError, end_on_signal, flatten
 from shaketable.system.node.disks.disk_threads import DiskThreads
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.disks.store_lock import StoreInUseError, lock_store
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
-from shaketable.system.node.ends import EXIT_USAGE, OWN_RULES, exit_status, is_unforeseen, reason
+from shaketable.system.node.ends import (
+    EXIT_USAGE,
+    INVARIANT_ERRORS,
+    exit_status,
+    is_unexpected,
+    reason,
+)
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.node import Node
 from shaketable.system.node.process_limits import (
-    clients_within,
-    end_when_starved,
-    keep_memory,
+    client_limit,
+    exit_when_out_of_memory,
     raise_open_file_limit,
+    tune_malloc,
 )
 from shaketable.system.node.steered.steering import Steering
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import Disk, StoreError
 
 SWITCH_INTERVAL_S = 0.001
-"""How long a thread that saves a checkpoint may keep the interpreter from the node's own (Python's
-default is 5 ms, once for each reply)."""
+"""How long a thread that saves a checkpoint may hold the interpreter lock while the node's thread
+waits for it. Python's default of 5 ms would be added to every reply."""
 
 log = logging.getLogger("shaketable.node")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a node until it is told to stop; return the exit code."""
+    """Run a node until it is stopped by a signal or an error; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m shaketable.system.node", description=__doc__)
     parser.add_argument("-c", "--config", type=Path, required=True, help="broker.conf to read")
     arguments = parser.parse_args(argv)
@@ -69,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (StoreError, OSError, InvariantError, AssertionError) as error:
         return _fail(exit_status(error), error)
     except Exception as error:
-        if not is_unforeseen(error):
+        if not is_unexpected(error):
             raise
         traceback.print_exception(error)
         return _fail(exit_status(error), error)
@@ -83,21 +89,21 @@ def _serve(node: Node, steering: Steering | None) -> int:
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    keep_memory()
-    end_when_starved()
+    tune_malloc()
+    exit_when_out_of_memory()
     code = 0
     try:
         trio.run(_run, node, steering)
     except* PortInUseError as group:
-        code = _fail(EXIT_USAGE, next(iter(flat(group))))
+        code = _fail(EXIT_USAGE, next(iter(flatten(group))))
     except* (StoreError, InvariantError, AssertionError) as group:
-        # A rule that is broken explains a disk that is given up, and not the other way round.
-        first = min(flat(group), key=lambda error: not isinstance(error, OWN_RULES))
+        # Report a broken invariant rather than a disk error: it may be the cause, never the effect.
+        first = min(flatten(group), key=lambda error: not isinstance(error, INVARIANT_ERRORS))
         code = _fail(exit_status(first), first)
     except* Exception as group:
-        # What Python would print, and then the one line.
-        first = max(flat(group), key=is_unforeseen)
-        if code or not is_unforeseen(first):
+        # Print Python's traceback first: the last line must be the one-line reason.
+        first = max(flatten(group), key=is_unexpected)
+        if code or not is_unexpected(first):
             raise
         traceback.print_exception(group)
         code = _fail(exit_status(first), first)
@@ -106,7 +112,7 @@ def _serve(node: Node, steering: Steering | None) -> int:
 
 async def _run(node: Node, steering: Steering | None) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(end_on_signal, node.end, nursery.cancel_scope, log)
+        nursery.start_soon(end_on_signal, node.request_shutdown, nursery.cancel_scope, log)
         if steering is not None:
             nursery.start_soon(steering.steer)
         await node.run()
@@ -115,16 +121,16 @@ async def _run(node: Node, steering: Steering | None) -> None:
 
 
 def _within_file_limit(config: NodeConfig) -> NodeConfig:
-    """Let no more clients in than leave the store the files that it has to open."""
+    """Limit client connections so that enough file descriptors remain for the store."""
     open_files = raise_open_file_limit()
-    clients_max = clients_within(open_files, config.client_connections_max)
+    clients_max = client_limit(open_files, config.client_connections_max)
     if clients_max < config.client_connections_max:
         log.warning("event=few_open_files limit=%d clients_max=%d", open_files, clients_max)
     return replace(config, client_connections_max=clients_max)
 
 
 def _steering(config: NodeConfig) -> Steering | None:
-    """Open the folder from which the node is steered, if it is. Raises ConfigError, OSError."""
+    """Start following the orders in the steering folder, if set. Raises ConfigError, OSError."""
     if config.steering is None:
         return None
     try:
@@ -136,30 +142,30 @@ def _steering(config: NodeConfig) -> Steering | None:
 
 
 def _machine(config: NodeConfig, steering: Steering | None) -> Machine:
-    on_held = None if steering is None else steering.unsynced
+    on_unsynced = None if steering is None else steering.set_unsynced
     real = RealDisk(_log_folder(config) if config.ack_policy == "fsync" else None)
-    disk: Disk = VolatileDisk(real, on_held) if config.disk == "volatile" else real
+    disk: Disk = VolatileDisk(real, on_unsynced) if config.disk == "volatile" else real
     clock: Clock = SystemClock()
     if steering is not None:
         disk, clock = steering.disk(disk), steering.clock
 
-    def dice(purpose: str) -> Random:
-        """Seeded where the configuration has a seed, so that a test can repeat it."""
+    def rng(purpose: str) -> Random:
+        """Return a generator, seeded if the configuration has a seed, so that tests repeat."""
         return Random(f"{config.seed}/{purpose}") if config.seed else SystemRandom()
 
     on_message = None if steering is None else steering.on_message
-    return Machine(disk, clock, dice, DiskThreads(), on_message=on_message)
+    return Machine(disk, clock, rng, DiskThreads(), on_message=on_message)
 
 
 def _log_folder(config: NodeConfig) -> str:
-    """The folder of the files that the log is appended to."""
+    """Return the folder that holds the log's data files."""
     if config.native is not None:
         return str(config.native.log_folder)
     return f"{config.store_root}/dledger-{config.self_id}/data"
 
 
 def _fail(code: int, error: BaseException) -> int:
-    """Say why in one line, which is the last one."""
+    """Log the reason as the last line and return `code`."""
     if isinstance(error, AssertionError):
         traceback.print_exception(error)
     log.error("event=stopped error=%s", reason(error))

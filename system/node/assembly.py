@@ -1,7 +1,7 @@
-"""Puts a node together from its configuration and its machine: log, core, broker, node.
+"""Builds a node from its configuration and its machine: log, core, broker, node.
 
-A process (`system.node.__main__`) and a simulated node (`system.sim.trio_world`) are both
-made here, so that what is simulated is what runs.
+Processes (`system.node.__main__`) and simulated nodes (`system.sim.trio_world`) are both built
+here, so that the simulation tests the production code.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ log = logging.getLogger("shaketable.node")
 
 
 def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) -> Node:
-    """Recover what the disk holds and build the node on it.
+    """Recover the store from disk and build the node on it.
 
-    `parts` are what the node is made of; without them, those of the bug that the configuration
-    plants, or the right ones. Raises ConfigError, StoreError (also LogDamaged), InvariantError.
+    `parts` are the classes to build from. The default are those of the bug that the configuration
+    plants, or the correct ones. Raises ConfigError, StoreError (also LogDamaged), InvariantError.
     """
     if parts is None:
         parts = planted(config.mutant)
@@ -68,11 +68,12 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     native = _native(commit_log)
     start = _start(config, machine, commit_log, limits, files, native)
     readers = Readers(commit_log, files.queues, files.keys)
-    # Other draws in each incarnation: a crash loop must not repeat the same timeouts.
-    dice = machine.dice(f"elections/{config.self_id}/{commit_log.state}/{commit_log.end.index}")
+    # A new seed in each incarnation: nodes in a crash loop must not repeat the same timeouts, or
+    # they could split the vote for ever.
+    rng = machine.rng(f"elections/{config.self_id}/{commit_log.state}/{commit_log.end.index}")
     writer = parts.log_writer(commit_log, config.ack_policy)
     if config.recording is None:
-        broker = build_broker(start, parts, readers, dice.uniform, native)
+        broker = build_broker(start, parts, readers, rng.uniform, native)
         return Node(
             config, machine, broker, _parts(config, machine, broker, commit_log, writer), files
         )
@@ -82,7 +83,7 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
         recorder = Recorder(config.recording, start)
     except CannotRecord as error:
         raise ConfigError(f"shaketableRecord: {error}") from None
-    uniform_ms = recorder.uniform_ms(dice.uniform)
+    uniform_ms = recorder.uniform_ms(rng.uniform)
     broker = build_broker(start, parts, recorder.readers(readers), uniform_ms)
     recorder.attach(broker)
     node_parts = _parts(config, machine, broker, commit_log, writer)
@@ -96,7 +97,7 @@ def _parts(
     commit_log: CommitLog,
     writer: LogWriter,
 ) -> NodeParts:
-    """Return what a member of a group writes with, and how it knows the others."""
+    """Return a group member's parts: how it writes its log and reaches the other members."""
     ledger = broker.core.ledger
 
     def new_flusher(hooks: WriteHooks) -> Flusher:
@@ -109,9 +110,9 @@ def _parts(
             hooks.before_install,
         )
 
-    def new_replication(touch: Callable[[], None], reception: Reception) -> Replication:
-        members = Members(config, machine.clock, broker, touch, reception)
-        return Overheard(members, machine.on_message) if machine.on_message else members
+    def new_replication(schedule_effects: Callable[[], None], reception: Reception) -> Replication:
+        members = Members(config, machine.clock, broker, schedule_effects, reception)
+        return ObservedReplication(members, machine.on_message) if machine.on_message else members
 
     return NodeParts(
         commit_log,
@@ -122,10 +123,11 @@ def _parts(
 
 
 def _refuse_joining_with_native_log(config: NodeConfig, machine: Machine) -> None:
-    """Raise ConfigError for a member to come that would bring messages of its own.
+    """Raise ConfigError for a joining member that has a commit log of its own.
 
-    What it brings came about without the group, and nobody votes in a snapshot of that. Looked
-    at before anything is changed; a log made without a native one passes it over.
+    Its messages never went through the group's log, so no member voted for them. Checked
+    before anything is changed. A DLedger log that exists already, made without a native one, is
+    accepted: it ignores the native log.
     """
     if not config.is_joining or config.native_log is None:
         return
@@ -143,7 +145,7 @@ def _joining_with_native_log(folder: str) -> ConfigError:
 
 
 def _native(commit_log: CommitLog) -> Callable[[], Iterable[Dispatch]] | None:
-    """Return what walks the messages from before the group, where there are any."""
+    """Return a function that iterates over the messages from before the group, if there are any."""
     native = commit_log.native
     if native is None:
         return None
@@ -181,12 +183,12 @@ def _start(
     files: CheckpointFiles,
     native: Callable[[], Iterable[Dispatch]] | None,
 ) -> BrokerStart:
-    """Return what the node's broker and core start from. Raises StoreError."""
+    """Return the initial state of the node's broker and core. Raises StoreError."""
     bootstrap = Membership(() if config.is_joining else tuple(sorted(config.peers)))
     checkpoint = files.load(commit_log)
     snapshot = commit_log.snapshot
     if snapshot is None and native is not None:
-        if config.is_joining:  # upgraded before it was told to join
+        if config.is_joining:  # upgraded first, and configured to join later
             raise _joining_with_native_log(str(config.native_log))
         begin = commit_log.start
         snapshot = upgraded_snapshot(begin, bootstrap, native, checkpoint, files.queues)
@@ -212,10 +214,10 @@ def _start(
     )
 
 
-# A group's connections, with somebody told of each message before it goes.
+# A group member's connections, with a hook that sees each message before it is sent.
 
 
-class Overheard:
+class ObservedReplication:
     """Implements `system.node.node_parts.Replication` over another one."""
 
     def __init__(self, replication: Replication, on_message: Callable[[Message], None]) -> None:
@@ -224,7 +226,7 @@ class Overheard:
 
     @property
     def broker_id(self) -> int | None:
-        """By which id name servers should know the broker now; None: by none."""
+        """The broker id to register at name servers now, None for none."""
         return self._replication.broker_id
 
     async def open(self) -> None:
@@ -236,38 +238,38 @@ class Overheard:
         await self._replication.run()
 
     async def stop(self) -> None:
-        """Leave the disk in order, behind a `run` that was cancelled."""
+        """Save what is pending, after `run` was cancelled."""
         await self._replication.stop()
 
     def send(self, peer: str, message: Message) -> None:
-        """Tell of the message, and send it."""
+        """Call the hook, then send the message."""
         self._on_message(message)
         self._replication.send(peer, message)
 
     def follow(self, membership: Membership) -> None:
-        """These are the members from now on."""
+        """Use this membership from now on."""
         self._replication.follow(membership)
 
-    def learn(self, ext: Mapping[str, str]) -> bool:
-        """A name server has answered a registration; False where more has to be known soon."""
-        return self._replication.learn(ext)
+    def on_registered(self, ext: Mapping[str, str]) -> bool:
+        """Handle a name server's response; return False to register again soon."""
+        return self._replication.on_registered(ext)
 
-    def notice(self) -> None:
-        """Effects were carried out: look whether there is more to send."""
-        self._replication.notice()
+    def effects_applied(self) -> None:
+        """Check whether there is more to send, after effects were carried out."""
+        self._replication.effects_applied()
 
 
-# Finds what a broker from before the group kept in config/, for the group to take over.
+# Migrates the config/ folder of a broker that was upgraded to a DLedger group.
 #
 # Source: RocketMQ's deploy guide for DLedger: config/ is copied with the old commit log; DLEDGER.md
-# D.5. What the files of groups (subscriptionGroup.json) say, this broker does not keep.
+# D.5. The consumer group settings (subscriptionGroup.json) are not migrated.
 
 
 def to_migrate(config: NodeConfig, machine: Machine, limits: BrokerConfig) -> tuple[bytes, ...]:
-    """Return the bodies of the entries that say what stands in `storePathRootDir`/config.
+    """Return entry bodies with the contents of `storePathRootDir`/config, for the group's log.
 
-    None without such files, and for a member that joins a group: what it brought along would
-    not be the group's. Raises StoreError for files that cannot be read.
+    Empty without such files, and for a member that joins a group: its tables are not the group's.
+    Raises StoreError for files that cannot be read.
     """
     folder = f"{config.store_root}/config"
     paths = [f"{folder}/{name}.json{end}" for name in (TOPICS, OFFSETS, DELAYS) for end in _ENDS]

@@ -1,7 +1,7 @@
-"""All that a node's broker and its core start from, as data, and the one place that builds them.
+"""The initial state of a node's broker and core, as data, and the one place that builds them.
 
-A node builds them from what its disk holds, a replay from what a recording says: the same code
-either way. What is not data stands in `Readers`: what is read back from the disk on the way.
+A node takes the state from its disk, a replay takes it from a recording; the code is the same. What
+the broker reads from disk while it runs is not part of that state and goes through `Readers`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from shaketable.system.store.keys.key_file import Sizes
 from shaketable.system.store.message import host_bytes
 
 UniformMs = Callable[[float, float], float]
-"""Draws a number between two bounds."""
+"""Returns a random number between two bounds, in milliseconds."""
 
 
 class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member of a group starts from. Times in milliseconds of its own clock."""
+    """The initial state of a group member. Times in milliseconds of its own clock."""
 
     member: str
     raft: RaftConfig
@@ -68,13 +68,13 @@ class KeyReading(Protocol):
     """Finds messages by key (`system.broker.reading.key_items.KeyReader`)."""
 
     def candidates(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Return positions of messages that may have the key. Raises StoreError."""
+        """Return positions of messages that may have the key, by hash. Raises StoreError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What the broker and its core read of the disk while they run."""
+    """What the broker and its core read from disk while they run."""
 
     entries: EntryReader
     units: UnitReading
@@ -122,10 +122,10 @@ def build_broker(
     )
 
 
-# What a configuration means to any broker: its limits, and its checkpoint's files.
+# Limits and checkpoint files of any broker, from its configuration.
 
 KEY_ITEMS_MAX = 100_000
-"""Messages with keys that may wait for the next checkpoint; past that, applying waits."""
+"""How many messages with keys may wait for the next checkpoint; beyond that, applying waits."""
 
 
 def limits_of(config: NodeConfig) -> BrokerConfig:
@@ -144,12 +144,12 @@ def limits_of(config: NodeConfig) -> BrokerConfig:
         queues_per_topic=config.default_topic_queues,
         topics_max=config.topics_max,
         group_members_max=config.group_members_max,
-        properties=dict(config.given),
+        properties=dict(config.properties),
     )
 
 
 def checkpoint_files(config: NodeConfig, machine: Machine, folder: str) -> CheckpointFiles:
-    """Return the files of the broker's checkpoints, whose `appliedto` stands in a folder."""
+    """Return the broker's checkpoint files; `folder` is where their `appliedto` file is stored."""
     return CheckpointFiles(
         machine.disk,
         str(config.store_root),

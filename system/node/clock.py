@@ -1,7 +1,6 @@
-"""The node's clock, injected (DESIGN.md decision 9). Only this file reads the machine's.
+"""The node's injected clock (DESIGN.md decision 9). Only this file reads the machine's clocks.
 
-Whatever a node waits for, it waits on this clock: one that runs fast, slow or jumps moves
-all of the node's timers with it.
+All of a node's timers use this clock, so a clock that runs fast, slow or jumps affects all of them.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import trio
 
 
 class Clock(Protocol):
-    """What a node knows of time."""
+    """A node's source of time."""
 
     def now_ms(self) -> float:
         """Monotonic milliseconds."""
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, for what messages carry; nothing rests on it."""
+        """Milliseconds since 1970, for timestamps in messages; no decision depends on it."""
         ...
 
     def move_on_at(self, due_ms: float) -> AbstractContextManager[trio.CancelScope]:
@@ -46,6 +45,6 @@ class SystemClock:
 
 
 async def sleep(clock: Clock, pause_ms: float) -> None:
-    """Wait so long on that clock."""
+    """Sleep for `pause_ms` of that clock."""
     with clock.move_on_at(clock.now_ms() + pause_ms):
         await trio.sleep_forever()

@@ -1,7 +1,7 @@
-"""A node's configuration: RocketMQ's own keys in a broker.conf, and a few of ours.
+"""A node's configuration: a broker.conf with RocketMQ's keys and a few of our own.
 
-Source: distribution/conf/dledger/broker-n0.conf; DESIGN.md section 4. Keys of RocketMQ
-that have no meaning here yet are accepted and named in the log, unknown ones refused.
+RocketMQ's keys that have no effect here yet are accepted and logged; unknown keys are errors.
+Source: distribution/conf/dledger/broker-n0.conf; DESIGN.md section 4.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ _NUMBERED_ID = re.compile(r"[A-Za-z]([0-9]{1,9})")
 DEFAULT_CLUSTER = "DefaultCluster"
 NAME_SERVERS_MAX = 16
 REGISTER_INTERVAL_MIN_MS, REGISTER_INTERVAL_MAX_MS = 10_000, 60_000
-"""RocketMQ takes what lies outside for the nearer end."""
+"""RocketMQ clamps values to this range."""
 DISKS = ("real", "volatile")
 ACK_POLICIES: Mapping[str, AckPolicy] = {"SYNC_FLUSH": "fsync", "ASYNC_FLUSH": "page-cache"}
-"""What an acknowledgement stands for: durable copies, or copies in the page cache."""
+"""What an acknowledgement guarantees: copies on disk, or copies in the page cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What a node is told. Ports on `host`; sizes in bytes; times in milliseconds.
+    """A node's configuration. Ports on `host`; sizes in bytes; times in milliseconds.
 
-    `peers` maps every member's id, this one's too, to (host, port) of its DLedger port.
-    `is_joining`: the group does not know this node yet, and `peers` elects nobody here.
-    `reach` is where this node finds members, whatever the log says of their addresses.
-    `native_log` is where a commit log from before DLedger mode may stand. Without
-    `name_servers` the node registers nowhere; `broker_id` is what it is there while it does
-    not lead.
+    `peers` maps every member's id, including this one's, to (host, port) of its DLedger port.
+    `is_joining`: the node is not a member yet and waits to be added; `peers` is no voter list.
+    `reach` overrides the addresses of members that the log holds. `native_log` is where a commit
+    log from before DLedger mode may be stored. Without `name_servers` the node does not
+    register; `broker_id` is the id that it registers with while it is not the leader.
     """
 
     self_id: str
@@ -88,22 +87,22 @@ class NodeConfig:
     default_topic_queues: int = 16
     topics_max: int = 10_000
     group_members_max: int = 10_000
-    given: Mapping[str, str] = field(default_factory=dict)
-    """The configuration as it was written, to be shown to operators."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The configuration's keys and values as written, shown to operators."""
     native: NativeSettings | None = None
-    """How a broker without a group replicates; None for a member of one."""
+    """The settings of a master-slave broker, None for a member of a DLedger group."""
     recording: Path | None = None
-    """Where the broker's inputs are recorded (`system.node.recorder`), if they are."""
+    """File to record the broker's inputs in (`system.node.recorder`), if any."""
     steering: Path | None = None
-    """From where the node is steered (`system.node.steered.steering`), if it is."""
+    """Folder with the orders that steer the node (`system.node.steered.steering`), if any."""
     unused: Mapping[str, str] = field(default_factory=dict)
 
 
-# RocketMQ's keys that this broker reads but that change nothing in dledger mode yet.
+# RocketMQ's keys that are accepted but have no effect yet.
 _KNOWN_UNUSED = frozenset(("sendMessageThreadPoolNums",))
 _REQUIRED = ("listenPort", "storePathRootDir")
-_REQUIRED_OF_MEMBERS = ("dLegerSelfId", "dLegerGroup", "dLegerPeers")
-_OF_MEMBERS = frozenset((*_REQUIRED_OF_MEMBERS, "mappedFileSizeIndex", "preferredLeaderIds"))
+_MEMBER_REQUIRED = ("dLegerSelfId", "dLegerGroup", "dLegerPeers")
+_MEMBER_KEYS = frozenset((*_MEMBER_REQUIRED, "mappedFileSizeIndex", "preferredLeaderIds"))
 _OPTIONAL = (
     "autoCreateTopicEnable",
     "brokerClusterName",
@@ -159,26 +158,26 @@ def load(path: Path) -> NodeConfig:
 def parse(text: str) -> NodeConfig:
     """Parse the text of a broker.conf. Raises ConfigError."""
     values = read_properties(text)
-    known = {*_KNOWN_UNUSED, *_REQUIRED, *_OF_MEMBERS, *_OPTIONAL, *NATIVE_KEYS}
+    known = {*_KNOWN_UNUSED, *_REQUIRED, *_MEMBER_KEYS, *_OPTIONAL, *NATIVE_KEYS}
     for key in values:
         if key not in known:
             raise ConfigError(f"unknown key {key}")
     is_member = read_choice(values, "enableDLegerCommitLog", TRUTH, "false")
-    for key in (*_REQUIRED, *(_REQUIRED_OF_MEMBERS if is_member else ())):
+    for key in (*_REQUIRED, *(_MEMBER_REQUIRED if is_member else ())):
         if not values.get(key):
             raise ConfigError(f"{key} is missing")
     if is_member:
         return _member(values)
     listen_port = read_number(values, "listenPort", 0, 0, PORT_MAX)
     settings = read_native(values, listen_port)
-    named = replace(
-        _any_node(values, f"{settings.broker_name}-{settings.broker_id}"),
+    common = replace(
+        _common(values, f"{settings.broker_name}-{settings.broker_id}"),
         group=settings.broker_name,
         broker_name=settings.broker_name,
         broker_id=settings.broker_id,
         native=settings,
     )
-    return _without_use(named, _KNOWN_UNUSED | _OF_MEMBERS)
+    return _with_unused(common, _KNOWN_UNUSED | _MEMBER_KEYS)
 
 
 def _member(values: Mapping[str, str]) -> NodeConfig:
@@ -197,9 +196,9 @@ def _member(values: Mapping[str, str]) -> NodeConfig:
         )
     except ValueError as error:
         raise ConfigError(f"shaketableLeaseMs: {error}") from None
-    named = _any_node(values, self_id)
+    common = _common(values, self_id)
     member = replace(
-        named,
+        common,
         group=values["dLegerGroup"],
         peers=peers,
         is_joining=read_choice(values, "shaketableJoin", TRUTH, "false"),
@@ -208,20 +207,20 @@ def _member(values: Mapping[str, str]) -> NodeConfig:
         raft=raft,
         native_log=Path(native) if (native := values.get("storePathCommitLog")) else None,
         broker_name=read_name(values, "brokerName", values["dLegerGroup"]),
-        broker_id=_broker_id(self_id, is_needed=bool(named.name_servers)),
+        broker_id=_broker_id(self_id, is_needed=bool(common.name_servers)),
     )
-    return _without_use(member, _KNOWN_UNUSED | {*NATIVE_KEYS})
+    return _with_unused(member, _KNOWN_UNUSED | {*NATIVE_KEYS})
 
 
-def _without_use(config: NodeConfig, keys: AbstractSet[str]) -> NodeConfig:
-    """Let a configuration tell which keys were given that mean nothing in its mode."""
+def _with_unused(config: NodeConfig, keys: AbstractSet[str]) -> NodeConfig:
+    """Set `unused`: which of `keys`, that have no effect in this mode, were given."""
     return replace(
-        config, unused={key: value for key, value in config.given.items() if key in keys}
+        config, unused={key: value for key, value in config.properties.items() if key in keys}
     )
 
 
-def _any_node(values: Mapping[str, str], self_id: str) -> NodeConfig:
-    """Read what means the same whatever a node is."""
+def _common(values: Mapping[str, str], self_id: str) -> NodeConfig:
+    """Read the keys that mean the same in both modes."""
     host = values.get("brokerIP1", "127.0.0.1")
     try:
         IPv4Address(host)
@@ -263,7 +262,7 @@ def _any_node(values: Mapping[str, str], self_id: str) -> NodeConfig:
         delay_levels_ms=_delay_levels(values),
         auto_create_topics=read_choice(values, "autoCreateTopicEnable", TRUTH, "true"),
         default_topic_queues=read_number(values, "defaultTopicQueueNums", 16, 1, 1024),
-        given=values,
+        properties=values,
         recording=Path(recording) if (recording := values.get("shaketableRecord")) else None,
         steering=Path(steering) if (steering := values.get("shaketableSteering")) else None,
     )
@@ -299,7 +298,7 @@ def _name_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _broker_id(self_id: str, *, is_needed: bool) -> int:
-    """Return the broker id of a follower as RocketMQ makes it: n0 is 1, n1 is 2."""
+    """Derive a follower's broker id from its member id, as RocketMQ does: n0 is 1, n1 is 2."""
     match = _NUMBERED_ID.fullmatch(self_id)
     if match is not None:
         return int(match[1]) + 1
@@ -333,7 +332,7 @@ def _delay_levels(values: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def _ids(values: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """Read ids in DLedger's form: "n0;n1", the best first."""
+    """Read ids in DLedger's form: "n0;n1", the most preferred first."""
     ids = tuple(part.strip() for part in values.get(key, "").split(";") if part.strip())
     for name in ids:
         if not _ID.fullmatch(name):
@@ -341,7 +340,7 @@ def _ids(values: Mapping[str, str], key: str) -> tuple[str, ...]:
     return ids
 
 
-# Reads single values of a broker.conf, and says in one line what is wrong with one.
+# Readers of single values. Errors name the key and what is wrong, in one line.
 #
 # Source: Java properties, as far as RocketMQ's own files use them.
 
@@ -355,7 +354,7 @@ TRUTH = {"true": True, "false": False}
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used: one line that names the file and the key."""
+    """The configuration is invalid. The message is one line that names the file and the key."""
 
 
 def read_properties(text: str) -> dict[str, str]:
@@ -373,7 +372,7 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def read_name(values: Mapping[str, str], key: str, default: str) -> str:
-    """Read a name of bounded length. Raises ConfigError."""
+    """Read a name of at most NAME_LENGTH_MAX characters. Raises ConfigError."""
     name = values.get(key) or default
     if len(name) > NAME_LENGTH_MAX:
         raise ConfigError(f"{key} has {len(name)} characters, at most {NAME_LENGTH_MAX}")
@@ -381,7 +380,7 @@ def read_name(values: Mapping[str, str], key: str, default: str) -> str:
 
 
 def read_number(values: Mapping[str, str], key: str, default: int, low: int, high: int) -> int:
-    """Read a number in bounds. Raises ConfigError."""
+    """Read a number in low..high. Raises ConfigError."""
     text = values.get(key)
     if text is None:
         return default
@@ -391,7 +390,7 @@ def read_number(values: Mapping[str, str], key: str, default: int, low: int, hig
 
 
 def read_share(values: Mapping[str, str], key: str, default: float) -> float:
-    """Read a share, 0 or more and less than 1, as "0.1". Raises ConfigError."""
+    """Read a fraction in [0, 1) such as "0.1". Raises ConfigError."""
     text = values.get(key)
     if text is None:
         return default
@@ -401,12 +400,12 @@ def read_share(values: Mapping[str, str], key: str, default: float) -> float:
 
 
 def is_number(text: str) -> bool:
-    """Whether it is a number that can be one of ours: `int` refuses other digits, and many."""
+    """Return whether `int` can parse the text: ASCII digits only, and not too many."""
     return text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX
 
 
 def read_units(values: Mapping[str, str], key: str, default: int, unit_bytes: int) -> int:
-    """Read the size of a file that holds whole units."""
+    """Read a file size, a multiple of `unit_bytes`. Raises ConfigError."""
     size = read_number(values, key, default, unit_bytes * 8, 1 << 40)
     if size % unit_bytes:
         raise ConfigError(f"{key} must be a multiple of {unit_bytes}, not {size}")
@@ -416,21 +415,21 @@ def read_units(values: Mapping[str, str], key: str, default: int, unit_bytes: in
 def read_choice(
     values: Mapping[str, str], key: str, choices: Mapping[str, Value], default: str
 ) -> Value:
-    """Read one of several words, and return what it stands for. Raises ConfigError."""
+    """Read one of the keys of `choices` and return its value there. Raises ConfigError."""
     text = values.get(key, default)
     if text not in choices:
         raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {text}")
     return choices[text]
 
 
-# The keys of a broker.conf by which a broker without a group replicates.
+# The keys of master-slave brokers.
 #
 # Source: RocketMQ 4.9's BrokerConfig, MessageStoreConfig and BrokerStartup; DLEDGER.md D.2.
 
 
 BROKER_ID_MAX = 1 << 31
-HA_PORT_ABOVE = 1
-"""haListenPort stands so far above listenPort where nothing else is said."""
+HA_PORT_OFFSET = 1
+"""The default haListenPort is listenPort plus this."""
 TIMEOUT_MAX_MS = 3_600_000
 NATIVE_KEYS = (
     "brokerId",
@@ -443,15 +442,15 @@ NATIVE_KEYS = (
     "slaveTimeout",
     "syncFlushTimeout",
 )
-"""They mean nothing in a DLedger group."""
+"""These keys have no effect in a DLedger group."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeSettings:
-    """What a broker without a group is told beside all others.
+    """The settings that only a master-slave broker has.
 
-    `log_folder` is storePathCommitLog; `master` is where a slave copies from: None, what the name
-    servers say. `broker_name` and `broker_id` are by which it registers.
+    `log_folder` is storePathCommitLog. `master` is where a slave copies from; None: the address
+    that the name servers return. It registers as `broker_name` and `broker_id`.
     """
 
     config: NativeConfig
@@ -463,7 +462,7 @@ class NativeSettings:
 
 
 def read_native(values: Values, listen_port: int) -> NativeSettings:
-    """Read them. Raises ConfigError."""
+    """Read the settings of a master-slave broker. Raises ConfigError."""
     roles = {role.value: role for role in BrokerRole}
     role = read_choice(values, "brokerRole", roles, "ASYNC_MASTER")
     flush = {"ASYNC_FLUSH": False, "SYNC_FLUSH": True}
@@ -492,7 +491,7 @@ def read_native(values: Values, listen_port: int) -> NativeSettings:
         Path(folder),
         read_name(values, "brokerName", "DEFAULT_BROKER"),
         broker_id if role is BrokerRole.SLAVE else 0,
-        read_number(values, "haListenPort", listen_port + HA_PORT_ABOVE, 0, PORT_MAX),
+        read_number(values, "haListenPort", listen_port + HA_PORT_OFFSET, 0, PORT_MAX),
         _master(values),
     )
 

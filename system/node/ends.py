@@ -1,4 +1,4 @@
-"""With which exit status a node ends, by what ended it: whoever runs nodes can tell these apart.
+"""Exit statuses of a node, by the error that ended it, so that a supervisor can tell them apart.
 
 Source: the names and numbers of sysexits.h (EX_DATAERR, EX_SOFTWARE, EX_IOERR).
 """
@@ -18,45 +18,47 @@ from shaketable.system.store.segment_files import OutsideLog
 
 EXIT_USAGE: Final = 2
 EXIT_OTHER: Final = 1
-"""What Python itself ends with: where the machine refused what the node needs."""
+"""Python's own status: the operating system refused a resource that the node needs."""
 EXIT_DAMAGED: Final = 65
 EXIT_INVARIANT: Final = 70
 EXIT_DISK: Final = 74
 
-OWN_RULES: Final = (InvariantError, AssertionError, NotContiguous, OutsideLog)
-"""A rule of the node's own is broken: of the protocol, of its log, of its own code."""
-DAMAGE: Final = (LogDamaged, NativeLogDamaged)
-"""What the node had synced is not there any more, or is something else."""
-REFUSED: Final = (OSError, MemoryError)
-"""What the machine did not give; a disk that failed is a `StoreError` where it is foreseen."""
+INVARIANT_ERRORS: Final = (InvariantError, AssertionError, NotContiguous, OutsideLog)
+"""An invariant is violated: of the protocol, of the log, or of the node's code."""
+DAMAGE_ERRORS: Final = (LogDamaged, NativeLogDamaged)
+"""Data that the node had synced is missing or changed."""
+RESOURCE_ERRORS: Final = (OSError, MemoryError)
+"""The operating system refused a resource. Expected disk failures are `StoreError`s instead."""
 
 
-def is_unforeseen(error: BaseException) -> bool:
-    """Whether this is an error of the node's code that nobody wrote a sentence for.
+def is_unexpected(error: BaseException) -> bool:
+    """Return whether this is an unexpected error, that is a bug in the node's code.
 
-    A KeyError says as an assertion does that the code is not as its author thought.
+    A KeyError, like a failed assertion, shows that the code breaks its author's assumptions.
     """
-    return not isinstance(error, (StoreError, *OWN_RULES, *DAMAGE, *REFUSED))
+    return not isinstance(error, (StoreError, *INVARIANT_ERRORS, *DAMAGE_ERRORS, *RESOURCE_ERRORS))
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the exit status of a node that this error ended.
+    """Return the exit status for the error that ended a node.
 
-    Of a `StoreError` that is none of `OWN_RULES` and `DAMAGE`, and of an OSError, it is that of a
-    disk that failed.
+    An OSError, or a `StoreError` that is none of `INVARIANT_ERRORS` and `DAMAGE_ERRORS`, counts as
+    a failed disk.
     """
-    if isinstance(error, DAMAGE):
+    if isinstance(error, DAMAGE_ERRORS):
         return EXIT_DAMAGED
-    return EXIT_INVARIANT if isinstance(error, OWN_RULES) or is_unforeseen(error) else EXIT_DISK
+    return (
+        EXIT_INVARIANT if isinstance(error, INVARIANT_ERRORS) or is_unexpected(error) else EXIT_DISK
+    )
 
 
 def reason(error: BaseException) -> str:
-    """Say in one line why a node ends: of what its code did not foresee, where."""
+    """Return one line that says why a node ends; for an unexpected error also where it occurred."""
     is_assertion = isinstance(error, AssertionError)
-    if not is_assertion and not is_unforeseen(error):
+    if not is_assertion and not is_unexpected(error):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
-    if not frames:  # it was made, and not raised: nobody can say where
+    if not frames:  # created but never raised: there is no location
         return str(error)
     frame = frames[-1]
     what = "asserts" if is_assertion else f"raises {type(error).__name__}"

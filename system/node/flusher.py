@@ -1,7 +1,8 @@
-"""One flusher: takes what is pending, writes it, makes it durable, says so (group commit).
+"""Group commit: write all pending entries, sync once, then report them durable.
 
-The disk works aside (`DiskWork`), so that a slow fsync stops neither heartbeats nor clients
-(THROUGHPUT.md rule 6). Nothing is said durable before `LogWriter.carry_out` has returned.
+Disk work runs off the event loop (`DiskWork`), so that a slow fsync delays neither heartbeats nor
+clients (THROUGHPUT.md rule 6). Writes are reported durable only after `LogWriter.carry_out`
+returned: a vote or an acknowledgement must never rest on unsynced data.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from shaketable.system.raft.protocol import Install, Write
 from shaketable.system.store.disk import DiskFull
 from shaketable.system.store.log_writer import FLUSH_INTERVAL_MS, LogWriter
 
-MARK_LAG_MS = 50.0
+WATERMARK_LAG_MS = 50.0
 CHECKPOINT_INTERVAL_MS = 3000.0
 FULL_RETRY_MS = 200.0
-"""How soon writes that found the disk full are tried again."""
+"""How soon writes are retried after the disk was full."""
 
 
 class Flusher:
     """Carries out writes in order.
 
-    `on_synced(seq)` and `on_disk_full(is_full)` are called in the node's own thread;
-    `checkpoint_index()` is asked up to where the log is committed and durable, and
-    `before_install()` is awaited before the log is replaced.
+    `on_synced(seq)` and `on_disk_full(is_full)` are called in the node's thread.
+    `checkpoint_index()` returns up to which index the log is committed and durable.
+    `before_install()` is awaited before a snapshot replaces the log.
     """
 
     def __init__(
@@ -56,13 +57,13 @@ class Flusher:
         self._is_full = False
         now_ms = self._clock.now_ms()
         self._retry_due_ms = math.inf
-        self._mark_due_ms = math.inf
+        self._watermark_due_ms = math.inf
         self._sync_due_ms = math.inf
         self._checkpoint_due_ms = now_ms + CHECKPOINT_INTERVAL_MS
         self._checkpointed = writer.log.committed_index
 
     def add(self, writes: Sequence[Write], write_seq: int) -> None:
-        """Queue writes; the last one has number `write_seq`, the ones before count down."""
+        """Queue writes with consecutive numbers, of which the last is `write_seq`."""
         self._writes += writes
         self._write_seq = write_seq
         self._wake.set()
@@ -82,7 +83,10 @@ class Flusher:
         """Flush until cancelled. Raises DiskFailed: the node must stop."""
         while True:
             due_ms = min(
-                self._retry_due_ms, self._mark_due_ms, self._sync_due_ms, self._checkpoint_due_ms
+                self._retry_due_ms,
+                self._watermark_due_ms,
+                self._sync_due_ms,
+                self._checkpoint_due_ms,
             )
             with self._clock.move_on_at(due_ms):
                 await self._wake.wait()
@@ -90,10 +94,10 @@ class Flusher:
             now_ms = self._clock.now_ms()
             if self._writes and (not self._is_full or now_ms >= self._retry_due_ms):
                 await self._flush()
-            await self._note_progress(self._clock.now_ms())
+            await self._save_progress(self._clock.now_ms())
 
     async def _flush(self) -> None:
-        """Carry out all that is pending, and keep what a full disk leaves undone."""
+        """Carry out all pending writes; keep those that a full disk leaves undone for a retry."""
         writes, self._writes = self._writes, []
         seq = self._write_seq
         if any(isinstance(write, Install) for write in writes):
@@ -101,7 +105,7 @@ class Flusher:
         left = await self._run_disk_work(partial(self._writer.carry_out, writes))
         self._writes[:0] = left
         now_ms = self._clock.now_ms()
-        self._mark_due_ms = min(self._mark_due_ms, now_ms + MARK_LAG_MS)
+        self._watermark_due_ms = min(self._watermark_due_ms, now_ms + WATERMARK_LAG_MS)
         if self._writer.ack == "page-cache":
             self._sync_due_ms = min(self._sync_due_ms, now_ms + FLUSH_INTERVAL_MS)
         if len(left) < len(writes):
@@ -114,13 +118,17 @@ class Flusher:
             self._is_full = bool(left)
             self._on_disk_full(self._is_full)
 
-    async def _note_progress(self, now_ms: float) -> None:
-        """Sync, move the synced-to mark and save the committed index, all of which may lag."""
+    async def _save_progress(self, now_ms: float) -> None:
+        """Sync, advance the durable watermark and save the committed index, when each is due.
+
+        The sync is only due with the page-cache policy, where acknowledged data may be unsynced. A
+        watermark or index that lags only makes recovery scan more of the log.
+        """
         if now_ms >= self._sync_due_ms:
             self._sync_due_ms = math.inf
             await self._run_disk_work(self._writer.sync)
-        if now_ms >= self._mark_due_ms:
-            self._mark_due_ms = math.inf
+        if now_ms >= self._watermark_due_ms:
+            self._watermark_due_ms = math.inf
             await self._run_disk_work(self._writer.advance_watermark)
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + CHECKPOINT_INTERVAL_MS
@@ -130,5 +138,5 @@ class Flusher:
                 await self._run_disk_work(partial(self._save_checkpoint, index))
 
     def _save_checkpoint(self, index: int) -> None:
-        with suppress(DiskFull):  # it is a hint, and comes again
+        with suppress(DiskFull):  # only a hint for recovery; the next one replaces it
             self._writer.log.save_checkpoint(index)

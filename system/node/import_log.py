@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def import_log(config: NodeConfig, source: Path) -> Imported:
     """Copy a log into the node's store. Raises ConfigError, StoreError.
 
-    The folder gets its name when all of it is durable: an import that was killed is begun anew.
+    The folder is renamed to its final name once it is durable, so a killed import starts over.
     """
     target = config.store_root / f"dledger-{config.self_id}"
     if config.native is not None or config.is_joining:

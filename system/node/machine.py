@@ -1,7 +1,7 @@
-"""What a node is given of the machine it runs on: disk, clock, dice and a place for disk work.
+"""A node's interface to its machine: disk, clock, random generators, disk threads and polling.
 
 A process gets the real ones (`system.node.__main__`, `system.node.disks.disk_threads`), a simulated
-node those of its world; the node itself is the same (DESIGN.md decision 9).
+node gets simulated ones; the node's code is the same (DESIGN.md decision 9).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from shaketable.system.store.disk import Disk
 Result = TypeVar("Result")
 
 
-# Sockets asked without waiting, and one place that knows which of many have something to say.
+# Non-blocking sockets, and a poll over many of them.
 #
-# trio waits for one socket a task, at some 30 us a wake-up. A broker whose clients send one
-# message at a time has as many wake-ups as messages, so it waits for all of them at once: the
-# kernel's epoll instance is itself a file that trio can wait for.
+# In trio each task waits for one socket, at about 30 us per wake-up. If each client sends one
+# message at a time, that is one wake-up per message. So a broker waits for all of its sockets at
+# once: an epoll instance is itself a file descriptor that trio can wait for.
 # Source: epoll(7); trio.lowlevel.wait_readable.
 
 
 @runtime_checkable
 class DirectSocket(Protocol):
-    """A connected socket that is asked without waiting."""
+    """A connected non-blocking socket."""
 
-    def recv_now(self, buffer: memoryview) -> int | None:
-        """Receive into `buffer`: how many bytes, 0 at the other side's end, None: nothing yet.
+    def recv_nowait(self, buffer: memoryview) -> int | None:
+        """Receive into `buffer`; return the number of bytes, 0 at end of stream, None if none yet.
 
         Raises OSError when the connection is broken.
         """
         ...
 
-    def send_now(self, data: bytes | memoryview) -> int:
-        """Send as much as there is room for, perhaps nothing; return how many bytes.
+    def send_nowait(self, data: bytes | memoryview) -> int:
+        """Send as much as the socket takes now, perhaps nothing; return the number of bytes.
 
         Raises OSError when the connection is broken.
         """
@@ -50,42 +50,42 @@ class DirectSocket(Protocol):
 
 
 class Poll(Protocol):
-    """Knows which of its sockets have bytes, an end or an error to be read."""
+    """Watches many sockets for readability: bytes, end of stream or an error."""
 
     def add(self, sock: trio.socket.SocketType) -> None:
-        """Watch a socket from now on."""
+        """Watch a socket."""
         ...
 
     def remove(self, sock: trio.socket.SocketType) -> None:
-        """Watch it no longer; it may be closed already."""
+        """Stop watching a socket, which may be closed already."""
         ...
 
     async def wait(self) -> list[trio.socket.SocketType]:
-        """Return the sockets to be read, after at least one turn of the scheduler."""
+        """Return the readable sockets, after at least one scheduler checkpoint."""
         ...
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all sockets."""
         ...
 
 
 class KernelSocket:
-    """A socket of the operating system, as `DirectSocket`; not to be used once it is closed."""
+    """A `DirectSocket` of the operating system. Must not be used after it is closed."""
 
     __slots__ = ("_number",)
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self._number = sock.fileno()
 
-    def recv_now(self, buffer: memoryview) -> int | None:
-        """Receive without waiting."""
+    def recv_nowait(self, buffer: memoryview) -> int | None:
+        """Receive without blocking."""
         try:
             return os.readv(self._number, (buffer,))
         except BlockingIOError:
             return None
 
-    def send_now(self, data: bytes | memoryview) -> int:
-        """Send without waiting."""
+    def send_nowait(self, data: bytes | memoryview) -> int:
+        """Send without blocking."""
         try:
             return os.write(self._number, data)
         except BlockingIOError:
@@ -93,7 +93,7 @@ class KernelSocket:
 
 
 class KernelPoll:
-    """The operating system's `Poll`."""
+    """A `Poll` by epoll."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -101,7 +101,7 @@ class KernelPoll:
         self._sockets: dict[int, trio.socket.SocketType] = {}
 
     def add(self, sock: trio.socket.SocketType) -> None:
-        """Watch a socket from now on; once closed, whoever is still let in has nothing to read."""
+        """Watch a socket. After `close` this is allowed, but nothing is watched."""
         number = sock.fileno()
         if not self._epoll.closed:
             self._epoll.register(number, select.EPOLLIN)
@@ -109,9 +109,9 @@ class KernelPoll:
         self._sockets[number] = sock
 
     def remove(self, sock: trio.socket.SocketType) -> None:
-        """Watch it no longer.
+        """Stop watching a socket.
 
-        The kernel forgets a closed one by itself, and its number may be another socket's by now.
+        The kernel removes a closed socket itself, and its descriptor may have been reused by now.
         """
         number = self._numbers.pop(sock, None)
         if number is None or self._sockets.get(number) is not sock:
@@ -121,18 +121,18 @@ class KernelPoll:
             self._epoll.unregister(number)
 
     async def wait(self) -> list[trio.socket.SocketType]:
-        """Return the sockets to be read."""
+        """Return the readable sockets."""
         await trio.lowlevel.wait_readable(self._epoll.fileno())
         sockets = self._sockets
         return [sockets[number] for number, _ in self._epoll.poll(0) if number in sockets]
 
     def close(self) -> None:
-        """Give the epoll instance back."""
+        """Close the epoll instance."""
         self._epoll.close()
 
 
 class DiskWork(Protocol):
-    """Runs functions that wait for the disk, one after the other, off the hot path."""
+    """Runs blocking disk operations off the event loop."""
 
     async def __call__(self, work: Callable[[], Result]) -> Result:
         """Run `work` and return what it returns, or raise what it raises."""
@@ -141,16 +141,15 @@ class DiskWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node's surroundings.
+    """What a node uses of its machine.
 
-    `dice` makes a stream of random numbers for a named purpose, `new_poll` what watches many
-    connections at once. `on_message`, if there is one, is told of each message to another member
-    before it goes.
+    `rng` creates a random generator for a named purpose, `new_poll` a poll over many connections.
+    `on_message`, if set, is called for each message to another member before it is sent.
     """
 
     disk: Disk
     clock: Clock
-    dice: Callable[[str], Random]
+    rng: Callable[[str], Random]
     run_disk_work: DiskWork
     new_poll: Callable[[], Poll] = KernelPoll
     on_message: Callable[[Message], None] | None = None

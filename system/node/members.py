@@ -1,4 +1,4 @@
-"""A DLedger group's member among the others: whom it listens to, answers and sends to."""
+"""A group member's connections with the other members: it listens to them and sends to them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from shaketable.system.remoting.frame import Frame, FrameError
 from shaketable.system.remoting.route_bodies import MASTER_ID
 
 PEER_CONNECTIONS_MAX = 200
-STRANGERS_MAX = 16
+UNKNOWN_SENDERS_MAX = 16
 
 log = logging.getLogger("shaketable.node")
 
 
 class Members:
-    """The other members, and strangers that want an answer.
+    """Connections with the other members, and with unknown senders that expect a response.
 
-    `touch` has effects carried out; `reception` reads what they send, and then carries out itself.
+    `schedule_effects` has the broker's effects carried out soon. `reception` reads the incoming
+    connections, and carries out effects after each round.
     """
 
     def __init__(
@@ -38,15 +39,15 @@ class Members:
         config: NodeConfig,
         clock: Clock,
         broker: Broker,
-        touch: Callable[[], None],
+        schedule_effects: Callable[[], None],
         reception: Reception,
     ) -> None:
         self._config = config
         self._clock = clock
         self._broker = broker
-        self._touch = touch
+        self._schedule_effects = schedule_effects
         self._reception = reception
-        self._strangers: dict[str, Address] = {}
+        self._unknown_senders: dict[str, Address] = {}
         self._peers = Peers(clock, self._addresses(broker.core.membership))
         host, port = config.peers[config.self_id]
         self._address = f"{host}:{port}"
@@ -54,7 +55,7 @@ class Members:
 
     @property
     def broker_id(self) -> int | None:
-        """0 for the leader that serves, its own id for another member, None for a stranger."""
+        """0 for a leader that is ready, the configured id for other members, None otherwise."""
         if self._broker.is_ready:
             return MASTER_ID
         is_member = self._config.self_id in self._broker.core.membership.members
@@ -74,38 +75,38 @@ class Members:
             await trio.serve_listeners(guarded(self._serve, PEER_CONNECTIONS_MAX), self._listeners)
 
     async def stop(self) -> None:
-        """Do nothing: the log has everything."""
+        """Do nothing: all state is in the log."""
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message, or drop it where it cannot be sent."""
         try:
             data = wire.encode(message, self._config.group, self._address)
-        except (CommandError, FrameError) as error:  # a snapshot of too many queues
+        except (CommandError, FrameError) as error:  # a snapshot with too many queues
             log.warning("event=message_too_large peer=%s action=dropped error=%s", peer, error)
             return
         self._peers.send(peer, data)
 
     def follow(self, membership: Membership) -> None:
-        """Keep connections with these members from now on."""
+        """Keep connections with the members of this membership from now on."""
         log.info(
             "event=membership voters=%s learners=%s",
             ",".join(membership.voters) or "-",
             ",".join(membership.learners) or "-",
         )
         for member in membership.members:
-            self._strangers.pop(member, None)
+            self._unknown_senders.pop(member, None)
         self._peers.keep(self._addresses(membership))
 
-    def learn(self, ext: Mapping[str, str]) -> bool:
-        """Learn nothing: the group says who leads."""
+    def on_registered(self, ext: Mapping[str, str]) -> bool:
+        """Do nothing: the group itself decides who leads."""
         del ext
         return True
 
-    def notice(self) -> None:
-        """Do nothing: the core says what to send."""
+    def effects_applied(self) -> None:
+        """Do nothing: the core emits the messages to send."""
 
     def _addresses(self, membership: Membership) -> dict[str, Address]:
-        """Where the other members are, and the strangers that want an answer."""
+        """Return the addresses of the other members and of unknown senders."""
         found: dict[str, Address] = {}
         for member in membership.members:
             host, _, port = (membership.address_of(member) or "").rpartition(":")
@@ -113,48 +114,50 @@ class Members:
             address = self._config.reach.get(member, named)
             if address is not None and member != self._config.self_id:
                 found[member] = address
-        return {**self._strangers, **found}
+        return {**self._unknown_senders, **found}
 
-    def _meet(self, sender: str, address: Address | None) -> None:
-        """Remember where to answer somebody whom the membership does not name (yet)."""
+    def _remember_sender(self, sender: str, address: Address | None) -> None:
+        """Remember where to respond to a sender that is not in this node's membership.
+
+        It may be a member of a newer configuration that this node has not received yet.
+        """
         address = self._config.reach.get(sender, self._config.peers.get(sender, address))
-        if address is None or self._strangers.get(sender) == address:
+        if address is None or self._unknown_senders.get(sender) == address:
             return
-        if len(self._strangers) >= STRANGERS_MAX:
-            del self._strangers[next(iter(self._strangers))]
-        self._strangers[sender] = address
+        if len(self._unknown_senders) >= UNKNOWN_SENDERS_MAX:
+            del self._unknown_senders[next(iter(self._unknown_senders))]
+        self._unknown_senders[sender] = address
         self._peers.keep(self._addresses(self._broker.core.membership))
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         def on_frames(frames: list[Frame]) -> None:
             now_ms = self._clock.now_ms()
             broker = self._broker
-            self._touch()  # also for those in front of a bad one
+            self._schedule_effects()  # first: messages before a bad frame have effects, too
             for frame in frames:
                 command = decode_command(frame)
                 message = wire.decode(command, self._config.group)
-                wire.refuse_odd_terms(message, broker.core.term)
+                wire.check_terms(message, broker.core.term)
                 sender = wire.sender_of(message)
                 if sender == self._config.self_id:
                     raise CommandError(f"a message from {sender!r}, which is this member itself")
                 if sender not in broker.core.membership.members:
-                    self._meet(sender, wire.address_of(command))
+                    self._remember_sender(sender, wire.address_of(command))
                 broker.receive(message, now_ms)
 
         await self._reception.read(Link(stream.socket, 0), on_frames)
 
 
-# Connections to the other members: one each, opened here, used to send only.
+# Outgoing connections: one to each other member, used only to send.
 #
-# Whom to keep a connection with follows the group's membership. A lost message is the core's
-# business (it compares and sends again), so nothing is queued for a member that is not
-# connected, and what does not fit is dropped.
+# They follow the group's membership. Raft tolerates lost messages (the core retries), so messages
+# to a member that is not connected, or whose buffer is full, are dropped.
 
 PEER_OUT_BYTES_MAX = 32 << 20
 CONNECT_TIMEOUT_MS = 1000.0
 UNACKNOWLEDGED_MAX_MS = 3000
-"""How long the other machine may leave bytes unacknowledged before we connect anew. By itself TCP
-tries more and more seldom, so that the end of a long partition would be noticed minutes later."""
+"""How long sent bytes may stay unacknowledged before the connection is replaced. TCP's own backoff
+grows so long that the end of a long partition would be noticed only minutes later."""
 RECONNECT_AFTER_MIN_MS = 50.0
 RECONNECT_AFTER_MAX_MS = 500.0
 
@@ -163,7 +166,7 @@ Address = tuple[str, int]
 
 
 class Peers:
-    """Sends to the other members by id. `keep` says who these are, at any time."""
+    """Sends to the other members by id. `keep` changes who they are."""
 
     def __init__(self, clock: Clock, addresses: Mapping[str, Address]) -> None:
         self._clock = clock
@@ -173,13 +176,13 @@ class Peers:
         self._changed = trio.Event()
 
     def keep(self, addresses: Mapping[str, Address]) -> None:
-        """Keep connections with these members from now on, and with no others."""
+        """Keep connections with exactly these members from now on."""
         if dict(addresses) != self._addresses:
             self._addresses = dict(addresses)
             self._changed.set()
 
     def send(self, peer: str, data: bytes) -> None:
-        """Send one frame, or drop it where there is no connection or no room."""
+        """Send one frame, or drop it if there is no connection or its buffer is full."""
         link = self._links.get(peer)
         if link is not None and not link.send(data):
             log.warning("event=peer_too_slow peer=%s action=dropped bytes=%d", peer, len(data))
@@ -207,13 +210,13 @@ class Peers:
                 try:
                     if await self._serve_connection(peer, address):
                         pause_ms = RECONNECT_AFTER_MIN_MS
-                except (OSError, UnicodeError) as error:  # no name at all is a UnicodeError
+                except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
                     log.debug("event=peer_lost peer=%s error=%r", peer, str(error))
                 await sleep(self._clock, pause_ms)
                 pause_ms = min(pause_ms * 2, RECONNECT_AFTER_MAX_MS)
 
     async def _serve_connection(self, peer: str, address: Address) -> bool:
-        """Connect and send until the connection breaks; True if it was ever open."""
+        """Connect and send until the connection breaks; return whether it was ever open."""
         with self._clock.move_on_at(self._clock.now_ms() + CONNECT_TIMEOUT_MS) as connecting:
             stream = await dial(*address)
         if connecting.cancelled_caught:
@@ -241,7 +244,7 @@ class Peers:
             scope.cancel()
 
     async def _watch(self, sock: trio.socket.SocketType) -> None:
-        """Return when the other side closes: nothing else ever comes on this connection."""
+        """Return when the other side closes: it never sends anything on this connection."""
         try:
             while await sock.recv(1024):
                 pass

@@ -1,10 +1,10 @@
-"""A name server, for brokers and clients: `python -m shaketable.system.node.name_server`.
+"""A name server process: `python -m shaketable.system.node.name_server`.
 
-Several may run, none knows of another: brokers register with all, clients ask any. It keeps
-nothing of brokers, and after a start it knows one as soon as that registers again; what operators
-leave with it (orders of topics) stands in the file of `--kv-config`, where there is one.
-Ends with 0 on SIGTERM or SIGINT, 2 for bad options or a port in use, in one line on standard
-error. Source: RocketMQ's NamesrvController.
+Name servers are independent of each other: brokers register with all of them, clients ask any.
+Registrations are kept in memory only, so a restarted name server knows a broker once that registers
+again. What operators set (orders of topics) is stored in the file of `--kv-config`, if given.
+Exits with 0 on SIGTERM or SIGINT, and with 2 and one line on standard error for bad options or a
+port in use. Source: RocketMQ's NamesrvController.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from shaketable.system.node.connections.link import Link
 from shaketable.system.node.connections.serving import (
     PortInUseError,
     cancel_on_signal,
-    flat,
+    flatten,
     guarded,
     listen,
     write_until_broken,
 )
 from shaketable.system.node.disks.real_disk import RealDisk
-from shaketable.system.node.process_limits import clients_within, raise_open_file_limit
+from shaketable.system.node.process_limits import client_limit, raise_open_file_limit
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
 from shaketable.system.remoting.frame import Frame, FrameError
@@ -44,16 +44,16 @@ DEFAULT_PORT = 9876
 PORT_MAX = 65_535
 CONNECTIONS_MAX = 10_000
 OUT_BYTES_MAX = 32 << 20
-"""What may wait for one client that does not read."""
+"""Limit of the outgoing buffer of one connection."""
 REFUSALS_LOGGED_MAX = 100
-"""Kinds of refusals, each logged as a warning once."""
+"""How many kinds of refusals are logged as a warning, each once."""
 EXIT_USAGE = 2
 
 log = logging.getLogger("shaketable.name_server")
 
 
 class NameServerNode:
-    """A name server on a port. `run` ends by cancellation, or because it cannot listen."""
+    """A name server on a port. `run` ends when cancelled, or if it cannot listen."""
 
     def __init__(
         self,
@@ -63,10 +63,12 @@ class NameServerNode:
         connections_max: int = CONNECTIONS_MAX,
         *,
         kv_path: Path | None = None,
-        tells_orders: bool = False,
+        order_message_enable: bool = False,
         registry_type: type[RouteRegistry] = RouteRegistry,
     ) -> None:
-        self.server = NameServer(tells_orders=tells_orders, registry_type=registry_type)
+        self.server = NameServer(
+            order_message_enable=order_message_enable, registry_type=registry_type
+        )
         self._kv_path = kv_path
         if kv_path is not None and kv_path.exists():
             self.server.kv.load(kv_path.read_bytes())
@@ -103,7 +105,7 @@ class NameServerNode:
             for frame in frames:
                 request = decode_command(frame)
                 response = self.server.handle(number, request, self._clock.now_ms())
-                self._keep_values()
+                self._save_kv_config()
                 if response is not None and response.code != ResponseCode.SUCCESS:
                     self._note_refusal(request.code, response)
                 if response is not None and not link.send(_encoded(response)):
@@ -117,36 +119,36 @@ class NameServerNode:
                 nursery.cancel_scope.cancel()
         finally:
             del self._links[number]
-            for address in self.server.gone(number):
+            for address in self.server.connection_closed(number):
                 log.info("event=broker_gone address=%s connection=%d", address, number)
 
-    def _keep_values(self) -> None:
-        """Write what operators have changed; that is rare, and everything waits for it."""
+    def _save_kv_config(self) -> None:
+        """Save the key-value configuration if it changed. Blocks the event loop, but is rare."""
         kv = self.server.kv
         if self._kv_path is None or kv.version == self._kv_version:
             return
         self._kv_version = kv.version
         try:
-            replace_file(RealDisk(), str(self._kv_path.absolute()), kv.kept())
+            replace_file(RealDisk(), str(self._kv_path.absolute()), kv.encode())
         except StoreError as error:
             log.warning("event=kv_config_not_kept path=%s error=%s", self._kv_path, error)
 
     def _note_refusal(self, request_code: int, response: Command) -> None:
-        """Log what was refused, but no unknown topic: clients ask for those all the time."""
+        """Log a refusal, except for unknown topics, which clients ask for all the time."""
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return
-        said = (request_code, response.code)
-        if said in self._refused or len(self._refused) >= REFUSALS_LOGGED_MAX:
-            log.debug("event=refused request=%d code=%d remark=%s", *said, response.remark)
+        kind = (request_code, response.code)
+        if kind in self._refused or len(self._refused) >= REFUSALS_LOGGED_MAX:
+            log.debug("event=refused request=%d code=%d remark=%s", *kind, response.remark)
             return
-        self._refused.add(said)
-        log.warning("event=refused request=%d code=%d remark=%s", *said, response.remark)
+        self._refused.add(kind)
+        log.warning("event=refused request=%d code=%d remark=%s", *kind, response.remark)
 
 
 def _encoded(response: Command) -> bytes:
     try:
         return encode_command(response)
-    except (CommandError, FrameError) as error:  # more brokers or topics than a frame holds
+    except (CommandError, FrameError) as error:  # more brokers or topics than fit in a frame
         return encode_command(
             Command(
                 ResponseCode.SYSTEM_ERROR,
@@ -159,7 +161,7 @@ def _encoded(response: Command) -> bytes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a name server until it is told to stop; return the exit code."""
+    """Run a name server until a signal stops it; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m shaketable.system.node.name_server")
     parser.add_argument("--port", type=_port, default=DEFAULT_PORT, help="port to listen on")
     parser.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
@@ -175,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(asctime)s.%(msecs)03d level=%(levelname)s %(message)s",
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
-    connections_max = clients_within(raise_open_file_limit(), CONNECTIONS_MAX)
+    connections_max = client_limit(raise_open_file_limit(), CONNECTIONS_MAX)
     try:
         node = NameServerNode(
             arguments.host,
@@ -183,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             SystemClock(),
             connections_max,
             kv_path=arguments.kv_config,
-            tells_orders=arguments.order_message_enable,
+            order_message_enable=arguments.order_message_enable,
             registry_type=_registry_type(arguments.mutant),
         )
     except ConfigError as error:
@@ -196,16 +198,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         trio.run(_run, node)
     except* PortInUseError as group:
-        log.error("event=stopped error=%s", next(iter(flat(group))))  # noqa: TRY400 - one line
+        log.error("event=stopped error=%s", next(iter(flatten(group))))  # noqa: TRY400 - one line
         code = EXIT_USAGE
     return code
 
 
 def _registry_type(mutant: str) -> type[RouteRegistry]:
-    """Return what keeps the tables. Raises ConfigError for a planted bug that is not there."""
+    """Return the registry class, the mutant's if one is given. Raises ConfigError if unknown."""
     if not mutant:
         return RouteRegistry
-    # Imported here: a name server needs nothing of a broker.
+    # Imported here because a name server does not otherwise need the broker's modules.
     from shaketable.system.node.planting import planted  # noqa: PLC0415
 
     return planted(mutant).registry

@@ -1,4 +1,4 @@
-"""A node: the broker with its disk, its peers and its clients, in one trio nursery."""
+"""A node: runs the broker core with its disk, replication and clients in one trio nursery."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shaketable.system.node.clock import sleep
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections.link import Link
 from shaketable.system.node.connections.reception import Reception
-from shaketable.system.node.connections.registration import Registration, Standing
+from shaketable.system.node.connections.registration import Registration, RegistrationState
 from shaketable.system.node.connections.serving import guarded, listen, write_until_broken
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.node_parts import NodeParts, WriteHooks
@@ -34,17 +34,17 @@ from shaketable.system.store.message import host_bytes
 
 CLIENT_OUT_BYTES_MAX = 64 << 20
 PEER_CONNECTIONS_MAX = 200
-STRANGERS_MAX = 16
+UNKNOWN_SENDERS_MAX = 16
 DISK_MEASURE_INTERVAL_MS = 1000.0
-HAND_OVER_POLL_MS = 10.0
-LAST_WRITES_MS = 2000.0
-"""How long a node that ends waits for its disk; without that the next start replays more."""
+TRANSFER_POLL_MS = 10.0
+FINAL_WRITES_TIMEOUT_MS = 2000.0
+"""How long a stopping node waits for its disk. After a timeout the next start replays more."""
 
 log = logging.getLogger("shaketable.node")
 
 
 class Node:
-    """One running member. `run` ends by cancellation or with the error that must stop it."""
+    """One running node. `run` ends when cancelled, or with an error that must stop the node."""
 
     def __init__(
         self,
@@ -65,30 +65,34 @@ class Node:
             WriteHooks(self._on_synced, self._on_disk_full, self._before_install)
         )
         self._checkpointer = Checkpointer(
-            broker, files, machine, self._flusher.until_durable, self._touch
+            broker, files, machine, self._flusher.until_durable, self._schedule_effects
         )
         self._data_files = parts.data_files
         self._reception = Reception(machine.new_poll(), self._carry_out)
-        self._replication = parts.new_replication(self._touch, self._reception)
+        self._replication = parts.new_replication(self._schedule_effects, self._reception)
         self._has_effects = self._is_carrying_out = False
         self._clients: dict[int, Link] = {}
         self._numbers = count(1)
         self._dirty = trio.Event()
-        self._told_to_end = trio.Event()
+        self._shutdown_requested = trio.Event()
         self._timer_changed = trio.Event()
         self._timer_due_ms = 0.0
         self._measure = trio.Event()
         self._older_by_ms = 0
         self._registration = (
             Registration(
-                config, machine.clock, self._standing, self._topics, self._replication.learn
+                config,
+                machine.clock,
+                self._registration_state,
+                self._topics,
+                self._replication.on_registered,
             )
             if config.name_servers
             else None
         )
 
     async def run(self) -> None:
-        """Serve until cancelled or told to `end`.
+        """Serve until cancelled, or until `request_shutdown`.
 
         Raises PortInUseError, StoreError or InvariantError.
         """
@@ -106,7 +110,7 @@ class Node:
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)
             nursery.start_soon(self._reception.run)
-            nursery.start_soon(self._end_when_told, nursery.cancel_scope)
+            nursery.start_soon(self._shut_down_when_requested, nursery.cancel_scope)
             if self._registration is not None:
                 nursery.start_soon(self._registration.run)
             await trio.serve_listeners(
@@ -114,34 +118,35 @@ class Node:
                 client_listeners,
             )
 
-    def end(self) -> None:
-        """Let `run` end in order: a leader hands over before, where somebody can take over."""
-        self._told_to_end.set()
+    def request_shutdown(self) -> None:
+        """Let `run` end cleanly; a leader first transfers leadership, if a follower can lead."""
+        self._shutdown_requested.set()
 
-    async def _end_when_told(self, scope: trio.CancelScope) -> None:
-        await self._told_to_end.wait()
+    async def _shut_down_when_requested(self, scope: trio.CancelScope) -> None:
+        await self._shutdown_requested.wait()
         core = self.broker.core
         self.broker.resign(self._clock.now_ms())
-        self._touch()
-        while core.role is Role.LEADER and core.transferee is not None:  # for so long at most
-            await sleep(self._clock, HAND_OVER_POLL_MS)
-        self._touch()
-        await sleep(self._clock, HAND_OVER_POLL_MS)  # what is known by now is answered
-        with self._clock.move_on_at(self._clock.now_ms() + LAST_WRITES_MS):
+        self._schedule_effects()
+        # Bounded: the core gives a transfer up after a timeout.
+        while core.role is Role.LEADER and core.transferee is not None:
+            await sleep(self._clock, TRANSFER_POLL_MS)
+        self._schedule_effects()
+        await sleep(self._clock, TRANSFER_POLL_MS)  # let pending replies go out
+        with self._clock.move_on_at(self._clock.now_ms() + FINAL_WRITES_TIMEOUT_MS):
             await self._flusher.until_durable()  # so that `stop` can save a checkpoint
         scope.cancel()
 
     async def stop(self) -> None:
-        """Leave the disk in order behind a `run` that was cancelled. Raises StoreError."""
+        """Save checkpoints and close files, after `run` ended. Raises StoreError."""
         await self._replication.stop()
         if self._flusher.is_idle:
             await self._checkpointer.save()
         if self._recorder is not None:
             self._recorder.close()
-        await self._machine.run_disk_work(self._leave)
+        await self._machine.run_disk_work(self._close_files)
 
-    def _leave(self) -> None:
-        with suppress(DiskFull):  # hints, all of them: a start does without
+    def _close_files(self) -> None:
+        with suppress(DiskFull):  # only hints: recovery works without them
             self.commit_log.save_checkpoint(self.broker.core.ledger.checkpoint_index)
             self.commit_log.advance_watermark()
         self._checkpointer.close()
@@ -149,14 +154,14 @@ class Node:
 
     # ---- time and effects -------------------------------------------------------------
 
-    def _touch(self) -> None:
-        """Have effects carried out, at the latest in the next turn of the scheduler."""
+    def _schedule_effects(self) -> None:
+        """Have effects carried out, at the latest in the next step of the scheduler."""
         self._has_effects = True
         if not self._reception.is_reading:
             self._dirty.set()
 
     async def _pump(self) -> None:
-        """Carry out effects once for all that happened in a turn of the scheduler."""
+        """Carry out effects once for all inputs of a scheduler step."""
         while True:
             await self._dirty.wait()
             self._dirty = trio.Event()
@@ -165,24 +170,24 @@ class Node:
     def _carry_out(self) -> None:
         """Carry out effects, if there may be any.
 
-        Behind what clients sent and behind a flush at once: each turn of the scheduler between
-        a request and its reply costs as much as ten messages.
+        Called directly after client requests and after a flush: each scheduler step between a
+        request and its reply costs as much as ten messages.
         """
-        if self._is_carrying_out:  # by what it calls: the pump takes the rest
+        if self._is_carrying_out:  # reentrant call: leave the rest to the pump
             self._dirty.set()
             return
         if not self._has_effects:
             return
         self._has_effects, self._is_carrying_out = False, True
         try:
-            self._take_effects()
+            self._apply_effects()
         finally:
             self._is_carrying_out = False
 
-    def _take_effects(self) -> None:
+    def _apply_effects(self) -> None:
         effects = self.broker.take(self._clock.now_ms(), self._clock.wall_ms())
         if effects.installed is not None:
-            self._checkpointer.forget()
+            self._checkpointer.discard_pending()
         if effects.writes:
             self._flusher.add(effects.writes, effects.write_seq)
         for peer, message in effects.messages:
@@ -198,11 +203,11 @@ class Node:
             )
         if effects.membership is not None:
             self._replication.follow(effects.membership)
-        self._replication.notice()
+        self._replication.effects_applied()
         if self._registration is not None:
-            self._registration.notice()
+            self._registration.refresh()
         if effects.has_more:
-            self._touch()
+            self._schedule_effects()
         if effects.is_checkpoint_due:
             self._checkpointer.checkpoint_soon()
         if self.broker.core.deadline_ms < self._timer_due_ms:
@@ -214,7 +219,7 @@ class Node:
             self._timer_due_ms = self.broker.core.deadline_ms
             if now_ms >= self._timer_due_ms:
                 self.broker.tick(now_ms)
-                self._touch()
+                self._schedule_effects()
                 await trio.lowlevel.checkpoint()
                 continue
             with self._clock.move_on_at(self._timer_due_ms):
@@ -229,24 +234,24 @@ class Node:
     def _on_disk_full(self, is_full: bool) -> None:
         log.warning("event=disk_full is_full=%s", is_full)
         self.broker.disk_full(is_full, self._clock.now_ms())
-        self._touch()
+        self._schedule_effects()
 
     async def _before_install(self) -> None:
-        """A snapshot is to replace the log: first let a checkpoint of the old one be saved."""
+        """Wait until no checkpoint of the old log is being saved, before a snapshot replaces it."""
         await self._checkpointer.until_idle()
 
     def measure_disk(self, older_by_ms: int = 0) -> None:
-        """Look at the disk now; the data files count as older by so much (for tests)."""
+        """Measure the disk now. Tests can make the data files look `older_by_ms` older."""
         self._older_by_ms = older_by_ms
         self._measure.set()
 
     async def _watch_disk(self) -> None:
-        """Tell the broker now and then how full the disk is and what it could let expire."""
+        """Periodically report to the broker how full the disk is and which files may expire."""
         root = str(self.config.store_root)
         core = self.broker.core
 
         def measure() -> tuple[float, list[DataFile]]:
-            files = self._data_files.until(core.ledger.checkpoint_index)
+            files = self._data_files.full_files(core.ledger.checkpoint_index)
             return self._machine.disk.used_ratio(root), files
 
         while True:
@@ -257,16 +262,18 @@ class Node:
             try:
                 used_ratio, files = await self._machine.run_disk_work(measure)
             except OutsideLog:
-                continue  # the log was truncated or replaced meanwhile: next time
+                continue  # the log was truncated or replaced meanwhile: try again next time
             wall_ms = self._clock.wall_ms() + older_by_ms
             self.broker.disk_usage(used_ratio, files, self._clock.now_ms(), wall_ms)
-            self._touch()
+            self._schedule_effects()
 
-    # ---- what name servers are told ---------------------------------------------------
+    # ---- registration at name servers -------------------------------------------------
 
-    def _standing(self) -> Standing:
+    def _registration_state(self) -> RegistrationState:
         broker = self.broker
-        return Standing(self._replication.broker_id, broker.core.term, broker.topics_version)
+        return RegistrationState(
+            self._replication.broker_id, broker.core.term, broker.topics_version
+        )
 
     def _topics(self) -> list[TopicConfig]:
         _, topics = self.broker.topic_table
@@ -293,7 +300,7 @@ class Node:
             self.broker.handle(
                 number, born_host, requests, self._clock.now_ms(), self._clock.wall_ms()
             )
-            self._touch()
+            self._schedule_effects()
 
         try:
             async with trio.open_nursery() as nursery:
@@ -303,23 +310,23 @@ class Node:
         finally:
             del self._clients[number]
             self.broker.connection_closed(number)
-            self._touch()  # others of its consumer groups are told
+            self._schedule_effects()  # the other consumers of its groups are notified
 
 
-# Saves the broker's checkpoint every few seconds, beside the log's writes and not among them.
+# Saves the broker's checkpoint every few seconds, concurrently with the log's writes.
 #
 # Source: RocketMQ's FlushConsumeQueueService and DefaultMessageStore's StoreCheckpoint.
 
 CHECKPOINT_INTERVAL_MS = 3000.0
 CHECKPOINT_PAUSE_MS = 100.0
-"""The least time between two, where the broker asks for them earlier."""
+"""The minimum time between two checkpoints, when the broker asks for one early."""
 
 
 class Checkpointer:
     """Takes and saves the checkpoints of one broker.
 
-    `until_durable()` waits until the writes that the broker handed out so far are durable;
-    `on_saved()` is called when a checkpoint is saved: the broker may go on applying.
+    `until_durable()` waits until all writes that the broker emitted so far are durable.
+    `on_saved()` is called after a checkpoint is saved: the broker may continue applying.
     """
 
     def __init__(
@@ -341,7 +348,7 @@ class Checkpointer:
         self._saving = trio.Lock()
 
     async def run(self) -> None:
-        """Save again and again, until cancelled. Raises DiskFailed."""
+        """Save periodically until cancelled. Raises DiskFailed."""
         while True:
             await sleep(self._clock, CHECKPOINT_PAUSE_MS)
             rest_ms = CHECKPOINT_INTERVAL_MS - CHECKPOINT_PAUSE_MS
@@ -352,10 +359,12 @@ class Checkpointer:
                 await self.save()
 
     async def save(self) -> None:
-        """Save what is applied, if that is news. A full disk lets it come again later."""
+        """Save the applied state, if it changed. On a full disk, retry at the next interval."""
         checkpoint = self._broker.take_checkpoint()
         if checkpoint is None:
             return
+        # A checkpoint must not be ahead of the durable log: after a power loss it would describe
+        # entries that no longer exist.
         await self._until_durable()
         async with self._saving:
             with suppress(DiskFull), trio.CancelScope(shield=True):
@@ -364,15 +373,15 @@ class Checkpointer:
                 self._on_saved()
 
     def checkpoint_soon(self) -> None:
-        """Save soon: what the broker may keep until then is filling up."""
+        """Save soon: what the broker buffers between checkpoints is filling up."""
         self._due.set()
 
-    def forget(self) -> None:
-        """What was taken is of a state that a snapshot replaces: it need not be saved."""
+    def discard_pending(self) -> None:
+        """Drop a checkpoint that was taken but not saved: a snapshot replaces its state."""
         self._waiting.cancel()
 
     async def until_idle(self) -> None:
-        """Wait until nothing is being saved: what replaces the log must come after."""
+        """Wait until no checkpoint is being saved: only then may a snapshot replace the log."""
         async with self._saving:
             pass
 

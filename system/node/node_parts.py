@@ -1,4 +1,4 @@
-"""What of a node differs by how its log is kept: a group's member, or a broker without a group."""
+"""The parts of a node that differ between a DLedger group's member and a master-slave broker."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class WriteQueue(Protocol):
     """Carries out the core's writes (`system.node.flusher.Flusher`)."""
 
     def add(self, writes: Sequence[Write], write_seq: int) -> None:
-        """Queue writes; the last one has number `write_seq`."""
+        """Queue writes with consecutive numbers, of which the last is `write_seq`."""
 
     @property
     def is_idle(self) -> bool:
         """Whether everything that was added is carried out."""
 
     async def until_durable(self) -> None:
-        """Wait until everything added so far is carried out, and on the disk."""
+        """Wait until everything added so far is durable."""
 
     async def run(self) -> None:
         """Carry out writes until cancelled. Raises DiskFailed."""
 
 
 class Replication(Protocol):
-    """The node's connections with the others that hold its log (`system.node.members.Members`)."""
+    """Connections with the other replicas of the log (`system.node.members.Members`)."""
 
     @property
     def broker_id(self) -> int | None:
-        """By which id name servers should know the broker now; None: by none."""
+        """The broker id to register at name servers now, None for none."""
 
     async def open(self) -> None:
         """Listen. Raises PortInUseError."""
@@ -44,34 +44,34 @@ class Replication(Protocol):
         """Serve and keep connections until cancelled."""
 
     async def stop(self) -> None:
-        """Leave the disk in order, behind a `run` that was cancelled."""
+        """Save what is pending, after `run` was cancelled."""
 
     def send(self, peer: str, message: Message) -> None:
-        """Send a message of the core's to another member."""
+        """Send a message from the core to another member."""
 
     def follow(self, membership: Membership) -> None:
-        """These are the members from now on."""
+        """Use this membership from now on."""
 
-    def learn(self, ext: Mapping[str, str]) -> bool:
-        """A name server has answered a registration; False where more has to be known soon."""
+    def on_registered(self, ext: Mapping[str, str]) -> bool:
+        """Handle a name server's response; return False to register again soon."""
 
-    def notice(self) -> None:
-        """Effects were carried out: look whether there is more to send."""
+    def effects_applied(self) -> None:
+        """Check whether there is more to send, after effects were carried out."""
 
 
 class FullFiles(Protocol):
-    """Finds what may expire (`system.node.disks.data_files.DataFiles`)."""
+    """Finds data files that may expire (`system.node.disks.data_files.DataFiles`)."""
 
-    def until(self, index: int) -> list[DataFile]:
-        """Return the full files in front of `index`, oldest first."""
+    def full_files(self, index: int) -> list[DataFile]:
+        """Return the full files that end at or before `index`, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteHooks:
-    """Whom a write queue tells what.
+    """The callbacks of a write queue.
 
-    `on_synced(write_seq)` that writes are carried out, `on_disk_full(is_full)` that there is no
-    room, or is again; `before_install()` is awaited before the log is replaced.
+    `on_synced(write_seq)`: writes up to this one are carried out. `on_disk_full(is_full)`: the disk
+    became full, or has room again. `before_install()`: awaited before a snapshot replaces the log.
     """
 
     on_synced: Callable[[int], None]
@@ -81,9 +81,9 @@ class WriteHooks:
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """The parts.
+    """The parts of one node.
 
-    `new_replication` is given what has effects carried out, and what reads the node's connections.
+    `new_replication` is called with the function that schedules effects and the node's `Reception`.
     """
 
     commit_log: WritableLog

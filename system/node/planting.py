@@ -1,4 +1,4 @@
-"""Finds the bug that a configuration plants (`shaketableMutant`, `--mutant`)."""
+"""Loads the planted bug that a configuration names (`shaketableMutant`, `--mutant`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("shaketable.node")
 
 
 def planted(name: str) -> Mutant:
-    """Return the planted bug of that name, the right parts for "". Raises ConfigError."""
+    """Return the planted bug of that name, the correct parts for "". Raises ConfigError."""
     if not name:
         return mutants.HEALTHY
     try:

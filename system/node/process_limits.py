@@ -1,7 +1,7 @@
-"""How many files the process may hold open, and how many clients fit beside the store's.
+"""The open file limit of the process, and how many clients it allows.
 
-A client's connection is an open file as well. Where clients took them all, the next file of the
-store could not be opened, which would end the node as a failed disk does.
+A client connection takes a file descriptor. If clients took them all, the store could not open its
+next file, and the node would stop as it does for a failed disk.
 Source: Linux man page getrlimit(2); RocketMQ's bin/os.sh (nofile).
 """
 
@@ -16,11 +16,11 @@ import threading
 
 FILES_WANTED = 65_536
 FILES_RESERVED = 2048
-"""For the log, the queues, the index and the peers; at most three quarters of what there is."""
+"""For the log, queues, index and peers; at most three quarters of the limit."""
 
 
 def raise_open_file_limit() -> int:
-    """Raise the process' soft limit as far as it is allowed and wanted; return what it is."""
+    """Raise the soft limit towards FILES_WANTED as far as allowed; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -29,62 +29,62 @@ def raise_open_file_limit() -> int:
     return FILES_WANTED if soft == resource.RLIM_INFINITY else soft
 
 
-def clients_within(open_files: int, clients_max: int) -> int:
-    """Return how many clients may be connected where so many files may be open."""
+def client_limit(open_files: int, clients_max: int) -> int:
+    """Return how many clients may connect if `open_files` files may be open."""
     return max(1, min(clients_max, open_files - min(FILES_RESERVED, open_files * 3 // 4)))
 
 
-# How the process takes memory from the system: in larger pieces, and it keeps them.
+# Tuning of malloc: serve large blocks from the heap and keep freed memory.
 #
-# Batches of messages are hundreds of kilobytes each. By default glibc maps memory for each of them
-# and gives it back: every page of it is a page fault, again and again.
+# Batches of messages take hundreds of kilobytes each. By default glibc maps and unmaps memory for
+# each of them, which costs a page fault for every page of every batch.
 # Source: mallopt(3).
 
 MAPPED_BYTES_MIN = 32 << 20
-"""Only what is larger gets a mapping of its own (glibc's own upper limit for its threshold)."""
+"""Only larger blocks get their own mapping (glibc's upper limit for this threshold)."""
 SPARE_BYTES_MAX = 64 << 20
-"""Free memory at the heap's end that is kept."""
+"""Free memory at the top of the heap that is not returned to the system."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
-def keep_memory() -> None:
-    """Tell the C library; nothing where it has no such thing."""
+def tune_malloc() -> None:
+    """Set malloc's thresholds; do nothing if the C library has no mallopt."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
         mallopt(_TRIM_THRESHOLD, SPARE_BYTES_MAX)
 
 
-# Ends the process when a thread of it cannot go on for want of memory.
+# Exits when a thread runs out of memory.
 #
-# Whoever waits for that thread's work would wait for ever: a MemoryError where a thread starts, or
-# hands over what it did, reaches no task. A node that stands still is worse than one that ends.
+# A MemoryError while a thread starts, or while it passes on its result, reaches no task, so the
+# task that waits for that thread would wait for ever. Crashing is better than hanging.
 
 EXIT_NO_MEMORY = 71
-IN_A_THREAD = "thread started"
-"""What Python says of an error in a thread before that could begin, or after it had ended."""
-_LAST_WORDS = b"MemoryError: a thread could not go on\n"
+THREAD_ERROR_TEXT = "thread started"
+"""Part of Python's message for an error in a thread before its function ran or after it ended."""
+_OUT_OF_MEMORY_TEXT = b"MemoryError: a thread could not go on\n"
 
 
-def end_when_starved() -> None:
-    """From now on end with `EXIT_NO_MEMORY` when a thread cannot have memory."""
-    threading.excepthook = _in_thread
-    sys.unraisablehook = _unraisable
+def exit_when_out_of_memory() -> None:
+    """Exit with `EXIT_NO_MEMORY` from now on when a thread runs out of memory."""
+    threading.excepthook = _thread_hook
+    sys.unraisablehook = _unraisable_hook
 
 
-def _in_thread(failed: threading.ExceptHookArgs) -> None:
+def _thread_hook(failed: threading.ExceptHookArgs) -> None:
     if issubclass(failed.exc_type, MemoryError):
-        _end()
+        _exit()
     threading.__excepthook__(failed)
 
 
-def _unraisable(ignored: sys.UnraisableHookArgs) -> None:
-    if isinstance(ignored.exc_value, MemoryError) and IN_A_THREAD in (ignored.err_msg or ""):
-        _end()
+def _unraisable_hook(ignored: sys.UnraisableHookArgs) -> None:
+    if isinstance(ignored.exc_value, MemoryError) and THREAD_ERROR_TEXT in (ignored.err_msg or ""):
+        _exit()
     sys.__unraisablehook__(ignored)
 
 
-def _end() -> None:
-    """Say so and end, without asking for any memory."""
-    os.write(2, _LAST_WORDS)
+def _exit() -> None:
+    """Write the reason and exit, without allocating memory."""
+    os.write(2, _OUT_OF_MEMORY_TEXT)
     os._exit(EXIT_NO_MEMORY)

@@ -1,12 +1,12 @@
-"""Records everything that goes into a node's broker, so that a run can be repeated step by step.
+"""Records all inputs of a node's broker, so that a run can be replayed step by step.
 
-The broker is pure: what it does follows from its start, its inputs, its draws and what it reads
-back from the disk. All of that is recorded, with a digest of what each `take` gave. Nothing else
-of a node is; `system.sim.recording` feeds a recording to the same code and compares.
+The broker is pure: its behaviour follows from its initial state, its inputs, its random numbers and
+what it reads from disk. All of that is recorded, with a digest of the result of each `take`, and
+nothing else of the node. `system.sim.recording` feeds a recording to the same code and compares.
 
-Records are lists: a kind and its contents. "start", then for every input its method's name and
-arguments; "draw" and "read" stand behind the input during which they happened; "gave" holds the
-digest of what an input returned, "raised" the error that it ended with.
+Records are lists of a kind and its contents. The first is "start". Each input is a record with its
+method's name and arguments; "draw" and "read" follow the input during which they occurred; "gave"
+holds the digest of the result of an input, "raised" the error that it raised.
 Source: SIMULATION.md, section Record and replay.
 """
 
@@ -33,14 +33,14 @@ from shaketable.system.store.consume_queue_files import Queue
 from shaketable.system.store.disk import StoreError
 
 RECORDINGS_MAX = 1000
-"""Incarnations of one node that are recorded: each start makes a file of its own."""
+"""How many incarnations of a node are recorded: each start creates a new file."""
 START_BYTES_MAX = 64 << 20
-"""A start that is larger (its snapshot, its checkpoint) is not recorded."""
+"""A node with a larger initial state (snapshot, checkpoint) is not recorded."""
 BUFFER_BYTES_MAX = 256 << 10
 FLUSH_AFTER_MS = 100.0
-"""What a killed process may lose at most of its own recording; of its data it loses nothing."""
+"""How much of its recording, not of its data, a killed process may lose."""
 RECORDING_BYTES_MAX = 4 << 30
-"""A recording ends there; the node runs on."""
+"""A recording ends at this size; the node continues."""
 
 INPUTS = (
     "handle",
@@ -55,25 +55,25 @@ INPUTS = (
     "take_checkpoint",
     "checkpointed",
 )
-"""The broker's methods that a shell calls; a test compares them with the broker's own."""
+"""The broker's methods that the shell calls; a test compares the list with the class."""
 
 log = logging.getLogger("shaketable.node")
 
 
 class CannotRecord(Exception):  # noqa: N818 - a finding about the node
-    """The node cannot be recorded: one line that says why."""
+    """The node cannot be recorded. The message is one line that says why."""
 
 
 class Recorder:
     """The recording of one incarnation of a node. Not thread-safe, as the broker is not.
 
-    The order of use: `Recorder(path, start)`, then the broker is built on `readers` and
-    `uniform_ms`, then `attach`. When the file cannot be written any more, or is as large as it
-    may be, the recording ends with a line in the log, and the node runs on.
+    Create it, build the broker with `readers` and `uniform_ms`, then call `attach`. When the file
+    cannot be written or reaches its size limit, the recording ends with a warning in the log, and
+    the node continues.
     """
 
     def __init__(self, path: Path, start: BrokerStart) -> None:
-        """Begin a recording in a new file. Raises CannotRecord."""
+        """Start a recording in a new file. Raises CannotRecord."""
         encoded = msgspec.msgpack.encode(["start", start])
         if len(encoded) > START_BYTES_MAX:
             raise CannotRecord(
@@ -88,10 +88,10 @@ class Recorder:
         self._taken = 0
         self._flush()
 
-    # ---- what the broker is given -----------------------------------------------------
+    # ---- what the broker gets ---------------------------------------------------------
 
     def readers(self, readers: Readers) -> Readers:
-        """Return readers that note what they read."""
+        """Return readers that record what they read."""
         return Readers(
             _RecordedEntries(self, readers),
             _RecordedUnits(self, readers),
@@ -99,22 +99,22 @@ class Recorder:
         )
 
     def uniform_ms(self, uniform_ms: UniformMs) -> UniformMs:
-        """Return dice that note what they draw."""
+        """Return a random number function that records its results."""
 
         def draw(low: float, high: float) -> float:
-            drawn = uniform_ms(low, high)
-            self._write(["draw", drawn])
-            return drawn
+            value = uniform_ms(low, high)
+            self._write(["draw", value])
+            return value
 
         return draw
 
     def attach(self, broker: Broker) -> None:
-        """Note every input of this broker from now on."""
+        """Record every input of this broker from now on."""
         for name in INPUTS:
             setattr(broker, name, self._recorded(name, getattr(broker, name)))
 
     def _recorded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        to_data = _ARGUMENTS.get(name, _as_they_are)
+        to_data = _ARGUMENTS.get(name, _unchanged)
 
         def recorded(*args: Any) -> Any:
             if name == "checkpointed":
@@ -137,15 +137,15 @@ class Recorder:
 
         return recorded
 
-    def note_read(self, read: Callable[[], Any]) -> Any:
-        """Read, and note what was read or the error. Raises StoreError."""
+    def record_read(self, read: Callable[[], Any]) -> Any:
+        """Call `read` and record its result or error. Raises StoreError."""
         try:
-            found = read()
+            value = read()
         except StoreError as error:
             self._write(["read", type(error).__name__, str(error)])
             raise
-        self._write(["read", "", found])
-        return found
+        self._write(["read", "", value])
+        return value
 
     # ---- the file ---------------------------------------------------------------------
 
@@ -207,23 +207,23 @@ def _new_file(path: Path) -> tuple[Path, BinaryIO | None]:
     raise CannotRecord(f"there are {RECORDINGS_MAX} recordings at {path}: remove some")
 
 
-# ---- data of inputs and of what they give ------------------------------------------------
+# ---- encoding of inputs and results ------------------------------------------------------
 
 
 def digest_of(effects: BrokerEffects) -> bytes:
-    """Return a digest of everything that a `take` gave, the kinds of writes and messages too."""
-    return _digest([_named(getattr(effects, field.name)) for field in fields(effects)])
+    """Return a digest of the result of a `take`, including the types of writes and messages."""
+    return _digest([_with_type_name(getattr(effects, field.name)) for field in fields(effects)])
 
 
-def _named(value: Any) -> Any:
-    """Put the name of its kind in front of a write or a message: two kinds have equal fields."""
+def _with_type_name(value: Any) -> Any:
+    """Add its type's name to a write or a message: some types differ in nothing else."""
     if isinstance(value, list | tuple):
-        return [_named(item) for item in value]
+        return [_with_type_name(item) for item in value]
     return (type(value).__name__, value) if is_dataclass(value) else value
 
 
 def digest_of_checkpoint(checkpoint: BrokerCheckpoint | None) -> bytes:
-    """Return a digest of a checkpoint that was taken."""
+    """Return a digest of the result of a `take_checkpoint`."""
     if checkpoint is None:
         return _digest(None)
     units = [(*queue, *run) for queue, run in checkpoint.units.items()]
@@ -234,77 +234,77 @@ def _digest(data: Any) -> bytes:
     return hashlib.blake2b(msgspec.msgpack.encode(data), digest_size=8).digest()
 
 
-def _as_they_are(args: tuple[Any, ...]) -> Sequence[Any]:
+def _unchanged(args: tuple[Any, ...]) -> Sequence[Any]:
     return args
 
 
-def _handled(args: tuple[Any, ...]) -> Sequence[Any]:
+def _encode_handle(args: tuple[Any, ...]) -> Sequence[Any]:
     connection, born_host, requests, now_ms, wall_ms = args
     kinds = [(isinstance(request, SendRequest), request) for request in requests]
     return connection, born_host, kinds, now_ms, wall_ms
 
 
-def _received(args: tuple[Any, ...]) -> Sequence[Any]:
+def _encode_receive(args: tuple[Any, ...]) -> Sequence[Any]:
     message, now_ms = args
     return type(message).__name__, message, now_ms
 
 
 _ARGUMENTS: dict[str, Callable[[tuple[Any, ...]], Sequence[Any]]] = {
-    "handle": _handled,
-    "receive": _received,
+    "handle": _encode_handle,
+    "receive": _encode_receive,
 }
 
 
 class _RecordedEntries:
-    """Entries and bytes of the log, as they were read."""
+    """Records the entries and bytes read from the log."""
 
     def __init__(self, recorder: Recorder, readers: Readers) -> None:
         self._recorder = recorder
         self._reader = readers.entries
 
     def read_entries(self, first_index: int, bytes_max: int) -> Batch:
-        found: Batch = self._recorder.note_read(
+        value: Batch = self._recorder.record_read(
             lambda: self._reader.read_entries(first_index, bytes_max)
         )
-        return found
+        return value
 
     def read(self, position: int, size: int) -> bytes:
-        found: bytes = self._recorder.note_read(lambda: self._reader.read(position, size))
-        return found
+        value: bytes = self._recorder.record_read(lambda: self._reader.read(position, size))
+        return value
 
 
 class _RecordedUnits:
-    """Units of consume queues, as they were read."""
+    """Records the units read from consume queues."""
 
     def __init__(self, recorder: Recorder, readers: Readers) -> None:
         self._recorder = recorder
         self._reader = readers.units
 
     def read_units(self, queue: Queue, offset: int, count: int) -> bytes:
-        found: bytes = self._recorder.note_read(
+        value: bytes = self._recorder.record_read(
             lambda: self._reader.read_units(queue, offset, count)
         )
-        return found
+        return value
 
 
 class _RecordedKeys:
-    """Places that the key index named."""
+    """Records the positions read from the key index."""
 
     def __init__(self, recorder: Recorder, readers: Readers) -> None:
         self._recorder = recorder
         self._reader = readers.keys
 
     def candidates(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
-        found: list[int] = self._recorder.note_read(
+        value: list[int] = self._recorder.record_read(
             lambda: list(self._reader.candidates(topic, key, begin_ms, end_ms))
         )
-        return iter(found)
+        return iter(value)
 
 
-# The file of a recording: whole records behind a magic number, each with its length and CRC.
+# The file format of a recording: a magic number, then records, each with its length and CRC.
 #
-# Records are appended and never changed, so what a killed process leaves is a readable recording
-# with, at most, one torn record at its end.
+# Records are only appended, so a killed process leaves a readable recording with at most one torn
+# record at its end.
 
 MAGIC = b"shaketable recording 1\n"
 RECORD_BYTES_MAX = 256 << 20
@@ -312,20 +312,20 @@ _HEAD = struct.Struct(">II")
 
 
 class BadRecording(Exception):  # noqa: N818 - a finding about the file
-    """A file is no recording: one line that says why."""
+    """A file is not a recording. The message is one line that says why."""
 
 
 Record = list[Any]
-"""A kind, and what belongs to it (see `system.node.recorder`)."""
+"""A kind and its contents (see `system.node.recorder`)."""
 
 
 def frame(payload: bytes) -> bytes:
-    """Return a record as it stands in the file."""
+    """Return a record in the file format."""
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Yield a recording's records up to its end or its torn tail. Raises BadRecording."""
+    """Yield a recording's records up to its end or a torn record. Raises BadRecording."""
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:

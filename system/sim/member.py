@@ -484,7 +484,7 @@ def check_stalled(shadow: Shadow, core: RaftCore, waiting_ms: float) -> None:
 def tell_disk_usage(member: SimMember, root: str, data_files: DataFiles, older_by_ms: int) -> bool:
     """Tell the broker, as if `older_by_ms` had passed; False while the log is being replaced."""
     try:
-        files = data_files.until(member.core.ledger.checkpoint_index)
+        files = data_files.full_files(member.core.ledger.checkpoint_index)
     except OutsideLog:
         return False  # next time
     used_ratio = member.disk.used_ratio(root)

@@ -28,7 +28,7 @@ def test_who_is_gone_is_in_no_route(mutant: Mutant) -> None:
     registry = mutant.registry()
     kept = [] if mutant is HEALTHY else ["h:1"]
     registry.register(says("h:1"), 1, 0.0)
-    registry.gone(1)
+    registry.connection_closed(1)
     assert masters(registry) == kept
     registry.register(says("h:1"), 2, 0.0)
     registry.expire(1e9)
@@ -40,7 +40,7 @@ def test_an_old_connection_that_closes_takes_nobody_along(mutant: Mutant) -> Non
     registry = mutant.registry()
     registry.register(says("h:1"), 1, 0.0)
     registry.register(says("h:1"), 2, 0.0)
-    registry.gone(1)
+    registry.connection_closed(1)
     assert masters(registry) == (["h:1"] if mutant is HEALTHY else [])
 
 

@@ -37,13 +37,13 @@ def test_brokers_can_register_whatever_operators_left() -> None:
 
 def test_what_is_counted_is_what_is_kept() -> None:
     kv = KvConfig()
-    empty = len(kv.kept())
+    empty = len(kv.encode())
     for value in ("a", "\x00", 'b"' * 9):
         kv.put("n", "k", value)
         kv.put("m", "é", value)
     again = KvConfig()
-    again.load(kv.kept())
-    assert again._bytes == kv._bytes >= len(kv.kept()) - empty - 100
+    again.load(kv.encode())
+    assert again._bytes == kv._bytes >= len(kv.encode()) - empty - 100
     for one in (kv, again):
         one.delete("n", "k")
         one.delete("n", "k")
@@ -61,7 +61,7 @@ def test_namespaces_that_hold_nothing_are_forgotten_at_last(
         kv.put(f"n{number}", "k", "v")
         kv.delete(f"n{number}", "k")
     assert kv.table("n999") == b'{"table":{}}', "as RocketMQ answers"
-    assert len(kv.kept()) < 1000
+    assert len(kv.encode()) < 1000
     assert kv.get("kept", "k") == "v"
 
 

@@ -15,7 +15,7 @@ from shaketable.system.nameserver.registry import (
     Registration,
     RegistrationRefused,
     RouteRegistry,
-    _Brokers,
+    _BrokerGroup,
 )
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, encode_command
@@ -46,8 +46,8 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("register"), REGISTRATIONS, CONNECTIONS),
         st.tuples(st.just("unregister"), NAMES, ADDRESSES),
-        st.tuples(st.just("gone"), CONNECTIONS),
-        st.tuples(st.just("heard"), ADDRESSES),
+        st.tuples(st.just("connection_closed"), CONNECTIONS),
+        st.tuples(st.just("heartbeat"), ADDRESSES),
         st.tuples(st.just("elapse"), st.sampled_from([4000.0, 100_000.0])),
         st.tuples(st.just("delete_topic"), st.sampled_from("tuv")),
     ),
@@ -92,10 +92,10 @@ def play(registry: RouteRegistry, steps: list[tuple]) -> None:
         elif what == "elapse":
             now_ms += words[0]
             for connection in registry.expire(now_ms):
-                registry.gone(connection)
+                registry.connection_closed(connection)
                 assert connection not in {live.connection for live in registry._live.values()}
-        elif what == "heard":
-            registry.heard(words[0], now_ms)
+        elif what == "heartbeat":
+            registry.heartbeat(words[0], now_ms)
         else:
             getattr(registry, what)(*words)
         assert_tables_agree(registry)
@@ -111,9 +111,9 @@ def test_the_tables_agree(steps: list[tuple]) -> None:
 class KeepsBothIds(RouteRegistry):
     """Planted bug: one address is listed as master and as slave (DLEDGER.md E35)."""
 
-    def _enter(self, said: Registration) -> _Brokers:
-        brokers = self._brokers.setdefault(said.broker_name, _Brokers(said.cluster))
-        brokers.addresses[said.broker_id] = said.address
+    def _assign_address(self, new: Registration) -> _BrokerGroup:
+        brokers = self._brokers.setdefault(new.broker_name, _BrokerGroup(new.cluster))
+        brokers.addresses[new.broker_id] = new.address
         return brokers
 
 
@@ -192,7 +192,7 @@ def test_brokers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     registry.register(registration(1, 10), 1, 0.0)
     with pytest.raises(RegistrationRefused, match="more than 10 topics"):
         registry.register(registration(2, 2), 2, 0.0)
-    registry.gone(1)
+    registry.connection_closed(1)
     registry.register(registration(2, 2), 2, 0.0)
     assert_tables_agree(registry)
 

@@ -59,7 +59,7 @@ def said(data: BrokerData) -> str:
 
 class Interpreter:
     def __init__(self, server: NameServer | None = None) -> None:
-        self.server = server or NameServer(tells_orders=True)
+        self.server = server or NameServer(order_message_enable=True)
         self.now_ms = 0.0
 
     def run(self, line: str) -> str:
@@ -106,7 +106,10 @@ class Interpreter:
         return self._outcome(self.ask(RequestCode.UNREGISTER_BROKER, ext))
 
     def do_close(self, connection: str) -> list[str]:
-        return [f"forgot {at}" for at in self.server.gone(int(connection.removeprefix("c")))]
+        return [
+            f"forgot {at}"
+            for at in self.server.connection_closed(int(connection.removeprefix("c")))
+        ]
 
     def do_elapse(self, ms: str) -> None:
         self.now_ms += float(ms)

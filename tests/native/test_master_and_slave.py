@@ -414,7 +414,7 @@ def test_old_files_go_and_queues_begin_behind_them() -> None:
         master.ask(send("t", number % 2, bytes(200)))
         master.pass_time(1000)
     files = NativeDataFiles(master.log, FILE_BYTES)
-    found = files.until(master.core.ledger.checkpoint_index)
+    found = files.full_files(master.core.ledger.checkpoint_index)
     assert [file.end.position % FILE_BYTES for file in found] == [0] * len(found)
     assert len(found) > 2
     wall_ms = found[1].last_store_ms + master.limits.expiry.reserved_ms
@@ -427,7 +427,7 @@ def test_old_files_go_and_queues_begin_behind_them() -> None:
     assert len(bodies(master, first)) == 30 - first
     again = master.restarted(loses_unsynced=False)
     assert again.broker.queues.ranges() == master.broker.queues.ranges()
-    assert files.until(again.core.ledger.checkpoint_index) == found[2:]
+    assert files.full_files(again.core.ledger.checkpoint_index) == found[2:]
 
 
 def test_a_restart_keeps_queues_and_what_was_flushed() -> None:

@@ -9,9 +9,9 @@ from tests.support.node_group import ROOT
 
 PROGRAM = """
 import resource, sys
-from shaketable.system.node.process_limits import keep_memory
+from shaketable.system.node.process_limits import tune_malloc
 if sys.argv[1] == "keep":
-    keep_memory()
+    tune_malloc()
 kept = [bytes(1 << 20)]
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -39,7 +39,7 @@ def test_a_snapshot_that_fits_no_frame_is_dropped_and_said(
     node._replication.send("n1", SnapshotRequest(1, "n0", snapshot, 0))
     (line,) = [record.message for record in caplog.records if "too_large" in record.message]
     assert "peer=n1" in line
-    node._leave()
+    node._close_files()
 
 
 def test_what_came_in_front_of_a_bad_message_is_answered_at_once(tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_what_came_in_front_of_a_bad_message_is_answered_at_once(tmp_path: Path)
     trio.run(main)
     assert node.broker.core.voted_for == "n1"
     assert not node._flusher.is_idle, "the vote is written now, and not at the next timeout"
-    node._leave()
+    node._close_files()

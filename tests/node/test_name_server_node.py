@@ -218,7 +218,7 @@ def test_what_operators_set_is_kept_and_a_bad_file_is_told(tmp_path: Path) -> No
     clock = SystemClock()
     node = NameServerNode(HOST, 0, clock, kv_path=path)
     node.server.kv.put("ORDER_TOPIC_CONFIG", "t", "b:4")
-    node._keep_values()
+    node._save_kv_config()
     again = NameServerNode(HOST, 0, clock, kv_path=path)
     assert again.server.kv.get("ORDER_TOPIC_CONFIG", "t") == "b:4"
     path.write_text("[]")

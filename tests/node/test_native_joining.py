@@ -47,7 +47,7 @@ def write_native_log(folder: Path) -> None:
 def start(config: NodeConfig) -> None:
     """Assemble a node and put it away again."""
     node = assemble(config, Machine(RealDisk(), SystemClock(), Random, DiskThreads()))
-    node._leave()
+    node._close_files()
 
 
 def test_a_native_log_is_refused_and_left_as_it_was(

@@ -156,8 +156,8 @@ def test_keys_about_topics_are_read_and_all_are_kept_as_given() -> None:
     assert (config.auto_create_topics, config.default_topic_queues) == (True, 16)
     config = parse(GOOD + "autoCreateTopicEnable=false\ndefaultTopicQueueNums=8\n")
     assert (config.auto_create_topics, config.default_topic_queues) == (False, 8)
-    assert config.given["brokerName"] == "RaftNode00"
-    assert config.given["defaultTopicQueueNums"] == "8"
+    assert config.properties["brokerName"] == "RaftNode00"
+    assert config.properties["defaultTopicQueueNums"] == "8"
 
 
 @pytest.mark.parametrize("levels", ["", "1", "5x", "-1s", "1s,2s", " ".join(["1s"] * 65)])

@@ -144,13 +144,13 @@ HIGH = 2**63 - 1
         PushRequest(HIGH, "n0", -1, -1, -1, 0),
         PushResponse(HIGH, "n0", False, -1, 0),
         LeadershipTransfer(HIGH, "n0"),
-        VoteRequest(7 + wire.TERM_LEAP_MAX + 1, "n0", 0, 0, pre_vote=True),
+        VoteRequest(7 + wire.TERM_JUMP_MAX + 1, "n0", 0, 0, pre_vote=True),
     ],
 )
 def test_a_term_behind_which_there_is_no_next_is_refused(message: Message) -> None:
     """Else the next campaign would ask for a term that the wire does not carry."""
     with pytest.raises(CommandError, match=r"term \d+ from n0 lies more than \d+ above 7"):
-        wire.refuse_odd_terms(through(wire.encode(message, "g")), 7)
+        wire.check_terms(through(wire.encode(message, "g")), 7)
 
 
 @pytest.mark.parametrize(
@@ -165,16 +165,16 @@ def test_a_term_behind_which_there_is_no_next_is_refused(message: Message) -> No
 )
 def test_entries_of_a_later_term_than_their_owner_is_in_are_refused(message: Message) -> None:
     with pytest.raises(CommandError, match="entry of term 8 from n0, which is in term 7"):
-        wire.refuse_odd_terms(through(wire.encode(message, "g")), 7)
+        wire.check_terms(through(wire.encode(message, "g")), 7)
 
 
 def test_terms_of_a_working_group_are_taken() -> None:
     """Whoever is far behind, or ahead, is in a working group as well."""
-    for term in (0, 6, 7, 8, 7 + wire.TERM_LEAP_MAX):
-        wire.refuse_odd_terms(VoteRequest(term, "n0", -1, -1, pre_vote=True), 7)
-        wire.refuse_odd_terms(PushResponse(term, "n0", False, -1, 0), 7)
+    for term in (0, 6, 7, 8, 7 + wire.TERM_JUMP_MAX):
+        wire.check_terms(VoteRequest(term, "n0", -1, -1, pre_vote=True), 7)
+        wire.check_terms(PushResponse(term, "n0", False, -1, 0), 7)
     (batch,) = batches([b"a"], LogEnd(), 7)
-    wire.refuse_odd_terms(PushRequest(7, "n0", 4, 7, -1, 0, (batch,)), 0)
+    wire.check_terms(PushRequest(7, "n0", 4, 7, -1, 0, (batch,)), 0)
 
 
 @pytest.mark.parametrize("name", ["", "n 1", "n1\n", "ñ-2"])

@@ -13,7 +13,7 @@ import trio.testing
 from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.config import NodeConfig
-from shaketable.system.node.connections.registration import Registration, Standing
+from shaketable.system.node.connections.registration import Registration, RegistrationState
 from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command
@@ -80,17 +80,17 @@ class Broker:
     """What a broker shows of itself, changed by the tests."""
 
     def __init__(self, *ports: int, interval_ms: int = 600_000) -> None:
-        self.standing = Standing(broker_id=2, term=1, topics_version=0)
+        self.state = RegistrationState(broker_id=2, term=1, topics_version=0)
         self.names = ["t", "u"]
         servers = tuple((HOST, port) for port in ports)
         config = replace(CONFIG, name_servers=servers, register_interval_ms=interval_ms)
         self.registration = Registration(
-            config, SystemClock(), lambda: self.standing, lambda: map(TopicConfig, self.names)
+            config, SystemClock(), lambda: self.state, lambda: map(TopicConfig, self.names)
         )
 
     def become(self, **changes: int | None) -> None:
-        self.standing = replace(self.standing, **changes)
-        self.registration.notice()
+        self.state = replace(self.state, **changes)
+        self.registration.refresh()
 
     @asynccontextmanager
     async def registering(self) -> AsyncIterator[None]:

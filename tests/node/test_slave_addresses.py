@@ -27,7 +27,7 @@ def slave_of(text: str) -> tuple[HAService, SlaveSynchronize]:
     service = HAService(
         config, settings, clock, slave.core, lambda: None, synchronize, nothing, NativeParts()
     )
-    service.learn({"masterAddr": text, "haServerAddr": text})
+    service.on_registered({"masterAddr": text, "haServerAddr": text})
     return service, synchronize
 
 

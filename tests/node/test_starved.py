@@ -11,8 +11,8 @@ from shaketable.system.node.process_limits import EXIT_NO_MEMORY
 
 PROGRAM = """
 import _thread, threading, time
-from shaketable.system.node.process_limits import end_when_starved
-end_when_starved()
+from shaketable.system.node.process_limits import exit_when_out_of_memory
+exit_when_out_of_memory()
 
 def fail():
     raise {error}

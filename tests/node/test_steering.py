@@ -20,11 +20,11 @@ from shaketable.system.node.config import ConfigError, parse
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.node.steered.clock import SteeredClock
-from shaketable.system.node.steered.disk import DiskHarms, SteeredDisk
-from shaketable.system.node.steered.effect_counters import HARMS_MAX, EffectCounters
+from shaketable.system.node.steered.disk import DiskFaults, SteeredDisk
+from shaketable.system.node.steered.effect_counters import DISK_FAULTS_MAX, EffectCounters
 from shaketable.system.node.steered.orders import (
     ClockOrder,
-    HarmOrder,
+    DiskFaultOrder,
     Orders,
     TripOrder,
     read_orders,
@@ -158,14 +158,14 @@ def effects(tmp_path: Path) -> EffectCounters:
 
 
 @pytest.fixture
-def harms(effects: EffectCounters) -> DiskHarms:
-    return DiskHarms(effects)
+def harms(effects: EffectCounters) -> DiskFaults:
+    return DiskFaults(effects)
 
 
-def _strikes(harms: DiskHarms, kinds: str) -> Iterator[str]:
+def _strikes(harms: DiskFaults, kinds: str) -> Iterator[str]:
     for letter in kinds:
         try:
-            harms.strike({"r": "read", "w": "write", "s": "sync", "n": "name"}[letter], "f")
+            harms.inject({"r": "read", "w": "write", "s": "sync", "n": "name"}[letter], "f")
             yield "."
         except DiskFull:
             yield "F"
@@ -176,48 +176,48 @@ def _strikes(harms: DiskHarms, kinds: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("order", "calls", "struck"),
     [
-        (HarmOrder(1, "sync", "EIO"), "wsrs", ".E.E"),
-        (HarmOrder(1, "sync", "EIO", nth=2), "sss", ".EE"),
-        (HarmOrder(1, "write", "EIO", nth=2, times=1), "www", ".E."),
-        (HarmOrder(1, "read", "EIO", times=2), "rrr", "EE."),
-        (HarmOrder(1, "write", "ENOSPC"), "wsn", "F.."),
-        (HarmOrder(1, "any", "ENOSPC"), "wsrn", "FEEF"),
-        (HarmOrder(1, "any"), "wsrn", "...."),
+        (DiskFaultOrder(1, "sync", "EIO"), "wsrs", ".E.E"),
+        (DiskFaultOrder(1, "sync", "EIO", nth=2), "sss", ".EE"),
+        (DiskFaultOrder(1, "write", "EIO", nth=2, times=1), "www", ".E."),
+        (DiskFaultOrder(1, "read", "EIO", times=2), "rrr", "EE."),
+        (DiskFaultOrder(1, "write", "ENOSPC"), "wsn", "F.."),
+        (DiskFaultOrder(1, "any", "ENOSPC"), "wsrn", "FEEF"),
+        (DiskFaultOrder(1, "any"), "wsrn", "...."),
     ],
 )
 def test_calls_that_are_struck(
-    harms: DiskHarms, effects: EffectCounters, order: HarmOrder, calls: str, struck: str
+    harms: DiskFaults, effects: EffectCounters, order: DiskFaultOrder, calls: str, struck: str
 ) -> None:
     harms.follow((order,))
     assert "".join(_strikes(harms, calls)) == struck
     errors = len(struck) - struck.count(".")
-    assert effects["errors"] == effects.of_harm(1, "errors") == errors
+    assert effects["errors"] == effects.fault_count(1, "errors") == errors
     harms.follow(())
     assert "".join(_strikes(harms, calls)) == "." * len(calls)
 
 
 def test_a_slow_and_a_stalled_disk_wait_until_they_are_healed(
-    harms: DiskHarms, effects: EffectCounters
+    harms: DiskFaults, effects: EffectCounters
 ) -> None:
-    harms.follow((HarmOrder(1, "sync", delay_ms=5), HarmOrder(2, "read", stall=True)))
+    harms.follow((DiskFaultOrder(1, "sync", delay_ms=5), DiskFaultOrder(2, "read", stall=True)))
     assert list(_strikes(harms, "sw")) == [".", "."]
-    assert effects.of_harm(1, "slowed") == 1
-    assert effects.of_harm(1, "waited_us") >= 5000
-    reader = threading.Thread(target=lambda: harms.strike("read", "f"))
+    assert effects.fault_count(1, "slowed") == 1
+    assert effects.fault_count(1, "waited_us") >= 5000
+    reader = threading.Thread(target=lambda: harms.inject("read", "f"))
     reader.start()
     reader.join(0.05)
     assert reader.is_alive(), "a stalled read returned"
     harms.follow(())
     reader.join()
-    assert effects.of_harm(2, "slowed") == 1
+    assert effects.fault_count(2, "slowed") == 1
     assert effects["waited_us"] >= 55_000
 
 
 def test_a_harms_record_is_its_own(effects: EffectCounters) -> None:
-    effects.harm(3, calls=5)
-    effects.harm(3 + HARMS_MAX, calls=1)
-    assert effects.of_harm(3 + HARMS_MAX, "calls") == 1
-    assert effects.of_harm(3, "calls") == 0
+    effects.count_fault(3, calls=5)
+    effects.count_fault(3 + DISK_FAULTS_MAX, calls=1)
+    assert effects.fault_count(3 + DISK_FAULTS_MAX, "calls") == 1
+    assert effects.fault_count(3, "calls") == 0
 
 
 def test_every_door_of_the_disk_is_counted(tmp_path: Path, effects: EffectCounters) -> None:
@@ -290,7 +290,7 @@ def test_bytes_on_their_way_to_the_disk_are_not_called_lost(tmp_path: Path) -> N
 
 def test_orders_are_read_as_they_are_written() -> None:
     orders = Orders(
-        3, (ClockOrder(1, 5.0),), (HarmOrder(2, "sync"),), (TripOrder(4, "sync", 7, "stop"),)
+        3, (ClockOrder(1, 5.0),), (DiskFaultOrder(2, "sync"),), (TripOrder(4, "sync", 7, "stop"),)
     )
     assert read_orders(msgspec.json.encode(orders)) == orders
     for wrong in (b"", b"{", b'{"clocks": 3}', b'{"versoin": 3}', b'{"harms": [{"number": 1.5}]}'):

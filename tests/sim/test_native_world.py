@@ -104,15 +104,15 @@ DOWN = msgspec.structs.replace(
 class SendsAllItHas(SlaveConnection):
     """A slave without messages is sent the whole log."""
 
-    def _begin(self, position: int) -> int:
+    def _start_position(self, position: int) -> int:
         return position or self._core.log.start.position
 
 
 class TakesOneFile(MasterConnection):
     """A slave takes nothing that stands in another file than the first."""
 
-    def _whole(self) -> int:
-        return 0 if self._core.log.end_position >= self._file_bytes else super()._whole()
+    def _complete_bytes(self) -> int:
+        return 0 if self._core.log.end_position >= self._file_bytes else super()._complete_bytes()
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,14 @@ def said(address: str, broker_id: int = 0, state: int = 0) -> Registration:
 def a_leader_dies(registry: RouteRegistry) -> None:
     registry.register(said("n0:1"), 1, 0.0)
     registry.register(said("n1:1", 1), 2, 0.0)
-    registry.gone(1)
+    registry.connection_closed(1)
     registry.register(said("n1:1", 0, state=2), 2, 10.0)
 
 
 def one_is_silent(registry: RouteRegistry) -> None:
     registry.register(said("n0:1"), 1, 0.0)
     registry.register(said("n1:1", 1), 2, 0.0)
-    registry.heard("n1:1", 100_000.0)
+    registry.heartbeat("n1:1", 100_000.0)
     registry.expire(150_000.0)
 
 
@@ -45,7 +45,7 @@ def an_old_leader_is_late(registry: RouteRegistry) -> None:
 def one_comes_by_a_new_connection(registry: RouteRegistry) -> None:
     registry.register(said("n0:1"), 1, 0.0)
     registry.register(said("n0:1"), 2, 10.0)
-    registry.gone(1)
+    registry.connection_closed(1)
 
 
 def an_old_master_goes_late(registry: RouteRegistry) -> None:

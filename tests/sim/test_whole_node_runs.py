@@ -176,7 +176,7 @@ def test_a_node_that_loses_bytes_it_could_not_send_at_once_is_found(monkeypatch)
     """The shell's own bug: what a short send left over is dropped."""
 
     def send(self: Link, data: bytes) -> bool:
-        self._direct.send_now(data[: max(1, len(data) * 2 // 3)])
+        self._direct.send_nowait(data[: max(1, len(data) * 2 // 3)])
         return True
 
     healthy = schedule()

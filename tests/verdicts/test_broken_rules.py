@@ -138,7 +138,7 @@ def test_the_harness_and_the_nodes_mean_the_same_by_an_exit_status() -> None:
     assert ends.exit_status(NativeLogDamaged("x")) == ends.EXIT_DAMAGED
     for bug in (KeyError("x"), TypeError("x"), RuntimeError("x")):
         assert ends.exit_status(bug) == ends.EXIT_INVARIANT
-    assert not ends.is_unforeseen(MemoryError())
+    assert not ends.is_unexpected(MemoryError())
     for other in (DiskFailed("x"), DiskFull("x"), OSError("x")):
         assert ends.exit_status(other) == ends.EXIT_DISK
 

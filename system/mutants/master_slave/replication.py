@@ -11,7 +11,11 @@ from shaketable.system.native.core import NativeCore
 from shaketable.system.native.group_commit import GroupCommit
 from shaketable.system.native.ha import MasterConnection, SlaveConnection
 from shaketable.system.node.master_slave.parts import NativeParts
-from shaketable.system.node.master_slave.slave_synchronize import ASKED, Asked, SlaveSynchronize
+from shaketable.system.node.master_slave.slave_synchronize import (
+    TABLE_REQUESTS,
+    SlaveSynchronize,
+    TableRequests,
+)
 from shaketable.system.remoting.codes import ResponseCode
 
 
@@ -39,7 +43,7 @@ ANY_REPORT_COUNTS = Mutant(
 class DelaysNotSynchronized(SlaveSynchronize):
     """Asks for the rest."""
 
-    asked: ClassVar[Asked] = tuple(each for each in ASKED if each[1] != DELAYS)
+    requests: ClassVar[TableRequests] = tuple(each for each in TABLE_REQUESTS if each[1] != DELAYS)
 
 
 DELAYS_NOT_SYNCHRONIZED = Mutant(
@@ -60,8 +64,8 @@ DELAYS_NOT_SYNCHRONIZED = Mutant(
 class FlushStandsForSlave(GroupCommit):
     """Asks the disk alone."""
 
-    def _outcome(self, append: PendingAppend) -> ResponseCode | None:
-        return self._outcome_alone(append, ResponseCode.SUCCESS)
+    def _outcome_with_slave(self, append: PendingAppend) -> ResponseCode | None:
+        return self._outcome_without_slave(append, ResponseCode.SUCCESS)
 
 
 FLUSH_STANDS_FOR_SLAVE = Mutant(
@@ -110,17 +114,17 @@ _SIZE_BYTES = 4
 class SlaveReadsOnAnywhere(MasterConnection):
     """Never compares positions."""
 
-    def _take(self, position: int, body: bytes, now_ms: float) -> None:
-        end = self._core.log.end_position + len(self._part)
-        super()._take(end or position, body, now_ms)
+    def _receive_body(self, position: int, body: bytes, now_ms: float) -> None:
+        end = self._core.log.end_position + len(self._partial)
+        super()._receive_body(end or position, body, now_ms)
 
-    def _whole(self) -> int:
+    def _complete_bytes(self) -> int:
         begin = self._core.log.end_position
         room = begin - begin % self._file_bytes + self._file_bytes - begin
         at = 0
-        while len(self._part) - at > _SIZE_BYTES:
-            size = int.from_bytes(self._part[at : at + _SIZE_BYTES], "big")
-            if not 0 < size <= min(room, len(self._part)) - at:
+        while len(self._partial) - at > _SIZE_BYTES:
+            size = int.from_bytes(self._partial[at : at + _SIZE_BYTES], "big")
+            if not 0 < size <= min(room, len(self._partial)) - at:
                 break
             at += size
         return at

@@ -14,7 +14,7 @@ from shaketable.system.nameserver.registry import (
 class DeadBrokerKept(RouteRegistry):
     """Forgets nobody."""
 
-    def gone(self, connection: Connection) -> list[str]:
+    def connection_closed(self, connection: Connection) -> list[str]:
         """Forget none of those that registered over the connection."""
         del connection
         return []
@@ -74,7 +74,7 @@ class LateCloseForgetsNewcomer(RouteRegistry):
         self._of_connection.setdefault(connection, set()).add(registration.address)
         return answer
 
-    def gone(self, connection: Connection) -> list[str]:
+    def connection_closed(self, connection: Connection) -> list[str]:
         """Forget all of them."""
         addresses = sorted(self._of_connection.pop(connection, ()))
         return self._forget_all([each for each in addresses if each in self._live])
@@ -98,7 +98,7 @@ LATE_CLOSE_FORGETS_NEWCOMER = Mutant(
 class OlderStateAccepted(RouteRegistry):
     """Compares no states."""
 
-    def _refuse_older_state(self, said: Registration, holder: str | None) -> None:
+    def _check_state_version(self, new: Registration, holder: str | None) -> None:
         return
 
 

@@ -1,1 +1,1 @@
-"""What a node says and hears: connections, messages as frames, name servers."""
+"""A node's network side: connections, the wire format of messages, name server registration."""

@@ -1,6 +1,6 @@
-"""One TCP connection in the node: a bounded buffer out, a reusable buffer in.
+"""One TCP connection of a node, with a bounded outgoing buffer.
 
-What is sent goes out at once; a task of its own writes what the socket had no room for
+`send` writes to the socket at once; a separate task writes what the socket did not take
 (THROUGHPUT.md rules 1, 2, 5).
 """
 
@@ -22,7 +22,7 @@ KEEPALIVE_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""After a minute a machine that lost its power holds no place among the connections any more."""
+"""With these the connections of a machine that lost power are closed after one minute."""
 
 
 class Link:
@@ -31,7 +31,7 @@ class Link:
     def __init__(self, sock: trio.socket.SocketType, out_bytes_max: int) -> None:
         self.sock = sock
         self.on_close: Callable[[], None] = _nothing
-        """Called when this side closes the link."""
+        """Called when `close` closes the link."""
         self._direct = sock if isinstance(sock, DirectSocket) else KernelSocket(sock)
         self._out_bytes_max = out_bytes_max
         self._out: list[bytes | memoryview] = []
@@ -44,9 +44,9 @@ class Link:
             sock.setsockopt(*option)
 
     def send(self, data: bytes) -> bool:
-        """Send bytes, or queue them; False (and nothing is queued) where the buffer is full.
+        """Send or queue bytes; return False, and queue nothing, if the buffer is full.
 
-        That the connection is broken is for `write` to say.
+        Never raises: `write` raises the error of a broken connection.
         """
         size = len(data)
         if self._out_bytes + size > self._out_bytes_max:
@@ -56,7 +56,7 @@ class Link:
         rest: bytes | memoryview = data
         if not self._out_bytes:
             try:
-                sent = self._direct.send_now(data)
+                sent = self._direct.send_nowait(data)
             except OSError as error:
                 self._failure = error
                 self._wake.set()
@@ -69,12 +69,12 @@ class Link:
         self._wake.set()
         return True
 
-    def recv_now(self, buffer: memoryview) -> int | None:
-        """Receive what is there; see `DirectSocket.recv_now`. A closed link is at its end."""
-        return 0 if self._is_closed else self._direct.recv_now(buffer)
+    def recv_nowait(self, buffer: memoryview) -> int | None:
+        """Receive without blocking, as `DirectSocket.recv_nowait`; return 0 on a closed link."""
+        return 0 if self._is_closed else self._direct.recv_nowait(buffer)
 
     async def write(self) -> None:
-        """Send what is queued, as there is room. Raises OSError when the connection breaks."""
+        """Send queued bytes until cancelled. Raises OSError when the connection breaks."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -88,9 +88,9 @@ class Link:
                 data = data[sent:]
 
     async def read(self, on_frames: Callable[[list[Frame]], None]) -> None:
-        """Hand over all complete frames of each read, until the other side closes.
+        """Call `on_frames` with the complete frames of each read, until the other side closes.
 
-        Raises OSError when the connection breaks, FrameError for what is no frame.
+        Raises OSError when the connection breaks, FrameError for a malformed frame.
         """
         buffer = FrameBuffer()
         while count := await self.sock.recv_into(buffer.writable()):
@@ -99,7 +99,7 @@ class Link:
                 on_frames(frames)
 
     def close(self) -> None:
-        """Close the socket; reading and writing end."""
+        """Close the socket, which ends reading and writing."""
         if not self._is_closed:
             self._is_closed = True
             self.sock.close()
@@ -107,24 +107,24 @@ class Link:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
-# Connections that a node opens: to its peers, its master, its name servers.
+# Outgoing connections: to peers, the master, name servers.
 
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
-"""The value of SO_LINGER with which nothing of a closed connection waits in TIME_WAIT."""
+"""Value of SO_LINGER that resets a connection at close, so that it does not stay in TIME_WAIT."""
 
 
 async def dial(host: str, port: int) -> trio.SocketStream:
     """Connect to another process.
 
-    While nobody listens at a port of the range that outgoing connections get theirs from, TCP may
-    connect a socket to itself there (a simultaneous open of one side), and he whose port it is
-    could not listen any more: such a connection is closed at once.
+    If the target port is in the ephemeral range and no process listens there, TCP can connect a
+    socket to itself (simultaneous open). That would block the port for the process it belongs to,
+    so such a connection is reset at once.
 
     Raises:
-        OSError: no connection; ConnectionRefusedError for one to itself.
+        OSError: no connection; ConnectionRefusedError if the socket connected to itself.
     """
     stream = await trio.open_tcp_stream(host, port)
     sock = stream.socket

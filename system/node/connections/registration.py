@@ -1,7 +1,7 @@
-"""Tells all name servers what this broker is: on start, on a change of role or topics, and again.
+"""Registers a broker with all name servers: at start, when its role or topics change, periodically.
 
-Each name server has a task of its own, so one that is dead or slow costs the others nothing.
-Closing the connection takes the broker out of the routes at once; a clean stop says so first.
+Each name server has its own task, so a dead or slow one does not delay the others. Closing the
+connection removes the broker from the routes at once; a clean stop unregisters before.
 Source: RocketMQ's BrokerOuterAPI and BrokerController.registerBrokerAll; DLEDGER.md D.1, D.3.
 """
 
@@ -32,16 +32,16 @@ from shaketable.system.remoting.registration_headers import BrokerHeader, Regist
 
 CONNECT_TIMEOUT_MS = 3_000.0
 ANSWER_TIMEOUT_MS = 3_000.0
-"""How long a name server may take to answer before it counts as dead."""
+"""How long a name server may take to respond before it counts as dead."""
 UNREGISTER_TIMEOUT_MS = 500.0
 """How long a clean stop waits for each name server."""
-AGAIN_AFTER_MIN_MS = 100.0
-AGAIN_AFTER_MAX_MS = 2_000.0
-REFUSED_AGAIN_MS = 1_000.0
-"""How soon to ask again who refused, or did not know this slave's master."""
+RETRY_MIN_MS = 100.0
+RETRY_MAX_MS = 2_000.0
+REFUSED_RETRY_MS = 1_000.0
+"""How soon to retry at a name server that refused, or did not know this slave's master."""
 OUT_BYTES_MAX = 32 << 20
-HA_PORT_ABOVE = 1
-"""RocketMQ's haListenPort stands so far above listenPort; in dledger mode nobody listens there."""
+HA_PORT_OFFSET = 1
+"""RocketMQ's haListenPort is listenPort plus this; unused in DLedger mode."""
 
 NameServerAddress = tuple[str, int]
 
@@ -49,12 +49,12 @@ log = logging.getLogger("shaketable.node")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What of the broker is looked at to see whether it has to register anew.
+class RegistrationState:
+    """The state of a broker that requires a new registration whenever it changes.
 
-    `broker_id` is MASTER_ID for the leader that serves, None for whom the group does not know
-    (yet, or any more): clients would read from it what is old. `topics_version` changes
-    whenever a topic does.
+    `broker_id` is MASTER_ID for a leader that is ready, None for a node that is not a member (yet,
+    or any more): clients would read stale data from it. `topics_version` changes with every topic
+    change.
     """
 
     broker_id: int | None
@@ -63,37 +63,37 @@ class Standing:
 
 
 class Registration:
-    """One broker's registrations. `look` is cheap; `topics` returns all the broker has now."""
+    """One broker's registrations. `get_state` is cheap; `topics` returns all current topics."""
 
     def __init__(
         self,
         config: NodeConfig,
         clock: Clock,
-        look: Callable[[], Standing],
+        get_state: Callable[[], RegistrationState],
         topics: Callable[[], Iterable[TopicConfig]],
-        learn: Callable[[Mapping[str, str]], bool] = lambda _: True,
+        on_registered: Callable[[Mapping[str, str]], bool] = lambda _: True,
     ) -> None:
         self._config = config
         self._clock = clock
-        self._look = look
+        self._get_state = get_state
         self._topics = topics
-        self.learn = learn
-        """Told what a name server answers: where the master is. False: ask again soon."""
+        self.on_registered = on_registered
+        """Called with the fields of a response, which name the master; False: retry soon."""
         self._address = f"{config.host}:{config.listen_port}"
         self._opaque = count(1)
         self._body: bytes | None = None
-        self._since_ms = clock.wall_ms()
-        self.standing = look()
+        self._changed_ms = clock.wall_ms()
+        self.state = get_state()
         self.changed = trio.Event()
-        """Set, and replaced by another, when the standing changes."""
+        """Set, and replaced by a new event, when `state` changes."""
 
-    def notice(self) -> None:
-        """Look whether role or topics changed; to be called after whatever may change them."""
-        standing = self._look()
-        if standing == self.standing:
+    def refresh(self) -> None:
+        """Check whether role or topics changed. Call it after anything that may change them."""
+        state = self._get_state()
+        if state == self.state:
             return
-        self.standing = standing
-        self._since_ms = self._clock.wall_ms()
+        self.state = state
+        self._changed_ms = self._clock.wall_ms()
         self._body = None
         self.changed.set()
         self.changed = trio.Event()
@@ -105,32 +105,33 @@ class Registration:
                 nursery.start_soon(self._stay_registered, address)
 
     async def _stay_registered(self, address: NameServerAddress) -> None:
-        pause_ms = AGAIN_AFTER_MIN_MS
+        pause_ms = RETRY_MIN_MS
         is_lost = False
         while True:
-            talk = _Talk(self, self._clock, address, self._config.register_interval_ms)
+            session = _Session(self, self._clock, address, self._config.register_interval_ms)
             try:
-                why = await talk.hold()
-            except (OSError, UnicodeError) as error:  # no name at all is a UnicodeError
+                why = await session.run()
+            except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
                 why = str(error)
-            if talk.has_answered:
-                pause_ms = AGAIN_AFTER_MIN_MS
-            if talk.has_answered or not is_lost:  # and not each time that it is still dead
+            if session.has_answered:
+                pause_ms = RETRY_MIN_MS
+            if session.has_answered or not is_lost:  # log once, not at every failed attempt
                 log.warning("event=name_server_lost name_server=%s:%d error=%r", *address, why)
                 is_lost = True
             await sleep(self._clock, pause_ms)
-            pause_ms = min(pause_ms * 2, AGAIN_AFTER_MAX_MS)
+            pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
 
-    # ---- what is said -----------------------------------------------------------------
+    # ---- requests ---------------------------------------------------------------------
 
     def register_request(self, broker_id: int) -> Command:
-        """Return the registration as of now. Raises CommandError for what cannot be written."""
-        config, standing = self._config, self.standing
+        """Return a registration request for the current state. Raises CommandError."""
+        config, state = self._config, self.state
         native = config.native
-        ha_port = native.ha_port if native else config.listen_port + HA_PORT_ABOVE
+        ha_port = native.ha_port if native else config.listen_port + HA_PORT_OFFSET
         if self._body is None:
-            # The raft term as state version: a leader of the past takes nobody's place.
-            version = DataVersion(standing.term, self._since_ms, standing.topics_version)
+            # The state version is the Raft term: name servers refuse the leader's id to a deposed
+            # leader, whose term is lower.
+            version = DataVersion(state.term, self._changed_ms, state.topics_version)
             self._body = encode_register_body(self._topics(), version)
         header = RegisterBrokerHeader(
             broker_name=config.broker_name,
@@ -143,7 +144,7 @@ class Registration:
         return self._request(RequestCode.REGISTER_BROKER, header.to_ext(), self._body)
 
     def unregister_request(self, broker_id: int) -> Command:
-        """Return the request that takes this broker, registered by that id, out of the routes."""
+        """Return a request that removes this broker, registered as `broker_id`, from the routes."""
         config = self._config
         header = BrokerHeader(config.broker_name, self._address, config.cluster, broker_id)
         return self._request(RequestCode.UNREGISTER_BROKER, header.to_ext())
@@ -152,8 +153,8 @@ class Registration:
         return Command(code, next(self._opaque) & 0x7FFFFFFF, ext=ext, body=body)
 
 
-class _Talk:
-    """One connection to one name server, from connecting until it is lost."""
+class _Session:
+    """One connection to one name server, from dialing until it is lost."""
 
     def __init__(
         self, registration: Registration, clock: Clock, address: NameServerAddress, interval_ms: int
@@ -164,19 +165,19 @@ class _Talk:
         self._interval_ms = interval_ms
         self._name = f"{address[0]}:{address[1]}"
         self._why = "it closed the connection"
-        self._asked = 0
+        self._pending_opaque = 0
         self._answer: Command | None = None
         self._answered = trio.Event()
-        self._said: tuple[object, ...] = ()
+        self._last_logged: tuple[object, ...] = ()
         self.has_answered = False
-        self._is_enough = True
+        self._is_complete = True
         self.registered_as: int | None = None
-        """The id by which the name server knows the broker, if it does."""
+        """The broker id registered at the name server, None if none."""
 
-    async def hold(self) -> str:
-        """Connect, register again and again; return why that ended. Raises OSError.
+    async def run(self) -> str:
+        """Connect and stay registered; return why the connection ended. Raises OSError.
 
-        Where it is cancelled, the broker unregisters.
+        Unregisters when cancelled.
         """
         with self._within(CONNECT_TIMEOUT_MS) as connecting:
             stream = await dial(*self._address)
@@ -188,7 +189,7 @@ class _Talk:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(write_until_broken, link)
                 nursery.start_soon(self._read, link, nursery.cancel_scope)
-                self._why = await self._register_again_and_again(link)
+                self._why = await self._keep_registered(link)
                 nursery.cancel_scope.cancel()
             is_stopped = False
         finally:
@@ -200,12 +201,12 @@ class _Talk:
     def _within(self, timeout_ms: float) -> AbstractContextManager[trio.CancelScope]:
         return self._clock.move_on_at(self._clock.now_ms() + timeout_ms)
 
-    async def _register_again_and_again(self, link: Link) -> str:
-        """Register when something changed, and now and then; return what went wrong."""
+    async def _keep_registered(self, link: Link) -> str:
+        """Register at every change and periodically; return why that failed."""
         while True:
-            changed, standing = self._registration.changed, self._registration.standing
+            changed, state = self._registration.changed, self._registration.state
             try:
-                request = self._request(standing.broker_id)
+                request = self._request(state.broker_id)
                 data = None if request is None else encode_command(request)
             except (CommandError, FrameError) as error:
                 log.error("event=not_registered error=%s", error)  # noqa: TRY400 - one line
@@ -215,14 +216,14 @@ class _Talk:
                 answer = await self._ask(link, request.opaque, data)
                 if answer is None:
                     return f"no answer within {ANSWER_TIMEOUT_MS:g} ms"
-                self._note(answer, standing)
-                if answer.code != ResponseCode.SUCCESS or not self._is_enough:
-                    pause_ms = REFUSED_AGAIN_MS
+                self._handle_response(answer, state)
+                if answer.code != ResponseCode.SUCCESS or not self._is_complete:
+                    pause_ms = REFUSED_RETRY_MS
             with self._within(pause_ms):
                 await changed.wait()
 
     def _request(self, broker_id: int | None) -> Command | None:
-        """Return what is to be said now; None if that is nothing."""
+        """Return the request for the current state, None if none is needed."""
         if broker_id is not None:
             return self._registration.register_request(broker_id)
         if self.registered_as is not None:
@@ -230,30 +231,30 @@ class _Talk:
         return None
 
     async def _ask(self, link: Link, opaque: int, data: bytes) -> Command | None:
-        """Send one request and return its answer; None where none came in time."""
-        self._asked, self._answer, self._answered = opaque, None, trio.Event()
+        """Send one request and return its response, None on timeout."""
+        self._pending_opaque, self._answer, self._answered = opaque, None, trio.Event()
         if link.send(data):
             with self._within(ANSWER_TIMEOUT_MS):
                 await self._answered.wait()
         return self._answer
 
-    def _note(self, answer: Command, standing: Standing) -> None:
-        """Remember how the broker is known there, and log what is new of an answer."""
+    def _handle_response(self, answer: Command, state: RegistrationState) -> None:
+        """Update the registered id from a response, and log the response if it differs."""
         self.has_answered = True
         is_done = answer.code == ResponseCode.SUCCESS
-        self.registered_as = standing.broker_id if is_done else None
-        self._is_enough = not is_done or self._registration.learn(answer.ext)
-        said = (answer.code, answer.remark, standing.broker_id, standing.term)
-        if said == self._said:
+        self.registered_as = state.broker_id if is_done else None
+        self._is_complete = not is_done or self._registration.on_registered(answer.ext)
+        summary = (answer.code, answer.remark, state.broker_id, state.term)
+        if summary == self._last_logged:
             return
-        self._said = said
-        broker_id = "-" if standing.broker_id is None else standing.broker_id
+        self._last_logged = summary
+        broker_id = "-" if state.broker_id is None else state.broker_id
         if is_done:
             log.info(
                 "event=registered name_server=%s broker_id=%s term=%d",
                 self._name,
                 broker_id,
-                standing.term,
+                state.term,
             )
         else:
             log.warning(
@@ -268,7 +269,7 @@ class _Talk:
         def on_frames(frames: list[Frame]) -> None:
             for frame in frames:
                 command = decode_command(frame)
-                if command.is_response and command.opaque == self._asked:
+                if command.is_response and command.opaque == self._pending_opaque:
                     self._answer = command
                     self._answered.set()
 
@@ -279,10 +280,10 @@ class _Talk:
         scope.cancel()
 
     async def _unregister(self, stream: trio.SocketStream, broker_id: int) -> None:
-        """Say that this broker goes, and wait a moment for it to be heard."""
+        """Unregister this broker, and wait briefly for the response."""
         data = encode_command(self._registration.unregister_request(broker_id))
         with self._within(UNREGISTER_TIMEOUT_MS) as scope:
             scope.shield = True
             with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
                 await stream.send_all(data)
-                await stream.receive_some(1)  # an answer of whatever kind
+                await stream.receive_some(1)  # any response

@@ -1,6 +1,6 @@
-"""Listening, and serving each connection so that what is wrong with it ends it and nothing else.
+"""Listening, and serving connections so that an error in one ends only that one.
 
-Nodes and name servers are shells of this kind.
+Used by nodes and name servers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ log = logging.getLogger("shaketable.node")
 
 
 class PortInUseError(Exception):
-    """A port that the process should listen on is taken: one line that names it."""
+    """The process cannot listen on a port. The message is one line that names it."""
 
 
-async def listen(host: str, port: int, whom: str) -> list[trio.SocketListener]:
-    """Listen for `whom`. Raises PortInUseError."""
+async def listen(host: str, port: int, clients: str) -> list[trio.SocketListener]:
+    """Listen on a port; `clients` names the clients in errors. Raises PortInUseError."""
     try:
         return await trio.open_tcp_listeners(port, host=host)
-    except (OSError, UnicodeError) as error:  # no name at all is a UnicodeError
+    except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
         raise PortInUseError(
-            f"cannot listen on {host}:{port} for {whom}: "
+            f"cannot listen on {host}:{port} for {clients}: "
             f"{getattr(error, 'strerror', None) or error}; choose another port or end what holds it"
         ) from None
 
@@ -36,9 +36,10 @@ async def listen(host: str, port: int, whom: str) -> list[trio.SocketListener]:
 def guarded(
     serve: Callable[[trio.SocketStream], Awaitable[None]], connections_max: int
 ) -> Callable[[trio.SocketStream], Awaitable[None]]:
-    """Serve one connection; what is wrong with it ends it and nothing else.
+    """Wrap `serve` so that an error in a connection closes only that connection.
 
-    Each listener has a limit of its own, so that clients cannot shut the peers out.
+    At most `connections_max` are served at once. Each listener has its own limit, so that clients
+    cannot lock out the peers.
     """
     open_now = 0
 
@@ -52,10 +53,10 @@ def guarded(
         try:
             await serve(stream)
         except* (FrameError, CommandError) as group:
-            error = next(iter(flat(group)))
+            error = next(iter(flatten(group)))
             log.warning("event=bad_bytes from=%s error=%s action=closed", _name(stream), error)
         except* (OSError, trio.ClosedResourceError):
-            pass  # the other side is gone: its business
+            pass  # the other side disconnected
         finally:
             open_now -= 1
             stream.socket.close()
@@ -74,7 +75,7 @@ async def write_until_broken(link: Link) -> None:
 async def end_on_signal(
     end: Callable[[], None], scope: trio.CancelScope, log: logging.Logger
 ) -> None:
-    """Call `end` at the first SIGTERM or SIGINT; cancel at the second, for who cannot wait."""
+    """Call `end` at the first SIGTERM or SIGINT; cancel at the second."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             log.info("event=stopping signal=%s", signal.Signals(number).name)
@@ -86,7 +87,7 @@ async def end_on_signal(
 
 
 async def cancel_on_signal(scope: trio.CancelScope, log: logging.Logger) -> None:
-    """Cancel at the first SIGTERM or SIGINT, which is to end the process in order."""
+    """Cancel at the first SIGTERM or SIGINT, for a clean stop."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             log.info("event=stopping signal=%s", signal.Signals(number).name)
@@ -94,11 +95,11 @@ async def cancel_on_signal(scope: trio.CancelScope, log: logging.Logger) -> None
             return
 
 
-def flat(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+def flatten(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
     """Yield the errors of a nested group, outermost first."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            yield from flat(error)
+            yield from flatten(error)
         else:
             yield error
 

@@ -1,7 +1,7 @@
-"""Messages between members as remoting frames. Pure.
+"""Encoding of messages between members as remoting frames. Pure.
 
-Node-to-node messages are our own, under DLedger's request codes, one-way: each member
-sends on the connection that it opened, so a link's two directions fail apart.
+The messages are our own, with DLedger's request codes. They are one-way: each member sends on the
+connection that it opened, so the two directions of a link fail independently.
 Source: DESIGN.md decision 6; codes from DLedgerRequestCode (DLEDGER.md C.1).
 """
 
@@ -45,16 +45,16 @@ from shaketable.system.store.group_events import (
 
 PORT_MAX = 65_535
 PORT_DIGITS_MAX = 5
-TERM_LEAP_MAX = 1 << 32
-"""By how much a message's term may lie above ours. At an election each 250 ms a group takes 34
-years for that; a single stray message must not bring a term behind which there is no next."""
+TERM_JUMP_MAX = 1 << 32
+"""How far a message's term may exceed ours. With an election every 250 ms a group needs 34 years
+for that. Without the limit, one corrupt message could raise the term until no next term fits."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Index = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
-"""An index, a position or an entry's term: -1 stands for none."""
+"""An index, a position or an entry's term; -1 for none."""
 
 _Member = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]+\Z")]
-"""A member's id. Another one could not be written beside our term (`save_hard_state`)."""
+"""A member's id. Other characters could not be stored as the vote (`save_hard_state`)."""
 
 
 class _VoteRequest(Fields, rename="camel"):
@@ -123,8 +123,8 @@ class _LeadershipTransfer(Fields, rename="camel"):
 def encode(message: Message, group: str, address: str = "") -> bytes:
     """Return the frame of one message.
 
-    `address`, "host:port" of the sender's DLedger port, goes along with what wants an answer:
-    a member may not know yet that the sender is one (dissertation section 4.1).
+    `address`, "host:port" of the sender's DLedger port, is sent with messages that expect a
+    response: the receiver may not know yet that the sender is a member (dissertation section 4.1).
     """
     body: Sequence[bytes] = ()
     fields: Fields
@@ -211,9 +211,9 @@ def _snapshot_fields(request: SnapshotRequest, group: str) -> _SnapshotRequest:
 
 
 def decode(command: Command, group: str) -> Message:
-    """Decode one message; every entry in it has been verified, all CRCs.
+    """Decode one message and verify the CRCs of all its entries.
 
-    Raises CommandError for what is no message of this group, with one clear line.
+    Raises CommandError, with a one-line message, for anything but a valid message of this group.
     """
     ext = command.ext
     if ext.get("group") != group:
@@ -256,14 +256,15 @@ def decode(command: Command, group: str) -> Message:
     return message
 
 
-def refuse_odd_terms(message: Message, own_term: int) -> None:
-    """Raise CommandError for terms that no member of a working group would name.
+def check_terms(message: Message, own_term: int) -> None:
+    """Raise CommandError for terms that no correct member can send.
 
-    That is one too far above `own_term`, or entries of a later term than whoever has them is in.
+    These are a term too far above `own_term`, and entries of a later term than the sender's: a
+    member's log never holds entries of a term that it has not reached.
     """
-    if message.term - own_term > TERM_LEAP_MAX:
+    if message.term - own_term > TERM_JUMP_MAX:
         raise CommandError(
-            f"term {message.term} from {sender_of(message)} lies more than {TERM_LEAP_MAX} "
+            f"term {message.term} from {sender_of(message)} lies more than {TERM_JUMP_MAX} "
             f"above {own_term}"
         )
     held = 0
@@ -287,7 +288,7 @@ def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
         first = fields.prev_index + 1
         batch = Batch(first, fields.count, fields.entry_term, fields.position, data)
         try:
-            memberships = () if is_valid_batch(batch) else _examine(batch)
+            memberships = () if is_valid_batch(batch) else _verified_memberships(batch)
         except (DamagedEntry, DamagedMembership) as error:
             raise CommandError(f"damaged entries from {fields.leader}: {error}") from None
         if memberships:
@@ -305,8 +306,11 @@ def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
     )
 
 
-def _examine(batch: Batch) -> tuple[tuple[int, Membership], ...]:
-    """Check a batch entry by entry; return its memberships. Raises what says what is wrong."""
+def _verified_memberships(batch: Batch) -> tuple[tuple[int, Membership], ...]:
+    """Verify each entry of a batch; return its memberships.
+
+    Raises DamagedEntry or DamagedMembership.
+    """
     verify_batch(batch, None)
     return memberships_in(batch.data)
 
@@ -322,7 +326,7 @@ def _decode_snapshot(fields: _SnapshotRequest, state: bytes) -> SnapshotRequest:
 
 
 def address_of(command: Command) -> tuple[str, int] | None:
-    """Return (host, port) where the sender of a message listens, if it says so."""
+    """Return (host, port) where the sender of a message listens, None if the message lacks it."""
     host, _, port = command.ext.get("address", "").rpartition(":")
     is_number = port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX
     if not (host and is_number and 0 < int(port) <= PORT_MAX):
@@ -331,7 +335,7 @@ def address_of(command: Command) -> tuple[str, int] | None:
 
 
 def sender_of(message: Message) -> str:
-    """Return the id of the member that said it."""
+    """Return the id of the member that sent the message."""
     if isinstance(message, VoteRequest):
         return message.candidate
     if isinstance(message, VoteResponse):

@@ -1,1 +1,1 @@
-"""Where a node keeps its files: a real disk, or one that forgets unsynced writes at a kill."""
+"""A node's disks: the real one, or one that loses unsynced writes when the process is killed."""

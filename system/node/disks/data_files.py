@@ -1,6 +1,6 @@
-"""Which data files of the log are written to their end, and how old they are.
+"""Finds the full data files of the log and their age, for expiry.
 
-Source: DLedger's DLedgerMmapFileStore.CleanSpaceService, which looks at files the same way.
+Source: DLedger's DLedgerMmapFileStore.CleanSpaceService, which checks files the same way.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from shaketable.system.store.entry import iter_dispatches
 
 
 class DataFiles:
-    """The full data files of a log, found once each: what is committed never changes."""
+    """The full data files of a log. Each is examined once: committed entries never change."""
 
     def __init__(self, log: CommitLog, data_file_bytes: int) -> None:
         self._log = log
         self._file_bytes = data_file_bytes
         self._found: list[DataFile] = []
 
-    def until(self, index: int) -> list[DataFile]:
-        """Return the full files whose entries all stand at or in front of `index`, oldest first.
+    def full_files(self, index: int) -> list[DataFile]:
+        """Return the full files whose entries all have indexes up to `index`, oldest first.
 
-        `index` is committed and durable. Raises DiskFailed; OutsideLog where the log is being
-        replaced: ask again later.
+        `index` is committed and durable. Raises DiskFailed, and OutsideLog while the log is being
+        replaced: retry later.
         """
         begin = self._log.start
         self._found = [file for file in self._found if file.end.index > begin.index]
@@ -32,10 +32,10 @@ class DataFiles:
             start = self._start_of(last.index + 1)
             if start + self._file_bytes > end_position:
                 break
-            behind = start + self._file_bytes
-            if self._log.read_entries(index, 1).position < behind:
-                break  # whether more of the file follows is not known yet
-            file_last = self._last_in(behind, last.index + 1, index - 1)
+            file_end = start + self._file_bytes
+            if self._log.read_entries(index, 1).position < file_end:
+                break  # entries after `index` may still be in this file
+            file_last = self._last_before(file_end, last.index + 1, index - 1)
             last = self._log.log_end_at(file_last)
             self._found.append(DataFile(last, self._store_ms(file_last)))
         return list(self._found)
@@ -44,11 +44,14 @@ class DataFiles:
         position = self._log.read_entries(index, 1).position
         return position - position % self._file_bytes
 
-    def _last_in(self, behind: int, low: int, high: int) -> int:
-        """Return the last index in low..high whose entry stands in front of byte `behind`."""
+    def _last_before(self, file_end: int, low: int, high: int) -> int:
+        """Return the last index in low..high whose entry starts before byte `file_end`.
+
+        A binary search: positions increase with the index.
+        """
         while low < high:
             middle = (low + high + 1) // 2
-            if self._log.read_entries(middle, 1).position < behind:
+            if self._log.read_entries(middle, 1).position < file_end:
                 low = middle
             else:
                 high = middle - 1

@@ -1,8 +1,7 @@
-"""Disk work of a process: in threads, so that a slow fsync stops no heartbeat.
+"""Threads for a process's disk work, so that a slow fsync does not delay heartbeats.
 
-`trio.to_thread` does this too, for all that a program may want of threads: it copies contexts,
-names each thread for each job, counts jobs. With a flush a millisecond that was a tenth of a
-node's time (docs/throughput.md).
+`trio.to_thread` does more per job: it copies contexts, names threads, and limits jobs. With one
+flush per millisecond that took a tenth of a node's time (docs/throughput.md).
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import outcome
 import trio
 
 IDLE_S = 10.0
-"""A thread that has had nothing to do for so long ends."""
+"""A thread ends after being idle for so long."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Work, and the task that waits for it in a run of trio."""
+    """A function to run, and the trio task that waits for it."""
 
     work: Callable[[], Any]
     task: trio.lowlevel.Task
@@ -33,15 +32,15 @@ class _Job:
 
 
 class DiskThreads:
-    """Runs functions in threads of its own, as many as are waited for at once: a `DiskWork`.
+    """Runs functions in its own threads, one per task that waits (implements `DiskWork`).
 
-    A cancelled task waits for its work under way: nobody else may touch the files meanwhile.
+    A cancelled task still waits for its running work: no other task may use the files until then.
     """
 
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[_Job]] = []
 
-    @trio.lowlevel.enable_ki_protection  # whoever gave work away waits for it
+    @trio.lowlevel.enable_ki_protection  # an interrupt must not abandon running work
     async def __call__(self, work: Callable[[], Result]) -> Result:
         """Run `work` and return what it returns, or raise what it raises."""
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -52,26 +51,26 @@ class DiskThreads:
             jobs = SimpleQueue()
             threading.Thread(target=self._serve, args=(jobs,), name="disk", daemon=True).start()
         jobs.put(job)
-        done: Result = await trio.lowlevel.wait_task_rescheduled(_wait_for_it)
+        done: Result = await trio.lowlevel.wait_task_rescheduled(_refuse_abort)
         return done
 
     def _serve(self, jobs: SimpleQueue[_Job]) -> None:
-        """Do what comes, in a thread."""
+        """Run jobs in this thread until it is idle for too long."""
         while True:
             try:
                 job = jobs.get(timeout=IDLE_S)
             except Empty:
                 try:
                     self._idle.remove(jobs)
-                except ValueError:  # taken just now: a job comes
+                except ValueError:  # a caller has just taken this queue: a job will follow
                     continue
                 return
             result = outcome.capture(job.work)
             self._idle.append(jobs)
-            with suppress(trio.RunFinishedError):  # ended by a failure of trio's own
+            with suppress(trio.RunFinishedError):  # the trio run crashed meanwhile
                 job.token.run_sync_soon(trio.lowlevel.reschedule, job.task, result)
-            del job, result  # nothing of it is kept while there is nothing to do
+            del job, result  # hold no references while idle
 
 
-def _wait_for_it(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
+def _refuse_abort(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
     return trio.lowlevel.Abort.FAILED

@@ -1,6 +1,6 @@
-"""The Disk of a production node: pwritev, fdatasync, posix_fallocate.
+"""The `Disk` of a production node: pwritev, fdatasync, posix_fallocate.
 
-Source: Linux man pages; DESIGN.md decision 2 (an error of fsync is fatal, names are synced).
+Source: Linux man pages; DESIGN.md decision 2 (a failed fsync is fatal, directories are synced).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from shaketable.system.store.disk import Buffer, DiskFailed, DiskFull
 
-# A file of the operating system, with its errors as the store knows them.
+# Files of the operating system. OSErrors become the store's errors.
 #
-# Source: Linux man pages; DESIGN.md decision 2 (an error of fsync is fatal).
+# Source: Linux man pages; DESIGN.md decision 2 (a failed fsync is fatal).
 
 IO_BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
-"""Most buffers that one pwritev may take."""
+"""The most buffers that one pwritev takes."""
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
@@ -38,12 +38,12 @@ class RealFile:
 
     @property
     def path(self) -> str:
-        """Its path."""
+        """Path of the file."""
         return self._path
 
     @property
     def reserve(self) -> bool:
-        """Whether all its blocks are allotted."""
+        """Whether all of its blocks are allocated."""
         return self._reserve
 
     @property
@@ -52,14 +52,14 @@ class RealFile:
         return self._size
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all buffers one behind the other from `position` on."""
+        """Write all buffers consecutively, starting at `position`."""
         with errors_of("write", self._path):
             pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
             while pending:
                 written = os.pwritev(self._fd, pending[:IO_BUFFERS_MAX], position)
                 position += written
                 self._size = max(self._size, position)
-                pending = _behind(pending, written)
+                pending = _remaining(pending, written)
 
     def pread(self, size: int, position: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file."""
@@ -73,39 +73,39 @@ class RealFile:
             return data
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """Return (start, behind) of what, from `position` on, may be other than zero, in order.
+        """Return the ranges (start, end) from `position` on that may be non-zero, in order.
 
-        Blocks that are allotted and were never written are holes, until one reads them: so all
-        ranges are found before the caller reads any.
+        Blocks that are allocated but were never written are holes only until they are read. So all
+        ranges are collected before the caller reads any.
         """
         ranges = []
         try:
             while position < self._size:
                 start = os.lseek(self._fd, position, os.SEEK_DATA)
                 position = os.lseek(self._fd, start, os.SEEK_HOLE)
-                if start < position:  # else what was read there left the page cache meanwhile
+                if start < position:  # else a block that was read there left the page cache
                     ranges.append((start, position))
         except OSError as error:
-            if error.errno != errno.ENXIO:  # a file system that knows no holes
+            if error.errno != errno.ENXIO:  # the file system does not support SEEK_DATA
                 ranges.append((position, self._size))
         return ranges
 
     def grow(self, size: int) -> None:
-        """Make the file at least `size` bytes long, with zeros."""
+        """Extend the file with zeros to at least `size` bytes."""
         if size > self._size:
             with errors_of("extend", self._path):
                 extend(self._fd, size, reserve=self._reserve)
             self._size = size
 
     def sync(self) -> None:
-        """Make what was written durable (fdatasync). Raises DiskFailed."""
+        """Make all writes durable (fdatasync). Raises DiskFailed."""
         try:
             os.fdatasync(self._fd)
-        except OSError as error:  # also ENOSPC: the pages may be gone
+        except OSError as error:  # ENOSPC too: the kernel may have dropped the dirty pages
             raise DiskFailed(f"fdatasync of {self._path} failed: {error.strerror}") from error
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Close the file descriptor."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -113,7 +113,7 @@ class RealFile:
 
 @contextlib.contextmanager
 def errors_of(doing: str, path: str) -> Iterator[None]:
-    """Turn the operating system's errors into the store's two."""
+    """Convert OSError to DiskFull or DiskFailed."""
     try:
         yield
     except OSError as error:
@@ -122,7 +122,7 @@ def errors_of(doing: str, path: str) -> Iterator[None]:
 
 
 def extend(fd: int, size: int, *, reserve: bool) -> None:
-    """Make the file `size` bytes long; with `reserve` allot the blocks where that is possible."""
+    """Make the file `size` bytes long; with `reserve` allocate its blocks if possible."""
     if reserve and size:
         try:
             os.posix_fallocate(fd, 0, size)
@@ -134,8 +134,8 @@ def extend(fd: int, size: int, *, reserve: bool) -> None:
     os.ftruncate(fd, size)
 
 
-def _behind(buffers: list[memoryview], written: int) -> list[memoryview]:
-    """Return what of `buffers` is left after `written` bytes (a write may be short)."""
+def _remaining(buffers: list[memoryview], written: int) -> list[memoryview]:
+    """Return what is left of `buffers` after `written` bytes (a write may be short)."""
     for number, buffer in enumerate(buffers):
         if written < len(buffer):
             return [buffer[written:], *buffers[number + 1 :]]
@@ -146,7 +146,7 @@ def _behind(buffers: list[memoryview], written: int) -> list[memoryview]:
 class RealDisk:
     """Files of the operating system (implements `system.store.disk.Disk`).
 
-    Files of `direct_folder` are written past the page cache, if their file system can do that.
+    Files in `direct_folder` are written with O_DIRECT if their file system supports it.
     """
 
     __slots__ = ("_buffer", "_direct_folder")
@@ -156,7 +156,7 @@ class RealDisk:
         self._buffer = WriteBuffer() if direct_folder is not None else None
 
     def create(self, path: str, size: int, *, reserve: bool = True) -> RealFile:
-        """Create a file of `size` zeros, replacing an old one; `reserve` allots its blocks."""
+        """Create a file of `size` zeros, replacing an old one; `reserve` allocates its blocks."""
         with errors_of("create", path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
@@ -171,9 +171,9 @@ class RealDisk:
         """Open an existing file for reading and writing."""
         with errors_of("open", path):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            facts = os.fstat(fd)
-            reserve = facts.st_blocks * 512 >= facts.st_size
-        return self._file(path, fd, facts.st_size, reserve=reserve, is_zero=False)
+            status = os.fstat(fd)
+            reserve = status.st_blocks * 512 >= status.st_size
+        return self._file(path, fd, status.st_size, reserve=reserve, is_zero=False)
 
     def _file(self, path: str, fd: int, size: int, *, reserve: bool, is_zero: bool) -> RealFile:
         if self._buffer is not None and str(Path(path).parent) == self._direct_folder:
@@ -181,18 +181,18 @@ class RealDisk:
         return RealFile(path, fd, size, reserve=reserve)
 
     def exists(self, path: str) -> bool:
-        """Whether a file stands at `path`."""
+        """Return whether a file exists at `path`."""
         with errors_of("look for", path):
             return Path(path).exists()
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in `folder`, sorted; none if there is no such folder."""
+        """Return the names of the files in `folder`, sorted; empty if there is no such folder."""
         with errors_of("list", folder):
             path = Path(folder)
             return sorted(file.name for file in path.iterdir()) if path.exists() else []
 
     def make_dirs(self, folder: str) -> None:
-        """Create the folder and its parents, durable on return."""
+        """Create the folder and its parents durably."""
         missing = []
         with errors_of("create folder", folder):
             path = Path(folder)
@@ -204,7 +204,7 @@ class RealDisk:
                 self.sync_dir(str(new.parent))
 
     def rename(self, source: str, target: str) -> None:
-        """Give the file another name in the same folder, replacing what stood there."""
+        """Rename the file within its folder, replacing an existing target."""
         with errors_of("rename", source):
             Path(source).replace(target)
 
@@ -214,7 +214,7 @@ class RealDisk:
             Path(path).unlink()
 
     def sync_dir(self, folder: str) -> None:
-        """Make the names in `folder` durable."""
+        """Make creations, renames and removals in `folder` durable."""
         try:
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -225,28 +225,28 @@ class RealDisk:
             raise DiskFailed(f"fsync of folder {folder} failed: {error.strerror}") from error
 
     def used_ratio(self, folder: str) -> float:
-        """Return the used part of the file system, as df counts it (root's reserve is used)."""
+        """Return the used share of the file system, as df counts it (root's reserve is used)."""
         with errors_of("ask the free space of", folder):
             found = os.statvfs(folder)
         usable = found.f_blocks - found.f_bfree + found.f_bavail
         return 1.0 - found.f_bavail / usable if usable else 1.0
 
 
-# A file that is appended to past the page cache, where its file system can do that.
+# Files that are written with O_DIRECT, where the file system supports it.
 #
-# A log's bytes go to the disk at once, and are read from the node's memory while they are new. With
-# a page cache between, each page of it is taken, filled and written back for nothing, which was a
-# fifth of a loaded follower's time (docs/adr/0019).
-# Source: open(2), O_DIRECT; RocketMQ's transientStorePoolEnable is to the same end.
+# A log's bytes are synced at once, and are read from the node's memory while they are new. So the
+# page cache is of no use, but allocating, filling and writing back its pages took a fifth of a
+# loaded follower's time (docs/adr/0019).
+# Source: open(2), O_DIRECT; RocketMQ's transientStorePoolEnable has the same purpose.
 
 BLOCK_BYTES = 4096
-"""Places, sizes and memory of direct writes are multiples of that, as disks' blocks are."""
+"""Positions, sizes and memory addresses of direct writes are multiples of this block size."""
 BUFFER_BYTES = 1 << 20
 _ZEROS = bytes(BLOCK_BYTES)
 
 
 class WriteBuffer:
-    """Memory from which direct writes are made: one for all files of a disk."""
+    """Aligned memory for direct writes, shared by all files of a disk."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -254,11 +254,11 @@ class WriteBuffer:
 
 
 class DirectFile(RealFile):
-    """A file that is written by whole blocks; the last one is kept for the next write.
+    """A file that is written in whole blocks. The last block is kept in memory for the next write.
 
-    `is_zero` says that it was just created. Only one handle of a file may write. Where the file
-    system cannot do it, the page cache is written to, as ever. A file that is not written to, or
-    full, holds one descriptor, as any other.
+    `is_zero`: the file was just created. Only one handle of a file may write. If the file system
+    does not support O_DIRECT, writes go through the page cache. The second descriptor, which
+    O_DIRECT needs, is open only from the first write until the file is full.
     """
 
     __slots__ = ("_block", "_block_at", "_buffer", "_data_end", "_direct_fd", "_is_direct")
@@ -271,31 +271,31 @@ class DirectFile(RealFile):
         self._direct_fd = -1
         self._is_direct = True
         self._block = _ZEROS
-        self._block_at = -1  # where `_block`, the last one written, stands; -1: nowhere
-        self._data_end = 0 if is_zero else -1  # behind it all is zero; -1: not looked at yet
+        self._block_at = -1  # position of `_block`, the last block written; -1: none
+        self._data_end = 0 if is_zero else -1  # all bytes after it are zero; -1: unknown yet
 
     @property
     def is_direct(self) -> bool:
-        """Whether the page cache is passed by, as far as is known."""
+        """Whether O_DIRECT is used, as far as is known."""
         return self._is_direct
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all buffers one behind the other from `position` on."""
+        """Write all buffers consecutively, starting at `position`."""
         data = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
-        behind = position + sum(map(len, data))
+        end = position + sum(map(len, data))
         whole_end = self.size // BLOCK_BYTES * BLOCK_BYTES
         if self._data_end < 0:
             ranges = self.data_ranges(0)
             self._data_end = ranges[-1][1] if ranges else 0
         try:
-            if not data or behind > whole_end or not self._is_direct:
-                self._block_at = -1  # the file's last block is no whole one
+            if not data or end > whole_end or not self._is_direct:
+                self._block_at = -1  # the write ends in the file's last, partial block
                 super().pwrite(data, position)
             else:
                 self._write(data, position)
-        finally:  # also behind a failure: part of it may stand there
-            self._data_end = max(self._data_end, behind)
-        if behind >= whole_end:
+        finally:  # after a failure, too: part of it may have been written
+            self._data_end = max(self._data_end, end)
+        if end >= whole_end:
             self._close_direct()
 
     def _write(self, data: Sequence[memoryview], position: int) -> None:
@@ -307,25 +307,25 @@ class DirectFile(RealFile):
                 self._block_at = -1
                 if self._direct_fd >= 0 and error.errno != errno.EINVAL:
                     raise
-                # No direct writes in this file system, or its disk's blocks are larger.
+                # The file system does not support O_DIRECT, or needs a larger block size.
                 self._is_direct = False
                 self._close_direct()
                 super().pwrite(data, position)
 
     def _open_direct(self) -> None:
-        """Open the same file once more, whatever it is called by now."""
+        """Open the same file with O_DIRECT, even if it was renamed meanwhile."""
         if self._direct_fd < 0:
             flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
             self._direct_fd = os.open(f"/proc/self/fd/{self._fd}", flags)
 
     def _write_blocks(self, data: Sequence[memoryview], position: int) -> None:
-        """Write whole blocks: with what stands in front in the first, and behind in the last."""
+        """Write whole blocks, keeping existing bytes before and after `data` in its edge blocks."""
         memory = self._buffer.memory
         at = position % BLOCK_BYTES
-        place = position - at
-        memory[:at] = self._read_block(place)[:at] if at else b""
+        block_position = position - at
+        memory[:at] = self._read_block(block_position)[:at] if at else b""
         end = position + sum(map(len, data))
-        # Read before anything is written: a direct write drops its neighbours from the page cache.
+        # Read before writing: a direct write invalidates neighbouring pages of the page cache.
         last = self._read_block(end - end % BLOCK_BYTES) if end % BLOCK_BYTES else b""
         for piece in data:
             done = 0
@@ -334,34 +334,34 @@ class DirectFile(RealFile):
                 memory[at : at + taken] = piece[done : done + taken]
                 at, done = at + taken, done + taken
                 if at == BUFFER_BYTES:
-                    self._write_out(place, at)
-                    place, at = place + BUFFER_BYTES, 0
+                    self._write_out(block_position, at)
+                    block_position, at = block_position + BUFFER_BYTES, 0
         if part := at % BLOCK_BYTES:
             whole = at - part + BLOCK_BYTES
             memory[at:whole] = last[part:]
             at = whole
         if at:
-            self._write_out(place, at)
+            self._write_out(block_position, at)
 
-    def _write_out(self, place: int, size: int) -> None:
-        """Write the first `size` bytes of the buffer, and keep the last block of them."""
+    def _write_out(self, block_position: int, size: int) -> None:
+        """Write the first `size` bytes of the buffer at `block_position`; keep the last block."""
         memory = self._buffer.memory
         done = 0
         while done < size:
-            done += os.pwrite(self._direct_fd, memory[done:size], place + done)
-        self._block_at = place + size - BLOCK_BYTES
+            done += os.pwrite(self._direct_fd, memory[done:size], block_position + done)
+        self._block_at = block_position + size - BLOCK_BYTES
         self._block = bytes(memory[size - BLOCK_BYTES : size])
 
-    def _read_block(self, place: int) -> bytes:
-        """Return what stands in the block at `place`."""
-        if place == self._block_at:
+    def _read_block(self, block_position: int) -> bytes:
+        """Return the contents of the block at `block_position`."""
+        if block_position == self._block_at:
             return self._block
-        if place >= self._data_end:
+        if block_position >= self._data_end:
             return _ZEROS
-        return self.pread(BLOCK_BYTES, place)
+        return self.pread(BLOCK_BYTES, block_position)
 
     def close(self) -> None:
-        """Give the handles back."""
+        """Close both file descriptors."""
         super().close()
         self._close_direct()
 

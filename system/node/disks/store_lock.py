@@ -1,6 +1,6 @@
-"""One process on a store folder: RocketMQ's `lock` file.
+"""Lock of a store folder, so that only one process uses it: RocketMQ's `lock` file.
 
-The lock is the kernel's (flock), so it goes with the process, however that ends.
+It is a kernel lock (flock), so it is released however the process ends.
 Source: BrokerController / DefaultMessageStore.start (lock file); Linux man page flock(2).
 """
 
@@ -14,13 +14,13 @@ LOCK_FILE = "lock"
 
 
 class StoreInUseError(Exception):
-    """Another process works on the store folder: one line that names it."""
+    """Another process uses the store folder. The message is one line that names the folder."""
 
 
 def lock_store(folder: Path) -> int:
     """Lock a store folder for this process and return the open file that holds the lock.
 
-    Raises StoreInUseError; OSError where the folder or the file cannot be made.
+    Raises StoreInUseError, and OSError if the folder or the file cannot be created.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK_FILE

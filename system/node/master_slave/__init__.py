@@ -1,1 +1,1 @@
-"""The shell of brokers without a group: a master, or a slave that copies from one."""
+"""The shell of master-slave brokers: a master, or a slave that copies from one."""

@@ -1,4 +1,4 @@
-"""Puts together a broker without a group: a master, or a slave of one."""
+"""Builds a master-slave broker's node: a master, or a slave."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ log = logging.getLogger("shaketable.node")
 def assemble_native(
     config: NodeConfig, settings: NativeSettings, machine: Machine, mutant: Mutant
 ) -> Node:
-    """Recover what the disk holds and build the node of these parts. Raises StoreError."""
-    made_of = mutant.native
+    """Recover the store from disk and build the node on it. Raises StoreError."""
+    classes = mutant.native
     root = str(config.store_root)
-    commit_log = made_of.commit_log.open(
+    commit_log = classes.commit_log.open(
         machine.disk, root, str(settings.log_folder), config.data_file_bytes
     )
     log.info(
@@ -55,42 +55,42 @@ def assemble_native(
     view = NativeLogView(
         commit_log, commit_log.start, commit_log.end, settings.config.tail_bytes_max
     )
-    core = made_of.core(config.self_id, view, settings.config, now_ms=machine.clock.now_ms())
+    core = classes.core(config.self_id, view, settings.config, now_ms=machine.clock.now_ms())
     broker = mutant.broker(
         core,
         limits,
         checkpoint=checkpoint,
         reader=files.queues,
         key_reader=files.keys if config.is_key_indexed else None,
-        mode=native_mode(core, limits, made_of.group_commit),
+        mode=native_mode(core, limits, classes.group_commit),
     )
-    config_files = made_of.config_files(f"{root}/config", machine, broker.tables)
+    config_files = classes.config_files(f"{root}/config", machine, broker.tables)
     config_files.load()
-    touches: list[Callable[[], None]] = []
+    schedulers: list[Callable[[], None]] = []
 
-    def touch() -> None:
-        for one in touches:
+    def schedule_effects() -> None:
+        for one in schedulers:
             one()
 
     def on_flushed(index: int) -> None:
         core.flushed(index)
-        touch()
+        schedule_effects()
 
     def new_flusher(hooks: WriteHooks) -> NativeFlusher:
         return NativeFlusher(commit_log, machine, settings.config, hooks, on_flushed)
 
-    def new_replication(node_touch: Callable[[], None], _: Reception) -> HAService:
-        touches.append(node_touch)
-        synchronize = made_of.synchronize(machine.clock, broker.tables, node_touch)
+    def new_replication(schedule_node_effects: Callable[[], None], _: Reception) -> HAService:
+        schedulers.append(schedule_node_effects)
+        synchronize = classes.synchronize(machine.clock, broker.tables, schedule_node_effects)
         return HAService(
             config,
             settings,
             machine.clock,
             core,
-            node_touch,
+            schedule_node_effects,
             synchronize,
             config_files,
-            made_of,
+            classes,
         )
 
     parts = NodeParts(
@@ -102,50 +102,53 @@ def assemble_native(
     return Node(config, machine, broker, parts, files)
 
 
-# Which files of a native commit log are full, and how old they are.
+# Finds the full data files of a master-slave broker's commit log and their age, for expiry.
 #
-# Source: RocketMQ's DefaultMessageStore.CleanCommitLogService, which looks at when a file was last
-# modified; here it is the store time of the first message behind it.
+# Source: RocketMQ's DefaultMessageStore.CleanCommitLogService, which uses a file's modification
+# time; here its age is the store time of the first message after it.
 
 
 class NativeDataFiles:
-    """The full files of a log, looked at once each."""
+    """The full files of a log. Each is examined once."""
 
     def __init__(self, log: NativeCommitLog, file_bytes: int) -> None:
         self._log = log
         self._file_bytes = file_bytes
         self._found: list[DataFile] = []
 
-    def until(self, index: int) -> list[DataFile]:
-        """Return the full files in front of byte `index`, oldest first. Raises DiskFailed."""
+    def full_files(self, index: int) -> list[DataFile]:
+        """Return the full files that end at or before byte `index`, oldest first.
+
+        Raises DiskFailed.
+        """
         log = self._log
         begin = log.start.position
         self._found = [file for file in self._found if file.end.position > begin]
         last = self._found[-1].end.position if self._found else begin
-        behind = last - last % self._file_bytes + self._file_bytes
-        while behind <= index:
-            batch = log.read_entries(behind, 1)
+        file_end = last - last % self._file_bytes + self._file_bytes
+        while file_end <= index:
+            batch = log.read_entries(file_end, 1)
             for dispatch in iter_native_dispatches(batch.data, batch.position):
-                self._found.append(DataFile(native_end(behind), dispatch[5]))
+                self._found.append(DataFile(native_end(file_end), dispatch[5]))
                 break
             else:
-                break  # no message of a queue: what follows it says how old this file is
-            behind += self._file_bytes
+                break  # not a message of a queue, so the file's age is not known yet
+            file_end += self._file_bytes
         return list(self._found)
 
 
-# Writes a native commit log and flushes it: at once, or now and then.
+# Writes a master-slave broker's commit log and flushes it: at once, or periodically.
 #
-# What is written is told when the operating system has it, and once more when the disk has it.
+# Writes are reported twice: when they are in the page cache, and when they are on disk.
 # Source: RocketMQ's GroupCommitService (SYNC_FLUSH) and FlushRealTimeService (ASYNC_FLUSH).
 
 CHECKPOINT_INTERVAL_MS = 3000.0
 FULL_RETRY_MS = 200.0
-"""How soon writes that found the disk full are tried again."""
+"""How soon writes are retried after the disk was full."""
 
 
 class NativeFlusher:
-    """Carries out writes in order; `on_flushed(index)` says up to where the disk has the log."""
+    """Carries out writes in order; `on_flushed(index)` reports the durable watermark."""
 
     def __init__(
         self,
@@ -176,7 +179,7 @@ class NativeFlusher:
         self._saved_index = log.synced.index
 
     def add(self, writes: Sequence[Write], write_seq: int) -> None:
-        """Queue writes; the last one has number `write_seq`, the ones before count down."""
+        """Queue writes with consecutive numbers, of which the last is `write_seq`."""
         self._writes += writes
         self._write_seq = write_seq
         self._wake.set()
@@ -187,7 +190,7 @@ class NativeFlusher:
         return self._written_seq >= self._write_seq
 
     async def until_durable(self) -> None:
-        """Wait until everything added so far is on the disk; where nobody runs, flush here."""
+        """Wait until everything added so far is durable; flush here if `run` is not running."""
         if not self._is_running and self.is_idle:
             await self._flush()
         seq = self._write_seq
@@ -222,7 +225,7 @@ class NativeFlusher:
                 await self._run_disk_work(self._save_checkpoint)
 
     async def _write(self) -> None:
-        """Write all that is pending, and keep what a full disk leaves undone."""
+        """Carry out all pending writes; keep those that a full disk leaves undone for a retry."""
         writes, self._writes = self._writes, []
         seq = self._write_seq
         if any(isinstance(write, Install) for write in writes):
@@ -232,7 +235,7 @@ class NativeFlusher:
         now_ms = self._clock.now_ms()
         if len(left) < len(writes):
             self._written_seq = seq - len(left)
-            self._tell_advance()
+            self._notify_advanced()
             self._hooks.on_synced(self._written_seq)
             interval_ms = 0.0 if self._config.is_sync_flush else self._config.flush_interval_ms
             self._flush_due_ms = min(self._flush_due_ms, now_ms + interval_ms)
@@ -247,9 +250,9 @@ class NativeFlusher:
         await self._run_disk_work(self._writer.sync)
         self._flushed_seq = seq
         self._on_flushed(self._log.synced.index)
-        self._tell_advance()
+        self._notify_advanced()
 
-    def _tell_advance(self) -> None:
+    def _notify_advanced(self) -> None:
         self._advanced.set()
         self._advanced = trio.Event()
 
@@ -257,5 +260,5 @@ class NativeFlusher:
         index = self._log.synced.index
         if index > self._saved_index:
             self._saved_index = index
-            with suppress(DiskFull):  # it is a hint, and comes again
+            with suppress(DiskFull):  # only a hint for recovery; the next one replaces it
                 self._log.save_checkpoint(index)

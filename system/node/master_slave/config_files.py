@@ -1,7 +1,7 @@
-"""Writes what a broker without a group knows of topics and offsets into config/*.json.
+"""Saves a master-slave broker's topics, offsets, delays and groups in config/*.json.
 
-Topics soon after they change, offsets every 5 s, delays and groups every 10 s, all at a clean stop.
-A file is replaced whole, and what it held before stands beside it as `.bak`.
+Topics are saved soon after a change, offsets every 5 s, delays and groups every 10 s, and all of
+them at a clean stop. A file is replaced atomically; its previous contents are kept as `.bak`.
 Source: RocketMQ 4.9's ConfigManager, MixAll.string2File and BrokerController.initialize
 (flushConsumerOffsetInterval, flushDelayOffsetInterval); DLEDGER.md B.2.
 """
@@ -18,7 +18,7 @@ from shaketable.system.native.config_files import (
     GROUPS,
     OFFSETS,
     TOPICS,
-    deliveries,
+    delivery_offsets,
     encode_tables,
     load_tables,
 )
@@ -28,14 +28,14 @@ from shaketable.system.remoting.command import CommandError
 from shaketable.system.store.disk import DiskFull, StoreError, read_file, replace_file
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
-LOOK_INTERVAL_MS = 500.0
+POLL_INTERVAL_MS = 500.0
 INTERVALS_MS = {TOPICS: 0.0, OFFSETS: 5_000.0, DELAYS: 10_000.0, GROUPS: 10_000.0}
 
 log = logging.getLogger("shaketable.node")
 
 
 class ConfigFiles:
-    """The files in one folder, and the tables that they are of."""
+    """The configuration files in one folder, and the tables that they store."""
 
     def __init__(self, folder: str, machine: Machine, tables: BrokerTables) -> None:
         self._folder = folder
@@ -48,19 +48,19 @@ class ConfigFiles:
         self._unreadable: set[str] = set()
 
     def load(self) -> None:
-        """Take what the files say, or where one cannot be read, what it said before.
+        """Load each file, or its `.bak` if it cannot be decoded.
 
-        All are written anew when they are due: a checkpoint may have known more than they say.
-        Raises StoreError where neither can be read.
+        All files are written again when they are due, since a checkpoint may hold newer state.
+        Raises StoreError if neither can be decoded.
         """
         self._disk.make_dirs(self._folder)
         for name in INTERVALS_MS:
             self._load(name)
 
     async def run(self) -> None:
-        """Write what has changed, when it is due, until cancelled. Raises DiskFailed."""
+        """Save changed tables when they are due, until cancelled. Raises DiskFailed."""
         while True:
-            await sleep(self._clock, LOOK_INTERVAL_MS)
+            await sleep(self._clock, POLL_INTERVAL_MS)
             now_ms = self._clock.now_ms()
             for name, due_ms in self._due_ms.items():
                 if now_ms >= due_ms:
@@ -68,7 +68,7 @@ class ConfigFiles:
                     await self._save(name)
 
     async def save(self) -> None:
-        """Write all that has changed. Raises DiskFailed."""
+        """Save all changed tables. Raises DiskFailed."""
         for name in INTERVALS_MS:
             await self._save(name)
 
@@ -77,7 +77,7 @@ class ConfigFiles:
         if self._saved.get(name) == state:
             return
         data = encode_tables(name, self._tables, self._clock.wall_ms())
-        with suppress(DiskFull):  # tried again when it is due again
+        with suppress(DiskFull):  # retried when it is due again
             await self._run_disk_work(partial(self._replace, name, data))
             self._saved[name] = state
 
@@ -108,7 +108,7 @@ class ConfigFiles:
         return f"{self._folder}/{name}.json"
 
     def _state(self, name: str) -> object:
-        """Return what differs where a file would say something else."""
+        """Return a value that changes whenever the file's contents would change."""
         tables = self._tables
         if name == TOPICS:
             return tables.versions[TOPIC_QUEUE]
@@ -116,4 +116,4 @@ class ConfigFiles:
             return tables.versions[OFFSET_QUEUE]
         if name == GROUPS:
             return tables.offsets.groups(), dict(tables.groups)
-        return deliveries(tables)
+        return delivery_offsets(tables)

@@ -1,7 +1,7 @@
-"""A broker without a group among its own: a master sends its log to slaves, a slave takes it.
+"""HA replication over TCP: a master sends its log to slaves, a slave copies its master's log.
 
-Each connection is one task that reads and one that writes, and nothing is queued: a master reads
-from its log what the slave can take. Source: RocketMQ 4.9's HAService; DLEDGER.md D.2.
+Each connection has one task that reads and one that writes. No data is queued: a master reads from
+its log as fast as the slave receives. Source: RocketMQ 4.9's HAService; DLEDGER.md D.2.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from shaketable.system.remoting.route_bodies import MASTER_ID
 SLAVES_MAX = 64
 READ_BYTES = 256 * 1024
 CONNECT_TIMEOUT_MS = 3_000.0
-CONNECT_AGAIN_MS = 500.0
-"""How soon a slave tries again to reach its master (RocketMQ: 5 s)."""
-BEHIND_PAUSE_MS = 10.0
+RECONNECT_INTERVAL_MS = 500.0
+"""How long a slave waits before it reconnects to its master (RocketMQ: 5 s)."""
+BACKPRESSURE_PAUSE_MS = 10.0
 
 Address = tuple[str, int]
 
@@ -38,7 +38,10 @@ log = logging.getLogger("shaketable.node")
 
 
 class HAService:
-    """What a node does for its slaves, or about its master. `touch` has effects carried out."""
+    """A node's replication with its slaves or its master.
+
+    `schedule_effects` has the broker's effects carried out soon.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class HAService:
         settings: NativeSettings,
         clock: Clock,
         core: NativeCore,
-        touch: Callable[[], None],
+        schedule_effects: Callable[[], None],
         synchronize: SlaveSynchronize,
         files: ConfigFiles,
         parts: NativeParts,
@@ -55,7 +58,7 @@ class HAService:
         self._settings = settings
         self._clock = clock
         self._core = core
-        self._touch = touch
+        self._schedule_effects = schedule_effects
         self._synchronize = synchronize
         self._files = files
         self._parts = parts
@@ -68,7 +71,7 @@ class HAService:
 
     @property
     def broker_id(self) -> int | None:
-        """0 for a master, its own number for a slave: for good."""
+        """0 for a master, the configured id for a slave; never changes."""
         return MASTER_ID if self._core.config.is_master else self._settings.broker_id
 
     async def open(self) -> None:
@@ -88,7 +91,7 @@ class HAService:
             await self._follow_master()
 
     async def stop(self) -> None:
-        """Keep what is known of topics and offsets, behind a `run` that was cancelled."""
+        """Save topics and offsets, after `run` was cancelled."""
         await self._files.save()
 
     def send(self, peer: str, message: Message) -> None:
@@ -97,10 +100,11 @@ class HAService:
     def follow(self, membership: Membership) -> None:
         """Do nothing: there is no group."""
 
-    def learn(self, ext: Mapping[str, str]) -> bool:
-        """Slave: a name server has said where the master listens for slaves, and for clients.
+    def on_registered(self, ext: Mapping[str, str]) -> bool:
+        """Slave: take the master's addresses, for slaves and for clients, from a name server.
 
-        False while there is no connection to the master: it may come, or be elsewhere now.
+        Return False while there is no connection to the master: its address may be unknown or
+        change, so register again soon.
         """
         if self._core.config.is_master:
             return True
@@ -114,15 +118,15 @@ class HAService:
                 self._master = ha
         return self._is_copying
 
-    def notice(self) -> None:
-        """Effects were carried out: look whether there is more to send or to report."""
+    def effects_applied(self) -> None:
+        """Wake senders if there is more to send or to report, after effects were carried out."""
         seen = (self._core.written_position, self._core.reported_position)
         if seen != self._seen:
             self._seen = seen
             self._advanced.set()
             self._advanced = trio.Event()
 
-    # ---- a master's side --------------------------------------------------------------
+    # ---- master side ------------------------------------------------------------------
 
     async def _serve_slave(self, stream: trio.SocketStream) -> None:
         try:
@@ -144,9 +148,9 @@ class HAService:
                 nursery.start_soon(self._watch_slave, slave)
                 await self._write_slave(stream, slave)
         except* HAError as group:
-            why = _first(group)
+            why = _first_error(group)
         except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as group:
-            why = _first(group) or why
+            why = _first_error(group) or why
         finally:
             slave.closed()
             log.info("event=slave_gone slave=%s why=%r", name, why)
@@ -160,7 +164,7 @@ class HAService:
             slave.received(bytes(data), self._clock.now_ms())
             self._advanced.set()
             self._advanced = trio.Event()
-            self._touch()
+            self._schedule_effects()
         scope.cancel()
 
     async def _write_slave(self, stream: trio.SocketStream, slave: SlaveConnection) -> None:
@@ -174,28 +178,28 @@ class HAService:
                 await advanced.wait()
 
     async def _watch_slave(self, slave: SlaveConnection) -> None:
-        """Raise HAError for a silent slave, also while a send waits for one that reads nothing."""
+        """Raise HAError for a silent slave, even while a send to it is blocked."""
         while True:
             await sleep(self._clock, max(0.0, slave.silent_ms - self._clock.now_ms()))
             slave.check_silence(self._clock.now_ms())
 
-    # ---- a slave's side ---------------------------------------------------------------
+    # ---- slave side -------------------------------------------------------------------
 
     async def _follow_master(self) -> None:
-        said = ""
+        last_logged = ""
         while True:
             if self._master is not None:
                 try:
                     why = await self._copy_from(*self._master)
-                except (OSError, UnicodeError) as error:  # no name at all is a UnicodeError
+                except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
                     why = f"{self._master[0]}:{self._master[1]}: {error}"
-                if why != said:  # and not each time that it is still so
+                if why != last_logged:  # log once, not at every failed attempt
                     log.warning("event=master_lost why=%r", why)
-                    said = why
-            await sleep(self._clock, CONNECT_AGAIN_MS)
+                    last_logged = why
+            await sleep(self._clock, RECONNECT_INTERVAL_MS)
 
     async def _copy_from(self, host: str, port: int) -> str:
-        """Take the master's log until the connection ends; return why. Raises OSError."""
+        """Copy the master's log until the connection ends; return why it ended. Raises OSError."""
         with self._clock.move_on_at(self._clock.now_ms() + CONNECT_TIMEOUT_MS) as connecting:
             stream = await dial(host, port)
         if connecting.cancelled_caught:
@@ -212,9 +216,9 @@ class HAService:
                 nursery.start_soon(self._read_master, stream, master, nursery.cancel_scope)
                 await self._report(stream, master)
         except* HAError as group:
-            why = _first(group)
+            why = _first_error(group)
         except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as group:
-            why = _first(group) or why
+            why = _first_error(group) or why
         finally:
             self._is_copying = False
             with trio.CancelScope(shield=True):
@@ -226,9 +230,9 @@ class HAService:
     ) -> None:
         while data := await stream.receive_some(READ_BYTES):
             master.received(bytes(data), self._clock.now_ms())
-            self._touch()
-            while master.is_behind:
-                await sleep(self._clock, BEHIND_PAUSE_MS)
+            self._schedule_effects()
+            while master.should_pause:
+                await sleep(self._clock, BACKPRESSURE_PAUSE_MS)
         scope.cancel()
 
     async def _report(self, stream: trio.SocketStream, master: MasterConnection) -> None:
@@ -242,7 +246,7 @@ class HAService:
                 await advanced.wait()
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> str:
+def _first_error(group: BaseExceptionGroup[BaseException]) -> str:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

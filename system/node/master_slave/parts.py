@@ -1,4 +1,4 @@
-"""The classes of which a broker without a group is put together: the right ones, or a bug's."""
+"""The classes that a master-slave broker is built from: the correct ones, or a planted bug's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shaketable.system.store.native.commit_log import NativeCommitLog
 
 @dataclass(frozen=True, slots=True)
 class NativeParts:
-    """What is used as which part."""
+    """The class of each part; the defaults are the correct ones."""
 
     core: type[NativeCore] = NativeCore
     commit_log: type[NativeCommitLog] = NativeCommitLog

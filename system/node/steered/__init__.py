@@ -1,1 +1,1 @@
-"""A node that somebody outside steers: its clocks, its disk, and where it ends."""
+"""Fault injection inside a node, steered from outside: clocks, disk faults, kill points."""

@@ -1,7 +1,7 @@
-"""What whoever steers a node may order: changes of its clocks, harms of its disk, trips.
+"""The orders that steer a node: clock changes, disk faults, trips.
 
-`control.json` in the node's steering folder holds all orders that are in force (docs/faults.md).
-It is replaced by a rename, so that a node reads the old orders or the new ones.
+`control.json` in the node's steering folder holds all orders in force (docs/faults.md). It is
+replaced by a rename, so that a node reads either the old orders or the new ones.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ FILE_NAME = "control.json"
 
 
 class ClockOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A change of the node's clocks, in force for as long as it stands there.
+    """A change of the node's clocks, in force while the order exists.
 
-    `offset_ms` puts a clock forward (the wall clock also back; a monotonic one never goes back);
-    `rate` is how fast it goes from now on, 0 for not at all. With `strobe_ms` it shows the offset
-    and the right time by turns, for so long each: a monotonic clock jumps ahead, and stands still
-    until time has caught up.
+    `offset_ms` sets a clock forward (or back, for the wall clock only: a monotonic clock never goes
+    back). `rate` is its speed from now on, 0 to stop it. With `strobe_ms` it alternates between the
+    offset and the correct time, for `strobe_ms` each; a monotonic clock jumps ahead, and then
+    stops until time has caught up.
     """
 
     number: int
@@ -29,15 +29,15 @@ class ClockOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strobe_ms: float = 0.0
 
     def is_of(self, clock: str) -> bool:
-        """Whether that clock ("wall", "monotonic") is changed."""
+        """Return whether the order changes that clock ("wall" or "monotonic")."""
         return self.which in (clock, "both")
 
 
-class HarmOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A harm of the node's disk: calls of a kind fail, take longer, or do not return.
+class DiskFaultOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A disk fault: calls of a kind fail, are delayed, or do not return.
 
-    From the `nth` such call on (counted from 1, from when the node first knew of the order),
-    `times` calls; 0: all of them.
+    It affects `times` calls (0: all) from the `nth` such call on, counted from 1 since the node
+    read the order.
     """
 
     number: int
@@ -50,10 +50,10 @@ class HarmOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TripOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """At the `nth` event from now on the process is killed, or stopped until it is resumed.
+    """Kill the process at the `nth` event from now on, or stop it until it is resumed.
 
-    `on` is a kind of call to the disk ("read", "write", "sync", "name"), "message", or
-    "message:PushRequest" and so on. It happens before the call is done or the message is sent.
+    `on` is a kind of disk call ("read", "write", "sync", "name"), "message", or a kind of message
+    such as "message:PushRequest". The trip occurs before the call is made or the message is sent.
     """
 
     number: int
@@ -63,19 +63,19 @@ class TripOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that is in force. `version` grows with each change."""
+    """All orders in force. `version` increases with each change."""
 
     version: int = 0
     clocks: tuple[ClockOrder, ...] = ()
-    harms: tuple[HarmOrder, ...] = ()
+    harms: tuple[DiskFaultOrder, ...] = ()
     trips: tuple[TripOrder, ...] = ()
 
 
 def read_orders(data: bytes) -> Orders:
-    """Decode what stands in `control.json`.
+    """Decode the contents of `control.json`.
 
     Raises:
-        ValueError: it holds no orders; one line says why.
+        ValueError: they are malformed. The message is one line.
     """
     try:
         return msgspec.json.decode(data, type=Orders)

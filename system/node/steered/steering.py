@@ -1,8 +1,8 @@
-"""Lets somebody outside steer a node: its clocks, its disk, and where it trips over itself.
+"""Steers a node from outside: its clocks, its disk faults and its trips.
 
-`shaketableSteering` names a folder. What stands in its `control.json` is carried out within
-`POLL_S`, also while the node recovers or its disk stands still: a thread looks. What came of it
-is counted in the file `effects` (docs/faults.md). A node without that key has none of this.
+`shaketableSteering` names a folder. A thread polls its `control.json` every `POLL_S`, so orders
+take effect even while the node recovers or its disk hangs. What happened is counted in the file
+`effects` (docs/faults.md). Without that key a node has none of this.
 
 Source: DESIGN.md decision 9.
 """
@@ -20,62 +20,62 @@ from pathlib import Path
 import trio
 
 from shaketable.system.node.steered.clock import SteeredClock
-from shaketable.system.node.steered.disk import DiskHarms, SteeredDisk
+from shaketable.system.node.steered.disk import DiskFaults, SteeredDisk
 from shaketable.system.node.steered.effect_counters import MESSAGES, EffectCounters
 from shaketable.system.node.steered.orders import FILE_NAME, Orders, TripOrder, read_orders
 from shaketable.system.raft.protocol import Message
 from shaketable.system.store.disk import Disk
 
 POLL_S = 0.01
-"""How often the orders are looked at, and the clocks written down."""
+"""How often orders are polled and clock readings are written."""
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 log = logging.getLogger("shaketable.node")
 
 
 class Steering:
-    """One node's steering folder, and all that obeys it.
+    """One node's steering folder, and the parts of the node that follow its orders.
 
     Attributes:
         clock: the node's clock.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take in the orders that stand there. Raises OSError or ValueError."""
+        """Read the current orders. Raises OSError or ValueError."""
         folder.mkdir(parents=True, exist_ok=True)
         self.clock = SteeredClock(lambda: time.monotonic_ns() / 1e6, lambda: time.time_ns() / 1e6)
         self._control = folder / FILE_NAME
         self._effects = EffectCounters(folder)
-        self._harms = DiskHarms(self._effects)
+        self._disk_faults = DiskFaults(self._effects)
         self._trips: tuple[TripOrder, ...] = ()
         self._tripped: Counter[int] = Counter()
         self._lock = threading.Lock()
         self._seen: tuple[int, int] | None = None
         self._token: trio.lowlevel.TrioToken | None = None
-        self._look()
+        self._poll()
         self._write_reading()
 
     def disk(self, disk: Disk) -> SteeredDisk:
-        """Return a disk that does what is ordered, over another one."""
-        return SteeredDisk(disk, self._begin)
+        """Return a disk that follows the orders, over another one."""
+        return SteeredDisk(disk, self._before_disk_call)
 
-    def unsynced(self, held_bytes: int) -> None:
-        """The process alone has so many bytes: a kill at this moment loses them."""
+    def set_unsynced(self, held_bytes: int) -> None:
+        """Set how many bytes a kill at this moment would lose."""
         self._effects.set(unsynced_bytes=held_bytes)
 
     def on_message(self, message: Message) -> None:
-        """A message is about to go to another member."""
+        """Count a message to another member, before it is sent."""
         self._event("message")
         kind = type(message).__name__
         if kind in MESSAGES:
             self._event(f"message:{kind}")
 
     def start(self) -> None:
-        """Look at the orders from now on, in a thread that ends with the process."""
+        """Start polling the orders, in a daemon thread."""
         threading.Thread(target=self._watch, name="steering", daemon=True).start()
 
     async def steer(self) -> None:
-        """Let the timers of the running node follow its clock, until cancelled."""
+        """Let the node's timers follow its clock, until cancelled."""
         self._token = trio.lowlevel.current_trio_token()
         self.clock.rearm()
         try:
@@ -90,15 +90,18 @@ class Steering:
             time.sleep(POLL_S)
             is_new = False
             try:
-                is_new = self._look()
+                is_new = self._poll()
             except (OSError, ValueError) as error:
                 log.warning("event=bad_orders error=%s", error)
-            if is_new or self.clock.flickers:
+            if is_new or self.clock.is_strobing:
                 self._rearm()
             self._write_reading()
 
-    def _look(self) -> bool:
-        """Carry out the orders if they are others than before. Raises OSError or ValueError."""
+    def _poll(self) -> bool:
+        """Apply the orders if the file changed; return whether it did.
+
+        Raises OSError or ValueError.
+        """
         try:
             found = self._control.stat()
         except FileNotFoundError:
@@ -116,7 +119,7 @@ class Steering:
             self._trips = orders.trips
             for number in set(self._tripped) - {trip.number for trip in orders.trips}:
                 del self._tripped[number]
-        self._harms.follow(orders.harms)
+        self._disk_faults.follow(orders.harms)
         self._effects.set(control_version=orders.version)
         log.info(
             "event=orders version=%d clocks=%d harms=%d trips=%d",
@@ -135,7 +138,7 @@ class Steering:
                 self._token = None
 
     def _write_reading(self) -> None:
-        """Write down what the node's clocks show beside the machine's, at one instant."""
+        """Write the node's and the machine's clocks, read at the same instant, for the harness."""
         effects, clock = self._effects, self.clock
         machine_us, machine_wall_us = time.monotonic_ns() // 1000, time.time_ns() // 1000
         node_us, node_wall_us = round(clock.now_ms() * 1000), round(clock.exact_wall_ms() * 1000)
@@ -149,10 +152,10 @@ class Steering:
 
     # ---- events -----------------------------------------------------------------------
 
-    def _begin(self, kind: str, path: str) -> None:
-        """A call to the disk begins. Raises StoreError."""
+    def _before_disk_call(self, kind: str, path: str) -> None:
+        """Count a disk call and inject the faults that apply to it. Raises StoreError."""
         self._event(kind)
-        self._harms.strike(kind, path)
+        self._disk_faults.inject(kind, path)
 
     def _event(self, kind: str) -> None:
         self._effects.count(kind)

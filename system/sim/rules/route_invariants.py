@@ -71,12 +71,12 @@ class RouteShadow:
         if (known := self._known.get(address)) and known.broker_name == broker_name:
             del self._known[address]
 
-    def heard(self, address: str, now_ms: float) -> None:
+    def heartbeat(self, address: str, now_ms: float) -> None:
         """A broker says that it lives."""
         if known := self._known.get(address):
             known.heard_ms = now_ms
 
-    def gone(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Connection) -> None:
         """A connection closed, and with it go those who registered over it last."""
         self._keep(lambda known: known.connection != connection)
 
@@ -127,13 +127,13 @@ def watched(base: type[RouteRegistry], report: Report) -> type[RouteRegistry]:
             super().unregister(broker_name, address)
             self._look(lambda shadow: shadow.unregistered(broker_name, address))
 
-        def heard(self, address: str, now_ms: float) -> None:
-            super().heard(address, now_ms)
-            self._look(lambda shadow: shadow.heard(address, now_ms))
+        def heartbeat(self, address: str, now_ms: float) -> None:
+            super().heartbeat(address, now_ms)
+            self._look(lambda shadow: shadow.heartbeat(address, now_ms))
 
-        def gone(self, connection: Connection) -> list[str]:
-            forgotten: list[str] = super().gone(connection)
-            self._look(lambda shadow: shadow.gone(connection))
+        def connection_closed(self, connection: Connection) -> list[str]:
+            forgotten: list[str] = super().connection_closed(connection)
+            self._look(lambda shadow: shadow.connection_closed(connection))
             return forgotten
 
         def expire(self, now_ms: float) -> list[Connection]:

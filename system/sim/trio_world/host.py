@@ -159,7 +159,7 @@ class Host:
         """Tell the node to end in order, as by SIGTERM."""
         process = self.process
         if self.node is not None and process is not None:
-            process.when_running(self.node.end)
+            process.when_running(self.node.request_shutdown)
 
     def pause(self) -> None:
         """Let the process stand still (SIGSTOP)."""

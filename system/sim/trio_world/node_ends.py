@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shaketable.system.node.ends import EXIT_OTHER, REFUSED, reason
+from shaketable.system.node.ends import EXIT_OTHER, RESOURCE_ERRORS, reason
 from shaketable.system.node.ends import exit_status as of_node
 
 __all__ = ["exit_status", "reason"]
@@ -10,4 +10,4 @@ __all__ = ["exit_status", "reason"]
 
 def exit_status(error: BaseException) -> int:
     """Return the exit status of a node that raised this error out of its serving."""
-    return EXIT_OTHER if isinstance(error, REFUSED) else of_node(error)
+    return EXIT_OTHER if isinstance(error, RESOURCE_ERRORS) else of_node(error)

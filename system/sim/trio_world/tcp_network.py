@@ -136,7 +136,7 @@ class SimSocket(trio.socket.SocketType):
             self._has_shut = True
             self.outgoing.send(Flag.FIN)
 
-    def recv_now(self, buffer: memoryview) -> int | None:
+    def recv_nowait(self, buffer: memoryview) -> int | None:
         """Receive what has come; 0 at the other side's end, None where nothing has."""
         self._check_open()
         pipe = self.incoming
@@ -151,7 +151,7 @@ class SimSocket(trio.socket.SocketType):
             raise failure(errno.ECONNRESET)
         return 0 if self._has_ended else None
 
-    def send_now(self, data: bytes | memoryview) -> int:
+    def send_nowait(self, data: bytes | memoryview) -> int:
         """Send some of the bytes, none while the window is full."""
         self._check_open()
         pipe = self.outgoing
@@ -172,7 +172,7 @@ class SimSocket(trio.socket.SocketType):
         return len(segment)
 
     def is_readable(self) -> bool:
-        """Whether `recv_now` has bytes, an end or an error to tell."""
+        """Whether `recv_nowait` has bytes, an end or an error to tell."""
         has_bytes = self.incoming is not None and bool(self.incoming.unread)
         return has_bytes or self._is_reset or self._has_ended or not self.is_open
 
@@ -250,7 +250,7 @@ class SimSocket(trio.socket.SocketType):
         self._check_open()
         view = memoryview(buffer).cast("B")[: nbytes or None]
         has_waited = False
-        while (count := self.recv_now(view)) is None:
+        while (count := self.recv_nowait(view)) is None:
             await self._readable.wait()
             self._check_waiting()
             has_waited = True
@@ -264,7 +264,7 @@ class SimSocket(trio.socket.SocketType):
         self._check_open()
         view = memoryview(data).cast("B")
         has_waited = False
-        while not (count := self.send_now(view)):
+        while not (count := self.send_nowait(view)):
             await self._writable.wait()
             self._check_waiting()
             has_waited = True
