@@ -47,7 +47,7 @@ INPUTS = (
     "receive",
     "tick",
     "synced",
-    "gone",
+    "connection_closed",
     "leave",
     "disk_full",
     "disk_usage",

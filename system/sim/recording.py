@@ -312,7 +312,7 @@ def _described_simple(name: str, data: list[Any]) -> tuple[str, float | None]:
         return name, data[0]
     if name == "synced":
         return f"writes up to {data[0]} are durable", data[1] if len(data) > 1 else None
-    if name == "gone":
+    if name == "connection_closed":
         return f"connection {data[0]} is gone", None
     if name == "disk_full":
         return f"the disk is {'full' if data[0] else 'not full any more'}", data[1]
