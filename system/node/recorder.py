@@ -48,7 +48,7 @@ INPUTS = (
     "tick",
     "synced",
     "connection_closed",
-    "leave",
+    "resign",
     "disk_full",
     "disk_usage",
     "take",

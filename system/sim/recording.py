@@ -308,7 +308,7 @@ def _described_start(start: BrokerStart) -> str:
 
 
 def _described_simple(name: str, data: list[Any]) -> tuple[str, float | None]:
-    if name in ("tick", "take", "leave"):
+    if name in ("tick", "take", "resign"):
         return name, data[0]
     if name == "synced":
         return f"writes up to {data[0]} are durable", data[1] if len(data) > 1 else None

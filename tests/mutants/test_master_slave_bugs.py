@@ -132,6 +132,6 @@ def test_a_loss_of_power_leaves_whole_files(mutant: Mutant) -> None:
 
 @with_and_without("delays-not-synchronized")
 def test_a_slave_takes_over_how_far_delays_are(mutant: Mutant) -> None:
-    asked = [name for _, name in mutant.native.synchronize.asked]
+    asked = [name for _, name in mutant.native.synchronize.requests]
     assert OFFSETS in asked
     assert (DELAYS in asked) is (mutant is HEALTHY)
