@@ -1,1 +1,1 @@
-"""The links between nodes: a user-space proxy for each ordered pair (no root needed)."""
+"""The links between nodes: TCP proxies (no root needed), or a switch between network namespaces."""

@@ -4,10 +4,10 @@
     wires    10.77.<k>.1 of the harness and 10.77.<k>.2 of the node on the wire between them
     harness  10.77.255.1  for what runs beside the nodes (name servers)
 
-A node listens at its one address for everybody: other nodes reach it through the switch, clients
-over its wire to the harness.
+A node listens at one address: other nodes reach it through the switch, clients over its veth pair
+to the harness.
 
-Every run has the same: nobody outside its namespaces ever sees them.
+Every run uses the same addresses: they are not visible outside its namespaces.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ HARNESS: Final = f"{NETWORK}.255.1"
 
 
 def node_address(number: int) -> str:
-    """Where everybody reaches the node of that number (from 0)."""
+    """Return the address of the node of that number (from 0)."""
     return f"{NETWORK}.0.{number + 1}"
 
 
 def wire_ends(number: int) -> tuple[str, str]:
-    """The harness's and the node's end of the wire between them."""
+    """Return the harness's and the node's address on the veth pair between them."""
     return f"{NETWORK}.{number + 1}.1", f"{NETWORK}.{number + 1}.2"
 
 
 def hardware_address(number: int) -> str:
-    """The hardware address of the node's interface towards the other nodes."""
+    """Return the hardware address of the node's interface towards the other nodes."""
     return f"02:77:00:00:00:{number + 1:02x}"

@@ -1,10 +1,10 @@
-"""Which node called: the other end of a connection on this machine, by the kernel's own tables.
+"""Find the node at the other end of a local connection, by the kernel's tables.
 
-For nodes that must all know a peer by one address: then the address does not say who calls, and
-the process that holds the other end does.
+For nodes that must all know a peer by one address: the address does not identify the caller, so the
+process that holds the other end does.
 
-Source: sock_diag(7) for the one socket, /proc/net/tcp where the kernel has no such thing (it lists
-all, which takes a thousand times as long); proc(5), /proc/PID/fd.
+Source: sock_diag(7) for a single socket; /proc/net/tcp where the kernel lacks it (it lists all
+sockets, which takes a thousand times as long); proc(5), /proc/PID/fd.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 INODE_FIELD = 9
-"""Of a line of /proc/net/tcp."""
+"""The field of a line of /proc/net/tcp."""
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
 NLM_F_REQUEST = 1
@@ -32,24 +32,24 @@ _INODE_AT = _HEADER.size + 4 + _SOCKET.size + _REST.size + 16  # in an inet_diag
 DIAG_TIMEOUT_S = 0.5
 """The kernel answers at once, or not at all."""
 
-Place = tuple[str, int]
+Endpoint = tuple[str, int]
 
 
 class Callers:
-    """Tells nodes by the connections that they hold.
+    """Identifies nodes by the connections that they hold.
 
-    `pids` says which process each running node has. It leads a session of its own: what it starts
-    counts as the node, too.
+    `pids` returns the process of each running node. It leads its own session, and its child
+    processes count as the node too.
     """
 
     def __init__(self) -> None:
         self.pids: Callable[[], Mapping[str, int]] = dict
 
     def who(self, accepted: socket.socket) -> str | None:
-        """Return the node at the other end of an IPv4 connection; None if it is none of them.
+        """Return the node at the other end of an IPv4 connection; None if it is not a node.
 
-        None as well where it has gone again, or nothing can be opened to look it up: whoever
-        called calls again.
+        Also None if that end is closed already, or the lookup fails: the caller then connects
+        again.
         """
         try:
             return self._who(accepted)
@@ -58,8 +58,8 @@ class Callers:
 
     def _who(self, accepted: socket.socket) -> str | None:
         here, there = accepted.getsockname(), accepted.getpeername()
-        inode = _asked(there, here) or _listed(there, here)
-        if inode is None:  # it has gone again
+        inode = _inode_from_netlink(there, here) or _inode_from_proc(there, here)
+        if inode is None:  # it is closed already
             return None
         node_of = {pid: node for node, pid in self.pids().items()}
         wanted = f"socket:[{inode}]"
@@ -70,8 +70,8 @@ class Callers:
         return None
 
 
-def _asked(local: Place, remote: Place) -> int | None:
-    """Ask the kernel for the inode of the socket with these ends; None if it names none."""
+def _inode_from_netlink(local: Endpoint, remote: Endpoint) -> int | None:
+    """Ask the kernel for the inode of the socket with these ends; None if there is none."""
     places = (local[1], remote[1], socket.inet_aton(local[0]), socket.inet_aton(remote[0]))
     question = _ASKED.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, ANY)
     question += _SOCKET.pack(*places) + _REST.pack(0, ANY, ANY)
@@ -90,8 +90,8 @@ def _asked(local: Place, remote: Place) -> int | None:
     return inode or None
 
 
-def _listed(local: Place, remote: Place) -> int | None:
-    """Find it in the list of all sockets."""
+def _inode_from_proc(local: Endpoint, remote: Endpoint) -> int | None:
+    """Find the inode in the list of all sockets."""
     wanted = [_hex(local), _hex(remote)]
     for line in (PROC / "net" / "tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -100,8 +100,8 @@ def _listed(local: Place, remote: Place) -> int | None:
     return None
 
 
-def _hex(place: Place) -> str:
-    """Write an address as /proc/net/tcp does: "0100007F:1F90"."""
+def _hex(place: Endpoint) -> str:
+    """Format an address as /proc/net/tcp does: "0100007F:1F90"."""
     return f"{int.from_bytes(socket.inet_aton(place[0]), sys.byteorder):08X}:{place[1]:04X}"
 
 

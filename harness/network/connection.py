@@ -23,7 +23,7 @@ from shaketable.harness.network.shapes import Lane, Shapes
 BUFFER_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 10.0
 RESET_GRACE_S = 1.0
-"""How long what a peer sent before it vanished may still be delivered."""
+"""How long data that a peer sent before it vanished may still be delivered."""
 
 _LINGER_ZERO = struct.pack("ii", 1, 0)
 
@@ -45,22 +45,22 @@ class Connection:
         self._up: socket.socket | None = None
         self._scope = trio.CancelScope()
         self._is_reset = False
-        self._near: str | None = None  # of a half-open connection: whose side stays
-        self._half_of = ""  # the shape that opened it by half
-        self._told = trio.Event()
+        self._near: str | None = None  # if half-open: the node whose end stays open
+        self._half_of = ""  # the shape that made it half-open
+        self._notified = trio.Event()
         self._unread_max = 0
-        self._broken: set[Link] = set()  # directions whose source turned out to be gone
+        self._broken: set[Link] = set()  # directions whose source is gone
         self._ended = {direction: trio.Event() for direction in self.directions}
 
     async def run(self, upstream: Address) -> None:
-        """Connect on and forward until both sides are done, or one is reset."""
+        """Connect to the upstream and forward until both ends are done, or one is reset."""
         onward, back = self.directions
         with self._scope:
             await trio.sleep(self._shapes.delay_s(onward))
             await self._pass(onward)
             self._up = await _connect(upstream)
             if self._up is None:
-                await self._pass(back)  # the refusal is news from b
+                await self._pass(back)  # a refusal is a message from b
                 return
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._pump, self._down, self._up, onward, back)
@@ -72,19 +72,19 @@ class Connection:
 
     @property
     def is_whole(self) -> bool:
-        """True while both sides are there and none is about to end."""
+        """True while both ends are open and neither is about to close."""
         return self._up is not None and not self._is_reset and self._near is None
 
     def reset(self) -> None:
-        """End the connection: each side sees a reset once news can reach it."""
+        """Reset the connection: each end sees it as soon as its direction is open."""
         self._is_reset = True
-        self._told.set()
+        self._notified.set()
         self._scope.cancel()
 
     def open_half(self, shape: str, near: str, links: set[Link]) -> bool:
-        """Reset the side that is not `near`, if one of these links is crossed from there.
+        """Reset the far end if the connection crosses one of these links from `near`.
 
-        `near` is not told, and nobody reads what it sends any more, until `tell_half`.
+        `near` gets no notice, and what it sends is not read, until `close_half_open`.
         """
         crossed = [link for link in self.directions if link[0] == near]
         if not self.is_whole or links.isdisjoint(crossed):
@@ -93,15 +93,15 @@ class Connection:
         self._scope.cancel()
         return True
 
-    def tell_half(self, shape: str) -> None:
-        """Let the near side learn that the other is gone, if it was this shape's doing."""
+    def close_half_open(self, shape: str) -> None:
+        """Reset the near end too, if this shape made the connection half-open."""
         if self._near is not None and self._half_of == shape:
             self.unread_bytes()
-            self._told.set()
+            self._notified.set()
 
     def unread_bytes(self) -> int:
-        """How many bytes the near side of a half-open connection sent that nobody reads."""
-        if self._near is not None and not self._told.is_set():
+        """Return how many bytes the near end of a half-open connection has sent unread."""
+        if self._near is not None and not self._notified.is_set():
             side = self._down if self._near == self.directions[0][0] else self._up
             if side is not None:
                 self._unread_max = max(self._unread_max, _unread_bytes(side))
@@ -120,8 +120,8 @@ class Connection:
         intake = _Intake(source, onward, self._shapes)
         while piece := await intake.next():
             if not await self._forward(source, sink, piece, onward):
-                # The sink is gone, which is news in the other direction; what it sent
-                # before goes first.
+                # The sink is gone. That notice travels in the other direction, after what the sink
+                # sent before.
                 self._broken.add(back)
                 await self._pass(back)
                 with trio.move_on_after(RESET_GRACE_S):
@@ -132,7 +132,7 @@ class Connection:
         if piece is None or onward in self._broken:
             self.reset()
             return
-        with suppress(OSError):  # the other side is gone: nobody to tell
+        with suppress(OSError):  # the other end is gone
             sink.shutdown(socket.SHUT_WR)
         self._ended[onward].set()
 
@@ -160,7 +160,7 @@ class Connection:
 
     async def _reset_side(self, side: socket.socket | None, towards: Link) -> None:
         if self._near == towards[1] and not self._is_reset:
-            await self._told.wait()
+            await self._notified.wait()
         await self._pass(towards)
         if side is not None:
             with suppress(OSError):
@@ -169,9 +169,9 @@ class Connection:
 
 
 class _Intake:
-    """What comes from a socket, piece by piece, each when the shapes of the link let it go on.
+    """Reads a socket piece by piece, and releases each piece when the link's shapes allow it.
 
-    An unshaped link costs nothing: what is read is handed on as it lies in the one buffer.
+    An unshaped link costs nothing: data is forwarded from the read buffer without a copy.
     """
 
     def __init__(self, source: socket.socket, link: Link, shapes: Shapes) -> None:
@@ -202,24 +202,24 @@ class _Intake:
                 self._put(await _receive(self._source, self._buffer))
 
     def _put(self, size: int | None) -> None:
-        """Take what was read; the end, or a reset, is an empty piece."""
+        """Take what was read; an empty piece is the end or a reset."""
         self._has_ended = not size
         self._is_broken = size is None
         self._lane.put(bytes(self._buffer[: size or 0]), trio.current_time())
 
 
 def prepare(connection: socket.socket) -> None:
-    """Let a socket be used by trio, and send small chunks at once."""
+    """Make a socket non-blocking for trio, and disable Nagle's algorithm."""
     connection.setblocking(False)
-    with suppress(OSError):  # the peer is gone already: the first read will say so
+    with suppress(OSError):  # the peer is gone: the first read reports it
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 async def _connect(address: Address) -> socket.socket | None:
-    """Connect; None if refused or not done in `CONNECT_TIMEOUT_S`."""
+    """Connect; None if refused or not connected within `CONNECT_TIMEOUT_S`."""
     try:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:  # no descriptor is left: as good as refused
+    except OSError:  # no descriptor left: the same as refused
         return None
     prepare(connection)
     is_connected = False
@@ -238,7 +238,7 @@ async def _connect(address: Address) -> socket.socket | None:
 
 
 async def _receive(source: socket.socket, buffer: memoryview) -> int | None:
-    """Read what there is, at least a byte; 0 at the end, None if the peer reset."""
+    """Read at least a byte; 0 at the end, None if the peer reset."""
     while True:
         await trio.lowlevel.wait_readable(source)
         try:
@@ -250,7 +250,7 @@ async def _receive(source: socket.socket, buffer: memoryview) -> int | None:
 
 
 def _unread_bytes(source: socket.socket) -> int:
-    """How many bytes the kernel holds for this socket."""
+    """Return how many unread bytes the kernel holds for this socket (FIONREAD)."""
     count = array.array("i", [0])
     try:
         fcntl.ioctl(source, termios.FIONREAD, count)

@@ -1,15 +1,15 @@
-"""Become a program in another network namespace: in a new one, or in one that is there.
+"""Run a program in another network namespace: a new one, or an existing one.
 
     python -I -S enter.py new -- PROGRAM [ARGUMENT...]
     python -I -S enter.py into PATH -- PROGRAM [ARGUMENT...]
 
-A new namespace is root's; without root it is one inside a user namespace of its own, in which
-whoever started this is root, and nowhere else. Nothing has a name: a namespace ends with its last
-process. The program keeps this one's pid, terminal and signals. What follows from a namespace of
-one's own: loopback is up, and there is nothing else.
+As root, the new namespace is a plain one. Without root, it is inside a new user namespace, in which
+the caller is root, and nowhere else. It has no name: a namespace ends with its last process. The
+program keeps this process's pid, terminal and signals. In a new namespace loopback is up, and there
+is no other interface.
 
 Imports only what it needs and runs without site-packages: unshare(2) of a user namespace is refused
-to a process with threads, which many a library starts.
+to a process with threads, and many libraries start threads.
 
 Source: namespaces(7), user_namespaces(7), unshare(2), setns(2).
 """
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 CLONE_NEWNET = 0x40000000
 CLONE_NEWUSER = 0x10000000
 EXIT_REFUSED = 125
-"""As `unshare` and `nsenter`: the namespace could not be had."""
+"""As `unshare` and `nsenter`: the namespace could not be made or entered."""
 EXIT_CANNOT_RUN = 127
 INSIDE = "SHAKETABLE_NETWORK_NAMESPACE"
 """The environment variable that names the namespace which was made for a process."""
@@ -35,7 +35,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
 
 def new(argv: Sequence[str], python: str = sys.executable) -> list[str]:
-    """Return the command line that runs `argv` in a network namespace of its own."""
+    """Return the command line that runs `argv` in a new network namespace."""
     return [python, "-I", "-S", __file__, "new", "--", *argv]
 
 
@@ -50,7 +50,7 @@ def is_inside() -> bool:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces of these kinds for new ones.
+    """Move into new namespaces of these kinds.
 
     Raises:
         OSError: the kernel refuses.
@@ -62,7 +62,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(file: int) -> None:
-    """Go into the network namespace of an open file. Raises OSError as `unshare`."""
+    """Enter the network namespace of an open file. Raises OSError as `unshare`."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(file, CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
@@ -78,7 +78,7 @@ def set_loopback_up() -> None:
 
 
 def make_own() -> None:
-    """Leave this network namespace for a new one: as root, or in a new user namespace.
+    """Move into a new network namespace: as root, or in a new user namespace.
 
     Raises:
         OSError: the kernel refuses both.
@@ -104,7 +104,7 @@ def _write(path: str, text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Become the program that the arguments name; return only if that cannot be done."""
+    """Exec the program that the arguments name; return only if that fails."""
     match list(arguments):
         case ["new", "--", *argv] if argv:
             path = ""

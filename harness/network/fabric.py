@@ -1,12 +1,12 @@
-"""The network namespaces of a run's nodes, and the wires among them.
+"""The network namespaces of a run's nodes, and the veth pairs among them.
 
-Each node has a namespace with two interfaces: `peers`, a wire into the switch's own namespace, over
-which it reaches the other nodes; and `clients`, a wire into the harness's namespace, which nothing
-disturbs. `addresses` says which addresses they have; there is no ARP among nodes: all is known.
+Each node has a namespace with two interfaces: `peers`, a veth pair into the switch's namespace, for
+the traffic among nodes; and `clients`, a veth pair into the harness's namespace, which no fault
+touches. `addresses` defines their addresses. Neighbour entries are static, so nodes need no ARP.
 
-Namespaces are held by open files of this process, and end with it and with the nodes in them. What
-is sent over `peers` is segmented and has its checksums before it leaves (`_without_offloads`): else
-a switch would see frames of 64 KiB whose checksums are yet to be made.
+This process holds the namespaces by open files; they end with it and with the nodes in them. Frames
+on `peers` are segmented and have their checksums before they leave (`_without_offloads`); otherwise
+the switch would see frames of 64 KiB with unfinished checksums.
 
 Source: veth(4), packet(7), ethtool's ETHTOOL_STSO and others (linux/ethtool.h).
 """
@@ -36,7 +36,7 @@ from shaketable.harness.network.addresses import (
 NODES_MAX: Final = 200
 MTU_BYTES: Final = 1500
 RECEIVE_BUFFER_BYTES: Final = 8 << 20
-"""Room for the frames that wait until the switch has time for them."""
+"""Room for frames that wait for the switch."""
 _ETH_P_ALL: Final = 3
 _PACKET_IGNORE_OUTGOING: Final = 23
 _SO_RCVBUFFORCE: Final = 33
@@ -47,7 +47,7 @@ _PERMANENT: Final = 0x80
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A node's wire at the switch: its namespace (an open file), and a socket of frames."""
+    """A node's port at the switch: its namespace (an open file), and a packet socket."""
 
     node: str
     namespace: int
@@ -55,9 +55,10 @@ class Port:
 
 
 def build(nodes: Sequence[str]) -> list[Port]:
-    """Make the namespaces of those nodes and wire them, from within the harness's namespace.
+    """Make and connect the namespaces of these nodes, from within the harness's namespace.
 
-    This process is in it again afterwards. What fails leaves nothing: it ends with this process.
+    This process is back in it afterwards. A failure leaves nothing: all of it ends with this
+    process.
 
     Raises:
         OSError: the kernel refuses.
@@ -81,7 +82,7 @@ def build(nodes: Sequence[str]) -> list[Port]:
 
 
 def _wire(number: int, count: int, switch: IPRoute, harness: IPRoute) -> int:
-    """Make one node's namespace and both its wires; return the namespace's open file."""
+    """Make one node's namespace and both its veth pairs; return the namespace's open file."""
     here = _namespace()
     with _in_new() as space, IPRoute() as node:
         node.link("set", index=_index(node, "lo"), state="up")
@@ -113,7 +114,7 @@ def _wire(number: int, count: int, switch: IPRoute, harness: IPRoute) -> int:
 
 
 def _pair(at: IPRoute, name: str, peer: str, space: int, hardware: str | None = None) -> None:
-    """Put a wire between a namespace and another, which an open file names."""
+    """Make a veth pair between a namespace and another one, given by its open file."""
     far: dict[str, object] = {"ifname": peer, "net_ns_fd": f"/proc/self/fd/{space}"}
     if hardware is not None:
         far["address"] = hardware
@@ -122,7 +123,7 @@ def _pair(at: IPRoute, name: str, peer: str, space: int, hardware: str | None = 
 
 
 def _frames_of(interface: str) -> socket.socket:
-    """Open a socket of all frames that come in by an interface of this namespace."""
+    """Open a packet socket for all frames that come in at an interface of this namespace."""
     _without_offloads(interface)
     frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     frames.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
@@ -139,7 +140,7 @@ _SOL_PACKET: Final = 263
 
 
 def _without_offloads(interface: str) -> None:
-    """Let an interface of this namespace send what it is given: whole frames, with checksums."""
+    """Turn off offloads of an interface, so that it sends whole frames with checksums."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for offload in _OFFLOADS:
             value = array.array("I", [offload, 0])
@@ -158,7 +159,7 @@ def _namespace() -> int:
 
 @contextmanager
 def _in_new() -> Iterator[int]:
-    """Go into a new namespace for the body of `with`; gives its open file."""
+    """Enter a new namespace within the body of `with`; yield its open file."""
     enter.unshare(enter.CLONE_NEWNET)
     space = _namespace()
     try:

@@ -1,9 +1,8 @@
-"""Which directions between nodes are open, and what each cut held: counting, without sockets.
+"""Which directions between nodes are open, and what each cut held. Counting only, no sockets.
 
-A direction is an ordered pair (a, b): everything that flows from a to b. Cuts are counted by
-id: a direction is open only while no cut names it, so that mending one fault never heals
-another (DESIGN.md decision 10). Each cut keeps an account of the bytes and connections that
-stood before it, which is the proof that it bit (decision 11).
+A direction is an ordered pair (a, b): all traffic from a to b. A direction is open only while no
+cut names it, so healing one fault never heals another (DESIGN.md decision 10). Each cut counts the
+bytes and connections that it blocked: the evidence that it took effect (decision 11).
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiter:
-    """Somebody who stands before a closed direction.
+    """Data that a closed direction blocks.
 
-    `connection` identifies the connection; `size_bytes` is what it has in hand;
-    `backlog_bytes` says how much more waits behind that in the kernel, right now.
+    `connection` identifies the connection, `size_bytes` is what the proxy has read of it, and
+    `backlog_bytes` returns how much more waits in the kernel now.
     """
 
     connection: int
@@ -40,14 +39,14 @@ class Cut:
     is_healed: bool = False
 
     def meet(self, waiter: Waiter) -> None:
-        """Take a waiter into the account."""
+        """Count blocked data."""
         self.held_bytes += waiter.size_bytes
         self.connections.add(waiter.connection)
 
 
 @dataclass(slots=True)
 class _Gate:
-    """One direction: the cuts that close it, who waits, how many bytes passed."""
+    """One direction: the cuts that close it, what is blocked, how many bytes passed."""
 
     cuts: set[str] = field(default_factory=set)
     waiting: set[Waiter] = field(default_factory=set)
@@ -67,7 +66,7 @@ class Gates:
         """Close these directions under a new cut; return its id.
 
         Raises:
-            KeyError: a link names an unknown node, or a node's way to itself.
+            KeyError: a link names an unknown node, or a node and itself.
         """
         gates = [self._gates[link] for link in links]
         name = f"cut-{len(self._cuts)}"
@@ -82,16 +81,16 @@ class Gates:
         return name
 
     def links_of(self, name: str) -> tuple[Link, ...]:
-        """The directions that a cut still closes: none if it is mended or unknown."""
+        """Return the directions that a cut still closes; none if it is healed or unknown."""
         cut = self._cuts.get(name)
         return () if cut is None or cut.is_healed else cut.links
 
     def open_cuts(self) -> tuple[str, ...]:
-        """The cuts that are not mended."""
+        """Return the cuts that are not healed."""
         return tuple(name for name, cut in self._cuts.items() if not cut.is_healed)
 
     def heal(self, name: str) -> None:
-        """Take one cut away; open the directions that no other cut closes. Idempotent."""
+        """Remove one cut; open the directions that no other cut closes. Idempotent."""
         cut = self._cuts.get(name)
         if cut is None or cut.is_healed:
             return
@@ -104,7 +103,7 @@ class Gates:
                 gate.opened.set()
 
     def held(self, name: str) -> dict[str, int]:
-        """What a cut has held so far: {"bytes": n, "connections": n}; zeros if unknown."""
+        """Return what a cut has held so far: {"bytes": n, "connections": n}; zeros if unknown."""
         cut = self._cuts.get(name)
         if cut is None:
             return {"bytes": 0, "connections": 0}
@@ -116,10 +115,9 @@ class Gates:
         return not self._gates[link].cuts
 
     async def pass_through(self, link: Link, waiter: Waiter) -> None:
-        """Return when the direction is open; until then stand in the cuts' accounts.
+        """Wait until the direction is open; until then the cuts count the waiter.
 
-        The direction is open at the moment of return: a caller that acts before its next
-        checkpoint acts through an open gate.
+        The direction is open when this returns, so the caller may act up to its next checkpoint.
         """
         gate = self._gates[link]
         if not gate.cuts:
@@ -138,11 +136,11 @@ class Gates:
         self._gates[link].forwarded_bytes += size_bytes
 
     def forwarded_bytes(self, link: Link) -> int:
-        """How many bytes crossed in this direction so far."""
+        """Return how many bytes crossed in this direction so far."""
         return self._gates[link].forwarded_bytes
 
     def waiting_bytes(self, link: Link) -> int:
-        """How many bytes stand before this direction now."""
+        """Return how many bytes this direction blocks now."""
         waiting = self._gates[link].waiting
         return sum(waiter.size_bytes + waiter.backlog_bytes() for waiter in waiting)
 

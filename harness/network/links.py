@@ -1,4 +1,4 @@
-"""What a world asks of the links among its nodes, whatever carries what flows over them.
+"""The interface of a group's network: the links among its nodes.
 
 `harness.network.proxy` implements it for streams, `harness.network.netns` for packets.
 """
@@ -15,30 +15,30 @@ from shaketable.harness.contracts.plugins import Json
 
 
 class Network(Protocol):
-    """The links among the nodes of one group. Cuts and shapes have ids, and are counted by them."""
+    """The links among the nodes of one group. Each cut and shape has an id and counts effects."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry what flows until cancelled."""
+        """Carry traffic until cancelled."""
         ...
 
     def close(self) -> None:
-        """Leave nothing behind (idempotent)."""
+        """Release all resources (idempotent)."""
         ...
 
     def cut(self, links: Sequence[Link]) -> str:
-        """Let nothing from a to b, for each (a, b); return the cut's id."""
+        """Block all traffic from a to b, for each (a, b); return the cut's id."""
         ...
 
     def heal(self, cut: str, how: str) -> None:
-        """Mend one cut (idempotent): "deliver", or "reset" the connections that crossed it."""
+        """Heal one cut (idempotent): "deliver" what it held, or "reset" its connections."""
         ...
 
     def open_cuts(self) -> tuple[str, ...]:
-        """The cuts that are not mended."""
+        """Return the cuts that are not healed."""
         ...
 
     def held(self, cut: str) -> Json:
-        """What that cut held, or dropped, so far; see `World.held`."""
+        """Return what the cut held or dropped so far; see `World.held`."""
         ...
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
@@ -46,13 +46,13 @@ class Network(Protocol):
         ...
 
     def unshape(self, shape: str) -> None:
-        """Take one shape away (idempotent)."""
+        """Remove one shape (idempotent)."""
         ...
 
     def shaped(self, shape: str) -> Json:
-        """What that shape did so far; also after it was taken away."""
+        """Return what the shape did so far; also after it was removed."""
         ...
 
     def open_shapes(self) -> tuple[str, ...]:
-        """The shapes in force."""
+        """Return the shapes in force."""
         ...

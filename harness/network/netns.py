@@ -1,6 +1,6 @@
-"""Links among nodes in network namespaces: what the harness says to the switch that carries them.
+"""Links among nodes in network namespaces: the harness's client of the switch process.
 
-The same words as of `harness.network.proxy`, for packets: a cut drops them, and so may a shape.
+The same interface as `harness.network.proxy`, for packets: a cut drops them, and a shape may too.
 
 Source: DESIGN.md decision 8; `harness.network.switch`.
 """
@@ -28,20 +28,20 @@ from shaketable.harness.network import enter
 
 READY_TIMEOUT_S: Final = 20.0
 ANSWER_TIMEOUT_S: Final = 5.0
-"""A switch answers in less than a millisecond; on a machine that is held up, later."""
+"""A switch answers in less than a millisecond, but later on a machine that is overloaded."""
 END_TIMEOUT_S: Final = 5.0
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 
 
 class PacketNetwork:
-    """The links among nodes, each in a namespace of its own. Starts the switch at once.
+    """The links among nodes, each in its own namespace. Starts the switch at once.
 
-    Must be made in the main thread, from within the harness's own namespace
-    (`harness.network.enter`): the switch ends with this thread's process.
+    Create it in the main thread, from within the harness's own namespace (`harness.network.enter`):
+    the switch ends with this thread's process.
 
     Args:
         nodes: their ids.
-        log: where the switch writes what goes wrong.
+        log: the file for the switch's errors.
 
     Raises:
         HarnessError: the kernel refuses, or the switch does not start.
@@ -68,7 +68,7 @@ class PacketNetwork:
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )
-            self._spaces: Mapping[str, int] = self._hear(READY_TIMEOUT_S)
+            self._spaces: Mapping[str, int] = self._receive(READY_TIMEOUT_S)
         except OSError as error:
             ours.close()
             raise HarnessError(f"network: cannot start the switch: {error}") from error
@@ -81,19 +81,19 @@ class PacketNetwork:
         """The pid of the switch."""
         return self._process.pid
 
-    def entered(self, node: str) -> tuple[str, ...]:
-        """What stands before a command so that it runs in the node's namespace."""
+    def enter_command(self, node: str) -> tuple[str, ...]:
+        """Return the command prefix that runs a program in the node's namespace."""
         return tuple(enter.into(self.namespace(node)))
 
     def namespace(self, node: str) -> str:
-        """The file that stands for the node's namespace, for as long as the switch runs."""
+        """Return the path of the node's namespace; valid while the switch runs."""
         return f"/proc/{self._process.pid}/fd/{self._spaces[node]}"
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Watch the switch until cancelled, then end it.
 
         Raises:
-            HarnessError: it ended by itself.
+            HarnessError: the switch exited by itself.
         """
         try:
             pidfd = os.pidfd_open(self._process.pid)
@@ -107,7 +107,7 @@ class PacketNetwork:
             self.close()
 
     def close(self) -> None:
-        """End the switch (idempotent); its namespaces end with it and the nodes."""
+        """End the switch (idempotent). The namespaces end with it and the nodes."""
         self._control.close()
         try:
             self._process.wait(END_TIMEOUT_S)
@@ -121,18 +121,18 @@ class PacketNetwork:
         return name
 
     def heal(self, cut: str, how: str) -> None:
-        """Mend one cut (idempotent); "reset" ends the connections whose packets it dropped.
+        """Heal one cut (idempotent); "reset" ends the connections whose packets it dropped.
 
-        There is nothing to "deliver": TCP sends again what was dropped.
+        There is nothing to "deliver": TCP retransmits what was dropped.
         """
         self._ask("mend", name=cut, how=how)
 
     def open_cuts(self) -> tuple[str, ...]:
-        """The cuts that are not mended."""
+        """Return the cuts that are not healed."""
         return tuple(self._ask("open_cuts"))
 
     def held(self, cut: str) -> Json:
-        """What that cut dropped so far: {"bytes", "packets", "connections"}."""
+        """Return what the cut dropped so far: {"bytes", "packets", "connections"}."""
         found: Json = self._ask("held", name=cut)
         return found
 
@@ -142,45 +142,45 @@ class PacketNetwork:
         return name
 
     def unshape(self, shape: str) -> None:
-        """Take one shape away (idempotent)."""
+        """Remove one shape (idempotent)."""
         self._ask("unshape", name=shape)
 
     def shaped(self, shape: str) -> Json:
-        """What that shape did so far; also after it was taken away."""
+        """Return what the shape did so far; also after it was removed."""
         found: Json = self._ask("shaped", name=shape)
         return found
 
     def open_shapes(self) -> tuple[str, ...]:
-        """The shapes in force."""
+        """Return the shapes in force."""
         return tuple(self._ask("open_shapes"))
 
     def counts(self) -> Json:
-        """What the switch carried: {"sent", "unsent", "unread"} frames."""
+        """Return the switch's frame counts: {"sent", "unsent", "unread"}."""
         found: Json = self._ask("counts")
         return found
 
     def _ask(self, what: str, **more: object) -> Any:
-        """Ask the switch; it answers at once, so nothing else need go on meanwhile."""
+        """Send a request and wait for the answer. Blocks: the switch answers at once."""
         self._asked += 1
         try:
             self._control.settimeout(ANSWER_TIMEOUT_S)
             self._control.send(json.dumps({"ask": what, "number": self._asked, **more}).encode())
         except OSError as error:
             raise HarnessError(f"network: the switch is gone: {error}") from error
-        return self._hear(ANSWER_TIMEOUT_S)
+        return self._receive(ANSWER_TIMEOUT_S)
 
-    def _hear(self, timeout_s: float) -> Any:
-        """Wait for the answer to the last question; late ones to others are let go."""
+    def _receive(self, timeout_s: float) -> Any:
+        """Wait for the answer to the last request; discard late answers to earlier ones."""
         deadline_s = monotonic() + timeout_s
         while True:
-            answer = self._hear_any(timeout_s, deadline_s - monotonic())
+            answer = self._receive_any(timeout_s, deadline_s - monotonic())
             if answer.get("number", 0) != self._asked:
                 continue
             if "error" in answer:
                 raise HarnessError(f"network: {answer['error']}")
             return answer["answer"]
 
-    def _hear_any(self, timeout_s: float, left_s: float) -> Json:
+    def _receive_any(self, timeout_s: float, left_s: float) -> Json:
         try:
             self._control.settimeout(max(left_s, 1e-3))
             message = self._control.recv(MESSAGE_BYTES_MAX)

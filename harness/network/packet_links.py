@@ -1,8 +1,8 @@
-"""What a switch does with packets between nodes: pass, drop, delay, double, damage. Pure.
+"""What the switch does with packets between nodes: pass, drop, delay, duplicate, corrupt. Pure.
 
-Frames go in with the time and come out when they are due. Cuts and shapes are counted by id, as in
-`gates` and `shapes`; here nothing is held back for later: what a cut or a loss takes is gone, and
-TCP's to send again.
+Frames go in with the time and come out when they are due. Cuts and shapes have ids, as in `gates`
+and `shapes`, but a cut holds nothing for later: what a cut or a loss drops is gone, and TCP has to
+retransmit it.
 
 Source: tc-netem(8), tc-tbf(8); DESIGN.md decision 10 (loss and reordering belong to packets).
 """
@@ -22,13 +22,13 @@ from shaketable.harness.contracts.capabilities import Capability, Link, LinkShap
 from shaketable.harness.contracts.plugins import Json
 
 LATE_PACKETS_MAX: Final = 20_000
-"""What all links hold back together: 30 MB of full frames. What comes then is dropped."""
+"""Limit of delayed packets on all links together: 30 MB of full frames. More are dropped."""
 RATE_QUEUE_S: Final = 1.0
-"""A slow link drops what would wait longer than this, as a full queue does."""
+"""A slow link drops a packet that would wait longer than this, as a full queue does."""
 OF_CONNECTIONS: Final = frozenset({Capability.RESET, Capability.HALF_OPEN})
-"""What a shape does to connections: it leaves their packets alone."""
+"""Capabilities of shapes that act on connections, not on packets."""
 OVERTAKEN_S: Final = 0.02
-"""A packet that others overtake is late by this to twice this."""
+"""A reordered packet is delayed by this to twice this, so that others overtake it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,18 +38,18 @@ class Applied:
     name: str
     links: tuple[Link, ...]
     shape: LinkShape
-    account: Account
-    dice: Random
+    counters: ShapeCounters
+    rng: Random
     free_s: dict[Link, float] = field(default_factory=dict)
     resets_at_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
-class _Way:
-    """One direction: what is in force, and how far its packets are."""
+class _Direction:
+    """One direction: the cuts and shapes in force, and the state of its queue."""
 
     link: Link
-    cuts: dict[str, CutAccount] = field(default_factory=dict)
+    cuts: dict[str, CutCounters] = field(default_factory=dict)
     shapes: list[Applied] = field(default_factory=list)
     last_due_s: float = 0.0
     taken: int = 0
@@ -61,7 +61,7 @@ class _Way:
 class _Late:
     due_s: float
     number: int
-    way: _Way = field(compare=False)
+    way: _Direction = field(compare=False)
     frame: bytes = field(compare=False)
     came_s: float = field(compare=False)
     place: int = field(compare=False)
@@ -69,33 +69,33 @@ class _Late:
 
 
 class PacketLinks:
-    """All directions among nodes, which are named by their addresses (4 bytes each).
+    """All directions among nodes, which are identified by their addresses (4 bytes each).
 
     Args:
         addresses: the IPv4 address of each node.
     """
 
     def __init__(self, addresses: dict[str, bytes]) -> None:
-        self._ways = {link: _Way(link) for link in itertools.permutations(addresses, 2)}
+        self._ways = {link: _Direction(link) for link in itertools.permutations(addresses, 2)}
         self._flows = Flows(addresses)
-        self._cuts: dict[str, tuple[tuple[Link, ...], CutAccount]] = {}
+        self._cuts: dict[str, tuple[tuple[Link, ...], CutCounters]] = {}
         self._healed: set[str] = set()
         self._shapes: dict[str, Applied] = {}
-        self._accounts: dict[str, Account] = {}
+        self._counters: dict[str, ShapeCounters] = {}
         self._late: list[_Late] = []
         self._numbers = itertools.count()
 
     # ---- packets -------------------------------------------------------------------------
 
     def take(self, link: Link, frame: bytes, now_s: float) -> Sequence[bytes]:
-        """Take a frame from a to b; return what b gets of it at once. The rest is `due` later."""
+        """Take a frame from a to b; return the frames that b gets now. `due` returns the rest."""
         way = self._ways[link]
         flow = self._flows.note(frame)
         if flow is not None and (ended := self._flows.ended(flow, frame)) is not None:
-            return self._into_nothing(way, ended, frame, now_s)
+            return self._drop_ended(way, ended, frame, now_s)
         if way.cuts:
-            for account in way.cuts.values():
-                account.meet(frame, flow)
+            for counters in way.cuts.values():
+                counters.meet(frame, flow)
             return ()
         if not way.shapes and not way.late:
             return (frame,)
@@ -103,7 +103,7 @@ class PacketLinks:
         return ()
 
     def due(self, now_s: float) -> Iterator[tuple[Link, bytes]]:
-        """Yield what is due by now, in the order in which it is."""
+        """Yield the frames that are due by now, in order."""
         self._reset_again(now_s)
         while self._late and self._late[0].due_s <= now_s:
             late = heapq.heappop(self._late)
@@ -112,7 +112,7 @@ class PacketLinks:
             yield late.way.link, late.frame
 
     def next_s(self) -> float | None:
-        """When something is due next; None if nothing is under way."""
+        """Return when the next frame or reset is due; None if there is none."""
         times = [late.due_s for late in self._late[:1]]
         times += [one.resets_at_s for one in self._shapes.values() if one.shape.reset_every_ms]
         return min(times, default=None)
@@ -120,38 +120,38 @@ class PacketLinks:
     # ---- cuts ----------------------------------------------------------------------------
 
     def cut(self, links: Sequence[Link]) -> str:
-        """Drop everything on these links from now on; return an id.
+        """Drop all frames on these links from now on; return an id.
 
         Raises:
             KeyError: a link names an unknown node.
         """
         ways = [self._ways[link] for link in links]
         name = f"cut-{len(self._cuts)}"
-        account = CutAccount()
-        self._cuts[name] = (tuple(links), account)
+        counters = CutCounters()
+        self._cuts[name] = (tuple(links), counters)
         for way in ways:
-            way.cuts[name] = account
+            way.cuts[name] = counters
         return name
 
     def heal(self, cut: str, how: str, now_s: float) -> None:
-        """Mend one cut (idempotent); "reset" ends the connections of which it dropped packets."""
+        """Heal one cut (idempotent); "reset" ends the connections of which it dropped packets."""
         if cut not in self._cuts or cut in self._healed:
             return
-        links, account = self._cuts[cut]
+        links, counters = self._cuts[cut]
         self._healed.add(cut)
         for link in links:
             del self._ways[link].cuts[cut]
         if how == "reset":
-            for flow in account.flows:
+            for flow in counters.flows:
                 self._send_resets(self._flows.reset(flow), now_s)
 
     def open_cuts(self) -> tuple[str, ...]:
-        """The cuts that are not mended."""
+        """Return the cuts that are not healed."""
         return tuple(name for name in self._cuts if name not in self._healed)
 
     def held(self, cut: str) -> Json:
-        """What a cut dropped: {"bytes", "packets", "connections"}; zeros if unknown."""
-        return (self._cuts[cut][1] if cut in self._cuts else CutAccount()).to_json()
+        """Return what a cut dropped: {"bytes", "packets", "connections"}; zeros if unknown."""
+        return (self._cuts[cut][1] if cut in self._cuts else CutCounters()).to_json()
 
     # ---- shapes --------------------------------------------------------------------------
 
@@ -162,52 +162,52 @@ class PacketLinks:
             KeyError: a link names an unknown node.
         """
         ways = [self._ways[link] for link in links]
-        name = f"shape-{len(self._accounts)}"
-        account = self._accounts[name] = Account()
-        dice = Random(f"{shape.seed}/{name}")
-        applied = Applied(name, tuple(links), shape, account, dice, resets_at_s=now_s)
+        name = f"shape-{len(self._counters)}"
+        counters = self._counters[name] = ShapeCounters()
+        rng = Random(f"{shape.seed}/{name}")
+        applied = Applied(name, tuple(links), shape, counters, rng, resets_at_s=now_s)
         self._shapes[name] = applied
         if shape.capabilities - OF_CONNECTIONS:
             for way in ways:
                 way.shapes.append(applied)
         if shape.half_open:
             for flow in self._flows.between(links):
-                account.half_open += 1
+                counters.half_open += 1
                 self._send_resets(self._flows.open_half(flow, name), now_s)
         return name
 
     def unshape(self, shape: str) -> None:
-        """Take one shape away (idempotent). What is under way comes when it is due."""
+        """Remove one shape (idempotent). Delayed packets still arrive when they are due."""
         applied = self._shapes.pop(shape, None)
         for link in () if applied is None else applied.links:
             way = self._ways[link]
             way.shapes = [other for other in way.shapes if other is not applied]
-        self._flows.tell_half(shape)
+        self._flows.close_half_open(shape)
 
     def open_shapes(self) -> tuple[str, ...]:
-        """The shapes in force."""
+        """Return the shapes in force."""
         return tuple(self._shapes)
 
     def shaped(self, shape: str) -> Json:
-        """What a shape did so far; zeros if it is unknown."""
-        return self._accounts.get(shape, Account()).to_json()
+        """Return what a shape did so far; zeros if it is unknown."""
+        return self._counters.get(shape, ShapeCounters()).to_json()
 
     # ---- inside --------------------------------------------------------------------------
 
-    def _shape(self, way: _Way, frame: bytes, now_s: float) -> None:
-        """Lose, damage, double and delay one packet, as all shapes of the link together say."""
+    def _shape(self, way: _Direction, frame: bytes, now_s: float) -> None:
+        """Drop, corrupt, duplicate and delay one packet, by all shapes of the link together."""
         copies, late_s, overtaken_s = 1, 0.0, 0.0
         for one in way.shapes:
-            shape, account, random = one.shape, one.account, one.dice.random
-            account.meet(frame)
+            shape, counters, random = one.shape, one.counters, one.rng.random
+            counters.meet(frame)
             if shape.loss and random() < shape.loss:
-                account.dropped += 1
+                counters.dropped += 1
                 return
             if shape.corrupt and random() < shape.corrupt:
-                account.corrupted += 1
+                counters.corrupted += 1
                 frame = with_bit_flipped(frame, random())
             if shape.duplicate and random() < shape.duplicate:
-                account.duplicated += 1
+                counters.duplicated += 1
                 copies += 1
             if shape.delay_ms or shape.jitter_ms:
                 late_s += max(0.0, shape.delay_ms + shape.jitter_ms * (2 * random() - 1)) / 1e3
@@ -218,21 +218,21 @@ class PacketLinks:
             self._queue(way, frame, now_s, due_s, may_be_overtaken=overtaken_s > 0)
 
     def _queue(
-        self, way: _Way, frame: bytes, now_s: float, due_s: float, *, may_be_overtaken: bool
+        self, way: _Direction, frame: bytes, now_s: float, due_s: float, *, may_be_overtaken: bool
     ) -> None:
         wanted_s = due_s
-        if not may_be_overtaken:  # only what is to be overtaken is
+        if not may_be_overtaken:  # only packets that were chosen for reordering may be overtaken
             due_s = max(due_s, way.last_due_s)
         for one in way.shapes:
             if rate := one.shape.rate_bytes_s:
                 begins_s = max(due_s, one.free_s.get(way.link, 0.0))
                 if begins_s - wanted_s > RATE_QUEUE_S:
-                    one.account.dropped += 1
+                    one.counters.dropped += 1
                     return
                 one.free_s[way.link] = due_s = begins_s + len(frame) / rate
         if len(self._late) >= LATE_PACKETS_MAX:
             for one in way.shapes:
-                one.account.dropped += 1
+                one.counters.dropped += 1
             return
         if not may_be_overtaken:
             way.last_due_s = due_s
@@ -245,26 +245,26 @@ class PacketLinks:
         is_overtaken = late.place < late.way.delivered
         late.way.delivered = max(late.way.delivered, late.place)
         for one in late.shapes:
-            one.account.deliver(now_s - late.came_s, is_overtaken=is_overtaken)
+            one.counters.deliver(now_s - late.came_s, is_overtaken=is_overtaken)
 
-    def _into_nothing(
-        self, way: _Way, answer: tuple[str, bytes | None], frame: bytes, now_s: float
+    def _drop_ended(
+        self, way: _Direction, answer: tuple[str, bytes | None], frame: bytes, now_s: float
     ) -> Sequence[bytes]:
-        """A packet of a connection that ended here: nobody gets it; its sender may be told."""
+        """Drop a packet of a connection that was ended here; its sender may get a reset."""
         shape, reset = answer
         if reset is not None:
             self._send_resets([reset], now_s)
-        elif shape in self._accounts:
-            self._accounts[shape].unread += len(frame)
+        elif shape in self._counters:
+            self._counters[shape].unread += len(frame)
         return ()
 
     def _reset_again(self, now_s: float) -> None:
         for one in self._shapes.values():
             every_ms = one.shape.reset_every_ms
             if every_ms and one.resets_at_s <= now_s:
-                one.resets_at_s = now_s + every_ms / 1e3 * one.dice.uniform(0.5, 1.5)
+                one.resets_at_s = now_s + every_ms / 1e3 * one.rng.uniform(0.5, 1.5)
                 for flow in self._flows.between(one.links):
-                    one.account.resets += 1
+                    one.counters.resets += 1
                     self._send_resets(self._flows.reset(flow), now_s)
 
     def _send_resets(self, frames: Iterable[bytes], now_s: float) -> None:
@@ -279,24 +279,24 @@ class PacketLinks:
 
 # The TCP connections that a switch has seen, and those that it has ended. Pure.
 #
-# A connection that was reset is over for both sides: whatever comes of it is answered with a reset.
-# One that was left half open is over for one side: what the other sends goes into nothing, until it
-# is told. Both are known by their flows (`Flow`).
+# A connection that was reset is over for both ends: any packet of it is answered with a reset. A
+# half-open connection is over for one end: what the other end sends is dropped silently, until
+# `close_half_open`. Both are known by their flows (`Flow`).
 
 FLOWS_MAX: Final = 4096
-"""Of more connections than that the oldest are forgotten."""
+"""Limit of known connections; the oldest are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A flow that is over. `tells`: its sender is answered with a reset; else it is not told."""
+    """A flow that is over. With `sends_reset` its sender gets a reset, else nothing."""
 
-    tells: bool
+    sends_reset: bool
     shape: str = ""
 
 
 class Flows:
-    """Connections among nodes, by the addresses of these."""
+    """Connections among nodes, by the nodes' addresses."""
 
     def __init__(self, addresses: Mapping[str, bytes]) -> None:
         self._links: dict[bytes, Link] = {
@@ -306,7 +306,7 @@ class Flows:
         self._ended: dict[Flow, _Ended] = {}
 
     def note(self, frame: bytes) -> Flow | None:
-        """Remember a frame as its flow's last; return the flow, None if it has none."""
+        """Remember a frame as the last of its flow; return the flow, None if it has none."""
         flow = flow_of(frame)
         if flow is not None:
             if flow not in self._last and len(self._last) >= FLOWS_MAX:
@@ -315,9 +315,9 @@ class Flows:
         return flow
 
     def ended(self, flow: Flow, frame: bytes) -> tuple[str, bytes | None] | None:
-        """Say what becomes of a frame of an ended flow; None if the flow is not ended.
+        """Return how to answer a frame of an ended flow; None if the flow is not ended.
 
-        Returns (shape whose doing it is, the reset for its sender; None if that is not told).
+        Returns (the shape that ended it, the reset for its sender; None if it gets none).
         """
         end = self._ended.get(flow)
         if end is None:
@@ -326,12 +326,12 @@ class Flows:
         if flags & SYN:  # the same ports again: a new connection
             self._forget(flow)
             return None
-        if end.tells:
+        if end.sends_reset:
             return "", None if flags & RST else reset_back(frame)
         return end.shape, None
 
     def link_of(self, frame: bytes) -> Link | None:
-        """The link that a frame goes over, by its addresses."""
+        """Return the link that a frame takes, by its addresses."""
         return self._links.get(frame[26:34])
 
     def between(self, links: Sequence[Link]) -> list[Flow]:
@@ -345,29 +345,30 @@ class Flows:
         return list(found)
 
     def reset(self, flow: Flow) -> list[bytes]:
-        """End a connection for both sides; return the resets to send."""
+        """End a connection for both ends; return the resets to send."""
         back = reverse(flow)
         resets = [reset_onward(self._last[one]) for one in (flow, back) if one in self._last]
-        self._end(flow, _Ended(tells=True))
-        self._end(back, _Ended(tells=True))
+        self._end(flow, _Ended(sends_reset=True))
+        self._end(back, _Ended(sends_reset=True))
         return resets
 
     def open_half(self, flow: Flow, shape: str) -> list[bytes]:
-        """End a connection for the receiver of this flow alone; return the reset to send."""
-        self._end(flow, _Ended(tells=False, shape=shape))
-        self._end(reverse(flow), _Ended(tells=True))
+        """End a connection for the receiver of this flow only; return the reset to send."""
+        self._end(flow, _Ended(sends_reset=False, shape=shape))
+        self._end(reverse(flow), _Ended(sends_reset=True))
         return [reset_onward(self._last[flow])]
 
-    def tell_half(self, shape: str) -> None:
-        """Let what that shape left half open take its course: the far side answers now.
+    def close_half_open(self, shape: str) -> None:
+        """Forget the connections that this shape made half-open.
 
-        Whether the near side still has such a connection shows when it says something.
+        The far end's kernel answers the near end's next packet with a reset, as it has no such
+        connection.
         """
         for flow in [one for one, end in self._ended.items() if end.shape == shape]:
             self._forget(flow)
 
     def _is_live(self, flow: Flow, frame: bytes) -> bool:
-        """True if neither side has ended a connection, as far as was seen."""
+        """True if neither end has closed the connection, as far as was seen."""
         over = FIN | RST
         other = self._last.get(reverse(flow))
         is_over = tcp_flags(frame) & over or (other is not None and tcp_flags(other) & over)
@@ -384,14 +385,15 @@ class Flows:
             self._last.pop(one, None)
 
 
-# What cuts and shapes did to packets so far: the proof that they bit (DESIGN.md decision 11).
+# What cuts and shapes did to packets so far: the evidence that they took effect (DESIGN.md decision
+# 11).
 
 LATE_MIN_S: Final = 0.001
-"""What is late by less is not counted as delayed: our own work takes time, too."""
+"""A shorter delay is not counted as delayed: the switch's own work takes time."""
 
 
 @dataclass(slots=True)
-class CutAccount:
+class CutCounters:
     """What one cut dropped, and of which connections (by one of their two flows)."""
 
     size_bytes: int = 0
@@ -406,12 +408,12 @@ class CutAccount:
             self.flows.add(min(flow, reverse(flow)))
 
     def to_json(self) -> Json:
-        """As `World.held` answers, with "packets"."""
+        """Return it in the form of `World.held`, plus "packets"."""
         return {"bytes": self.size_bytes, "packets": self.packets, "connections": len(self.flows)}
 
 
 @dataclass(slots=True)
-class Account:
+class ShapeCounters:
     """What one shape did."""
 
     size_bytes: int = 0
@@ -427,19 +429,19 @@ class Account:
     unread: int = 0
 
     def meet(self, frame: bytes) -> None:
-        """Count a frame that came by."""
+        """Count a frame that met the shape."""
         self.size_bytes += len(frame)
         self.packets += 1
 
     def deliver(self, late_s: float, *, is_overtaken: bool) -> None:
-        """Count a frame that went on, so late."""
+        """Count a frame that was sent on, and its delay."""
         if late_s >= LATE_MIN_S:
             self.delayed += 1
             self.delay_s += late_s
         self.reordered += is_overtaken
 
     def to_json(self) -> Json:
-        """As `ShapesLinks.shaped` answers."""
+        """Return it in the form of `ShapesLinks.shaped`."""
         return {
             "bytes": self.size_bytes,
             "packets": self.packets,
@@ -457,9 +459,10 @@ class Account:
 
 # Ethernet frames with IPv4 and TCP in them, as bytes: which connection, and a forged reset. Pure.
 #
-# A switch cannot close a connection as a proxy can: it sends each side the reset that the other
-# could have sent. A receiver takes one only if it has exactly the sequence number that it waits
-# for; to any other near it, it answers with an acknowledgement that names that number.
+# A switch cannot close a connection as a proxy can, so it sends each end the reset that the other
+# could have sent. A receiver accepts a reset only if it has exactly the next expected sequence
+# number. To any other number in its window it answers with a challenge ACK, which names the
+# expected one.
 #
 # Source: RFC 791, RFC 9293 section 3.10.7.4, RFC 5961 section 3.2 (challenge ACK).
 
@@ -472,7 +475,7 @@ _NO_OPTIONS: Final = 0x45
 _TTL: Final = 64
 
 Flow = bytes
-"""One direction of a connection: addresses and ports, from and to, as they stand in a frame."""
+"""One direction of a connection: source and destination addresses and ports, as in a frame."""
 
 
 def flow_of(frame: bytes) -> Flow | None:
@@ -492,12 +495,12 @@ def reverse(flow: Flow) -> Flow:
 
 
 def tcp_flags(frame: bytes) -> int:
-    """The flags of a TCP frame."""
+    """Return the flags of a TCP frame."""
     return frame[47]
 
 
 def next_sequence(frame: bytes) -> int:
-    """The sequence number behind a TCP frame: what its receiver waits for, once it has it."""
+    """Return the sequence number after a TCP frame: the next one that its receiver expects."""
     (total,) = struct.unpack_from("!H", frame, 16)
     (sequence,) = struct.unpack_from("!I", frame, 38)
     payload = total - 20 - (frame[46] >> 4) * 4
@@ -507,24 +510,24 @@ def next_sequence(frame: bytes) -> int:
 
 
 def acknowledged(frame: bytes) -> int:
-    """The sequence number that the sender of a TCP frame waits for."""
+    """Return the acknowledgement number of a TCP frame: the next one that its sender expects."""
     number: int = struct.unpack_from("!I", frame, 42)[0]
     return number
 
 
 def reset_onward(frame: bytes) -> bytes:
-    """Forge the reset that the sender of a TCP frame could send behind it."""
+    """Forge the reset that the sender of a TCP frame could send after it."""
     return _reset(frame[:12], frame[26:38], next_sequence(frame), acknowledged(frame))
 
 
 def reset_back(frame: bytes) -> bytes:
-    """Forge the reset that the receiver of a TCP frame could answer with."""
+    """Forge the reset with which the receiver of a TCP frame could answer."""
     flow = reverse(frame[26:38])
     return _reset(frame[6:12] + frame[:6], flow, acknowledged(frame), next_sequence(frame))
 
 
 def with_bit_flipped(frame: bytes, place: float) -> bytes:
-    """Flip one bit behind the Ethernet header; `place` (0 to 1) says where."""
+    """Flip one bit after the Ethernet header, at `place` (0 to 1) of the rest."""
     at = int(place * (len(frame) - ETHERNET_BYTES) * 8)
     changed = bytearray(frame)
     changed[ETHERNET_BYTES + at // 8] ^= 1 << (at % 8)
@@ -532,7 +535,7 @@ def with_bit_flipped(frame: bytes, place: float) -> bytes:
 
 
 def checksum_is_right(frame: bytes) -> bool:
-    """True if the checksums of IPv4 and of TCP are those of what the frame carries."""
+    """True if the IPv4 and TCP checksums are correct."""
     (total,) = struct.unpack_from("!H", frame, 16)
     header, segment = frame[14:34], frame[34 : ETHERNET_BYTES + total]
     return _sum(header) == 0 and _sum(_pseudo(frame[26:34], len(segment)) + segment) == 0
@@ -553,7 +556,7 @@ def _pseudo(addresses: bytes, size: int) -> bytes:
 
 
 def _sum(data: bytes) -> int:
-    """The Internet checksum (RFC 1071); 0 of what has its own in it."""
+    """Return the Internet checksum (RFC 1071); 0 if `data` includes its own correct checksum."""
     if len(data) % 2:
         data += b"\0"
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))

@@ -1,8 +1,8 @@
-"""What packets between network namespaces can be made to suffer here, tried by doing it.
+"""Which packet faults work between network namespaces on this machine, found by trying them.
 
-`python -m shaketable.harness.network.probe` (in a namespace of its own, see `enter`) wires two
-nodes, does to what flows between them what each word says, measures what came of it at their ends,
-and prints {word: {"works", "what"}} as JSON. `probed` asks such a process, once.
+`python -m shaketable.harness.network.probe` (in its own namespace, see `enter`) connects two nodes,
+tries each capability on their traffic, measures the effect at both ends, and prints {capability:
+{"works", "what"}} as JSON. `probed` runs such a process, once.
 
 Source: HARNESSES.md section 6 (probe each by doing it, never by looking for a binary).
 """
@@ -46,9 +46,9 @@ CAPABILITIES: Final = (
 )
 PROBE_TIMEOUT_S: Final = 60.0
 ANSWER_S: Final = 2.0
-"""How long something that must come is waited for."""
+"""How long to wait for something that must arrive."""
 LAST: Final = -1
-"""The number of a datagram that is sent behind all others."""
+"""The number of the datagram that is sent after all others."""
 POLL_S: Final = 0.005
 _SO_TIMESTAMPNS: Final = 35
 _TIMESPEC: Final = struct.Struct("qq")
@@ -61,7 +61,7 @@ HELP: Final = "be root, or let users make namespaces (sysctl user.max_user_names
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Whether a word works here, and what was measured, or why not."""
+    """Whether a capability works here, and what was measured, or why not."""
 
     works: bool
     what: str
@@ -69,7 +69,7 @@ class Probed:
 
 @cache
 def probed() -> Mapping[Capability, Probed]:
-    """Try every word in a scratch namespace; nothing of it is left. Takes two seconds, once."""
+    """Try every capability in a scratch namespace. Takes two seconds, once; leaves nothing."""
     program = [sys.executable, "-P", "-m", "shaketable.harness.network.probe"]
     try:
         done = subprocess.run(
@@ -88,7 +88,7 @@ def probed() -> Mapping[Capability, Probed]:
 
 @cache
 def why_no_namespace() -> str | None:
-    """Try to make a network namespace; say why there can be none, None if there can."""
+    """Try to make a network namespace; return why that fails, None if it works."""
     done = subprocess.run(enter.new(["true"]), capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None
@@ -96,7 +96,7 @@ def why_no_namespace() -> str | None:
 
 
 class Wire:
-    """A pair of nodes, datagrams and connections from a to b, as their own sockets see them."""
+    """Two nodes, and the datagrams and connections from a to b, as their own sockets see them."""
 
     def __init__(self, network: PacketNetwork) -> None:
         self.network = network
@@ -109,15 +109,15 @@ class Wire:
             self._door = socket.create_server((node_address(1), 0))
 
     def send(self, count: int = DATAGRAMS, size: int = 100) -> None:
-        """Send that many datagrams, numbered, with the time of each."""
+        """Send that many datagrams, each with its number and time."""
         for number in range(count):
             text = f"{number} {time_ns()} ".encode()
             self._out.sendto(text.ljust(size, b"."), self._in.getsockname())
 
     def receive(self, expected: int = 0) -> list[tuple[int, float]]:
-        """Return (number, seconds under way) of each that came; call it when all is well again.
+        """Return (number, seconds in transit) of each datagram. Call it when no fault is in force.
 
-        It ends with a datagram sent now, and when as many came as are expected.
+        Returns when a datagram sent now has arrived and as many others as expected.
         """
         came: list[tuple[int, float]] = []
         is_last = False
@@ -126,7 +126,7 @@ class Wire:
             if not select.select([self._in], [], [], ANSWER_S)[0]:
                 break
             data, told, _, _ = self._in.recvmsg(2048, socket.CMSG_SPACE(_TIMESPEC.size))
-            seconds, nanoseconds = _TIMESPEC.unpack(told[0][2])  # when the kernel had it
+            seconds, nanoseconds = _TIMESPEC.unpack(told[0][2])  # the kernel's receive timestamp
             number, sent_ns, _ = data.split(b" ", 2)
             if int(number) == LAST:
                 is_last = True
@@ -136,7 +136,7 @@ class Wire:
 
     @contextmanager
     def shaped(self, shape: LinkShape) -> Iterator[str]:
-        """Shape the link for the body of `with`."""
+        """Shape the link within the body of `with`."""
         name = self.network.shape(AB, shape)
         try:
             yield name
@@ -144,13 +144,13 @@ class Wire:
             self.network.unshape(name)
 
     def until(self, shape: str, counted: str, count: int = DATAGRAMS) -> None:
-        """Wait, in bounds, until the switch has counted that much."""
+        """Wait until the switch has counted that many, at most `ANSWER_S`."""
         end_s = monotonic() + ANSWER_S
         while self.network.shaped(shape)[counted] < count and monotonic() < end_s:
             sleep(POLL_S)
 
     def connection(self) -> tuple[socket.socket, socket.socket]:
-        """Connect a to b, and say something, so that both are known."""
+        """Connect a to b and send some bytes, so that the switch knows the connection."""
         with self._inside("a"):
             near = socket.create_connection(self._door.getsockname(), ANSWER_S)
         far, _ = self._door.accept()
@@ -161,7 +161,7 @@ class Wire:
 
     @contextmanager
     def _inside(self, node: str) -> Iterator[None]:
-        """Be in a node's namespace for the body of `with`: sockets stay where they were made."""
+        """Enter a node's namespace within the body of `with`: sockets stay where they were made."""
         home = os.open("/proc/self/ns/net", os.O_RDONLY)
         there = os.open(self.network.namespace(node), os.O_RDONLY)
         enter.setns(there)
@@ -292,7 +292,7 @@ TRIALS: Final[Mapping[Capability, Callable[[Wire], Probed]]] = {
 
 
 def main() -> int:
-    """Try all words; print what came of it."""
+    """Try all capabilities; print the results."""
     found: dict[str, Probed] = {}
     with tempfile.TemporaryDirectory(prefix=scratch_prefix("probe")) as folder:
         try:

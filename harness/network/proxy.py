@@ -1,19 +1,19 @@
 """User-space TCP proxies between the nodes, one for each ordered pair: links that can be cut.
 
-Node a reaches node b at the proxy of link (a, b). On each connection through it, what a
-sends crosses the gate of direction (a, b), and what b answers crosses the gate of
-direction (b, a): so a one-way cut of a -> b holds requests on a's connections *and* replies
-on b's, as a cut wire would. A cut holds bytes, it never drops one: the pump stops, what it
-has read stays in its one buffer, the rest waits in the kernel, and the sender feels
-back-pressure. News of an end (EOF, reset, refusal) flows in a direction too and does not
-cross a cut either. New connections are accepted and connected on when the way is open.
+Node a reaches node b at the proxy of link (a, b). On each connection through it, data from a
+crosses the gate of direction (a, b), and the replies of b cross the gate of direction (b, a). So a
+one-way cut of a -> b holds the requests on a's connections *and* the replies on b's, as a cut wire
+would. A cut holds bytes and never drops one: the pump stops, what it has read stays in its single
+buffer, the rest waits in the kernel, and the sender feels back-pressure. The end of a connection
+(EOF, reset, refusal) travels in a direction as well, and does not cross a cut either. A new
+connection is accepted, and connected to b once the direction is open.
 
-A link can also be shaped (`harness.network.shapes`): what crosses it is late, or waits for a slow
-link, but comes whole and in order; its connections are reset now and then; or one side of each is
-closed and the other not told (half-open).
+A link can also be shaped (`harness.network.shapes`): its traffic is delayed or rate-limited, but
+arrives complete and in order; its connections are reset now and then; or one end of each is closed
+without notice to the other (half-open).
 
-Where nodes must know a peer by one address, a proxy stands before each node instead, and the link
-is that of whoever called (`harness.network.callers`).
+If nodes must know a peer by a single address, there is one proxy in front of each node instead, and
+the caller's process determines the link (`harness.network.callers`).
 
 Source: DESIGN.md decisions 8 and 10; HARNESSES.md section 5 (own task a link, peer-aware);
 toxiproxy's toxics for the vocabulary.
@@ -40,20 +40,20 @@ from shaketable.harness.network.shapes import Applied, Shapes
 CONNECTIONS_PER_LINK_MAX = 256
 LISTEN_BACKLOG = 128
 ACCEPT_RETRY_S = 0.1
-"""How long to wait after a failed accept (no file descriptor left) before the next one."""
+"""Wait after a failed accept (out of file descriptors) before the next one."""
 HEAL_MODES = ("deliver", "reset")
 PACKET_CAPABILITIES = frozenset(
     {Capability.LOSS, Capability.DUPLICATE, Capability.REORDER, Capability.CORRUPT}
 )
-"""What has no meaning for a stream."""
+"""Capabilities that a stream cannot have."""
 
 
 class ProxyNetwork:
     """The links among the nodes of one group.
 
-    `upstreams` maps each node to the address where it really listens for its peers.
-    Listening sockets exist from construction on, so that addresses can be handed out
-    before `run` starts. With `callers` each node has one address for all others.
+    `upstreams` maps each node to the address at which it listens for its peers. The listening
+    sockets exist from construction on, so addresses can be handed out before `run` starts. With
+    `callers`, each node has one address for all others.
 
     Raises:
         HarnessError: a listening socket could not be opened.
@@ -69,7 +69,7 @@ class ProxyNetwork:
         self._callers = callers
         self._gates = Gates(self._upstreams)
         self._shapes = Shapes(self._upstreams)
-        self._resets: dict[str, trio.CancelScope] = {}  # of shapes that reset now and then
+        self._resets: dict[str, trio.CancelScope] = {}  # of shapes with periodic resets
         self._nursery: trio.Nursery | None = None
         self._connections: set[Connection] = set()
         self._numbers = itertools.count()
@@ -90,11 +90,11 @@ class ProxyNetwork:
             ) from error
 
     def address(self, a: str, b: str) -> Address:
-        """Where node a reaches node b."""
+        """Return the address at which node a reaches node b."""
         return self.advertised(b) if self._fronts else _address(self._listeners[a, b])
 
     def advertised(self, node: str) -> Address:
-        """Where all others reach the node, if there is one such address."""
+        """Return the address at which all others reach the node. Needs `callers`."""
         return _address(self._fronts[node])
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -105,7 +105,9 @@ class ProxyNetwork:
                 for link, listener in self._listeners.items():
                     nursery.start_soon(self._accept, _always(link), listener, nursery)
                 for node, listener in self._fronts.items():
-                    nursery.start_soon(self._accept, partial(self._told, node), listener, nursery)
+                    nursery.start_soon(
+                        self._accept, partial(self._link_from_caller, node), listener, nursery
+                    )
                 task_status.started()
         finally:
             self._nursery = None
@@ -125,10 +127,9 @@ class ProxyNetwork:
         return self._gates.cut(links)
 
     def heal(self, cut: str, how: str) -> None:
-        """Mend one cut: "deliver" what it held, in order, or "reset" what crossed it.
+        """Heal one cut: "deliver" what it held, in order, or "reset" its connections.
 
-        Mending twice is mending once. A reset, too, reaches a side only when no other
-        cut closes the direction towards it.
+        Idempotent. A reset, too, reaches an end only when no other cut closes the direction to it.
 
         Raises:
             ValueError: `how` is neither.
@@ -139,15 +140,15 @@ class ProxyNetwork:
             links = set(self._gates.links_of(cut))
             for connection in self._connections:
                 if not links.isdisjoint(connection.directions):
-                    connection.reset()  # before the gates open: nothing held may slip through
+                    connection.reset()  # before the gates open: no held byte may slip through
         self._gates.heal(cut)
 
     def open_cuts(self) -> tuple[str, ...]:
-        """The cuts that are not mended."""
+        """Return the cuts that are not healed."""
         return self._gates.open_cuts()
 
     def held(self, cut: str) -> dict[str, int]:
-        """What that cut has held so far: {"bytes": n, "connections": n}."""
+        """Return what the cut has held so far: {"bytes": n, "connections": n}."""
         return self._gates.held(cut)
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
@@ -157,7 +158,7 @@ class ProxyNetwork:
 
         Raises:
             KeyError: a link names an unknown node.
-            ValueError: the shape is one of packets.
+            ValueError: the shape needs packets.
         """
         if lacking := shape.capabilities & PACKET_CAPABILITIES:
             raise ValueError(f"shape: a stream has no {', '.join(sorted(lacking))}")
@@ -170,53 +171,53 @@ class ProxyNetwork:
         return applied.name
 
     def unshape(self, shape: str) -> None:
-        """Take a shape away (idempotent): what is late goes on, half-open connections are reset."""
+        """Remove a shape (idempotent): delayed data goes on, half-open connections are reset."""
         self._shapes.remove(shape)
         if shape in self._resets:
             self._resets.pop(shape).cancel()
         for connection in self._connections:
-            connection.tell_half(shape)
+            connection.close_half_open(shape)
 
     def shaped(self, shape: str) -> Json:
-        """What that shape did so far: `ShapesLinks.shaped`, with "half_open" and "unread" bytes."""
+        """Return what the shape did: `ShapesLinks.shaped`, plus "half_open" and "unread" bytes."""
         return self._shapes.shaped(shape)
 
     def open_shapes(self) -> tuple[str, ...]:
-        """The shapes in force."""
+        """Return the shapes in force."""
         return self._shapes.open_shapes()
 
     def _open_half(self, applied: Applied) -> None:
-        """Close the far side of what crosses these links; count what near sides go on writing."""
+        """Close the far end of connections on these links; count what the near ends still send."""
         halves = [
             connection
             for connection in self._connections
             for near, _ in applied.links
             if connection.open_half(applied.name, near, set(applied.links))
         ]
-        applied.account.half_open = len(halves)
-        applied.account.unread = partial(_most, halves)
+        applied.counters.half_open = len(halves)
+        applied.counters.unread = partial(_unread_total, halves)
 
     async def _reset_now_and_then(self, applied: Applied) -> None:
-        dice = Random(f"{applied.shape.seed}/resets")
+        rng = Random(f"{applied.shape.seed}/resets")
         links = set(applied.links)
         with self._resets[applied.name]:
             while True:
                 for connection in self._connections:
                     if connection.is_whole and not links.isdisjoint(connection.directions):
                         connection.reset()
-                        applied.account.resets += 1
-                await trio.sleep(applied.shape.reset_every_ms / 1e3 * dice.uniform(0.5, 1.5))
+                        applied.counters.resets += 1
+                await trio.sleep(applied.shape.reset_every_ms / 1e3 * rng.uniform(0.5, 1.5))
 
     def forwarded_bytes(self, a: str, b: str) -> int:
-        """How many bytes crossed from a to b so far."""
+        """Return how many bytes crossed from a to b so far."""
         return self._gates.forwarded_bytes((a, b))
 
     def waiting_bytes(self, a: str, b: str) -> int:
-        """How many bytes are held on the way from a to b now."""
+        """Return how many bytes from a to b are held now."""
         return self._gates.waiting_bytes((a, b))
 
-    def _told(self, called: str, accepted: socket.socket) -> Link | None:
-        """The link from whoever called that node; None if it is none of the other nodes."""
+    def _link_from_caller(self, called: str, accepted: socket.socket) -> Link | None:
+        """Return the link from the calling node; None if the caller is not another node."""
         assert self._callers is not None, "there are no fronts without"
         caller = self._callers.who(accepted)
         return None if caller in (None, called) else (caller, called)
@@ -233,7 +234,7 @@ class ProxyNetwork:
             await trio.lowlevel.wait_readable(listener)
             try:
                 down, _ = listener.accept()
-            except OSError:  # the peer went away again, or no descriptor is left
+            except OSError:  # the peer is gone already, or no descriptor is left
                 room.release()
                 await trio.sleep(ACCEPT_RETRY_S)
                 continue
@@ -277,5 +278,5 @@ def _always(link: Link) -> Callable[[socket.socket], Link]:
     return lambda _: link
 
 
-def _most(halves: Sequence[Connection]) -> int:
+def _unread_total(halves: Sequence[Connection]) -> int:
     return sum(connection.unread_bytes() for connection in halves)

@@ -1,8 +1,8 @@
-"""What is wrong with each direction between nodes, and what that did: counting, without sockets.
+"""The shapes of each direction between nodes, and what they did. Counting only, no sockets.
 
-Shapes are counted by id: those of one direction add up, and to take one away leaves the others as
-they are (DESIGN.md decision 10). Each keeps an account of what it did, which is the proof that it
-bit (decision 11). `Lane` is what a stream does with them: everything comes, in order, but late.
+Shapes have ids: those of one direction add up, and removing one leaves the others in place
+(DESIGN.md decision 10). Each counts its effects: the evidence that it took effect (decision 11).
+`Lane` applies them to a stream: everything arrives, in order, but late.
 
 Source: toxiproxy's toxics (latency, bandwidth); tc-netem(8), tc-tbf(8).
 """
@@ -23,16 +23,17 @@ from shaketable.harness.contracts.capabilities import Link, LinkShape
 from shaketable.harness.contracts.plugins import Json
 
 LATE_BYTES_MAX: Final = 1 << 20
-"""What one direction of one connection holds back; behind that its sender feels it."""
+"""The most that one direction of a connection delays; beyond that the sender feels back-pressure.
+"""
 PIECE_S: Final = 0.05
-"""A slow link lets through what it takes in this time, and no more at once."""
+"""A slow link releases what it carries in this time, and no more at once."""
 PIECE_BYTES_MIN: Final = 512
 LATE_MIN_S: Final = 0.001
-"""What is late by less is not counted as delayed: our own work takes time, too."""
+"""A shorter delay is not counted as delayed: the proxy's own work takes time."""
 
 
 @dataclass(slots=True)
-class Account:
+class ShapeCounters:
     """What one shape did so far."""
 
     bytes: int = 0
@@ -44,7 +45,7 @@ class Account:
     unread: Callable[[], int] = field(default=lambda: 0)
 
     def to_json(self) -> Json:
-        """As `ShapesLinks.shaped` answers."""
+        """Return it in the form of `ShapesLinks.shaped`."""
         return {
             "bytes": self.bytes,
             "chunks": self.chunks,
@@ -58,13 +59,13 @@ class Account:
 
 @dataclass(slots=True, eq=False)
 class Applied:
-    """One shape in force: its links, its dice, when each of its slow links is free again."""
+    """One shape in force: its links, its random generator, when each slow link is free again."""
 
     name: str
     links: tuple[Link, ...]
     shape: LinkShape
-    account: Account
-    dice: Random
+    counters: ShapeCounters
+    rng: Random
     free_s: dict[Link, float] = field(default_factory=dict)
 
 
@@ -77,20 +78,20 @@ class Shapes:
             (a, b): () for a in names for b in names if a != b
         }
         self._applied: dict[str, Applied] = {}
-        self._accounts: dict[str, Account] = {}
+        self._counters: dict[str, ShapeCounters] = {}
         self._waits: dict[Link, set[trio.CancelScope]] = {link: set() for link in self._on}
 
     def add(self, links: Sequence[Link], shape: LinkShape) -> Applied:
         """Shape these directions from now on.
 
         Raises:
-            KeyError: a link names an unknown node, or a node's way to itself.
+            KeyError: a link names an unknown node, or a node and itself.
         """
         for link in links:
             self._on[link]
-        name = f"shape-{len(self._accounts)}"
-        account = self._accounts[name] = Account()
-        applied = Applied(name, tuple(links), shape, account, Random(f"{shape.seed}/{name}"))
+        name = f"shape-{len(self._counters)}"
+        counters = self._counters[name] = ShapeCounters()
+        applied = Applied(name, tuple(links), shape, counters, Random(f"{shape.seed}/{name}"))
         self._applied[name] = applied
         for link in applied.links:
             self._on[link] = (*self._on[link], applied)
@@ -98,7 +99,7 @@ class Shapes:
         return applied
 
     def remove(self, name: str) -> Applied | None:
-        """Take one shape away: what is late because of it alone goes on. None if it is gone."""
+        """Remove one shape: data that only it delayed goes on. None if there is no such shape."""
         applied = self._applied.pop(name, None)
         for link in () if applied is None else applied.links:
             self._on[link] = tuple(other for other in self._on[link] if other is not applied)
@@ -106,24 +107,24 @@ class Shapes:
         return applied
 
     def open_shapes(self) -> tuple[str, ...]:
-        """The shapes in force."""
+        """Return the shapes in force."""
         return tuple(self._applied)
 
     def shaped(self, name: str) -> Json:
-        """What that shape did so far; zeros if it is unknown."""
-        return self._accounts.get(name, Account()).to_json()
+        """Return what the shape did so far; zeros if it is unknown."""
+        return self._counters.get(name, ShapeCounters()).to_json()
 
     def on(self, link: Link) -> tuple[Applied, ...]:
-        """What is in force on a direction, in the order in which it came."""
+        """Return the shapes in force on a direction, oldest first."""
         return self._on[link]
 
     def delay_s(self, link: Link) -> float:
-        """Draw how late something small is now, in seconds."""
-        return sum(_delay_s(applied.shape, applied.dice.random()) for applied in self._on[link])
+        """Draw the delay of a small message now, in seconds."""
+        return sum(_delay_s(applied.shape, applied.rng.random()) for applied in self._on[link])
 
     @contextmanager
     def waiting(self, link: Link, until_s: float) -> Iterator[None]:
-        """Wait inside until that time (trio's), or until a shape of the link comes or goes."""
+        """Limit the body of `with` to that time (trio's) or the link's next change of shapes."""
         with trio.CancelScope(deadline=until_s) as scope:
             self._waits[link].add(scope)
             try:
@@ -138,7 +139,7 @@ class Shapes:
 
 @dataclass(slots=True)
 class _Late:
-    """A chunk, when it came, and its share of any jitter (0 to 1)."""
+    """A delayed chunk, when it came, and its share of any jitter (0 to 1)."""
 
     data: memoryview
     came_s: float
@@ -147,9 +148,9 @@ class _Late:
 
 
 class Lane:
-    """One direction of one connection while its link is shaped: in order, bounded, late.
+    """One direction of one connection while its link is shaped: in order, bounded, delayed.
 
-    How late is always asked of the shapes in force: with the last one gone all goes on at once.
+    The delay always follows the shapes in force: when the last one is removed, all data goes on.
     """
 
     def __init__(self, shapes: Shapes, link: Link) -> None:
@@ -161,7 +162,7 @@ class Lane:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing is late."""
+        """True if nothing is delayed."""
         return not self._late
 
     @property
@@ -170,14 +171,14 @@ class Lane:
         return self._bytes >= LATE_BYTES_MAX
 
     def put(self, data: bytes, now_s: float) -> None:
-        """Take a chunk that came just now; an empty one is the end of the stream."""
+        """Take a chunk that just came; an empty one is the end of the stream."""
         on = self._shapes.on(self._link)
-        share = on[0].dice.random() if on else 0.0
+        share = on[0].rng.random() if on else 0.0
         self._late.append(_Late(memoryview(data), now_s, share))
         self._bytes += len(data)
 
     def due_s(self) -> float:
-        """When the next piece may go on (trio's time); asks the shapes as they are now."""
+        """Return when the next piece may go on (trio's time), by the shapes now in force."""
         assert self._late, "nothing is late"
         head, on = self._late[0], self._shapes.on(self._link)
         late_s = sum(_delay_s(applied.shape, head.share) for applied in on)
@@ -185,7 +186,7 @@ class Lane:
         return max(head.came_s + late_s, self._last_s, *free_s)
 
     def take(self, now_s: float) -> memoryview:
-        """Take the next piece, which is due; an empty one is the end of the stream."""
+        """Remove and return the next piece, which is due; an empty one is the end of the stream."""
         head = self._late[0]
         slow = self._slow()
         size = len(head.data)
@@ -211,12 +212,12 @@ class Lane:
     def _count(self, head: _Late, size: int, now_s: float) -> None:
         late_s = now_s - head.came_s
         for applied in self._shapes.on(self._link):
-            account = applied.account
-            account.bytes += size
-            account.chunks += 1
+            counters = applied.counters
+            counters.bytes += size
+            counters.chunks += 1
             if late_s >= LATE_MIN_S:
-                account.delayed += 1
-                account.delay_ms += late_s * 1e3
+                counters.delayed += 1
+                counters.delay_ms += late_s * 1e3
 
 
 def _delay_s(shape: LinkShape, share: float) -> float:

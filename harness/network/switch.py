@@ -1,9 +1,9 @@
-"""The switch among nodes in network namespaces: a process of its own, between their wires.
+"""The switch among nodes in network namespaces: a separate process between their veth pairs.
 
-`python -m shaketable.harness.network.switch DESCRIPTOR NODE...` wires the nodes (`fabric`), says
-so over the socket of that descriptor, and carries frames until the socket's other end is closed.
-What it is asked over the socket, one JSON message each, it answers at once; what becomes of frames
-is for `packet_links` to say.
+`python -m shaketable.harness.network.switch DESCRIPTOR NODE...` connects the nodes (`fabric`),
+reports that over the socket of that descriptor, and carries frames until the other end of the
+socket is closed. Requests over the socket are one JSON message each, and are answered at once.
+`packet_links` decides what happens to a frame.
 
 Source: packet(7); ADR 0020 (why not netem or NFQUEUE).
 """
@@ -33,13 +33,13 @@ from shaketable.harness.network.packet_links import PacketLinks
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 FRAME_BYTES_MAX: Final = 65_536
 FRAMES_AT_ONCE_MAX: Final = 64
-"""Of one node's frames; then it is another's turn."""
+"""Frames of one port in a row, before the next port is served."""
 _PACKET_STATISTICS: Final = 6
 _SOL_PACKET: Final = 263
 
 
 class Switch:
-    """Carries frames among ports, and answers what it is asked."""
+    """Carries frames among ports and answers requests."""
 
     def __init__(self, ports: Sequence[Port], control: socket.socket) -> None:
         self._ports = {port.node: port for port in ports}
@@ -68,7 +68,7 @@ class Switch:
         }
 
     def run(self) -> None:
-        """Carry frames until the control's other end is closed."""
+        """Carry frames until the other end of the control socket is closed."""
         poll = select.epoll()
         poll.register(self._control, select.EPOLLIN)
         for number in self._tables:
@@ -85,7 +85,7 @@ class Switch:
                     self._send(self._ports[b].socket, frame)
 
     def _carry(self, number: int) -> None:
-        """Take what came in by one port."""
+        """Carry the frames that came in at one port."""
         port, table = self._tables[number]
         receive, take = port.socket.recv, self._links.take
         for _ in range(FRAMES_AT_ONCE_MAX):
@@ -94,7 +94,7 @@ class Switch:
             except BlockingIOError:
                 return
             way = table.get(frame[:6])
-            if way is not None:  # the rest is what IPv6 says to everybody
+            if way is not None:  # the rest is IPv6 multicast
                 link, sink = way
                 for one in take(link, frame, monotonic()):
                     self._send(sink, one)
@@ -102,13 +102,13 @@ class Switch:
     def _send(self, sink: socket.socket, frame: bytes) -> None:
         try:
             sink.send(frame)
-        except OSError:  # no room, or a node whose namespace ends just now
+        except OSError:  # no room, or the node's namespace is being removed
             self._unsent += 1
         else:
             self._sent += 1
 
     def _answer(self) -> bool:
-        """Answer one question; False if nobody asks any more."""
+        """Answer one request; False if the control socket is closed."""
         try:
             message = self._control.recv(MESSAGE_BYTES_MAX)
         except OSError:
@@ -128,7 +128,7 @@ class Switch:
         return self._links.shape(_links(asked), LinkShape(**asked["shape"]), monotonic())
 
     def counts(self) -> Json:
-        """Frames sent on, those that found no room in a wire, and those that came too fast."""
+        """Return the counts of frames sent, dropped for lack of room, and missed."""
         for port in self._ports.values():
             statistics = port.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
             self._unread += struct.unpack("II", statistics)[1]
@@ -137,7 +137,7 @@ class Switch:
     def _table(
         self, source: Port, ports: Sequence[Port]
     ) -> dict[bytes, tuple[tuple[str, str], socket.socket]]:
-        """Say for each hardware address over which link it is reached, and by which socket."""
+        """Return, for each hardware address, the link that leads to it, and its socket."""
         return {
             bytes.fromhex(addresses.hardware_address(number).replace(":", "")): (
                 (source.node, port.node),
@@ -153,9 +153,9 @@ def _links(asked: Json) -> list[tuple[str, str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Wire the nodes, say so, carry frames."""
+    """Connect the nodes, report that, and carry frames."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the harness says when it is over
+        signal.signal(number, signal.SIG_IGN)  # the harness decides when it is over
     control = socket.socket(fileno=int(arguments[0]))
     try:
         ports = fabric.build(arguments[1:])

@@ -142,5 +142,5 @@ def _in_namespaces(
         )
         for node in nodes
     }
-    prefixes = {node: network.entered(node) for node in nodes}
+    prefixes = {node: network.enter_command(node) for node in nodes}
     return Site(network, layouts, helpers, prefixes)

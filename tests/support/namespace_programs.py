@@ -53,7 +53,9 @@ def live_until_killed() -> None:
     with tempfile.TemporaryDirectory() as folder:
         network = PacketNetwork(NODES, Path(folder) / "switch.log")
         sleepers = [
-            subprocess.Popen(guard.command((*network.entered(node), "sleep", "600"), os.getpid()))
+            subprocess.Popen(
+                guard.command((*network.enter_command(node), "sleep", "600"), os.getpid())
+            )
             for node in NODES
         ]
         while not all(b"sleep" in Path(f"/proc/{one.pid}/comm").read_bytes() for one in sleepers):
