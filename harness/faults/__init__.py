@@ -1,1 +1,1 @@
-"""One file a fault; see `contracts.plugins.Fault` for the contract."""
+"""Built-in faults, one file each; see `contracts.plugins.Fault` for the interface."""

@@ -1,7 +1,7 @@
-"""Change the clocks of nodes, of each process by itself: offset, drift, strobe, standing still.
+"""Skew the clocks of single nodes: offset, drift, strobe, frozen.
 
-The host's clock is never touched. What the fault did is measured of the node: its clocks beside
-the machine's, at two instants.
+The host's clock is never touched. The evidence is measured: the node's clocks against the
+machine's, at two instants.
 
 Source: jepsen.nemesis.time (bump, strobe, reset); libfaketime (rate); DESIGN.md decision 9.
 """
@@ -32,24 +32,24 @@ from shaketable.harness.faults.victims import (
 
 VARIANTS = ("leader", "one", "minority", "majority", "followers", "all")
 KINDS = ("drift", "offset", "frozen", "strobe")
-"""They come in this order, so that a campaign of four has each."""
+"""Used in this order, so that a campaign with four has each kind."""
 WALL_KINDS = ("offset", "drift", "frozen")
-"""Those of nodes whose wall clock alone can be changed, and not often enough to strobe."""
+"""For nodes of which only the wall clock can be changed, and not often enough to strobe."""
 RATES = (0.1, 0.5, 0.8, 1.2, 2.0, 5.0)
 WALL_OFFSETS_MS = (-3_600_000.0, -30_000.0, -400.0, 400.0, 30_000.0, 3_600_000.0)
 FOREIGN_RATES = (0.1, 5.0, 10.0)
 FOREIGN_OFFSETS_MS = (-3_600_000.0, -30_000.0, 30_000.0, 3_600_000.0)
-"""What shows within a second or two on clocks that answers tell, often in whole seconds."""
+"""Large enough to show within seconds on a clock that the node reports, often in whole seconds."""
 MONOTONIC_OFFSETS_MS = (100.0, 600.0, 5_000.0)
 STROBES_MS = (20.0, 60.0, 200.0)
 STROBE_OFFSETS_MS = (150.0, 600.0)
 UNDO_TIMEOUT_S = 10.0
 READINGS_OF_STROBE = 8
 NEAR_SHARE = 0.2
-"""A reading that far from what was asked is what was asked."""
+"""The relative tolerance between a measured and a requested skew."""
 NEAR_MS = 30.0
 FOREIGN_MOVE_MIN_MS = 1_000.0
-"""Less than this by rate is within the doubt about a clock that is told in an answer."""
+"""A smaller drift is within the uncertainty of a clock reading in an answer."""
 
 
 class Clock:
@@ -64,16 +64,16 @@ class Clock:
         self._is_wall_only = is_wall_only
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, and on options["clocks"] ("wall")."""
+        """Return this fault restricted to options["victims"] and options["clocks"] ("wall")."""
         variants = choose_variants(self.name, VARIANTS, options)
         return Clock(variants, is_wall_only=options.get("clocks") == "wall")
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Every node has clocks; whether they can be changed a world says."""
+        """Every node has clocks; the world decides whether they can be changed."""
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw whose clocks, and what becomes of them."""
+        """Draw the victims and the change of their clocks."""
         plan = plan_victims(rng, nodes, self._variants, turn)
         if self._is_wall_only:
             kind = WALL_KINDS[turn % len(WALL_KINDS)]
@@ -82,15 +82,15 @@ class Clock:
         return {**plan, "kind": kind, "change": _draw(kind, rng)}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims."""
+        """Choose the victims."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
         """Say "clock at rate 0.5 (both) of leader n1"."""
-        return describe_victims(f"{_tell(ClockChange(**plan['change']))} of", plan)
+        return describe_victims(f"{_phrase(ClockChange(**plan['change']))} of", plan)
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Change each victim's clocks; return what undoes that, and what they showed before."""
+        """Change each victim's clocks; return the undo, with the readings before."""
         assert isinstance(world, SkewsClocks), "the fault was not available"
         change = ClockChange(**plan["change"])
         before = await _read_all(plan["victims"], 1, world)
@@ -104,14 +104,14 @@ class Clock:
         try:
             for node in plan["victims"]:
                 undo["changes"][node] = await world.skew(node, change)
-        except BaseException:  # also when cancelled: nobody else knows what was changed so far
+        except BaseException:  # also when cancelled: only this task knows what was changed so far
             with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
                 await self.undo(undo, world)
             raise
         return undo
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if the clocks of a victim were measured to be as wrong as they should."""
+        """Took effect if a victim's clocks were measured to be as wrong as requested."""
         assert isinstance(world, SkewsClocks), "the fault was not available"
         change = ClockChange(**plan["change"])
         readings = await _read_all(list(undo["changes"]), _readings(change), world)
@@ -130,13 +130,13 @@ class Clock:
                     most["rate"] = round(last.rate, 3)
             elif last.is_wall_only:
                 untouched.append(node)
-            told.append(f"{node} {_tell_reading(last)}")
+            told.append(f"{node} {_phrase_reading(last)}")
         if untouched:
             told.append(f"the program of {', '.join(untouched)} does not notice")
         return Evidence(skewed > 0, "measured: " + ", ".join(told), {"skewed": skewed, **most})
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Let the clocks be right again."""
+        """Restore the clocks."""
         assert isinstance(world, SkewsClocks), "the fault was not available"
         for node, change in undo["changes"].items():
             await world.unskew(node, change)
@@ -145,7 +145,7 @@ class Clock:
 def is_as_asked(
     change: ClockChange, before: Json | None, found: Sequence[ClockReading], held_s: float
 ) -> bool:
-    """Whether measured clocks are as wrong as a change asks for that held for `held_s`."""
+    """True if the measured clocks match a change that has been in force for `held_s`."""
     last = found[-1]
     if change.strobe_ms:
         rates = [reading.rate for reading in found]
@@ -155,7 +155,7 @@ def is_as_asked(
         return max(wall) - min(wall) > abs(change.offset_ms) / 2
     was = before or {"offset_ms": 0.0, "monotonic_offset_ms": 0.0}
     if change.rate != 1.0:
-        if change.which == "wall":  # its rate cannot be read: what it made of the time since
+        if change.which == "wall":  # its rate cannot be measured: compare the drift since
             expected_ms = (change.rate - 1.0) * held_s * 1000
             missed_ms = abs(last.offset_ms - was["offset_ms"] - expected_ms)
             least_ms = FOREIGN_MOVE_MIN_MS if last.is_wall_only else NEAR_MS
@@ -198,7 +198,7 @@ def _draw_wall(kind: str, rng: Random) -> Json:
     return {"offset_ms": rng.choice(FOREIGN_OFFSETS_MS), "which": "wall"}
 
 
-def _tell(change: ClockChange) -> str:
+def _phrase(change: ClockChange) -> str:
     if change.strobe_ms:
         what = f"clock strobing by {change.offset_ms:g} ms every {change.strobe_ms:g} ms"
     elif change.rate == 0.0:
@@ -210,7 +210,7 @@ def _tell(change: ClockChange) -> str:
     return f"{what} ({change.which})"
 
 
-def _tell_reading(reading: ClockReading) -> str:
+def _phrase_reading(reading: ClockReading) -> str:
     wall, monotonic = reading.offset_ms, reading.monotonic_offset_ms
     if reading.is_wall_only:
         return f"wall {wall:+.0f} ms"
@@ -231,7 +231,7 @@ def _as_json(reading: ClockReading) -> Json:
 async def _read_all(
     nodes: Sequence[str], times: int, world: SkewsClocks
 ) -> dict[str, list[ClockReading]]:
-    """Measure the clocks of nodes, all at the same time; what does not answer has no reading."""
+    """Measure the clocks of nodes concurrently; a node that does not answer has no reading."""
     found: dict[str, list[ClockReading]] = {node: [] for node in nodes}
 
     async def read(node: str) -> None:

@@ -1,11 +1,10 @@
-"""Grudges: which directed links a partition takes away. Pure; built on networkx graphs.
+"""Grudges: the directed links that a partition removes. Pure; built on networkx graphs.
 
-A shape of partition is a directed graph of the links that stay; its grudge is what the
-complete graph has and it has not. Everything is ordered by the given nodes, so that the
-same draw gives the same JSON.
+A partition's shape is a directed graph of the links that stay; its grudge is the complement.
+Everything is ordered by the given nodes, so that the same draw gives the same JSON.
 
-Source: jepsen.nemesis (`complete-grudge`, `bridge`, `majorities-ring`), where a grudge maps
-a node to those whose packets it drops.
+Source: jepsen.nemesis (`complete-grudge`, `bridge`, `majorities-ring`), where a grudge maps a node
+to those whose packets it drops.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ SHAPES = (
 )
 BRIDGE_NODES_MIN = 3
 MINORITY_NODES_MIN = 5
-"""Below that a minority with the leader is the leader alone."""
+"""In a smaller group, a minority with the leader is the leader alone."""
 THIRD_NODES_MIN = 4
-"""Of three nodes less than a third is nobody."""
+"""In a group of three, less than a third is no node."""
 RING_NODES_MIN = 4
-"""With three nodes each majority ring is the complete graph: nothing would be cut."""
+"""With three nodes each majorities ring is the complete graph: nothing would be cut."""
 
 
 def grudge(nodes: Sequence[str], allowed: nx.DiGraph) -> tuple[Link, ...]:
@@ -46,7 +45,7 @@ def grudge(nodes: Sequence[str], allowed: nx.DiGraph) -> tuple[Link, ...]:
 
 
 def components(nodes: Sequence[str], parts: Sequence[Sequence[str]]) -> tuple[Link, ...]:
-    """Cut the group into parts that cannot talk to each other, each complete in itself."""
+    """Split the group into parts that cannot talk to each other; each part is complete."""
     allowed = nx.DiGraph()
     for part in parts:
         allowed.add_edges_from(permutations(part, 2))
@@ -64,10 +63,9 @@ def bridge(
 
 
 def majorities_ring(nodes: Sequence[str], ring: Sequence[str]) -> tuple[Link, ...]:
-    """Let each node see a majority, no two the same: its nearest ones on the `ring`.
+    """Let each node see a majority, no two the same: its neighbours on the `ring`.
 
-    Links stay two-way, so with an even majority (7 nodes) each sees one node more than
-    it needs.
+    Links stay two-way, so with an even majority (7 nodes) each node sees one more than it needs.
 
     Raises:
         ValueError: fewer than `RING_NODES_MIN` nodes.
@@ -81,15 +79,15 @@ def majorities_ring(nodes: Sequence[str], ring: Sequence[str]) -> tuple[Link, ..
 
 
 def each_alone(nodes: Sequence[str], alone: Sequence[str]) -> tuple[Link, ...]:
-    """Part each of `alone` from everybody, and leave the others together."""
+    """Isolate each node of `alone` from all others, and leave the others connected."""
     rest = [node for node in nodes if node not in alone]
     return components(nodes, [*([node] for node in alone), rest])
 
 
 def parted(nodes: Sequence[str], cut: Sequence[Link]) -> tuple[str, ...]:
-    """Return the nodes outside the most that still hear each other directly, both ways.
+    """Return the nodes outside the largest set whose members all reach each other directly.
 
-    Who hears another by way of a third does not count: votes and entries are not passed on.
+    A path through a third node does not count: votes and entries are not relayed.
     """
     holds = nx.complete_graph(nodes)
     holds.remove_edges_from(cut)
@@ -100,21 +98,21 @@ def parted(nodes: Sequence[str], cut: Sequence[Link]) -> tuple[str, ...]:
 
 
 def deaf(nodes: Sequence[str], node: str) -> tuple[Link, ...]:
-    """Let `node` send to all and hear from none."""
+    """Let `node` send to all and receive from none."""
     allowed = nx.complete_graph(nodes, nx.DiGraph)
     allowed.remove_edges_from(list(allowed.in_edges(node)))
     return grudge(nodes, allowed)
 
 
 def mute(nodes: Sequence[str], node: str) -> tuple[Link, ...]:
-    """Let `node` hear all and reach none."""
+    """Let `node` receive from all and reach none."""
     allowed = nx.complete_graph(nodes, nx.DiGraph)
     allowed.remove_edges_from(list(allowed.out_edges(node)))
     return grudge(nodes, allowed)
 
 
 def shapes_for(node_count: int) -> list[str]:
-    """The shapes that cut something in a group of this size."""
+    """Return the shapes that cut something in a group of this size."""
     needs = {
         "minority-with-leader": MINORITY_NODES_MIN,
         "halves": BRIDGE_NODES_MIN,
@@ -129,7 +127,7 @@ def shapes_for(node_count: int) -> list[str]:
 def aim_shape(
     shape: str, nodes: Sequence[str], order: list[str], target: str, role: str
 ) -> tuple[str, tuple[Link, ...]]:
-    """Return what the shape does in words, and its grudge."""
+    """Return a label of the shape, and its grudge."""
     others = [node for node in order if node != target]
     match shape:
         case "isolate-leader" | "isolate-one":
@@ -147,7 +145,7 @@ def aim_shape(
         case "majorities-ring":
             return f"majorities ring {' '.join(order)}", majorities_ring(nodes, order)
         case "bridge":
-            # Followers talk to the leader alone: with it in the middle nothing would be cut.
+            # Followers talk only to the leader: with it in the middle nothing would be cut.
             half = (len(order) - 1) // 2
             if order[half] == target:
                 order = [order[half], *order[1:half], order[0], *order[half + 1 :]]
@@ -167,7 +165,7 @@ def _aim_one_way(
         case "leader-mute":
             return f"{role} mute (can hear, cannot send)", mute(nodes, target)
         case "one-way":
-            # For the same reason the pair has the leader in it.
+            # For the same reason the leader is one of the pair.
             a, b = order[:2] if target in order[:2] else (order[0], target)
             return f"one-way cut {a} -> {b}", ((a, b),)
     raise ValueError(f"partition: unknown shape {shape!r}")

@@ -1,8 +1,8 @@
-"""Incarnations of nodes that a fault struck: the undo of faults that work on processes.
+"""Undo by incarnation, for faults that act on processes.
 
-Shared by the faults whose undo is "these incarnations of these nodes". A world answers
-`UNTOUCHED` for a node on which it could do nothing (it was dead, or already paused by
-another fault); the undo then leaves that node alone, so that no fault heals another's.
+For faults whose undo is "these incarnations of these nodes". A world returns `UNTOUCHED` for a node
+on which it could do nothing (it was dead, or already paused by another fault); the undo then leaves
+that node alone, so no fault heals another one.
 
 Source: DESIGN.md decision 10 (`undo` undoes exactly this fault).
 """
@@ -30,7 +30,7 @@ async def apply_to_each(
     try:
         for node in victims:
             struck[node] = (await strike(node))["incarnation"]
-    except BaseException:  # also when cancelled: nobody else knows what was struck so far
+    except BaseException:  # also when cancelled: only this task knows what was struck so far
         with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
             await undo({"incarnations": struck}, world)
         raise
@@ -39,17 +39,17 @@ async def apply_to_each(
 
 @asynccontextmanager
 async def undone_if_it_fails(fault: Fault, undo: Json, world: World) -> AsyncIterator[None]:
-    """Undo what was done so far (`undo` may grow meanwhile) if the rest of an apply fails."""
+    """Undo what was done so far if the rest of an apply fails. `undo` may grow meanwhile."""
     try:
         yield
-    except BaseException:  # also when cancelled: nobody else knows what was done so far
+    except BaseException:  # also when cancelled: only this task knows what was done so far
         with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
             await fault.undo(undo, world)
         raise
 
 
 def in_effect(undo: Json) -> Iterator[tuple[str, int]]:
-    """Yield the nodes and incarnations that this fault really struck."""
+    """Yield the nodes and incarnations that this fault actually struck."""
     for node, incarnation in undo["incarnations"].items():
         if incarnation != UNTOUCHED:
             yield node, incarnation

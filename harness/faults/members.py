@@ -1,7 +1,7 @@
-"""Take a member out of the group while clients work; in the end it is a member again.
+"""Remove a member from the group while clients work, and add it again at the end.
 
-Its process goes on meanwhile: it may not know yet that it is out, and must neither vote, nor
-acknowledge, nor disturb those that are left.
+Its process keeps running: it may not know yet that it was removed, and must not vote, acknowledge,
+or disturb the remaining members.
 
 Source: jepsen.nemesis.membership; Ongaro's dissertation, sections 4.2.2 and 4.2.3.
 """
@@ -29,7 +29,7 @@ from shaketable.harness.faults.victims import (
 
 VARIANTS = ("leader", "one")
 ASK_FOR_S = 3.0
-"""So long the group is asked again that nobody leads, or whose leader refuses."""
+"""Retry for this long while there is no leader, or the leader refuses."""
 ASK_AGAIN_AFTER_S = 0.2
 UNDO_TIMEOUT_S = 10.0
 
@@ -45,21 +45,21 @@ class Members:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, as far as it can strike them."""
+        """Return this fault restricted to options["victims"], as far as it can strike them."""
         return Members(choose_variants(self.name, VARIANTS, options, can=SINGLE))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Needs a target whose members can change, and a group that can do without one."""
+        """Needs a target with membership changes, and a group that can do without a member."""
         if not isinstance(target, ChangesMembers):
             return f"the target {target.name} has no members that come and go"
         return target.why_no_member_may_go(nodes)
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw whom."""
+        """Draw the victim."""
         return plan_victims(rng, nodes, self._variants, turn)
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victim."""
+        """Choose the victim."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -71,22 +71,22 @@ class Members:
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """It has only one victim, and strikes it or nobody."""
+        """There is only one victim: all or nothing."""
         return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Have it taken out; return what came of that."""
+        """Remove the member; return the result."""
         assert isinstance(world, MovesMembers), "the fault was not available"
         (victim,) = plan["victims"]
         try:
             return {"node": victim, **await _remove(victim, world)}
-        except BaseException:  # cancelled: it may be out already
+        except BaseException:  # cancelled: it may have been removed already
             with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
                 await world.add_member(victim)
             raise
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if the leader named the members without it."""
+        """Took effect if the leader reported the members without it."""
         victim, members = undo["node"], undo["members"]
         if undo["took_ms"] is None or victim in members:
             why = f": {undo['error']}" if undo["error"] is not None else ""
@@ -97,13 +97,13 @@ class Members:
         return Evidence(True, f"{what}; {now}", {"took_ms": undo["took_ms"]})
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Have it in the group again, with a vote."""
+        """Add the member to the group again, as a voter."""
         assert isinstance(world, MovesMembers), "the fault was not available"
         await world.add_member(undo["node"])
 
 
 async def _remove(victim: str, world: MovesMembers) -> Json:
-    """Have it taken out; ask again for a while if nobody led, or the leader refused."""
+    """Remove the member; retry for a while if there is no leader, or it refuses."""
     again_until_s = trio.current_time() + ASK_FOR_S
     answer = await world.remove_member(victim)
     while answer["took_ms"] is None and trio.current_time() < again_until_s:

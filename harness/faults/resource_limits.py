@@ -1,8 +1,8 @@
-"""Faults that take a resource from nodes' processes for a while: what they share.
+"""Faults that limit a resource of nodes' processes for a while.
 
-What is taken is a `contracts.resources.Resources`; what that did, as the world measured it from
-outside, is the evidence. A process may end for want of it: that is the fault's doing, and the node
-is started again when it is given back.
+The limits are a `contracts.resources.Resources`; the evidence is what the world measured from
+outside. If a process ends for lack of the resource, the fault caused that, and the node is started
+again when the limit is lifted.
 
 Source: Chaos Mesh's StressChaos; prlimit(2).
 """
@@ -32,77 +32,77 @@ VARIANTS = ("leader", "one", "minority")
 UNDO_TIMEOUT_S = 10.0
 
 Judge = Callable[[Resources, Json], str | None]
-"""Says of what it did to one node, in words, how it bit; None if it did not."""
+"""Returns a phrase on how a node was affected, from what the world measured; None if it was not."""
 
 
 @dataclass(slots=True, eq=False)
 class ResourceFault:
-    """Take a resource from some nodes for a while; implements `contracts.plugins.Fault`.
+    """Limit a resource of some nodes for a while; implements `contracts.plugins.Fault`.
 
     Attributes:
-        name: the fault's.
-        summary: what `list` shows.
-        needs: the words that a world must have for it.
+        name: the fault's name.
+        summary: the text that `list` shows.
+        needs: the capabilities that a world must have.
         draw: draws the fields of a `Resources` that are not the default.
-        tell: says in words what that is: "leave 20 % of the processor to".
-        judge: says whether it bit.
-        measures: what of the world's measures goes into the evidence, summed over the nodes.
+        phrase: describes them: "leave 20 % of the processor to".
+        judge: decides whether a node was affected.
+        measures: which of the world's measures go into the evidence, summed over the nodes.
     """
 
     name: str
     summary: str
     needs: frozenset[Capability]
     draw: Callable[[Random, int], Json]
-    tell: Callable[[Resources], str]
+    phrase: Callable[[Resources], str]
     judge: Judge
     measures: tuple[str, ...]
     variants: tuple[str, ...] = VARIANTS
     family: str = capabilities.RESOURCES
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, where there are any."""
+        """Return this fault restricted to options["victims"], if there are any."""
         return replace(self, variants=choose_variants(self.name, VARIANTS, options))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Every group has processes; what a world can take from them it says itself."""
+        """Every group has processes; the world decides what can be limited."""
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw whose, and how much."""
+        """Draw the victims and the limits."""
         plan = plan_victims(rng, nodes, self.variants, turn)
         return {**plan, "resources": self.draw(rng, turn)}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims."""
+        """Choose the victims."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
         """Say "leave 20 % of the processor to leader n1"."""
-        return describe_victims(self.tell(Resources(**plan["resources"])), plan)
+        return describe_victims(self.phrase(Resources(**plan["resources"])), plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
         """The victims; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Spare some of the victims."""
+        """Return the plan without the spared victims."""
         return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Take it from each victim; return under which ids."""
+        """Limit each victim; return the ids of the limits."""
         assert isinstance(world, TakesResources), "the fault was not available"
         undo: Json = {"taken": {}}
         try:
             for node in plan["victims"]:
                 undo["taken"][node] = await world.take(node, Resources(**plan["resources"]))
-        except BaseException:  # also when cancelled: nobody else knows what was taken so far
+        except BaseException:  # also when cancelled: only this task knows what was limited so far
             with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
                 await self.undo(undo, world)
             raise
         return undo
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Ask what that did so far, as measured from outside."""
+        """Took effect if a victim was affected, as measured from outside."""
         assert isinstance(world, TakesResources), "the fault was not available"
         await trio.lowlevel.checkpoint()
         resources = Resources(**plan["resources"])
@@ -117,17 +117,17 @@ class ResourceFault:
         return Evidence(True, what, sums)
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Give exactly that back; what ended for want of it starts again."""
+        """Lift exactly these limits; nodes that ended because of them start again."""
         assert isinstance(world, TakesResources), "the fault was not available"
         failed: dict[str, Exception] = {}
 
         async def give_back(node: str, taken: str) -> None:
             try:
                 await world.give_back(taken)
-            except Exception as error:  # the others get theirs back all the same
+            except Exception as error:  # lift the other limits all the same
                 failed[node] = error
 
-        async with trio.open_nursery() as nursery:  # at once: none is left short by another's wait
+        async with trio.open_nursery() as nursery:  # concurrently: a slow one delays no other
             for node, taken in undo["taken"].items():
                 nursery.start_soon(give_back, node, taken)
         if failed:
@@ -135,7 +135,7 @@ class ResourceFault:
 
 
 def how_it_ended(did: Json) -> str | None:
-    """Say that a node ended for want of what was taken; None if it did not."""
+    """Return a phrase if the node ended for lack of the resource; None if it did not."""
     return None if did["ended"] is None else f"ended of it ({did['ended']})"
 
 
@@ -144,25 +144,26 @@ def _sums(did: Mapping[str, Json], names: Sequence[str]) -> dict[str, int | floa
     return {**sums, "ended": sum(each["ended"] is not None for each in did.values())}
 
 
-# Take processor time from nodes: each runs for its share of the time, in slices of time.
+# CPU: each victim runs for its share of the time, in slices.
 #
-# The process is stopped for most of each slice (20 to 400 ms) and goes on for the rest, as on a
-# machine that is overcommitted, or throttled by a quota. The rest of this machine is left alone.
+# The process is stopped (SIGSTOP) for most of each slice (20 to 400 ms) and runs for the rest, as
+# on an overcommitted machine, or when throttled by a quota. The rest of this machine is not
+# affected.
 #
 # Source: cpulimit; CFS bandwidth control, which throttles in slices of 100 ms; Chaos Mesh.
 
 SHARES = (0.05, 0.1, 0.2, 0.4)
 SLICES_MS = (20.0, 50.0, 100.0, 400.0)
-"""The longest are longer than an election timeout of the built-in target."""
+"""The longest is longer than an election timeout of the built-in target."""
 HELD_SHARE_MIN = 0.5
-"""It bit if the process was stopped for this share of the time that was to be taken."""
+"""Took effect if the process was stopped for this share of the time to be taken."""
 
 
 def _draw_cpu(rng: Random, turn: int) -> Json:
     return {"cpu_share": rng.choice(SHARES), "slice_ms": rng.choice(SLICES_MS)}
 
 
-def _tell_cpu(resources: Resources) -> str:
+def _phrase_cpu(resources: Resources) -> str:
     return f"leave {resources.cpu_share:.0%} of the processor to"
 
 
@@ -184,25 +185,25 @@ CPU = ResourceFault(
     summary="Let nodes run for 5 to 40 % of the time only, in slices of 20 to 400 ms.",
     needs=frozenset({Capability.CPU}),
     draw=_draw_cpu,
-    tell=_tell_cpu,
+    phrase=_phrase_cpu,
     judge=_judge_cpu,
     measures=("stops", "stopped_ms", "wall_ms", "cpu_ms"),
 )
 
 
-# Take memory from nodes: a process gets little more than it has, or nothing, whatever it asks.
+# Memory: a process can allocate little more than it has, or nothing.
 #
-# The limit is the process's own (RLIMIT_AS). Meanwhile a crowd asks for connections at its door, as
-# clients do that come back all at once, so that it wants more. A program that is refused carries on
-# without, or ends, or loses a part of itself and stands still: in the end it has its limit as it
-# was, and is started again if it does not run or does not answer.
+# The limit is the process's own (RLIMIT_AS). Meanwhile many clients connect at once, so that the
+# process needs more memory. A program whose allocation fails carries on without, or exits, or loses
+# a part of itself and hangs. At the end its limit is restored, and it is started again if it does
+# not run or does not answer.
 #
 # Source: setrlimit(2); Chaos Mesh's memory stress; openraft and etcd out-of-memory reports.
 
 MIB = 1 << 20
 SPARES_BYTES = (0, 0, 0, MIB)
 MEMORY_CALLERS = 400
-"""Each of them costs a program some memory, all of them more than it has in hand."""
+"""Each costs a program some memory; together they cost more than it has left."""
 
 
 def _draw_memory(rng: Random, turn: int) -> Json:
@@ -212,7 +213,7 @@ def _draw_memory(rng: Random, turn: int) -> Json:
     }
 
 
-def _tell_memory(resources: Resources) -> str:
+def _phrase_memory(resources: Resources) -> str:
     return f"leave {(resources.memory_spare_bytes or 0) // MIB} MiB more of memory to"
 
 
@@ -231,16 +232,16 @@ MEMORY = ResourceFault(
     summary="Let nodes have 0 or 1 MiB more memory than they have now (RLIMIT_AS).",
     needs=frozenset({Capability.MEMORY}),
     draw=_draw_memory,
-    tell=_tell_memory,
+    phrase=_phrase_memory,
     judge=_judge_memory,
     measures=("refused",),
 )
 
 
-# Take descriptors from nodes: a process can open few more files and connections, or none.
+# Descriptors: a process can open few more files and connections, or none.
 #
-# The limit is the process's own (RLIMIT_NOFILE). Meanwhile a few connections are asked for at its
-# door, as by clients that come back all at once; a node that has none left lets them wait there.
+# The limit is the process's own (RLIMIT_NOFILE). Meanwhile a few clients connect at once; a node
+# without a free descriptor leaves them in the accept queue.
 #
 # Source: setrlimit(2); accept(2), EMFILE.
 
@@ -252,7 +253,7 @@ def _draw_descriptors(rng: Random, turn: int) -> Json:
     return {"descriptors_spare": rng.choice(SPARES) if turn else 0, "callers": DESCRIPTORS_CALLERS}
 
 
-def _tell_descriptors(resources: Resources) -> str:
+def _phrase_descriptors(resources: Resources) -> str:
     return f"leave {resources.descriptors_spare} more descriptors to"
 
 
@@ -275,7 +276,7 @@ DESCRIPTORS = ResourceFault(
     summary="Let nodes open 0 to 3 more files and connections than they have (RLIMIT_NOFILE).",
     needs=frozenset({Capability.DESCRIPTORS}),
     draw=_draw_descriptors,
-    tell=_tell_descriptors,
+    phrase=_phrase_descriptors,
     judge=_judge_descriptors,
     measures=("unaccepted", "refused"),
 )

@@ -1,8 +1,8 @@
-"""Victims of a fault: which nodes it strikes, drawn before the run, named when it strikes.
+"""Victims of a fault: drawn before the run, resolved to nodes when the fault strikes.
 
-Shared by all faults of nodes. The campaign's `victims` says whom: a role (leader, or masters where
-there are several; followers), a number of nodes (one, minority, minority-third, majority, all), or
-nodes by name ("n1"; several at once: "n0+n2").
+Shared by all faults of nodes. The campaign's `victims` is a role (leader, or masters if there are
+several; followers), a number of nodes (one, minority, minority-third, majority, all), or nodes by
+name ("n1"; several at once: "n0+n2").
 
 Source: jepsen.nemesis.combined `db-nodes` (target selection is a parameter of the fault).
 """
@@ -17,33 +17,33 @@ from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.discovery import unknown
 
 VICTIMS = ("leader", "one", "minority", "all", "minority-third", "majority", "followers")
-"""What `victims` may say besides names of nodes."""
+"""The values of `victims` besides names of nodes."""
 SINGLE = ("leader", "one")
-"""Those of VICTIMS that are one node."""
+"""Those of VICTIMS that are a single node."""
 MASTERS = "masters"
-"""What leaders are called where there are several."""
+"""The name for leaders if there are several."""
 TOGETHER = "+"
-"""Joins the names of nodes that are struck at once."""
+"""Joins the names of nodes that are struck together."""
 
 
 class UnknownVictimError(UsageError):
-    """Such a victim there is for no fault."""
+    """No fault has such a victim."""
 
 
 def choose_variants(
     fault: str, variants: Sequence[str], options: Json, can: Sequence[str] = VICTIMS
 ) -> tuple[str, ...]:
-    """Return what the option `victims` asks for, as far as the fault can; without it, `variants`.
+    """Return the variants that option `victims` selects, as far as `can` allows; else `variants`.
 
     Args:
         fault: its name, for errors.
-        variants: what it draws from by itself.
-        options: as `harness.campaigns.campaign.fault_options` gives them.
-        can: what it can strike: of VICTIMS; several named nodes at once only if "all" is in it.
+        variants: the fault's default.
+        options: from `harness.campaigns.campaign.fault_options`.
+        can: what the fault supports of VICTIMS; several named nodes only if "all" is among them.
 
     Raises:
-        UnknownVictimError: it names what is no victim.
-        UsageError: it names nothing that the fault can strike.
+        UnknownVictimError: an unknown victim.
+        UsageError: the fault supports none of the victims.
     """
     asked = [
         "leader" if victim == MASTERS else victim for victim in options.get("victims") or variants
@@ -62,19 +62,19 @@ def choose_variants(
 
 
 def is_victim(victim: str, nodes: Collection[str]) -> bool:
-    """Whether `victims` may say this of a group of those nodes, or of some of them."""
+    """True if `victim` is valid for a group that includes these nodes."""
     return victim in (*VICTIMS, MASTERS) or set(victim.split(TOGETHER)) <= set(nodes)
 
 
 def plan_victims(rng: Random, nodes: Sequence[str], variants: Sequence[str], turn: int) -> Json:
-    """Draw {"variant", "order"}; the first turn aims at the leader if that may be."""
+    """Draw {"variant", "order"}; the first turn strikes the leader if that is a variant."""
     order = rng.sample(list(nodes), len(nodes))
     drawn = rng.choice(list(variants))
     return {"variant": "leader" if turn == 0 and "leader" in variants else drawn, "order": order}
 
 
 def pick_victims(plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-    """Return the plan with "victims" and who led then. Without a leader, the first drawn."""
+    """Return the plan with "victims" and the leader; without one, the first node drawn leads."""
     order = [node for node in plan["order"] if node in nodes]
     return {**plan, "victims": _named(plan["variant"], order, leader), "leader": leader}
 
@@ -100,7 +100,7 @@ def _named(variant: str, order: Sequence[str], leader: str | None) -> list[str]:
 
 
 def describe_victims(verb: str, plan: Json) -> str:
-    """Say what an aimed (or not yet aimed) plan does: "kill leader n1"."""
+    """Describe a plan, aimed or not: "kill leader n1"."""
     victims = plan.get("victims")
     if victims is None:
         return f"{verb} {plan['variant']}"
@@ -111,6 +111,6 @@ def describe_victims(verb: str, plan: Json) -> str:
 
 
 def without(plan: Json, spare: Collection[str]) -> Json | None:
-    """Return an aimed plan that spares those nodes; None if nobody would be struck."""
+    """Return an aimed plan without the spared nodes; None if no victim is left."""
     left = [node for node in plan["victims"] if node not in spare]
     return {**plan, "victims": left} if left else None

@@ -1,1 +1,1 @@
-"""Faults of disks: slow, full, failing, damaged, emptied, without power, of yesterday."""
+"""Faults of disks: errors, full, slow, stalled, damaged, wiped, power loss, rollback."""

@@ -1,8 +1,8 @@
-"""Damage what a node has synced, while it is down: flip bits of its log, or cut a file short.
+"""Damage a node's synced data while it is down: flip bits of its log, or truncate a file.
 
-The node must not take such a log for its own and vote with it: it refuses to start. Then it gets
-an empty disk, as an operator would give it one, and everything it needs from its group. Only a
-node of a whole group is damaged, since what it alone has no more may be what a quorum rests on.
+The node must not accept such a log and vote with it: it refuses to start. Then it gets an empty
+disk, as an operator would do, and its group restores its data. A node is damaged only while the
+group is whole: otherwise a quorum may depend on what only this node stores.
 
 Source: Jepsen's corrupt-file nemesis; "Protocol-Aware Recovery" (FAST 2018); DESIGN.md decision 2.
 """
@@ -44,11 +44,11 @@ class Damage:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, as far as it can strike them."""
+        """Return this fault restricted to options["victims"], as far as it can strike them."""
         return Damage(choose_variants(self.name, VARIANTS, options, SINGLE))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Needs a target that says what it notices, and how a node comes back that refused."""
+        """Needs a target that declares the damage its nodes notice, and can replace a disk."""
         if not isinstance(target, NoticesDamage):
             return f"the target {target.name} does not say which damage its nodes must notice"
         if not isinstance(target, LosesDisks):
@@ -56,13 +56,13 @@ class Damage:
         return target.why_no_disk_may_go(nodes)
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw a victim, and what becomes of its log; both ways come by turns."""
+        """Draw a victim and the damage; the two kinds alternate."""
         plan = draw_victims(rng, nodes, self._variants, turn)
         edit = {"how": WAYS[turn % len(WAYS)], "bytes_": rng.choice(BITS)}
         return {**plan, "damage": {**edit, "seed": f"{rng.getrandbits(48):x}"}}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victim."""
+        """Choose the victim."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -78,11 +78,11 @@ class Damage:
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """There is but one victim."""
+        """There is only one victim: all or nothing."""
         return None if set(plan["victims"]) & set(spare) else plan
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Kill the victim, damage its log, start it, and see what it does."""
+        """Kill the victim, damage its log, start it, and record what it does."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         (victim,) = plan["victims"]
         why = world.why_not_wiped(victim)
@@ -101,7 +101,7 @@ class Damage:
         return {**undo, "done": done}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if bytes were changed; tells whether the node noticed."""
+        """Took effect if bytes were changed. Reports whether the node noticed."""
         await trio.lowlevel.checkpoint()
         node = undo["node"]
         if undo["incarnation"] == UNTOUCHED:
@@ -121,7 +121,7 @@ class Damage:
         )
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Give a node that refused an empty disk, and let the group be whole again."""
+        """Give a node that refused an empty disk, and make the group whole again."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         if undo["incarnation"] != UNTOUCHED:
             await world.revive(undo["node"], undo["incarnation"])

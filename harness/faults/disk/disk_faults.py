@@ -1,7 +1,7 @@
-"""Faults of disks that fail, fill up, get slow or stand still: what they share.
+"""Faults of disks that fail, fill up, get slow or stall.
 
-A harm is ordered of the node's own disk calls, and what it did is counted by the node
-(`InjectsDiskFaults`). A node that ends of it is started again when it is healed.
+The fault is injected into the node's own disk calls, and the node counts its effects
+(`InjectsDiskFaults`). A node that ends because of it is started again when it is healed.
 
 Source: HARNESSES.md section 5; charybdefs; libfiu; `strace -e inject`.
 """
@@ -29,29 +29,29 @@ VARIANTS = ("leader", "one", "minority")
 UNDO_TIMEOUT_S = 10.0
 
 Judge = Callable[[DiskFaultSpec, Mapping[str, Json]], tuple[bool, str]]
-"""Given a harm and what it did to each node, says whether it bit, and what shows it."""
+"""Decides from the effects on each node whether the fault took effect; describes the evidence."""
 
 
 @dataclass(slots=True, eq=False)
 class DiskFault:
-    """Harm the disks of some nodes for a while; implements `contracts.plugins.Fault`.
+    """Inject a fault into the disks of some nodes; implements `contracts.plugins.Fault`.
 
     Attributes:
-        name: the fault's.
-        summary: what `list` shows.
-        needs: the words that a world must have for it.
+        name: the fault's name.
+        summary: the text that `list` shows.
+        needs: the capabilities that a world must have.
         draw: draws the fields of a `DiskFaultSpec` that are not the default.
-        tell: says in words what such a harm is: "slow disk (50 ms a sync) of".
-        judge: says whether it bit.
-        takes_out: whether a node is no good to its group meanwhile.
-        restarts: whether each node is killed first, and started under the harm, by the plan.
+        phrase: describes the disk fault: "slow disk (50 ms a sync) of".
+        judge: decides whether it took effect.
+        takes_out: whether the group has to do without the node meanwhile.
+        restarts: whether the victims are killed first, and start under the fault.
     """
 
     name: str
     summary: str
     needs: frozenset[Capability]
     draw: Callable[[Random, int], Json]
-    tell: Callable[[DiskFaultSpec], str]
+    phrase: Callable[[DiskFaultSpec], str]
     judge: Judge
     takes_out: bool = True
     restarts: Callable[[DiskFaultSpec], bool] = lambda _: False
@@ -59,36 +59,36 @@ class DiskFault:
     family: str = capabilities.DISK
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, where there are any."""
+        """Return this fault restricted to options["victims"], if there are any."""
         return replace(self, variants=choose_variants(self.name, VARIANTS, options))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Every group has disks; what a world can do to them it says itself."""
+        """Every group has disks; the world decides which faults can be injected."""
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw whose disks, and what becomes of them."""
+        """Draw the victims and the disk fault."""
         plan = plan_victims(rng, nodes, self.variants, turn)
         return {**plan, "harm": self.draw(rng, turn)}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims."""
+        """Choose the victims."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
         """Say "full disk of leader n1"."""
-        return describe_victims(self.tell(DiskFaultSpec(**plan["harm"])), plan)
+        return describe_victims(self.phrase(DiskFaultSpec(**plan["harm"])), plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims, if they are no good meanwhile; see `contracts.capabilities.TakesOut`."""
+        """Return the victims, if the group loses them; see `contracts.capabilities.TakesOut`."""
         return list(plan["victims"]) if self.takes_out else ()
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Spare some of the victims."""
+        """Return the plan without the spared victims."""
         return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Harm each victim's disk; return what harms these are."""
+        """Inject the fault into each victim's disk; return the ids of the disk faults."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         spec = DiskFaultSpec(**plan["harm"])
         undo: Json = {"harms": {}}
@@ -98,14 +98,14 @@ class DiskFault:
                 undo["harms"][node] = await world.inject_disk_fault(node, spec)
                 if dead is not None and dead["incarnation"] != UNTOUCHED:
                     await world.restart(node, dead["incarnation"])
-        except BaseException:  # also when cancelled: nobody else knows what was harmed so far
+        except BaseException:  # also when cancelled: only this task knows what was injected so far
             with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
                 await self.undo(undo, world)
             raise
         return undo
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Ask what these very harms did, as the nodes counted."""
+        """Took effect if the nodes counted effects of these disk faults."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         await trio.lowlevel.checkpoint()
         did = {node: world.disk_fault_effects(name) for node, name in undo["harms"].items()}
@@ -118,21 +118,21 @@ class DiskFault:
         return Evidence(took_effect, what, {**_sums(did), "ended": len(ended)})
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Heal exactly these disks; what ended of that starts again."""
+        """Heal exactly these disk faults; nodes that ended because of them start again."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         for name in undo["harms"].values():
             await world.heal_disk(name)
 
 
 def judge_errors(spec: DiskFaultSpec, did: Mapping[str, Json]) -> tuple[bool, str]:
-    """Bit if a call was made to fail."""
+    """Took effect if a call failed."""
     errors = int(_sums(did)["errors"])
     calls = "call" if errors == 1 else "calls"
     return errors > 0, f"{errors} {calls} ({spec.op}) failed with {spec.error}"
 
 
 def judge_waits(spec: DiskFaultSpec, did: Mapping[str, Json]) -> tuple[bool, str]:
-    """Bit if a call was made to wait."""
+    """Took effect if a call was delayed."""
     sums = _sums(did)
     slowed = int(sums["slowed"])
     calls = "call" if slowed == 1 else "calls"
@@ -147,10 +147,10 @@ def _sums(did: Mapping[str, Json]) -> dict[str, int | float]:
     }
 
 
-# Let a node's disk fail: EIO from the N-th write, fsync or read on.
+# Disk errors: EIO from the N-th write, fsync or read on.
 #
-# What could not be written or synced may be lost, so a node has to stop; it starts again when the
-# disk is well. Reads are those of a start: the node is killed, and starts under the fault.
+# What could not be written or synced may be lost, so the node has to stop; it starts again when the
+# disk is healed. Reads happen at a start: the node is killed, and starts under the fault.
 #
 # Source: DESIGN.md decision 2 (an error of fsync is fatal); fsyncgate; charybdefs.
 
@@ -164,7 +164,7 @@ def _draw_disk_errors(rng: Random, turn: int) -> Json:
     return {"op": op, "error": "EIO", "nth": nth}
 
 
-def _tell_disk_errors(spec: DiskFaultSpec) -> str:
+def _phrase_disk_errors(spec: DiskFaultSpec) -> str:
     since = f" from call {spec.nth} on" if spec.nth > 1 else ""
     return f"EIO ({spec.op}{since}) on"
 
@@ -174,13 +174,13 @@ DISK_ERRORS = DiskFault(
     summary="Let disk calls of a node fail (EIO): fsync, write, or read at a start.",
     needs=frozenset({Capability.KILL, Capability.DISK_ERRORS}),
     draw=_draw_disk_errors,
-    tell=_tell_disk_errors,
+    phrase=_phrase_disk_errors,
     judge=judge_errors,
     restarts=lambda spec: spec.op == "read",
 )
 
 
-# Let a node's disk be full: every write that needs room fails with ENOSPC.
+# Disk full: every write that needs space fails with ENOSPC.
 #
 # Source: FoundationDB's simulated drives that fill up; DESIGN.md decision 2.
 
@@ -189,7 +189,7 @@ def _draw_disk_full(rng: Random, turn: int) -> Json:
     return {"op": "write", "error": "ENOSPC"}
 
 
-def _tell_disk_full(spec: DiskFaultSpec) -> str:
+def _phrase_disk_full(spec: DiskFaultSpec) -> str:
     return "full disk of"
 
 
@@ -198,24 +198,24 @@ DISK_FULL = DiskFault(
     summary="Let a node's disk be full (ENOSPC): leader, one or a minority; room comes back.",
     needs=frozenset({Capability.DISK_FULL}),
     draw=_draw_disk_full,
-    tell=_tell_disk_full,
+    phrase=_phrase_disk_full,
     judge=judge_errors,
 )
 
 
-# Let a node's disk be slow: each fsync, or each call, takes some time longer.
+# Slow disk: each fsync, or each call, takes longer.
 #
 # Source: TigerBeetle's slow disks; toxiproxy's latency, for a disk.
 
 DELAYS_MS = (5.0, 20.0, 60.0, 150.0, 400.0)
-"""From a slow drive to one that is about to die."""
+"""From a slow drive to one that is about to fail."""
 
 
 def _draw_disk_slow(rng: Random, turn: int) -> Json:
     return {"op": rng.choice(("sync", "sync", "write")), "delay_ms": rng.choice(DELAYS_MS)}
 
 
-def _tell_disk_slow(spec: DiskFaultSpec) -> str:
+def _phrase_disk_slow(spec: DiskFaultSpec) -> str:
     return f"slow disk ({spec.delay_ms:g} ms a {spec.op}) of"
 
 
@@ -224,16 +224,16 @@ DISK_SLOW = DiskFault(
     summary="Let each fsync or write of a node take longer, by 5 to 400 ms.",
     needs=frozenset({Capability.DISK_SLOW}),
     draw=_draw_disk_slow,
-    tell=_tell_disk_slow,
+    phrase=_phrase_disk_slow,
     judge=judge_waits,
     takes_out=False,
 )
 
 
-# Let a node's disk stand still: calls do not return before the fault is over.
+# Disk stall: calls block until the fault is healed.
 #
-# Heartbeats go on, so that only the node itself can notice: a leader that cannot write must not
-# go on leading.
+# Heartbeats continue, so only the node itself can notice: a leader that cannot write must step
+# down.
 #
 # Source: `fsfreeze`; EBS volumes that hang; etcd's robustness tests (sleep in a failpoint).
 
@@ -242,7 +242,7 @@ def _draw_disk_stall(rng: Random, turn: int) -> Json:
     return {"op": rng.choice(("sync", "write", "any")), "stall": True}
 
 
-def _tell_disk_stall(spec: DiskFaultSpec) -> str:
+def _phrase_disk_stall(spec: DiskFaultSpec) -> str:
     return f"stalled disk ({spec.op}) of"
 
 
@@ -251,7 +251,7 @@ DISK_STALL = DiskFault(
     summary="Let disk calls of a node stand still until the fault is over.",
     needs=frozenset({Capability.DISK_SLOW}),
     draw=_draw_disk_stall,
-    tell=_tell_disk_stall,
+    phrase=_phrase_disk_stall,
     judge=judge_waits,
 )
 

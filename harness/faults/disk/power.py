@@ -1,8 +1,8 @@
-"""Let nodes lose power: whatever they had not synced is gone, all at once if several.
+"""Power loss: everything that a node had not synced is gone; of several nodes at once.
 
-On processes without root the node's disk keeps unsynced writes in the process (campaign: `disk =
-"volatile"`), so that SIGKILL is a power loss. How much was lost is counted in a file that outlives
-the process; where no unsynced byte vanished, the fault did not bite.
+For processes without root, the node's disk keeps unsynced writes in process memory (campaign: `disk
+= "volatile"`), so SIGKILL is a power loss. The lost bytes are counted in a file that outlives the
+process; if no unsynced byte was lost, the fault had no effect.
 
 Source: lazyfs (clear cache on kill); etcd's robustness tests; "All File Systems Are Not Created
 Equal" (OSDI 2014); HARNESSES.md section 5.
@@ -29,7 +29,7 @@ from shaketable.harness.faults.victims import (
 
 VARIANTS = ("leader", "all", "one", "minority")
 MOMENTS = ("", "sync:1", "write:2", "sync:3")
-"""When: now, or when the node is about to do that for so many times (`World.lose_power`)."""
+"""When: now, or at that event of the node (`LosesPower.lose_power`)."""
 
 
 class Power:
@@ -43,21 +43,21 @@ class Power:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, where there are any."""
+        """Return this fault restricted to options["victims"], if there are any."""
         return Power(choose_variants(self.name, VARIANTS, options))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Every group has power to lose; whether it is known what is lost, a world says."""
+        """Every node can lose power; the world decides whether the loss is known."""
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw the victims, and the moment; all at once go just then."""
+        """Draw the victims and the moment; all nodes together lose power at once."""
         plan = plan_victims(rng, nodes, self._variants, turn)
         on = rng.choice(MOMENTS)
         return {**plan, "on": "" if plan["variant"] == "all" else on}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims."""
+        """Choose the victims."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -71,16 +71,16 @@ class Power:
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Spare some of the victims."""
+        """Return the plan without the spared victims."""
         return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Cut the power; return which incarnations died, and what each certainly lost."""
+        """Cut the power; return the dead incarnations, and the bytes that each certainly lost."""
         assert isinstance(world, LosesPower), "the fault was not available"
         return await world.lose_power(plan["victims"], plan["on"])
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if a process that ran is gone, and unsynced bytes with it."""
+        """Took effect if a process that ran is gone, and unsynced bytes with it."""
         await trio.lowlevel.checkpoint()
         gone = [
             node for node, incarnation in in_effect(undo) if not world.is_alive(node, incarnation)
@@ -94,7 +94,7 @@ class Power:
         return Evidence(sum(lost.values()) > 0, what, measures)
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Give power back to what this fault took it from and nobody started since."""
+        """Start the nodes that this fault struck and that are still down."""
         for node, incarnation in in_effect(undo):
             await world.restart(node, incarnation)
 

@@ -1,8 +1,8 @@
-"""Roll a node back: what it stores is what it stored a while ago, as after a bad restore.
+"""Roll a node back: its store is replaced by an older copy, as after a bad restore.
 
-This is outside Raft's model: such a node has forgotten votes and entries that it vouched for, and
-cannot know it. No group promises to stand it (family "rollback"): what is lost is observed and
-told, and is no breach.
+This is outside Raft's fault model: the node has forgotten votes and entries that it acknowledged,
+and cannot know it. No target promises to survive it (family "rollback"): a loss is observed and
+reported, but is no violation.
 
 Source: DESIGN.md decision 2; Jepsen's corrupt-file (snapshot, restore); virtual machines that are
 reset to a snapshot.
@@ -30,7 +30,7 @@ from shaketable.harness.faults.victims import plan_victims as draw_victims
 
 VARIANTS = SINGLE
 AGE_MIN_S, AGE_MAX_S = 0.8, 2.0
-"""How long the node has served again when its copy is put back."""
+"""How long the node serves again before its copy is put back."""
 
 
 class Rollback:
@@ -44,22 +44,22 @@ class Rollback:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, as far as it can strike them."""
+        """Return this fault restricted to options["victims"], as far as it can strike them."""
         return Rollback(choose_variants(self.name, VARIANTS, options, SINGLE))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Needs a target that says where a node's store is."""
+        """Needs a target whose store directories are known."""
         if not isinstance(target, LosesDisks):
             return f"the target {target.name} does not say where its nodes keep their store"
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw a victim, and how old its copy is."""
+        """Draw a victim and the age of its copy."""
         age_s = round(rng.uniform(AGE_MIN_S, AGE_MAX_S), 3)
         return {**draw_victims(rng, nodes, self._variants, turn), "age_s": age_s}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victim."""
+        """Choose the victim."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -71,11 +71,11 @@ class Rollback:
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """There is but one victim."""
+        """There is only one victim: all or nothing."""
         return None if set(plan["victims"]) & set(spare) else plan
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Copy what the dead victim has, let it go on for a while, and put the copy back."""
+        """Copy the dead victim's store, let it run for a while, and put the copy back."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         (victim,) = plan["victims"]
         killed = await world.kill(victim)
@@ -99,7 +99,7 @@ class Rollback:
         return {**undo, "done": done}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if entries that the node had are gone."""
+        """Took effect if entries that the node had are gone."""
         await trio.lowlevel.checkpoint()
         if undo["incarnation"] == UNTOUCHED:
             return Evidence(False, f"{undo['node']} did not run")
@@ -110,7 +110,7 @@ class Rollback:
         return Evidence(entries > 0, what, {"entries": entries})
 
     async def undo(self, undo: Json, world: World) -> None:
-        """See to it that it runs; what it forgot it gets from its group."""
+        """Make sure that the node runs; the group replicates to it what it forgot."""
         if undo["incarnation"] != UNTOUCHED:
             await world.restart(undo["node"], undo["incarnation"])
 

@@ -1,8 +1,8 @@
-"""Kill a node and lose its disk; in the end it comes back with an empty one.
+"""Kill a node and lose its disk; it comes back with an empty one at the end.
 
-Before it dies its machine falls silent: what it sends to the other nodes is held for a while, and
-lost with it. So what it has acknowledged by then by itself is nowhere else. How a node comes back
-is the target's: as a new member that catches up, as a copy of another node, or with nothing.
+Before it is killed it is cut off: what it sends to the other nodes is held for a while, and lost.
+So whatever it has acknowledged alone by then is nowhere else. The target decides how a node comes
+back: as a new member that catches up, as a copy of another node, or with nothing.
 
 Source: DESIGN.md decisions 2 and 10; the disk of a failed machine in RocketMQ's deployment modes.
 """
@@ -30,10 +30,10 @@ from shaketable.harness.faults.victims import (
 
 VARIANTS = ("leader", "one")
 WAIT_S = 6.0
-"""How long a disk that must not be lost just now is waited for: until the other nodes are back."""
+"""How long to wait while no disk may be lost, until the other nodes are back."""
 WAIT_POLL_S = 0.1
 SILENT_MIN_S, SILENT_MAX_S = 0.2, 0.6
-"""How long the machine is silent before it dies."""
+"""How long the node is cut off before it is killed."""
 
 
 class Wipe:
@@ -47,22 +47,22 @@ class Wipe:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, as far as it can strike them."""
+        """Return this fault restricted to options["victims"], as far as it can strike them."""
         return Wipe(choose_variants(self.name, VARIANTS, options, can=SINGLE))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Needs a target that says how a node without its disk comes back."""
+        """Needs a target that can bring back a node without its disk."""
         if not isinstance(target, LosesDisks):
             return f"the target {target.name} does not say how a node without its disk comes back"
         return target.why_no_disk_may_go(nodes)
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw a variant, an order of the nodes, and how long the victim is silent first."""
+        """Draw a variant, an order of the nodes, and how long the victim is cut off first."""
         silent_s = round(rng.uniform(SILENT_MIN_S, SILENT_MAX_S), 3)
         return {**plan_victims(rng, nodes, self._variants, turn), "silent_s": silent_s}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victim."""
+        """Choose the victim."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -74,11 +74,11 @@ class Wipe:
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """It has only one victim, and strikes it or nobody."""
+        """There is only one victim: all or nothing."""
         return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Silence the victim, kill it, delete what it stored; return what was lost."""
+        """Cut the victim off, kill it, delete its store; return what was lost."""
         (victim,) = plan["victims"]
         why = world.why_not_wiped(victim)
         with trio.move_on_after(WAIT_S):
@@ -97,7 +97,7 @@ class Wipe:
         return {"node": victim, **lost}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if the process is gone, and bytes with it."""
+        """Took effect if the process is gone, and stored bytes with it."""
         await trio.lowlevel.checkpoint()
         if undo["incarnation"] == UNTOUCHED:
             why = undo.get("why", "it did not run")
@@ -111,7 +111,7 @@ class Wipe:
         return Evidence(is_gone and undo["bytes"] > 0, what, measures)
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Let the node come back with an empty disk, and the group be whole again."""
+        """Start the node with an empty disk, and make the group whole again."""
         if undo["incarnation"] != UNTOUCHED:
             await world.replace(undo["node"], undo["incarnation"])
 

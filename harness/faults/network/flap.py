@@ -1,7 +1,7 @@
 """Let links between nodes flap: down for a moment, up for a moment, again and again.
 
-Each time what was held is delivered, or the connections are reset, as drawn. Shorter than an
-election's timeout or a little longer: leaders come and go, or everybody just waits.
+Each time the held bytes are delivered, or the connections reset, as drawn. The times are shorter
+than an election timeout or a little longer: leaders change often, or the group only waits.
 
 Source: HARNESSES.md section 1; jepsen.nemesis `partition!` on and off; FoundationDB's clogging.
 """
@@ -31,7 +31,7 @@ DOWN_MS = (60, 200, 500)
 UP_MS = (60, 200, 500)
 HEAL_MODES = ("deliver", "reset")
 FLAPS_MIN = 2
-"""Once down is a partition."""
+"""Down a single time is a partition."""
 
 
 class Flap:
@@ -45,7 +45,7 @@ class Flap:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on the links of options["victims"] alone, where there are any."""
+        """Return this fault restricted to the links of options["victims"], if there are any."""
         return Flap(choose_variants(self.name, VARIANTS, options))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
@@ -53,7 +53,7 @@ class Flap:
         return "a group of one node has no links" if len(nodes) < NODES_MIN else None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw whose links, and for how long they are down and up."""
+        """Draw the victims, and how long their links are down and up."""
         return {
             **plan_victims(rng, nodes, self._variants, turn),
             "down_ms": rng.choice(DOWN_MS),
@@ -62,7 +62,7 @@ class Flap:
         }
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims."""
+        """Choose the victims."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -71,15 +71,15 @@ class Flap:
         return f"{whose}: {plan['down_ms']} ms down, {plan['up_ms']} ms up"
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims: half of the time nobody hears them."""
+        """Return the victims: half of the time they are unreachable."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Spare some of the victims."""
+        """Return the plan without the spared victims."""
         return without(plan, spare)
 
     def min_duration_s(self, nodes: Sequence[str]) -> float:
-        """How long it takes to be down and up a few times."""
+        """Return the time that a few flaps take."""
         return FLAPS_MIN * (max(DOWN_MS) + max(UP_MS)) / 1e3
 
     async def apply(self, plan: Json, world: World) -> Json:
@@ -88,19 +88,19 @@ class Flap:
         return {"cuts": [await world.cut(_links(plan, world))], "how": plan["mend"], "past": past}
 
     async def act(self, plan: Json, undo: Json, world: World, note: Callable[[Json], None]) -> None:
-        """Mend and cut in turns; a cut is in the ledger as soon as it has a name, until mended."""
+        """Heal and cut alternately; each cut is in the ledger from its start until it is healed."""
         while True:
             await trio.sleep(plan["down_ms"] / 1e3)
             await world.heal(undo["cuts"][0], undo["how"])
             undo["past"] = _so_far(undo, world)
             undo["cuts"] = []
             await trio.sleep(plan["up_ms"] / 1e3)
-            with trio.CancelScope(shield=True):  # a cut that nobody knows of would stay
+            with trio.CancelScope(shield=True):  # a cut that is not in the ledger would stay
                 undo["cuts"] = [await world.cut(_links(plan, world))]
                 note(undo)
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if the links were down more than once, and something stood before them each time."""
+        """Took effect if the links were down more than once, and blocked something each time."""
         did = _so_far(undo, world)
         what = (
             f"down {did['flaps']} times, {did['met']} times with traffic:"
@@ -109,13 +109,13 @@ class Flap:
         return Evidence(did["met"] >= FLAPS_MIN, what, did)
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Mend what is still cut."""
+        """Heal the cut in force, if any."""
         for cut in undo["cuts"]:
             await world.heal(cut, undo["how"])
 
 
 def _so_far(undo: Json, world: World) -> dict[str, int | float]:
-    """What the cuts stopped: those that were mended, and the one that stands."""
+    """Return what the cuts blocked: the healed ones, and the one in force."""
     did: dict[str, int | float] = dict(undo["past"])
     for held in [world.held(cut) for cut in undo["cuts"]]:
         did["flaps"] += 1

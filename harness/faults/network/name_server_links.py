@@ -1,11 +1,11 @@
-"""Make the links between nodes and name servers worse than they are, for a while.
+"""Degrade the links between nodes and name servers for a while.
 
-What a broker says of itself arrives late, or not before somebody else was elected; its connection
-ends, and the name server is told when the broker has long come back. Clients reach the name
-servers throughout.
+A broker's registration arrives late, or only after another leader was elected; or its connection
+ends, and the name server notices long after the broker has come back. Clients always reach the name
+servers.
 
 Source: https://github.com/apache/rocketmq/issues/11043, /5374 and /6316 (a connection that closes
-late, a late word of the old master); RFC 9293 section 3.5.1 for half-open connections.
+late, a late message of the old master); RFC 9293 section 3.5.1 for half-open connections.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CUT: Final = "cut"
 SHAPED: Final = "shaped"
 HEAL_MODES = ("deliver", "reset")
 DIRECTIONS = ("both", "out", "in")
-"""Seen from the nodes: what flows to the name servers is out."""
+"""As seen from the nodes: traffic to the name servers is "out"."""
 HALF_OPEN: Final[Json] = {"half_open": True}
 SHAPES: Final[Sequence[Json | None]] = (
     HALF_OPEN,
@@ -43,7 +43,7 @@ SHAPES: Final[Sequence[Json | None]] = (
     {"loss": 0.4},
     None,
 )
-"""What becomes of the links; None: they are cut. Brokers say little: most are about connections."""
+"""What happens to the links; None: cut. Brokers send little, so most act on connections."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,28 +59,28 @@ class NameServerLinks:
     needs: frozenset[Capability] = frozenset({Capability.NAME_SERVERS})
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on the links of options["victims"] alone, where there are any."""
+        """Return this fault restricted to the links of options["victims"], if there are any."""
         return NameServerLinks(choose_variants(self.name, VARIANTS, options))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Whether there are name servers, and links to them, the world says."""
+        """The world decides whether there are name servers, and links to them."""
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw whose links, in which direction, what becomes of them, and how a cut is mended."""
+        """Draw the victims, the direction, what happens to the links, and how a cut is healed."""
         plan = plan_victims(rng, nodes, self.variants, turn)
         shape = rng.choice(SHAPES)
         return {
             **plan,
             "how": CUT if shape is None else SHAPED,
-            # Of a half-open connection one side is not told, as a rule the name server.
+            # One end of a half-open connection gets no notice: usually the name server.
             "direction": rng.choice(DIRECTIONS if shape != HALF_OPEN else ("in", "in", "out")),
             "mend": rng.choice(HEAL_MODES),
             "link_shape": {**(shape or {}), "seed": f"{rng.getrandbits(48):x}"},
         }
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims; what the name servers are called the world knows."""
+        """Choose the victims; the world knows the name servers."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -97,7 +97,7 @@ class NameServerLinks:
         if plan["how"] == CUT:
             after = "held bytes delivered after" if plan["mend"] == "deliver" else "reset after"
             return f"cut of {way}, {after}"
-        return f"{_tell(LinkShape(**plan['link_shape']))} on {way}"
+        return f"{_phrase(LinkShape(**plan['link_shape']))} on {way}"
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Cut or shape the links."""
@@ -109,7 +109,7 @@ class NameServerLinks:
         return {"shape": await world.shape(links, LinkShape(**plan["link_shape"]))}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if a cut held something, a connection ended, or something was late."""
+        """Took effect if a cut held something, a connection ended, or something was delayed."""
         if "cut" in undo:
             held = world.held(undo["cut"])
             what = f"held {held['bytes']} bytes of {held['connections']} connections"
@@ -122,7 +122,7 @@ class NameServerLinks:
         return Evidence(bool(did), told or "nobody said anything there", did)
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Mend this cut, or take this shape away."""
+        """Heal this cut, or remove this shape."""
         if "cut" in undo:
             await world.heal(undo["cut"], undo["mend"])
             return
@@ -130,7 +130,7 @@ class NameServerLinks:
         await world.unshape(undo["shape"])
 
 
-def _tell(shape: LinkShape) -> str:
+def _phrase(shape: LinkShape) -> str:
     if shape.half_open:
         return "half-open connections"
     if shape.reset_every_ms:

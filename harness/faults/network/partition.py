@@ -1,8 +1,8 @@
-"""Partition the network between the nodes: hold what flows over some directed links.
+"""Partition the network between the nodes: hold the traffic of some directed links.
 
-A cut holds bytes and delivers them when it is mended, or resets the connections that
-crossed it; which of the two is drawn. Where packets flow (world netns) a cut drops them, and TCP
-sends them again. Clients reach every node throughout.
+A cut holds bytes and delivers them when it is healed, or resets the connections that crossed it, as
+drawn. In world netns a cut drops packets, and TCP retransmits them. Clients always reach every
+node.
 
 Source: jepsen.nemesis (partition-halves, -random-node, majorities-ring, bridge) and
 jepsen.nemesis.combined `partition-package` (one, majority, majorities-ring, minority-third,
@@ -23,7 +23,7 @@ from shaketable.harness.faults.victims import choose_variants, pick_victims, pla
 HEAL_MODES = ("deliver", "reset")
 NODES_MIN = 2
 VARIANTS = ("leader", "one", "minority", "minority-third", "majority", "followers")
-"""What `victims` may say: all but all, which would cut nothing."""
+"""The values of `victims`; "all" would cut nothing."""
 
 
 class Partition:
@@ -37,7 +37,7 @@ class Partition:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault; with options["victims"] one that parts these from all others."""
+        """Return this fault; with options["victims"] it isolates these from all others."""
         if not options.get("victims"):
             return self
         return Partition(choose_variants(self.name, VARIANTS, options, VARIANTS))
@@ -47,7 +47,7 @@ class Partition:
         return "a group of one node has no links to cut" if len(nodes) < NODES_MIN else None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw a shape, an order of the nodes and how to mend; the first isolates the leader."""
+        """Draw a shape, an order of the nodes and how to heal; the first isolates the leader."""
         if self._variants:
             heal = rng.choice(HEAL_MODES)
             return {
@@ -61,7 +61,7 @@ class Partition:
         return {"shape": "isolate-leader" if turn == 0 else shape, "order": order, "mend": heal}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Return the plan with the links to cut and a label. Without a leader, the first drawn."""
+        """Return the plan with the links to cut and a label; see `pick_victims`."""
         order = [node for node in plan["order"] if node in nodes]
         target = leader if leader is not None else order[0]
         role = f"leader {target}" if leader is not None else target
@@ -80,16 +80,16 @@ class Partition:
         return f"{plan.get('label', plan['shape'])}, {after[plan['mend']]}"
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The nodes that are not among the most that all hear each other directly."""
+        """Return the nodes outside the largest set whose members all reach each other directly."""
         return grudges.parted(nodes, [(a, b) for a, b in plan["links"]])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Leave the links of those nodes alone."""
+        """Return the plan without the links of the spared nodes."""
         links = [link for link in plan["links"] if not set(spare) & set(link)]
         return {**plan, "links": links, "label": f"{plan['label']}, in part"} if links else None
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Cut the links; of several primaries (one a group) those of all."""
+        """Cut the links; with several primaries (one a group), those of all of them."""
         links = [(a, b) for a, b in plan["links"]]
         if plan["shape"] == "primaries":
             alone = [node for node in world.nodes if await world.leader((node,)) == node]
@@ -97,14 +97,14 @@ class Partition:
         return {"cut": await world.cut(links), "how": plan["mend"]}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if bytes or connections stood before this very cut."""
+        """Took effect if this cut held bytes or connections."""
         held = world.held(undo["cut"])
         did = "dropped" if "packets" in held else "held"
         what = f"{did} {held['bytes']} bytes of {held['connections']} connections"
         return Evidence(held["bytes"] > 0 or held["connections"] > 0, what, dict(held))
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Mend this cut."""
+        """Heal this cut."""
         await world.heal(undo["cut"], undo["how"])
 
 

@@ -1,7 +1,7 @@
-"""Faults of links that stay links: vocabulary of those that differ only in what they draw.
+"""Faults that degrade links without cutting them, each a set of shapes to draw from.
 
-Which links: all of the victims', in one direction or both. What becomes of them is a
-`contracts.capabilities.LinkShape`; what that did, as the world counted it, is the evidence.
+They strike all links of the victims, in one direction or both. The effect is a
+`contracts.capabilities.LinkShape`; the evidence is what the world counted.
 
 Source: tc-netem(8) for the vocabulary; toxiproxy's directions; jepsen.nemesis.combined
 `packet-package`.
@@ -24,38 +24,38 @@ DIRECTIONS = ("both", "out", "in")
 NODES_MIN = 2
 
 Judge = Callable[[LinkShape, Json], tuple[bool, str]]
-"""Says of what a shape did whether it bit, and in words what it did."""
+"""Decides from a shape's counts whether it took effect, and describes the evidence."""
 
 
 @dataclass(slots=True, eq=False)
 class LinkFault:
     """Shape the links of some nodes for a while; implements `contracts.plugins.Fault`.
 
-    Never changed once made; only the protocol says that a name could be.
+    Treat it as immutable; it is not frozen only because the protocol declares `name` as writable.
 
     Attributes:
-        name: the fault's.
-        summary: what `list` shows.
-        needs: the words that a world must have for it.
+        name: the fault's name.
+        summary: the text that `list` shows.
+        needs: the capabilities that a world must have.
         draw: draws the fields of a `LinkShape` that are not the default.
-        tell: says in words what such a shape does: "delay 80 ms".
-        judge: says whether it bit.
-        directions: seen from the victims: what flows out of them, in to them, or both.
-        variants: which victims it draws from.
+        phrase: describes the shape: "delay 80 ms".
+        judge: decides whether it took effect.
+        directions: as seen from the victims: outgoing traffic, incoming traffic, or both.
+        variants: the victims that it draws from.
     """
 
     name: str
     summary: str
     needs: frozenset[Capability]
     draw: Callable[[Random], Json]
-    tell: Callable[[LinkShape], str]
+    phrase: Callable[[LinkShape], str]
     judge: Judge
     directions: tuple[str, ...] = DIRECTIONS
     variants: tuple[str, ...] = VARIANTS
     family: str = capabilities.NETWORK
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on the links of options["victims"] alone, where there are any."""
+        """Return this fault restricted to the links of options["victims"], if there are any."""
         return replace(self, variants=choose_variants(self.name, VARIANTS, options))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
@@ -63,10 +63,10 @@ class LinkFault:
         return "a group of one node has no links" if len(nodes) < NODES_MIN else None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw whose links, in which direction, and what becomes of them."""
+        """Draw the victims, the direction, and the shape of their links."""
         plan = plan_victims(rng, nodes, self.variants, turn)
         shape = {**self.draw(rng), "seed": f"{rng.getrandbits(48):x}"}
-        # The first goes both ways if it can: what the leader sends most of is not known.
+        # The first strikes both directions if it can: where most of the traffic flows is not known.
         drawn = rng.choice(self.directions)
         return {
             **plan,
@@ -75,13 +75,13 @@ class LinkFault:
         }
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims and their links."""
+        """Choose the victims and their links."""
         aimed = pick_victims(plan, nodes, leader)
         return {**aimed, "links": _links(aimed["victims"], nodes, plan["direction"])}
 
     def describe(self, plan: Json) -> str:
         """Say "delay 80 ms on links of leader n1"."""
-        what = self.tell(LinkShape(**plan["link_shape"]))
+        what = self.phrase(LinkShape(**plan["link_shape"]))
         victims = plan.get("victims")
         if victims is None:
             return f"{what} on links of {plan['variant']}"
@@ -97,20 +97,20 @@ class LinkFault:
         return {"shape": await world.shape(links, LinkShape(**plan["link_shape"]))}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Ask the world what this very shape did."""
+        """Took effect if the world counted effects of this shape."""
         assert isinstance(world, ShapesLinks), "the fault was not available"
         did = world.shaped(undo["shape"])
         took_effect, what = self.judge(LinkShape(**plan["link_shape"]), did)
         return Evidence(took_effect, what, {name: much for name, much in did.items() if much})
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Take this shape away."""
+        """Remove this shape."""
         assert isinstance(world, ShapesLinks), "the fault was not available"
         await world.unshape(undo["shape"])
 
 
 def judge_count(counted: str, told: str) -> Judge:
-    """Judge by one count that must not be 0: "12 packets lost of 3 456 bytes that came"."""
+    """Return a judge by one count that must not be 0: "12 packets lost, 40 packets came by"."""
 
     def judge(_shape: LinkShape, did: Json) -> tuple[bool, str]:
         many = did.get(counted, 0)
@@ -120,13 +120,13 @@ def judge_count(counted: str, told: str) -> Judge:
 
 
 def crossed(did: Json) -> str:
-    """Say how much met the shape."""
+    """Describe how much traffic met the shape."""
     unit = "packets" if "packets" in did else "chunks"
     return f"{did.get(unit, 0)} {unit} ({did.get('bytes', 0)} bytes) came by"
 
 
 def _links(victims: Sequence[str], nodes: Sequence[str], direction: str) -> list[list[str]]:
-    """Return the links of the victims; of all nodes those in one direction are all as well."""
+    """Return the links of the victims; for all nodes, one direction is every link."""
     return [
         [a, b]
         for a, b in permutations(nodes, 2)
@@ -134,15 +134,15 @@ def _links(victims: Sequence[str], nodes: Sequence[str], direction: str) -> list
     ]
 
 
-# Let what flows between nodes be late, by a fixed time and a jitter; nothing overtakes.
+# Delay: traffic between nodes is late by a fixed time and a jitter; no reordering.
 #
 # Source: `tc netem delay`; toxiproxy's latency; jepsen.nemesis.combined (`:slow`).
 
 DELAYS_MS = (30.0, 80.0, 150.0, 300.0)
-"""From a link to the next town to one around the world, with more than an election timeout."""
+"""From a link to the next city to one around the world, and longer than an election timeout."""
 JITTER_SHARES = (0.0, 0.2, 0.5)
 FELT_SHARE_MIN = 0.5
-"""A mean delay below this share of what was asked is not what was asked."""
+"""A mean delay below this share of the requested delay does not count."""
 
 
 def _draw_delay(rng: Random) -> Json:
@@ -150,7 +150,7 @@ def _draw_delay(rng: Random) -> Json:
     return {"delay_ms": delay_ms, "jitter_ms": round(delay_ms * rng.choice(JITTER_SHARES), 1)}
 
 
-def _tell_delay(shape: LinkShape) -> str:
+def _phrase_delay(shape: LinkShape) -> str:
     jitter = f" ± {shape.jitter_ms:g}" if shape.jitter_ms else ""
     return f"delay {shape.delay_ms:g}{jitter} ms"
 
@@ -166,12 +166,12 @@ DELAY = LinkFault(
     summary="Let what flows between nodes be late, with or without jitter.",
     needs=frozenset({Capability.DELAY}),
     draw=_draw_delay,
-    tell=_tell_delay,
+    phrase=_phrase_delay,
     judge=_judge_delay,
 )
 
 
-# Lose packets between nodes: what TCP sends again is late, and more of it is later.
+# Loss: packets between nodes are dropped; TCP retransmits them late and slows down.
 #
 # Source: `tc netem loss`; nft's numgen; HARNESSES.md section 5.
 
@@ -182,7 +182,7 @@ def _draw_loss(rng: Random) -> Json:
     return {"loss": rng.choice(LOSS_SHARES)}
 
 
-def _tell_loss(shape: LinkShape) -> str:
+def _phrase_loss(shape: LinkShape) -> str:
     return f"lose {shape.loss:.0%} of the packets"
 
 
@@ -191,12 +191,12 @@ LOSS = LinkFault(
     summary="Lose some of the packets between nodes.",
     needs=frozenset({Capability.LOSS}),
     draw=_draw_loss,
-    tell=_tell_loss,
+    phrase=_phrase_loss,
     judge=judge_count("dropped", "packets lost"),
 )
 
 
-# Let links between nodes take only so many bytes a second; what does not fit waits.
+# Slow link: links between nodes have a bandwidth limit; excess traffic queues.
 #
 # Source: `tc tbf rate`; toxiproxy's bandwidth.
 
@@ -215,7 +215,7 @@ def _draw_slow_link(rng: Random) -> Json:
     return {"rate_bytes_s": rng.choice(RATES_BYTES_S)}
 
 
-def _tell_slow_link(shape: LinkShape) -> str:
+def _phrase_slow_link(shape: LinkShape) -> str:
     return f"{shape.rate_bytes_s / 1e3:g} kB/s"
 
 
@@ -224,12 +224,12 @@ SLOW_LINK = LinkFault(
     summary="Let links between nodes take only some kilobytes a second.",
     needs=frozenset({Capability.RATE}),
     draw=_draw_slow_link,
-    tell=_tell_slow_link,
+    phrase=_phrase_slow_link,
     judge=_judge_slow_link,
 )
 
 
-# Reset all connections between nodes now and then: what was under way is lost with them.
+# Reset: all connections between nodes are reset now and then; data in flight is lost.
 #
 # Source: toxiproxy's reset_peer; HARNESSES.md section 5.
 
@@ -245,7 +245,7 @@ def _judge_reset(_shape: LinkShape, did: Json) -> tuple[bool, str]:
     return resets > 0, f"{resets} connections reset"
 
 
-def _tell_reset(shape: LinkShape) -> str:
+def _phrase_reset(shape: LinkShape) -> str:
     return f"resets every {shape.reset_every_ms:g} ms"
 
 
@@ -254,17 +254,17 @@ RESET = LinkFault(
     summary="Reset the connections between nodes, again and again.",
     needs=frozenset({Capability.RESET}),
     draw=_draw_reset,
-    tell=_tell_reset,
+    phrase=_phrase_reset,
     judge=_judge_reset,
     directions=("both",),
 )
 
 
-# Leave connections between nodes half open: one side's end, and the other is not told.
+# Half-open: one end of each connection is closed, and the other end gets no notice.
 #
-# As after a power cut of one machine, or of a firewall on the way that forgot its connections: who
-# was not told goes on writing into nothing, until a timeout of its own, or until the fault's end.
-# New connections work.
+# As after a power cut of one machine, or when a firewall on the path has dropped its state: the
+# other end keeps sending into the void until its own timeout, or the end of the fault. New
+# connections work.
 #
 # Source: RFC 9293 section 3.5.1 (half-open connections); HARNESSES.md section 5.
 
@@ -273,7 +273,7 @@ def _draw_half_open(_rng: Random) -> Json:
     return {"half_open": True}
 
 
-def _tell_half_open(_shape: LinkShape) -> str:
+def _phrase_half_open(_shape: LinkShape) -> str:
     return "half-open connections"
 
 
@@ -288,13 +288,13 @@ HALF_OPEN = LinkFault(
     summary="End one side of connections between nodes, and do not tell the other.",
     needs=frozenset({Capability.HALF_OPEN}),
     draw=_draw_half_open,
-    tell=_tell_half_open,
+    phrase=_phrase_half_open,
     judge=_judge_half_open,
     directions=("out", "in"),
 )
 
 
-# Let packets between nodes come twice.
+# Duplicate: packets between nodes arrive twice.
 #
 # Source: `tc netem duplicate`.
 
@@ -305,7 +305,7 @@ def _draw_duplicate(rng: Random) -> Json:
     return {"duplicate": rng.choice(DUPLICATE_SHARES)}
 
 
-def _tell_duplicate(shape: LinkShape) -> str:
+def _phrase_duplicate(shape: LinkShape) -> str:
     return f"duplicate {shape.duplicate:.0%} of the packets"
 
 
@@ -314,12 +314,12 @@ DUPLICATE = LinkFault(
     summary="Let some of the packets between nodes come twice.",
     needs=frozenset({Capability.DUPLICATE}),
     draw=_draw_duplicate,
-    tell=_tell_duplicate,
+    phrase=_phrase_duplicate,
     judge=judge_count("duplicated", "packets doubled"),
 )
 
 
-# Let packets between nodes overtake each other.
+# Reorder: packets between nodes overtake each other.
 #
 # Source: `tc netem reorder`.
 
@@ -330,7 +330,7 @@ def _draw_reorder(rng: Random) -> Json:
     return {"reorder": rng.choice(REORDER_SHARES)}
 
 
-def _tell_reorder(shape: LinkShape) -> str:
+def _phrase_reorder(shape: LinkShape) -> str:
     return f"reorder {shape.reorder:.0%} of the packets"
 
 
@@ -339,15 +339,15 @@ REORDER = LinkFault(
     summary="Let packets between nodes overtake each other.",
     needs=frozenset({Capability.REORDER}),
     draw=_draw_reorder,
-    tell=_tell_reorder,
+    phrase=_phrase_reorder,
     judge=judge_count("reordered", "packets overtaken"),
 )
 
 
-# Change a bit of packets between nodes: checksums find it, and they count as lost.
+# Corrupt: a bit of a packet is flipped; checksums detect it, so the packet counts as lost.
 #
-# A bit alone never gets past TCP's checksum; what is shown is that the group lives with the loss,
-# and that nobody turned checksums off.
+# A single bit never gets past TCP's checksum; the fault shows that the group survives the loss, and
+# that checksums are on.
 #
 # Source: `tc netem corrupt`; HARNESSES.md section 5.
 
@@ -358,7 +358,7 @@ def _draw_corrupt(rng: Random) -> Json:
     return {"corrupt": rng.choice(CORRUPT_SHARES)}
 
 
-def _tell_corrupt(shape: LinkShape) -> str:
+def _phrase_corrupt(shape: LinkShape) -> str:
     return f"corrupt {shape.corrupt:.0%} of the packets"
 
 
@@ -367,7 +367,7 @@ CORRUPT = LinkFault(
     summary="Change a bit in some of the packets between nodes.",
     needs=frozenset({Capability.CORRUPT}),
     draw=_draw_corrupt,
-    tell=_tell_corrupt,
+    phrase=_phrase_corrupt,
     judge=judge_count("corrupted", "packets with a bit changed"),
 )
 

@@ -1,1 +1,1 @@
-"""Faults of processes: killed, stopped, started again and again; leaders that hand over."""
+"""Faults of processes: kill, pause, crash loop, rolling restart, leadership transfer."""

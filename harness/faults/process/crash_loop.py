@@ -1,4 +1,4 @@
-"""Kill nodes again and again, each time soon after they came up: often in the midst of recovery.
+"""Kill nodes again and again, each time soon after they start: often during recovery.
 
 Source: a pod in CrashLoopBackOff; SQLite's and ALICE's crashes in recovery.
 """
@@ -26,10 +26,10 @@ from shaketable.harness.faults.victims import (
 VARIANTS = ("leader", "one", "minority")
 LIVES = 6
 LIFE_MIN_S, LIFE_MAX_S = 0.05, 1.2
-"""How long a process lives until it is killed again."""
+"""How long a process lives before it is killed again."""
 LEAST_S = 3.0
 CRASHES_MIN = 2
-"""One crash is no loop."""
+"""A single crash is not a loop."""
 
 
 class CrashLoop:
@@ -43,7 +43,7 @@ class CrashLoop:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, where there are any."""
+        """Return this fault restricted to options["victims"], if there are any."""
         return CrashLoop(choose_variants(self.name, VARIANTS, options))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
@@ -51,12 +51,12 @@ class CrashLoop:
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw whom, and how long each of its lives is."""
+        """Draw the victims and the length of each life."""
         lives_s = [round(rng.uniform(LIFE_MIN_S, LIFE_MAX_S), 3) for _ in range(LIVES)]
         return {**plan_victims(rng, nodes, self._variants, turn), "lives_s": lives_s}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims."""
+        """Choose the victims."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -64,7 +64,7 @@ class CrashLoop:
         return describe_victims("kill again and again", plan)
 
     def min_duration_s(self, nodes: Sequence[str]) -> float:
-        """Time for some lives."""
+        """Return the time that some lives take."""
         return LEAST_S
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
@@ -72,19 +72,19 @@ class CrashLoop:
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Spare some of the victims."""
+        """Return the plan without the spared victims."""
         return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Nothing yet: `act` does it."""
+        """Do nothing yet: `act` does it."""
         await trio.lowlevel.checkpoint()
         return {"incarnations": {}, "crashes": 0}
 
     async def act(self, plan: Json, undo: Json, world: World, note: Callable[[Json], None]) -> None:
-        """Kill and start the victims, until the time is over."""
+        """Kill and start the victims until cancelled."""
         for life_s in cycle(plan["lives_s"]):
             for node in plan["victims"]:
-                # Shielded: a kill that nobody notes would leave the node down.
+                # Shielded: a kill that is not in the ledger would leave the node down.
                 with trio.CancelScope(shield=True):
                     killed = await world.kill(node)
                     if killed["incarnation"] == UNTOUCHED:
@@ -96,7 +96,7 @@ class CrashLoop:
             await trio.sleep(life_s)
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if processes ended more than once, and the last one that was killed is gone."""
+        """Took effect if processes ended more than once, and the last one killed is gone."""
         gone = [node for node, number in in_effect(undo) if not world.is_alive(node, number)]
         crashes = undo["crashes"]
         measures: dict[str, int | float] = {"crashes": crashes, "nodes": len(gone)}
@@ -107,7 +107,7 @@ class CrashLoop:
         return Evidence(True, f"{', '.join(gone)} ended {crashes} times; {now}", measures)
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Start again what is down still."""
+        """Start the nodes that are still down."""
         for node, incarnation in in_effect(undo):
             await world.restart(node, incarnation)
 

@@ -1,8 +1,8 @@
-"""Kill node processes by SIGKILL; start them again at the end of the fault.
+"""Kill node processes with SIGKILL; start them again at the end of the fault.
 
-What becomes of writes that were not synced is for the node's disk to say: with the
-campaign's `disk = "volatile"` (the default) they are lost, as in a power cut; with "real"
-they stay in the page cache, as in a crash of the process alone.
+The node's disk decides about unsynced writes: with the campaign's `disk = "volatile"` (the default)
+they are lost, as in a power cut; with "real" they stay in the page cache, as in a crash of the
+process alone.
 
 Source: jepsen.nemesis.combined `db-package` (node specs one, minority, all, primaries).
 """
@@ -38,7 +38,7 @@ class Kill:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, where there are any."""
+        """Return this fault restricted to options["victims"], if there are any."""
         return Kill(choose_variants(self.name, VARIANTS, options))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
@@ -46,11 +46,11 @@ class Kill:
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw a variant and an order of the nodes; the first one hits the leader."""
+        """Draw a variant and an order of the nodes; the first plan strikes the leader."""
         return plan_victims(rng, nodes, self._variants, turn)
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims."""
+        """Choose the victims."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -62,7 +62,7 @@ class Kill:
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Spare some of the victims."""
+        """Return the plan without the spared victims."""
         return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
@@ -70,7 +70,7 @@ class Kill:
         return await apply_to_each(plan["victims"], world.kill, self.undo, world)
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if a process that ran is gone; tells who leads now."""
+        """Took effect if a process that ran is gone. Reports the current leader."""
         gone = [
             node for node, incarnation in in_effect(undo) if not world.is_alive(node, incarnation)
         ]
@@ -81,7 +81,7 @@ class Kill:
         return Evidence(True, f"process of {', '.join(gone)} gone; {now}", {"killed": len(gone)})
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Start again what this fault killed and nobody started since."""
+        """Start the nodes that this fault killed and that are still down."""
         for node, incarnation in in_effect(undo):
             await world.restart(node, incarnation)
 

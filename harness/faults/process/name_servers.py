@@ -1,8 +1,8 @@
 """Kill, pause or cut off name servers for a while.
 
-They know nothing of each other and keep nothing: any one that lives suffices, one that was started
-again knows no route until brokers have registered anew, and meanwhile clients go on with what they
-know. No node is struck, and none leads or stops for it.
+Name servers do not know each other and store nothing: one live server is enough; a restarted one
+knows no route until brokers register again; and meanwhile clients use the routes they have. No node
+is struck, and no leader steps down.
 
 Source: RocketMQ's NamesrvController (no state on disk), MQClientInstance (routes are kept while no
 name server answers), BrokerController's registerBrokerAll every registerNameServerPeriod.
@@ -37,16 +37,16 @@ class NameServers:
         self._ways = tuple(ways)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault; name servers are cut off where links to them are the world's."""
+        """Return this fault; it also cuts links if the world can cut those to name servers."""
         return NameServers((KILL, PAUSE, CUT) if options.get("world") == "sim" else (KILL, PAUSE))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Whether there are name servers, the world says."""
+        """The world decides whether there are name servers."""
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw what becomes of them, of which one, or of all, and how a cut is mended."""
-        # The first one is a kill: only who starts anew has forgotten everything.
+        """Draw the kind of fault, one name server or all, and how a cut is healed."""
+        # The first is a kill: only a restarted server has forgotten all routes.
         way = rng.choice(self._ways)
         return {
             "how": self._ways[0] if turn == 0 else way,
@@ -56,7 +56,7 @@ class NameServers:
         }
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Leave the plan as it is: what name servers there are the world knows."""
+        """Return the plan as it is: the world knows the name servers."""
         return plan
 
     def describe(self, plan: Json) -> str:
@@ -68,7 +68,7 @@ class NameServers:
         return f"{plan['how']} {whom}"
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Strike them."""
+        """Kill, pause or cut off the name servers."""
         assert isinstance(world, FaultsNameServers), "the fault was not available"
         servers = list(world.name_servers)
         if plan["whom"] == "one":
@@ -81,7 +81,7 @@ class NameServers:
         return {**await apply_to_each(servers, strike, self.undo, world), "how": plan["how"]}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if a process is gone or stopped, or if the cut held something."""
+        """Took effect if a process is gone or stopped, or the cut held something."""
         if "cut" in undo:
             held = world.held(undo["cut"])
             what = f"held {held['bytes']} bytes of {held['connections']} connections"
@@ -97,7 +97,7 @@ class NameServers:
         return Evidence(bool(struck), what, {"name_servers": len(struck)})
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Mend this cut, start or resume what this fault struck."""
+        """Heal this cut, or start or resume the servers that this fault struck."""
         if "cut" in undo:
             await world.heal(undo["cut"], undo["mend"])
             return

@@ -1,7 +1,7 @@
-"""Pause node processes by SIGSTOP; let them go on (SIGCONT) at the end of the fault.
+"""Pause node processes with SIGSTOP; resume them (SIGCONT) at the end of the fault.
 
-A paused leader wakes up believing that it still leads: stale reads and late
-acknowledgements show here.
+A paused leader wakes up and still believes that it leads: this finds stale reads and late
+acknowledgements.
 
 Source: jepsen.nemesis.combined `db-package`; etcd's robustness track record (#20418).
 """
@@ -37,7 +37,7 @@ class Pause:
         self._variants = tuple(variants)
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, where there are any."""
+        """Return this fault restricted to options["victims"], if there are any."""
         return Pause(choose_variants(self.name, VARIANTS, options))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
@@ -45,11 +45,11 @@ class Pause:
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw a variant and an order of the nodes; the first one hits the leader."""
+        """Draw a variant and an order of the nodes; the first plan strikes the leader."""
         return plan_victims(rng, nodes, self._variants, turn)
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the victims."""
+        """Choose the victims."""
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
@@ -61,7 +61,7 @@ class Pause:
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Spare some of the victims."""
+        """Return the plan without the spared victims."""
         return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
@@ -69,7 +69,7 @@ class Pause:
         return await apply_to_each(plan["victims"], world.pause, self.undo, world)
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if the kernel reports a process of this fault as stopped."""
+        """Took effect if the kernel reports a process of this fault as stopped."""
         stopped = [
             node
             for node, incarnation in in_effect(undo)
@@ -83,7 +83,7 @@ class Pause:
         return Evidence(True, what, {"paused": len(stopped)})
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Let what this fault stopped go on."""
+        """Resume the processes that this fault stopped."""
         for node, incarnation in in_effect(undo):
             await world.resume(node, incarnation)
 

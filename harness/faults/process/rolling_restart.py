@@ -1,7 +1,7 @@
-"""Restart all nodes, one after the other, each in good order, as for an upgrade.
+"""Restart all nodes, one after the other, each gracefully, as for an upgrade.
 
-The next one is ended when all know one leader again. Half of the time the leader is left for last,
-as operators do; else it comes when it comes.
+The next node is stopped when all nodes agree on a leader again. In half of the cases the leader is
+last, as operators do it; otherwise its place is random.
 
 Source: redpanda-data/chaos (rolling restarts); ducktape's and etcd's upgrade suites.
 """
@@ -20,7 +20,7 @@ from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Jso
 from shaketable.harness.faults.incarnations import in_effect
 
 NODE_S = 2.5
-"""How long one node is given on average."""
+"""The average time for one node."""
 STOP_TIMEOUT_S = 10.0
 READY_TIMEOUT_S = 10.0
 
@@ -33,7 +33,7 @@ class RollingRestart:
     needs = frozenset({Capability.STOP})
 
     def configured(self, options: Json) -> Fault:
-        """Return itself: it is about all nodes."""
+        """Return itself: it strikes all nodes."""
         return self
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
@@ -41,11 +41,11 @@ class RollingRestart:
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Draw an order, and whether the leader comes last."""
+        """Draw an order, and whether the leader is last."""
         return {"order": rng.sample(list(nodes), len(nodes)), "leader_last": rng.random() < 0.5}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the nodes in their order."""
+        """Put the nodes into their order."""
         order = [node for node in plan["order"] if node in nodes]
         if plan["leader_last"] and leader in order:
             order = [*(node for node in order if node != leader), leader]
@@ -59,24 +59,24 @@ class RollingRestart:
         return f"restart {named} one after the other"
 
     def min_duration_s(self, nodes: Sequence[str]) -> float:
-        """Time for all of them."""
+        """Return the time for all nodes."""
         return NODE_S * len(nodes)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """One at a time, and any of them."""
+        """Return any one node: they are restarted one at a time."""
         return [capabilities.ANY_NODE]
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """A restart of all waits until nobody else is out."""
+        """Return None: the restart waits until no other node is out."""
         return None
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Nothing yet: `act` does it."""
+        """Do nothing yet: `act` does it."""
         await trio.lowlevel.checkpoint()
         return {"incarnations": {}, "ready": []}
 
     async def act(self, plan: Json, undo: Json, world: World, note: Callable[[Json], None]) -> None:
-        """End a node, start it, wait until the group serves with it; then the next one."""
+        """Stop a node, start it, wait until the group is ready; then the next one."""
         assert isinstance(world, StopsNodes), "the fault was not available"
         for node in plan["victims"]:
             undo["incarnations"][node] = world.incarnation(node)
@@ -90,7 +90,7 @@ class RollingRestart:
                 undo["ready"].append(node)
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if processes that ran are gone; tells how far the restarts came."""
+        """Took effect if processes that ran are gone. Reports how many nodes were restarted."""
         gone = [node for node, number in in_effect(undo) if not world.is_alive(node, number)]
         measures: dict[str, int | float] = {"restarted": len(gone), "ready": len(undo["ready"])}
         if not gone:
@@ -104,7 +104,7 @@ class RollingRestart:
         return Evidence(True, what, measures)
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Start again what was ended and is down still."""
+        """Start the nodes that are still down."""
         for node, incarnation in in_effect(undo):
             await world.restart(node, incarnation)
 

@@ -1,10 +1,10 @@
-"""Have the leader hand its leadership to another node while clients work.
+"""Transfer leadership to another node while clients work.
 
-A leadership that moves in good order loses nothing: whoever led refuses appends until the
-other leads, and what it had acknowledged is in the other's log.
+A transfer loses nothing: the old leader refuses appends until the new one leads, and everything
+that it acknowledged is in the new leader's log.
 
-Source: Raft dissertation section 3.10; DLedger's `preferredLeaderId`;
-redpanda-data/chaos (`leader transfer`).
+Source: Raft dissertation section 3.10; DLedger's `preferredLeaderId`; redpanda-data/chaos (`leader
+transfer`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, 
 
 NODES_MIN = 2
 ASK_FOR_S = 6.0
-"""So long it is asked again: nobody leads yet, or who leads by now refuses, or names itself."""
+"""Retry for this long while there is no leader, or it refuses, or is itself the destination."""
 ASK_AGAIN_AFTER_S = 0.2
 
 
@@ -38,7 +38,7 @@ class Transfer:
         return self
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Needs a target whose leader can be asked, and somebody to take over."""
+        """Needs a target with leadership transfer, and a second node."""
         if not isinstance(target, TransfersLeadership):
             return f"the target {target.name} cannot be asked to hand leadership over"
         if len(nodes) < NODES_MIN:
@@ -50,7 +50,7 @@ class Transfer:
         return {"order": rng.sample(list(nodes), len(nodes))}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Name the first drawn that does not lead as the one to take over."""
+        """Choose the first node in the order that does not lead."""
         order = [node for node in plan["order"] if node in nodes]
         others = [node for node in order if node != leader]
         return {**plan, "to": (others or order)[0], "leader": leader}
@@ -63,9 +63,9 @@ class Transfer:
         return f"transfer leadership {who}to {plan['to']}"
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Ask, and wait a while for what comes of it; return what came.
+        """Request the transfer, wait for the outcome, and return it.
 
-        Who was to take over may lead by now, or be down: then another one is named.
+        The chosen node may already lead by now, or be down: then the next one is chosen.
         """
         again_until_s = trio.current_time() + ASK_FOR_S
         order = [plan["to"], *(node for node in plan["order"] if node != plan["to"])]
@@ -77,7 +77,7 @@ class Transfer:
         raise AssertionError("a cycle ends")
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Bit if leadership went from another node to the one that was asked for."""
+        """Took effect if leadership moved from another node to the requested one."""
         await trio.lowlevel.checkpoint()
         was, to, took_ms = undo["from"], undo["to"], undo["took_ms"]
         if was is not None and was != to and took_ms is not None:
@@ -91,12 +91,12 @@ class Transfer:
         return Evidence(False, f"{to} did not come to lead after {was}{why}")
 
     async def undo(self, undo: Json, world: World) -> None:
-        """Nothing to undo: whoever leads, the group is whole."""
+        """Nothing to undo: the group is whole with any leader."""
         await trio.lowlevel.checkpoint()
 
 
 def _is_to_be_asked_again(answer: Json, to: str) -> bool:
-    """Whether nobody led who could be asked, or who led refused, or was the one to take over."""
+    """True if there was no leader, or it refused, or was the destination itself."""
     is_refused = answer["from"] in (None, to) or answer["error"] is not None
     return answer["took_ms"] is None and is_refused
 
