@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.reports.model import OperationRow, RoleSpan
+from shaketable.reports.run_view import OperationRow, RoleSpan
 
 WIDTH = 960
 LEFT = 84

@@ -22,7 +22,7 @@ NAME: Final = "cycles"
 
 
 class Cycles:
-    """Sends and reads of one log stand in an order that closes no circle.
+    """Sends and reads of one log stand in an order that closes no cycle.
 
     Judges each log by itself. If every invocation is about one key, that is enough: if each key's
     dependencies agree with real time, all of them together do (locality: Herlihy & Wing 1990,
@@ -80,7 +80,7 @@ def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Findi
     """Describe a cycle, edge by edge."""
     if not cycle.links:
         message = (
-            f"{cycle.component} operations, op {cycle.first} among them, stand in a circle that is"
+            f"{cycle.component} operations, op {cycle.first} among them, stand in a cycle that is"
             " too long to show."
         )
         return Finding(cycle.kind, message, None, None, (cycle.first,), {})
@@ -89,7 +89,7 @@ def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Findi
     first = next(link for link in cycle.links if link.log >= 0)
     log = logs[first.log]
     offset = int(log.sends.offset[first.from_row])
-    message = f"{', '.join(keys)}: a circle of {len(texts)} operations: {'; but '.join(texts)}."
+    message = f"{', '.join(keys)}: a cycle of {len(texts)} operations: {'; but '.join(texts)}."
     edges = [
         {"from": link.source, "to": link.target, "edge": link.kind, "why": why}
         for link, why in zip(cycle.links, texts, strict=True)

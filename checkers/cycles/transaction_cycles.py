@@ -22,7 +22,7 @@ NAME: Final = "transaction-cycles"
 
 
 class TransactionCycles:
-    """Transactions of several logs stand in an order that closes no circle.
+    """Transactions of several logs stand in an order that closes no cycle.
 
     Needs the whole history in one partition; if every invocation is about one key, `cycles` finds
     the same, log by log.

@@ -23,8 +23,8 @@ from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix.folder import Event, MatrixFolder
 from shaketable.harness.matrix.folder import Outcome as Attempt
-from shaketable.reports.gating.model import FaultEffects, RunFacts
 from shaketable.reports.gating.policy import Policy
+from shaketable.reports.gating.rulings import FaultEffects, RunFacts
 
 SELDOM: Final = "bit too seldom"
 """How the journal's reason begins where a fault did not bite often enough."""

@@ -25,8 +25,8 @@ from shaketable.harness.gating.verdict_file import (
 )
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
-from shaketable.reports.gating.model import RunFacts
 from shaketable.reports.gating.policy import Policy
+from shaketable.reports.gating.rulings import RunFacts
 
 
 def read(paths: Sequence[Path], policy: Policy) -> list[RunFacts]:

@@ -29,9 +29,14 @@ from shaketable.harness.history.export import (
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.reports.availability.worked import Worked, worked_until
-from shaketable.reports.gating.measuring import COLUMNS, Measured, measure_loss, measure_operations
-from shaketable.reports.gating.model import Conclusion, FaultEffects, RunFacts
 from shaketable.reports.gating.policy import CEILINGS, Policy
+from shaketable.reports.gating.rulings import Conclusion, FaultEffects, RunFacts
+from shaketable.reports.gating.run_measures import (
+    COLUMNS,
+    Measured,
+    measure_loss,
+    measure_operations,
+)
 from shaketable.reports.plotting.lanes import phase_spans
 from shaketable.reports.violation_page import writing
 

@@ -11,7 +11,7 @@ import msgspec
 
 from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX, Outcome
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
-from shaketable.reports.gating.model import Conclusion, Kind
+from shaketable.reports.gating.rulings import Conclusion, Kind
 from shaketable.reports.run_page.violations import kind_totals
 
 # Reads JSON that may be anybody's: bounded, and whatever is wrong with it is one kind of error.

@@ -37,7 +37,7 @@ from shaketable.harness.history.foreign.read import PartitionBy
 from shaketable.harness.history.foreign.source import Source, open_source
 from shaketable.harness.judging import judge
 from shaketable.harness.marks import scratch_prefix
-from shaketable.reports.check_page.model import CheckedHistory, shown_findings
+from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings
 
 LOCAL_ROWS_MAX: Final = 2_000_000
 """Up to so many operations `--engine auto` checks in this process (docs/adr/0010)."""

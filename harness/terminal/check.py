@@ -30,7 +30,11 @@ from shaketable.harness.printable import printable
 from shaketable.harness.telling import tell_error
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
 from shaketable.reports.check_page import failing_text
-from shaketable.reports.check_page.model import CheckedHistory, failing_part, shown_findings
+from shaketable.reports.check_page.checked_history import (
+    CheckedHistory,
+    failing_part,
+    shown_findings,
+)
 
 TIME_BUDGET_S_MAX: Final = 7 * 24 * 3600.0
 MEMORY_BYTES_MIN: Final = 1 << 20

@@ -19,7 +19,7 @@ from shaketable.harness.terminal.gate import require_elsewhere
 from shaketable.harness.terminal.output import show_rows
 
 if TYPE_CHECKING:
-    from shaketable.reports.comparing.model import Comparison, Difference
+    from shaketable.reports.comparing.comparison import Comparison, Difference
 
 STYLES: Final = {"worse": "bold red", "better": "bold green", "same": "dim", "unsure": "dim"}
 ERRORS_SHOWN: Final = 4
@@ -80,14 +80,14 @@ def exit_code(compared: Comparison) -> int:
 
 def show(compared: Comparison, page: str | None) -> None:
     """Print a comparison: what differs first, then the numbers of both."""
-    from shaketable.reports.comparing import model  # noqa: PLC0415 - see above
+    from shaketable.reports.comparing import comparison  # noqa: PLC0415 - see above
 
     out = output.out
     verdict = "worse" if compared.worse else "better" if compared.better else "same"
     line = Text(verdict.upper() if verdict != "same" else "ALIKE", style=_style(verdict))
     if not compared.is_told:
         line = Text("UNKNOWN", style="bold yellow")
-    line.append(f"  {model.headline(compared)}", style="not bold default")
+    line.append(f"  {comparison.headline(compared)}", style="not bold default")
     out.print(line)
     out.print()
     show_rows(out, [(letter, _run(compared, letter)) for letter in "AB"], "dim")
@@ -133,10 +133,10 @@ def _is_number(each: Difference) -> bool:
 
 
 def _row(each: Difference) -> tuple[str, str]:
-    from shaketable.reports.comparing import model  # noqa: PLC0415 - see above
-    from shaketable.reports.comparing.model import EVERYWHERE  # noqa: PLC0415 - see above
+    from shaketable.reports.comparing import comparison  # noqa: PLC0415 - see above
+    from shaketable.reports.comparing.comparison import EVERYWHERE  # noqa: PLC0415 - see above
 
-    values = _both(model.number(each.a, each.unit), model.number(each.b, each.unit))
+    values = _both(comparison.number(each.a, each.unit), comparison.number(each.b, each.unit))
     mark = f"  {each.judgement}" if each.judgement in ("worse", "better", "unsure") else ""
     return each.what if each.where == EVERYWHERE else f"{each.what} {each.where}", values + mark
 

@@ -22,8 +22,8 @@ from shaketable.harness.printable import printable
 from shaketable.harness.telling import tell_error
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import Output, show_rows
-from shaketable.reports.gating.model import GateResult, Ruling, RunRulings
 from shaketable.reports.gating.policy import Policy
+from shaketable.reports.gating.rulings import GateResult, Ruling, RunRulings
 
 STYLES: Final[Mapping[int, str]] = {
     ExitCode.VALID: "bold green",

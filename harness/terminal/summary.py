@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from shaketable.harness.terminal.output import INDENT, show_rows
-from shaketable.reports import plain_words
+from shaketable.reports import finding_texts
 from shaketable.reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS, Failover
 from shaketable.reports.availability.recovery import RecoverySummary, summarise
-from shaketable.reports.model import FaultRow, RunView, ViolationGroup
+from shaketable.reports.run_view import FaultRow, RunView, ViolationGroup
 
 FINDINGS_SHOWN = 3
 """Findings that the summary shows, each of another kind; the report has them all."""
@@ -164,8 +164,8 @@ def findings_rows(view: RunView) -> list[tuple[str, str]]:
     for checker in decisive:
         for group in checker.groups:
             of_kind.setdefault(group.kind, []).append(group)
-    totals = plain_words.add_up(checker.totals for checker in decisive)
-    kinds = sorted((kind for kind in totals if kind in of_kind), key=plain_words.rank)
+    totals = finding_texts.add_up(checker.totals for checker in decisive)
+    kinds = sorted((kind for kind in totals if kind in of_kind), key=finding_texts.rank)
     kinds = kinds[:FINDINGS_SHOWN]
     lines = [("finding", _finding_text(of_kind[kind], totals[kind])) for kind in kinds]
     rest = sum(checker.findings_total for checker in decisive) - len(kinds)

@@ -12,7 +12,11 @@ from shaketable.checkers.api import NotLinearizableError, Recorded, check, to_op
 from shaketable.checkers.models.model import Model
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.reports.check_page import failing_text
-from shaketable.reports.check_page.model import CheckedHistory, failing_part, shown_findings
+from shaketable.reports.check_page.checked_history import (
+    CheckedHistory,
+    failing_part,
+    shown_findings,
+)
 
 WIDTH: Final = 96
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.reports.model import RoleSpan
+from shaketable.reports.run_view import RoleSpan
 
 LEADER = "leader"
 

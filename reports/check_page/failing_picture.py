@@ -1,7 +1,7 @@
 """The failing part of a history as a picture: clients as rows, real time to the right. Pure.
 
 What matters is drawn: the operation that cannot be placed, what was open with it, the end of the
-order that worked. Circles joined by a line are the moments at which the operations of that order
+order that worked. Cycles joined by a line are the moments at which the operations of that order
 take effect. The template draws what is laid out here (and escapes the text).
 
 Source: Lamport's space-time diagrams; porcupine's visualisation for the line of the order.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from shaketable.reports.check_page.model import FailingPart, PartOperation
+from shaketable.reports.check_page.checked_history import FailingPart, PartOperation
 
 OPERATIONS_MAX: Final = 24
 """Operations that a picture shows; the table below it has all of the part."""
@@ -27,7 +27,7 @@ TOP: Final = 26
 LANE: Final = 46
 BAR: Final = 20
 BAR_DOWN: Final = 20
-"""How far below its lane's top a bar begins: above it is room for the order's circles."""
+"""How far below its lane's top a bar begins: above it is room for the order's cycles."""
 CHARACTER: Final = 6.9
 LABEL_MAX: Final = 26
 WIDTH_MIN: Final = 240.0

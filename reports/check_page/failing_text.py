@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from shaketable.reports.check_page.checked_history import FailingPart, PartOperation
 from shaketable.reports.check_page.failing_picture import Axis, Scale, Span, place
-from shaketable.reports.check_page.model import FailingPart, PartOperation
 
 OPERATIONS_MAX: Final = 16
 """Operations that are drawn; fewer where the terminal is narrow."""

@@ -15,9 +15,7 @@ from jinja2 import Environment
 
 from shaketable.harness.contracts.verdict import Finding, Verdict, join
 from shaketable.reports import templating
-from shaketable.reports.check_page.circle import Circle, circle_of
-from shaketable.reports.check_page.failing_picture import NAMES, Picture, lay_out, role_of
-from shaketable.reports.check_page.model import (
+from shaketable.reports.check_page.checked_history import (
     CheckedHistory,
     FailingPart,
     describe,
@@ -25,7 +23,9 @@ from shaketable.reports.check_page.model import (
     shown_findings,
     visible,
 )
-from shaketable.reports.plain_words import phrase
+from shaketable.reports.check_page.cycle_graph import CycleGraph, cycle_graph_of
+from shaketable.reports.check_page.failing_picture import NAMES, Picture, lay_out, role_of
+from shaketable.reports.finding_texts import phrase
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 PARTS_MAX: Final = 6
@@ -53,14 +53,14 @@ TRACE_MAX: Final = 8_000
 class DrawnFinding:
     """One finding with its part; `picture` is None where there is no operation to draw.
 
-    `circle` is there for a circle of dependencies.
+    `cycle` is there for a cycle of dependencies.
     """
 
     finding: Finding
     part: FailingPart | None
     picture: Picture | None
     story: tuple[str, ...]
-    circle: Circle | None = None
+    cycle: CycleGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ def _shown_verdict(verdict: Verdict, history: CheckedHistory, left: int) -> Show
         if part is not None and part.operations:
             seen.add(place)
             picture = lay_out(part, is_timed=history.is_timed, faults=history.faults)
-            circle = circle_of(finding.details, partial(_of_operation, history.rows))
-            drawn.append(DrawnFinding(finding, part, picture, story(part, history), circle))
+            cycle = cycle_graph_of(finding.details, partial(_of_operation, history.rows))
+            drawn.append(DrawnFinding(finding, part, picture, story(part, history), cycle))
         else:
             told.append(_cut(finding.message))
     total = max(verdict.findings_total, len(findings))
@@ -191,7 +191,7 @@ def part_story(part: FailingPart, *, is_timed: bool) -> tuple[str, ...]:
         which = "An order that was found and" if part.undecided else "The longest order that"
         ends = f"at least {steps}, of which these are the last" if count >= ORDER_MAX else steps
         said.append(
-            f"{which} explains the answers has {ends} (numbered circles); after it"
+            f"{which} explains the answers has {ends} (numbered cycles); after it"
             f" the object holds {_cut(state)}."
         )
     elif not part.undecided:

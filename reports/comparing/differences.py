@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from shaketable.reports.comparing import chance, model
+from shaketable.reports.comparing import chance, comparison
 from shaketable.reports.comparing.chance import Floats, Interval, Sample
-from shaketable.reports.comparing.measuring import CALM, Measured, Recoveries, Series
-from shaketable.reports.comparing.model import EVERYWHERE, Comparison, Difference, Judgement
+from shaketable.reports.comparing.compared_measures import CALM, Measured, Recoveries, Series
+from shaketable.reports.comparing.comparison import EVERYWHERE, Comparison, Difference, Judgement
 
 WINDOWS_MIN: Final = 6
 BLOCKS_MIN: Final = 3
@@ -161,7 +161,7 @@ def _of_other_load(each: Difference) -> Difference:
     """Take back what the load alone brought about: fewer operations where fewer were asked for."""
     if each.what != THROUGHPUT or each.judgement not in (Judgement.WORSE, Judgement.BETTER):
         return each
-    text = model.of_metric(
+    text = comparison.of_metric(
         each.what, each.unit, each.where, each.a or 0.0, each.b or 0.0, NO_INTERVAL, Judgement.SAME
     )
     return replace(each, judgement=Judgement.SAME, text=text, sure="another load was asked for")
@@ -223,7 +223,7 @@ def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -
             point_a,
             point_b,
             Judgement.UNSURE,
-            model.unsure(metric.name, where),
+            comparison.unsure(metric.name, where),
             seconds,
         )
     first, second = samples if metric.more_is_worse else reversed(samples)
@@ -241,7 +241,7 @@ def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -
         a=point_a,
         b=point_b,
         judgement=judgement,
-        text=model.of_metric(metric.name, metric.unit, where, point_a, point_b, by, judgement),
+        text=comparison.of_metric(metric.name, metric.unit, where, point_a, point_b, by, judgement),
         sure=_sure(judgement, seconds),
         low=by.low,
         high=by.high,
@@ -299,7 +299,7 @@ def _recovery(
         a=point_a,
         b=point_b,
         judgement=judgement,
-        text=model.of_recovery(where, point_a, point_b, never, judgement),
+        text=comparison.of_recovery(where, point_a, point_b, never, judgement),
         sure=_sure(judgement, sure),
         differs=judgement is Judgement.UNSURE and len(all_a) >= RECOVERIES_MIN <= len(all_b),
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.reports.comparing.compared_measures import Measured, measure
+from shaketable.reports.comparing.comparison import Comparison
 from shaketable.reports.comparing.differences import compare
-from shaketable.reports.comparing.measuring import Measured, measure
-from shaketable.reports.comparing.model import Comparison
 from shaketable.reports.run_page.view import build_view
 
 SETTING: Final = (

@@ -11,9 +11,9 @@ from typing import Any, Final
 from jinja2 import Environment
 
 from shaketable.reports import templating
-from shaketable.reports.comparing import model
-from shaketable.reports.comparing.measuring import Measured
-from shaketable.reports.comparing.model import Comparison
+from shaketable.reports.comparing import comparison
+from shaketable.reports.comparing.compared_measures import Measured
+from shaketable.reports.comparing.comparison import Comparison
 
 TEMPLATES: Final = Path(__file__).parent.parent / "templates"
 FORMAT: Final = 1
@@ -38,9 +38,9 @@ def render_comparison(compared: Comparison) -> str:
         .render(
             compared=compared,
             result=result(compared),
-            headline=model.headline(compared),
+            headline=comparison.headline(compared),
             colours=COLOURS,
-            number=model.number,
+            number=comparison.number,
         )
     )
 
@@ -50,7 +50,7 @@ def to_json(compared: Comparison) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "result": result(compared).lower(),
-        "headline": model.headline(compared),
+        "headline": comparison.headline(compared),
         "a": _run(compared.a),
         "b": _run(compared.b),
         "differences": [

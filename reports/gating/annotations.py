@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from shaketable.harness.printable import printable
-from shaketable.reports.gating.model import GateResult
+from shaketable.reports.gating.rulings import GateResult
 
 SHOWN_MAX: Final = 10
 """GitHub shows so many errors of a step, and so many warnings."""

@@ -12,14 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, ExitCode, Outcome
-from shaketable.reports.gating.model import (
-    Conclusion,
-    FaultEffects,
-    GateResult,
-    Ruling,
-    RunFacts,
-    RunRulings,
-)
 from shaketable.reports.gating.policy import (
     CEILINGS,
     FLOORS,
@@ -30,6 +22,14 @@ from shaketable.reports.gating.policy import (
     Allowance,
     Detection,
     Policy,
+)
+from shaketable.reports.gating.rulings import (
+    Conclusion,
+    FaultEffects,
+    GateResult,
+    Ruling,
+    RunFacts,
+    RunRulings,
 )
 
 VACUITY: Final = "vacuity"
@@ -127,9 +127,7 @@ def _not_done(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterat
     A floor of a fault says more, and stands in the place of this.
     """
     lacking = {fault: f"could not be done: {why}" for fault, why in run.unavailable.items()}
-    if any(
-        of.took_effect for of in run.faults.values()
-    ):  # if none bit, that is told, of all of them
+    if any(of.took_effect for of in run.faults.values()):  # if none did, all of them are named
         never = [fault for fault in run.asked if not run.faults.get(fault, FaultEffects(0, 0)).done]
         lacking |= dict.fromkeys(never, "never came up")
     for fault, why in lacking.items():

@@ -13,8 +13,8 @@ from typing import Final, Literal
 from xml.etree import ElementTree
 
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.reports.gating.model import GateResult, Ruling, RunFacts, RunRulings
 from shaketable.reports.gating.policy import CEILINGS
+from shaketable.reports.gating.rulings import GateResult, Ruling, RunFacts, RunRulings
 from shaketable.reports.junit import xml_text
 
 ALL: Final = "all runs together"

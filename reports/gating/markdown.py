@@ -12,7 +12,7 @@ from typing import Final
 
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.printable import printable
-from shaketable.reports.gating.model import GateResult, Ruling, RunRulings
+from shaketable.reports.gating.rulings import GateResult, Ruling, RunRulings
 
 SUMMARY_BYTES_MAX: Final = 1 << 20
 """GitHub refuses a step's summary that is larger, and shows none of it."""

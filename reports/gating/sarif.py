@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from shaketable.harness.contracts.verdict import ExitCode, Outcome
 from shaketable.harness.printable import printable
-from shaketable.reports import plain_words
-from shaketable.reports.gating.model import GateResult, Kind, Ruling, RunFacts, RunRulings
+from shaketable.reports import finding_texts
 from shaketable.reports.gating.policy import CEILINGS, FLOORS
+from shaketable.reports.gating.rulings import GateResult, Kind, Ruling, RunFacts, RunRulings
 
 SCHEMA: Final = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -101,7 +101,7 @@ def _anomalies(run: RunRulings) -> Iterator[_Result]:
             if level == "error" and one.checker not in broken:
                 continue  # a planted bug that was to be found, or findings of an unknown verdict
             for kind in kinds:
-                text = plain_words.phrase(kind.name, kind.count)
+                text = finding_texts.phrase(kind.name, kind.count)
                 said = f"{text} ({one.checker}): {kind.message}" if kind.message else text
                 evidence = (kind.key or "", str(kind.offset), *map(str, kind.operations))
                 rule = printable(f"anomaly/{kind.name}")
@@ -138,7 +138,7 @@ def _rule(rule: str, found: list[_Result]) -> dict[str, Any]:
 def _about(rule: str) -> str:
     family, _, name = rule.partition("/")
     if family == "anomaly":
-        return plain_words.WORDS[name][0] if name in plain_words.WORDS else name
+        return finding_texts.WORDS[name][0] if name in finding_texts.WORDS else name
     if name in CEILINGS or name in FLOORS:
         return (CEILINGS.get(name) or FLOORS[name]).words
     return f"the gate's rule {name}"

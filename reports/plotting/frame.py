@@ -10,7 +10,7 @@ from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter, Rang
 from bokeh.models.annotations import Legend
 from bokeh.plotting import figure
 
-from shaketable.reports.model import FaultRow, RunView
+from shaketable.reports.run_view import FaultRow, RunView
 
 INK: Final = "#7b7b7b"
 """Axes and text: 4:1 or better on white and on near-black."""

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeGuard
 from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, TapTool
 
 from shaketable.reports.availability.worked import PhaseSpan
-from shaketable.reports.model import RoleSpan, RunView
 from shaketable.reports.plotting.frame import (
     INK,
     Drawn,
@@ -20,6 +19,7 @@ from shaketable.reports.plotting.frame import (
     new_figure,
     shown_faults,
 )
+from shaketable.reports.run_view import RoleSpan, RunView
 
 ROLE_COLOURS: Final = {"leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7"}
 OUTAGE_COLOUR: Final = "#c2353f"

@@ -15,8 +15,7 @@ from bokeh.embed import json_item
 from bokeh.models import ColumnDataSource, HoverTool
 from bokeh.resources import Resources
 
-from shaketable.reports.model import RunView
-from shaketable.reports.plotting import clients, lanes
+from shaketable.reports.plotting import client_plots, lanes
 from shaketable.reports.plotting.frame import (
     Drawn,
     Figure,
@@ -31,6 +30,7 @@ from shaketable.reports.plotting.frame import (
 )
 from shaketable.reports.plotting.node_samples import Floats, NodeSeries
 from shaketable.reports.run_page.chosen_operations import inside_script
+from shaketable.reports.run_view import RunView
 
 __all__ = ["Plot", "Plots", "draw", "fault_colours"]
 
@@ -75,8 +75,8 @@ def _figures(stage: Stage) -> list[Drawn]:
     view = stage.view
     found: list[Drawn | None] = [lanes.draw_lanes(stage)]
     if view.operations.num_rows:
-        found += [clients.draw_throughput(stage), clients.draw_latency(stage)]
-        found += [clients.draw_errors(stage), clients.draw_consumer_lag(stage)]
+        found += [client_plots.draw_throughput(stage), client_plots.draw_latency(stage)]
+        found += [client_plots.draw_errors(stage), client_plots.draw_consumer_lag(stage)]
     if view.sampled.nodes:
         found += [
             draw_committed(stage),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.reports.check_page.model import accused_in
+from shaketable.reports.check_page.checked_history import accused_in
 from shaketable.reports.plain_json import is_whole, listed, mapping
 
 ALL_MAX: Final = 16_000

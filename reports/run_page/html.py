@@ -13,12 +13,12 @@ from shaketable.reports import spacetime, templating
 from shaketable.reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
 from shaketable.reports.availability.outages import OUTAGE_FROM_NS
 from shaketable.reports.availability.recovery import summarise
-from shaketable.reports.model import FaultRow, RunView
 from shaketable.reports.plotting import plots
 from shaketable.reports.plotting.slices import slices
 from shaketable.reports.run_page import chosen_operations
 from shaketable.reports.run_page.chosen_operations import ALL, Chosen, Fewer, choose
 from shaketable.reports.run_page.view import number_text
+from shaketable.reports.run_view import FaultRow, RunView
 
 FAULTS_MAX = 1_000
 """Faults in the page's table: of more, those that cost most."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shaketable.reports.gating.measuring import COUNTED, LOSS_CHECKERS, LOSSES
+from shaketable.reports.gating.run_measures import COUNTED, LOSS_CHECKERS, LOSSES
 from shaketable.reports.plain_json import mapping
 
 KINDS: Final = frozenset(kind for kinds in LOSSES for kind in kinds)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from shaketable.harness.contracts.promises import in_families
-from shaketable.reports import plain_words
-from shaketable.reports.model import CheckerView, PromiseRow
+from shaketable.reports import finding_texts
+from shaketable.reports.run_view import CheckerView, PromiseRow
 
 DURABLE, DELIVERED, LINEARIZABLE, PREFIX, EXCLUDED, MEANT, RULES = range(7)
 
@@ -130,7 +130,7 @@ def _found(
 ) -> str:
     if verdict == "VALID":
         return "nothing against it"
-    said = plain_words.say(plain_words.add_up(against.values())) if verdict == "INVALID" else ""
+    said = finding_texts.say(finding_texts.add_up(against.values())) if verdict == "INVALID" else ""
     silent = [
         f"{checker.name}: {checker.summary}"
         for checker in judges

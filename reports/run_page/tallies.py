@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.reports.model import DrainRow, StatsRow
 from shaketable.reports.plain_json import mapping
+from shaketable.reports.run_view import DrainRow, StatsRow
 
 ERRORS_MAX: Final = 30
 """Different error texts that are listed."""

@@ -12,18 +12,12 @@ import pyarrow.compute as pc
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.promises import RAISED
 from shaketable.harness.history.export import fault_windows
-from shaketable.reports import plain_words
+from shaketable.reports import finding_texts
 from shaketable.reports.availability.elections import aimed_plans, elections
 from shaketable.reports.availability.failover import kills_leader
 from shaketable.reports.availability.outages import Availability, availability
 from shaketable.reports.availability.recovery import recovery_times
 from shaketable.reports.availability.worked import PhaseSpan, Worked, worked_until
-from shaketable.reports.model import (
-    CheckerView,
-    FaultRow,
-    RoleSpan,
-    RunView,
-)
 from shaketable.reports.plain_json import listed, mapping
 from shaketable.reports.plotting.lanes import leader_changes, phase_spans, role_spans
 from shaketable.reports.plotting.node_samples import Sampled, read_samples
@@ -34,6 +28,12 @@ from shaketable.reports.run_page.losses import NOT_JUDGED, Losses, losses
 from shaketable.reports.run_page.promise_table import promise_rows, promised
 from shaketable.reports.run_page.tallies import families
 from shaketable.reports.run_page.violations import Surroundings, group_findings, kind_totals
+from shaketable.reports.run_view import (
+    CheckerView,
+    FaultRow,
+    RoleSpan,
+    RunView,
+)
 from shaketable.reports.violation_page.building import with_pages
 
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
@@ -42,7 +42,7 @@ PROBLEMS_MAX = 20
 """Problems that the run itself noted (a node ended by itself) that are shown."""
 
 NOT_KNOWN = "not known"
-NO_KIND = len(plain_words.WORDS) + 1
+NO_KIND = len(finding_texts.WORDS) + 1
 RULES = "invariants"
 """Who judges whether the nodes kept their own rules (harness.judging.invariants)."""
 EXPLAINS_LAST = ("stats", "vacuity")
@@ -297,7 +297,7 @@ def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerVie
     # Of a broken rule its own words say more than its kind.
     rules = [checker.summary for checker in decisive if checker.name == RULES]
     others = [checker for checker in decisive if checker.name != RULES]
-    found = plain_words.say(plain_words.add_up(checker.totals for checker in others))
+    found = finding_texts.say(finding_texts.add_up(checker.totals for checker in others))
     silent = _summaries(checker for checker in others if not checker.totals)
     return "; ".join(part for part in (*rules, found, silent) if part)
 
@@ -311,11 +311,11 @@ def _explains(checker: CheckerView) -> int:
 
 def _observed(checkers: Sequence[CheckerView], promises: object) -> str:
     """Say what was found that was never promised, and what the target's documentation says."""
-    totals = plain_words.add_up(checker.observed_totals for checker in checkers)
+    totals = finding_texts.add_up(checker.observed_totals for checker in checkers)
     if not totals:
         return ""
     documented = mapping(promises).get("documented")
-    said = plain_words.say(totals)
+    said = finding_texts.say(totals)
     return f"{said}. Documented: {documented}" if documented else said
 
 
@@ -343,7 +343,7 @@ def _checkers(results: Mapping[str, Any], surroundings: Surroundings) -> tuple[C
 
 
 def _gravity(checker: CheckerView) -> tuple[int, int]:
-    gravest = min((plain_words.rank(kind) for kind, _ in checker.totals), default=NO_KIND)
+    gravest = min((finding_texts.rank(kind) for kind, _ in checker.totals), default=NO_KIND)
     return ("INVALID", "UNKNOWN", "VALID").index(checker.verdict), gravest
 
 

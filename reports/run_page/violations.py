@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import APPENDING
-from shaketable.reports.model import OperationRow, Violation, ViolationGroup, named_operations
+from shaketable.reports.finding_texts import rank
 from shaketable.reports.plain_json import ID_MAX, is_whole
-from shaketable.reports.plain_words import rank
+from shaketable.reports.run_view import OperationRow, Violation, ViolationGroup, named_operations
 
 SHOWN_MAX = 20
 """Findings of one checker that are shown; the number of the rest is said."""

@@ -11,11 +11,14 @@ from typing import Any, Final
 
 from shaketable.harness.contracts.verdict import INDEX_DETAILS, Finding
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
-from shaketable.reports.check_page.circle import Circle, circle_of
+from shaketable.reports.check_page.checked_history import failing_part
+from shaketable.reports.check_page.cycle_graph import CycleGraph, cycle_graph_of
 from shaketable.reports.check_page.failing_picture import lay_out as lay_out_part
-from shaketable.reports.check_page.model import failing_part
 from shaketable.reports.check_page.page import part_story
-from shaketable.reports.model import (
+from shaketable.reports.finding_texts import title
+from shaketable.reports.plain_json import ID_MAX, mapping
+from shaketable.reports.run_page.violations import Surroundings
+from shaketable.reports.run_view import (
     CheckerView,
     FaultRow,
     OperationRow,
@@ -24,29 +27,16 @@ from shaketable.reports.model import (
     Violation,
     ViolationGroup,
 )
-from shaketable.reports.plain_json import ID_MAX, mapping
-from shaketable.reports.plain_words import title
-from shaketable.reports.run_page.violations import Surroundings
 from shaketable.reports.spacetime import Picture, describe, lay_out
 from shaketable.reports.violation_page.claims import SEEN_LIVE, base_kind, claim_of
-from shaketable.reports.violation_page.disappearance import disappearance_of, struck_between, told
 from shaketable.reports.violation_page.kept_entries import (
     Kept,
     entries_around,
     map_around,
     read_kept,
 )
+from shaketable.reports.violation_page.loss_window import loss_window_of, struck_between, told
 from shaketable.reports.violation_page.meaning import meaning_of, terms_there
-from shaketable.reports.violation_page.model import (
-    Disappearance,
-    Entries,
-    LogLines,
-    Loss,
-    Moment,
-    Part,
-    Step,
-    ViolationPage,
-)
 from shaketable.reports.violation_page.moments import (
     Story,
     ends_of,
@@ -68,6 +58,16 @@ from shaketable.reports.violation_page.node_lines import (
     read_logs,
 )
 from shaketable.reports.violation_page.steps import minimal, steps_of
+from shaketable.reports.violation_page.violation_view import (
+    Entries,
+    LogLines,
+    Loss,
+    LossWindow,
+    Moment,
+    Part,
+    Step,
+    ViolationPage,
+)
 
 FACTS_BYTES_MAX: Final = 16 << 20
 """A larger run.json is not read."""
@@ -139,7 +139,7 @@ def _page(
     rows = minimal(violation, run.surroundings, instead)
     steps = steps_of(violation, rows, run.surroundings)
     moment_ns = moment_of(violation, rows, view.lanes, terms_there(entries))
-    gone = disappearance_of(violation, run.surroundings, view.linearizable)
+    gone = loss_window_of(violation, run.surroundings, view.linearizable)
     turns = turns_of(moment_ns, gone)
     spans = _spans(rows, violation.named, moment_ns, gone, view.duration_ns)
     faults = faults_near(view.faults, spans, turns)
@@ -178,7 +178,7 @@ def _page(
         losses=_nearest(losses),
         losses_shown=len(losses),
         losses_total=dict((*checker.totals, *checker.observed_totals)).get(violation.kind, 0),
-        circle=_circle(details, steps, run.surroundings),
+        cycle=_cycle(details, steps, run.surroundings),
         part=_part(violation),
         lines=_lines(run, moments, turns, gone, faults),
         evidence=tuple(
@@ -236,7 +236,7 @@ def _spans(
     rows: Sequence[OperationRow],
     named: Sequence[int],
     moment_ns: int | None,
-    gone: Disappearance | None,
+    gone: LossWindow | None,
     end_ns: int,
 ) -> list[tuple[int, int]]:
     """Return when it happened: what the finding names, and what of it went missing."""
@@ -255,7 +255,7 @@ def _lines(
     run: _Run,
     moments: Sequence[Moment],
     turns: Sequence[int],
-    gone: Disappearance | None,
+    gone: LossWindow | None,
     faults: Sequence[FaultRow],
 ) -> LogLines | None:
     """Return the nodes' lines around where the story turns, and around what struck in between."""
@@ -319,9 +319,9 @@ def _nearest(losses: Sequence[Loss]) -> tuple[Loss, ...]:
     return tuple(losses[begin : begin + LOSSES_MAX])
 
 
-def _circle(
+def _cycle(
     details: Mapping[str, Any], steps: Sequence[Step], surroundings: Surroundings
-) -> Circle | None:
+) -> CycleGraph | None:
     def describe_op(op: int) -> tuple[str, str]:
         rows = [step.row for step in steps if step.row.op == op] or surroundings.by_id([op])
         if not rows:
@@ -331,7 +331,7 @@ def _circle(
         what = "; ".join(map(describe, rows))
         return what, f"client {row.process}, {row.call_ns / 1e9:.3f} to {end} s"
 
-    return circle_of(details, describe_op)
+    return cycle_graph_of(details, describe_op)
 
 
 def _part(violation: Violation) -> Part | None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.reports.model import FaultRow, OperationRow, Violation
-from shaketable.reports.violation_page.model import Claim
+from shaketable.reports.run_view import FaultRow, OperationRow, Violation
+from shaketable.reports.violation_page.violation_view import Claim
 
 _KEPT: Final = (
     "An append that a client was told had succeeded is kept: it stands at the offset that the"

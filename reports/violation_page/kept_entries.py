@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
 from shaketable.reports.plain_json import listed, mapping, whole
-from shaketable.reports.violation_page.model import (
+from shaketable.reports.violation_page.violation_view import (
     Entries,
     Entry,
     EntryRow,

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from shaketable.harness.history.schema import APPENDING
-from shaketable.reports.model import OperationRow, RoleSpan, Violation
+from shaketable.reports.run_view import OperationRow, RoleSpan, Violation
 from shaketable.reports.violation_page.claims import DURABLE, SEEN_LIVE, base_kind, in_words
-from shaketable.reports.violation_page.disappearance import struck_between
-from shaketable.reports.violation_page.model import Entries
+from shaketable.reports.violation_page.loss_window import struck_between
 from shaketable.reports.violation_page.moments import LEADER, Story, in_term, leader_at, next_leader
+from shaketable.reports.violation_page.violation_view import Entries
 
 NS_PER_S: Final = 1e9
 _ABOUT_READS: Final = frozenset(

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from shaketable.harness.history.schema import APPENDING
-from shaketable.reports.check_page.model import visible
-from shaketable.reports.model import FaultRow, OperationRow, RoleSpan, Violation
+from shaketable.reports.check_page.checked_history import visible
 from shaketable.reports.plain_json import is_whole
+from shaketable.reports.run_view import FaultRow, OperationRow, RoleSpan, Violation
 from shaketable.reports.spacetime import describe
 from shaketable.reports.violation_page.claims import SEEN_LIVE, TERM_BEGAN, base_kind
-from shaketable.reports.violation_page.model import Disappearance, Entries, Moment, Step
 from shaketable.reports.violation_page.steps import PUTTING
+from shaketable.reports.violation_page.violation_view import Entries, LossWindow, Moment, Step
 
 MOMENTS_MAX: Final = 40
 """Steps of a course that are told, beside what the logs hold; those nearest to the moment."""
@@ -132,7 +132,7 @@ def _distance(time_ns: int, moments_ns: Sequence[int]) -> int:
     return min(abs(time_ns - each) for each in moments_ns)
 
 
-def turns_of(moment_ns: int | None, gone: Disappearance | None) -> tuple[int, ...]:
+def turns_of(moment_ns: int | None, gone: LossWindow | None) -> tuple[int, ...]:
     """Return when the story turns: what it is about, and when that was seen to be gone."""
     found = (moment_ns, None if gone is None else gone.until_ns)
     return tuple(sorted({each for each in found if each is not None}))
@@ -152,7 +152,7 @@ class Story:
     ends: Sequence[Moment]
     entries: Entries | None
     turns: Sequence[int]
-    gone: Disappearance | None = None
+    gone: LossWindow | None = None
     seen: Moment | None = None
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from shaketable.harness.history.plain_files import NoPlainFileError, open_plain
-from shaketable.reports.check_page.model import visible
-from shaketable.reports.violation_page.model import LogLine, LogLines
+from shaketable.reports.check_page.checked_history import visible
+from shaketable.reports.violation_page.violation_view import LogLine, LogLines
 
 FILE_BYTES_MAX: Final = 16 << 20
 """Of a larger log only the last so many bytes are looked at."""

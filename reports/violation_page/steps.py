@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from shaketable.harness.history.schema import APPENDING
-from shaketable.reports.check_page.model import accused_in
-from shaketable.reports.model import OperationRow, Violation
+from shaketable.reports.check_page.checked_history import accused_in
 from shaketable.reports.run_page.violations import Surroundings
+from shaketable.reports.run_view import OperationRow, Violation
 from shaketable.reports.violation_page.claims import DURABLE, base_kind
-from shaketable.reports.violation_page.model import Step
+from shaketable.reports.violation_page.violation_view import Step
 
 OPERATIONS_MAX: Final = 16
 """Operations of a minimal set; those that the finding names come first."""

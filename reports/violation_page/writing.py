@@ -20,14 +20,14 @@ from shaketable.harness.history.run_folder import write_atomically
 from shaketable.reports import templating
 from shaketable.reports.check_page.failing_picture import NAMES, role_of
 from shaketable.reports.check_page.page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX
-from shaketable.reports.model import RunView
 from shaketable.reports.plotting.plots import fault_colours
 from shaketable.reports.run_page.html import moment, or_nothing, span
 from shaketable.reports.run_page.view import number_text
+from shaketable.reports.run_view import RunView
 from shaketable.reports.spacetime import describe
 from shaketable.reports.violation_page.building import FOLDER, NAME, build_pages
 from shaketable.reports.violation_page.kept_entries import LEFT, STATES
-from shaketable.reports.violation_page.model import Entry, ViolationPage
+from shaketable.reports.violation_page.violation_view import Entry, ViolationPage
 
 
 def write_pages(folder: Path, view: RunView) -> list[Path]:

@@ -9,8 +9,8 @@ from check_samples import anomalies, checked, hostile, invalid, long_history, un
 
 from shaketable.checkers.api import check
 from shaketable.harness.contracts.verdict import Outcome, Verdict
+from shaketable.reports.check_page.checked_history import failing_part
 from shaketable.reports.check_page.failing_picture import lay_out
-from shaketable.reports.check_page.model import failing_part
 from shaketable.reports.check_page.page import render_page
 
 BYTES_MAX = 1_000_000

@@ -13,7 +13,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from shaketable.checkers.api import check
-from shaketable.reports.check_page.model import CheckedHistory
+from shaketable.reports.check_page.checked_history import CheckedHistory
 from shaketable.reports.check_page.page import render_page
 
 pytestmark = [pytest.mark.browser, needs_chromium]

@@ -11,8 +11,8 @@ from check_samples import checked, invalid, long_history, undecided
 from shaketable.checkers.api import check
 from shaketable.harness.history.foreign import read_history
 from shaketable.harness.history.foreign.history import Faults, FaultSpan
+from shaketable.reports.check_page.checked_history import FailingPart, PartOperation, failing_part
 from shaketable.reports.check_page.failing_picture import lay_out
-from shaketable.reports.check_page.model import FailingPart, PartOperation, failing_part
 from shaketable.reports.check_page.page import render_page
 
 ACTS = [  # f, begun, done

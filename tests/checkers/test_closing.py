@@ -16,7 +16,7 @@ from shaketable.harness import discovery
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
 from shaketable.reports.check_page import failing_text
-from shaketable.reports.check_page.model import failing_part
+from shaketable.reports.check_page.checked_history import failing_part
 from tests.support.checker_histories import context, op
 from tests.support.model_histories import parse_model_history
 from tests.support.random_objects import OBJECTS, random_history

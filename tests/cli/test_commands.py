@@ -55,8 +55,8 @@ def test_a_mistyped_command_is_one_line_that_helps(
 
 
 BEFORE = {
-    "shaketable.harness.terminal.session": ("shaketable.reports.model", "bokeh", "pyspark"),
-    "shaketable.harness.terminal.matrix": ("shaketable.reports.model", "pyarrow", "bokeh"),
+    "shaketable.harness.terminal.session": ("shaketable.reports.run_view", "bokeh", "pyspark"),
+    "shaketable.harness.terminal.matrix": ("shaketable.reports.run_view", "pyarrow", "bokeh"),
     "shaketable.harness.runtime.supervisor": ("pyarrow", "numba", "pyroute2", "shaketable.system"),
     "shaketable.harness.runtime.clients.worker": ("pyarrow", "numba", "shaketable.system"),
     "shaketable.harness.targets.async_replication": ("numba", "shaketable.system.sim.world"),

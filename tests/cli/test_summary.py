@@ -13,7 +13,7 @@ from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.terminal import summary
 from shaketable.reports.availability.recovery import Gap, Recovery
-from shaketable.reports.model import CheckerView, FaultRow, RunView, Violation, ViolationGroup
+from shaketable.reports.run_view import CheckerView, FaultRow, RunView, Violation, ViolationGroup
 
 S = 1_000_000_000
 

@@ -12,9 +12,8 @@ import pytest
 
 from shaketable.harness import cli
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.comparing import chance, model
-from shaketable.reports.comparing.differences import compare
-from shaketable.reports.comparing.measuring import (
+from shaketable.reports.comparing import chance, comparison
+from shaketable.reports.comparing.compared_measures import (
     CALM,
     WINDOWS_MAX,
     Measured,
@@ -25,7 +24,8 @@ from shaketable.reports.comparing.measuring import (
     series_of,
     windows,
 )
-from shaketable.reports.comparing.model import Judgement, headline
+from shaketable.reports.comparing.comparison import Judgement, headline
+from shaketable.reports.comparing.differences import compare
 from shaketable.reports.comparing.page import render_comparison, result, to_json
 
 S = 1_000_000_000
@@ -96,7 +96,7 @@ def test_what_got_worse_is_named_with_how_much_and_the_other_way_round_it_got_be
     back = compare(slowed, run(1))
     assert not back.worse
     assert len(back.better) == 3
-    assert model.headline(back) == "nothing got worse, 3 got better"
+    assert comparison.headline(back) == "nothing got worse, 3 got better"
 
 
 def test_a_condition_is_compared_with_the_same_condition() -> None:

@@ -12,8 +12,8 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating.policy_file import loads
 from shaketable.reports.gating.decide import decide
-from shaketable.reports.gating.measuring import LOSSES, measure_loss
-from shaketable.reports.gating.model import Conclusion, FaultEffects, Kind, RunFacts
+from shaketable.reports.gating.rulings import Conclusion, FaultEffects, Kind, RunFacts
+from shaketable.reports.gating.run_measures import LOSSES, measure_loss
 
 TODAY = datetime.date(2026, 11, 22)
 VALID, UNKNOWN, INVALID = Outcome.VALID, Outcome.UNKNOWN, Outcome.INVALID

@@ -22,7 +22,7 @@ from shaketable.harness.gating.policy_file import loads
 from shaketable.harness.printable import printable
 from shaketable.reports.gating import annotations, junit, markdown, sarif
 from shaketable.reports.gating.decide import decide
-from shaketable.reports.gating.model import Conclusion, FaultEffects, GateResult, Kind, RunFacts
+from shaketable.reports.gating.rulings import Conclusion, FaultEffects, GateResult, Kind, RunFacts
 from shaketable.reports.junit import render as render_run
 from shaketable.reports.run_page.view import build_view
 

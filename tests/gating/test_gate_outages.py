@@ -21,7 +21,7 @@ from shaketable.reports.availability.worked import (
     outages,
     worked_until,
 )
-from shaketable.reports.gating.measuring import measure_operations
+from shaketable.reports.gating.run_measures import measure_operations
 
 S = 1_000_000_000
 LIMIT = 40 * S

@@ -21,7 +21,7 @@ NATIVE_VIRTUAL_S = 10.0
 """At most, of faults: half a minute follows in which all settles."""
 
 SEED_CPU_S = 6.0
-"""Ten times what a seed of 20 virtual seconds takes: a mutant that needs more turns in circles."""
+"""Ten times what a seed of 20 virtual seconds takes: a mutant that needs more turns in cycles."""
 
 NATIVE_CPU_S = 20.0
 

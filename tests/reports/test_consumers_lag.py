@@ -7,8 +7,8 @@ import json
 import pyarrow as pa
 
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.plotting import clients as lags
-from shaketable.reports.plotting.clients import consumer_lag
+from shaketable.reports.plotting import client_plots as lags
+from shaketable.reports.plotting.client_plots import consumer_lag
 
 S = 1_000_000_000
 

@@ -8,8 +8,8 @@ import pytest
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.reports.availability.elections import Election, aimed_plans, elections, hits_leader
-from shaketable.reports.model import RoleSpan
 from shaketable.reports.run_page.view import build_view
+from shaketable.reports.run_view import RoleSpan
 
 KILL = {"victims": ["n0"], "leader": "n0"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.plotting import clients as kinds
-from shaketable.reports.plotting.clients import error_kinds, kind_of
+from shaketable.reports.plotting import client_plots as kinds
+from shaketable.reports.plotting.client_plots import error_kinds, kind_of
 
 S = 1_000_000_000
 

@@ -19,8 +19,8 @@ from reported_kinds import reported_kinds
 
 from shaketable import reports
 from shaketable.harness.contracts.verdict import Finding, Verdict
-from shaketable.reports import plain_words
-from shaketable.reports.check_page.model import CheckedHistory
+from shaketable.reports import finding_texts
+from shaketable.reports.check_page.checked_history import CheckedHistory
 from shaketable.reports.check_page.page import PARTS_MAX, render_page
 from shaketable.reports.violation_page.claims import PROMISED
 
@@ -63,7 +63,7 @@ def test_every_kind_that_a_checker_can_report_stands_in_a_run_and_has_words(runs
     assert known - shown == set(), "tests/histories needs a history that shows it"
     assert shown - known == set(), "tests.support.reported_kinds does not see who reports it"
     assert known - set(PROMISED) == set(), "reports.violation_page.claims says what was promised"
-    assert known - set(plain_words.WORDS) == set(), "reports.plain_words says it to everybody"
+    assert known - set(finding_texts.WORDS) == set(), "reports.finding_texts says it to everybody"
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -75,7 +75,7 @@ def test_every_kind_of_a_run_has_a_page_and_stands_on_the_report(runs: Runs, nam
     for kind, page in pages.items():
         assert f"violations/{page.name}" in report, kind
         text = page.read_text()
-        assert plain_words.title(kind).split("'")[0] in text, kind
+        assert finding_texts.title(kind).split("'")[0] in text, kind
         assert PROMISED[kind].split("'")[0] in text, kind
 
 

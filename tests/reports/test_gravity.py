@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from shaketable.reports import plain_words
-from shaketable.reports.model import CheckerView, OperationRow, Violation
+from shaketable.reports import finding_texts
 from shaketable.reports.run_page import view as run_view
+from shaketable.reports.run_view import CheckerView, OperationRow, Violation
 from shaketable.reports.violation_page.meaning import meaning_of
-from shaketable.reports.violation_page.model import Entries, Entry, EntryRow, Step
 from shaketable.reports.violation_page.moments import Story
+from shaketable.reports.violation_page.violation_view import Entries, Entry, EntryRow, Step
 
 
 def checker(name: str, verdict: str, summary: str = "", **totals: int) -> CheckerView:
@@ -49,7 +49,7 @@ def test_a_doubt_stands_behind_what_explains_it() -> None:
 
 def test_a_value_stored_twice_is_told_before_the_offset_that_it_took() -> None:
     order = ("invariant-broken", "lost-append", "divergent", "duplicated", "unexplained-offset")
-    ranks = [plain_words.rank(kind) for kind in order]
+    ranks = [finding_texts.rank(kind) for kind in order]
     assert ranks == sorted(ranks)
 
 

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Any
 
 from shaketable import checkers
-from shaketable.reports.model import CheckerView
 from shaketable.reports.run_page.promise_table import (
     DURABLE,
     JUDGES,
@@ -15,6 +14,7 @@ from shaketable.reports.run_page.promise_table import (
     MEANT,
     promise_rows,
 )
+from shaketable.reports.run_view import CheckerView
 
 PROMISES = {
     "durable_under": ["kill", "pause"],

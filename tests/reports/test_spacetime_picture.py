@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.reports import spacetime
-from shaketable.reports.model import OperationRow
+from shaketable.reports.run_view import OperationRow
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -8,7 +8,7 @@ from typing import Any
 
 from shaketable.checkers.api import Event, check
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
-from shaketable.reports.check_page.model import CheckedHistory
+from shaketable.reports.check_page.checked_history import CheckedHistory
 
 HAS_ENTRY_POINT = any(
     point.value == "shaketable.harness.testing.pytest_plugin"

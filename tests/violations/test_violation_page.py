@@ -16,15 +16,15 @@ import pytest
 
 from shaketable import reports
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.reports import plain_words
-from shaketable.reports.model import CheckerView, RoleSpan, Violation, ViolationGroup
+from shaketable.reports import finding_texts
 from shaketable.reports.run_page.view import build_view
+from shaketable.reports.run_view import CheckerView, RoleSpan, Violation, ViolationGroup
 from shaketable.reports.spacetime import ROLES_MAX, lay_out
 from shaketable.reports.violation_page import building, writing
 from shaketable.reports.violation_page.building import build_pages
 from shaketable.reports.violation_page.claims import PROMISED, UNNAMED
-from shaketable.reports.violation_page.model import ViolationPage
 from shaketable.reports.violation_page.moments import FAULTS_MAX, faults_near
+from shaketable.reports.violation_page.violation_view import ViolationPage
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -274,10 +274,10 @@ def test_a_circle_is_drawn_and_worded(lost: Any, page_of: PageOf) -> None:
     lost.find("cycles", "G0-realtime", [0, 2], offset=0, cycle=CIRCLE, component=2)
     folder = lost.write()
     page = pages(folder)["G0-realtime"]
-    assert page.circle is not None
-    assert [node.op for node in page.circle.nodes] == [0, 2]
-    assert [edge.kind for edge in page.circle.edges] == ["ww", "realtime"]
-    assert "leads back to op 0 in 2 steps" in page.circle.conclusion
+    assert page.cycle is not None
+    assert [node.op for node in page.cycle.nodes] == [0, 2]
+    assert [edge.kind for edge in page.cycle.edges] == ["ww", "realtime"]
+    assert "leads back to op 0 in 2 steps" in page.cycle.conclusion
     reports.write(folder)
     text = Text(page_of(folder, "g0-realtime")).text
     assert "1 ww" in text
@@ -349,7 +349,7 @@ def test_what_was_never_promised_is_told_as_observed(lost: Any, page_of: PageOf)
 
 
 def test_every_kind_that_has_plain_words_says_what_was_promised() -> None:
-    assert set(plain_words.WORDS) - set(PROMISED) == set()
+    assert set(finding_texts.WORDS) - set(PROMISED) == set()
     assert UNNAMED not in PROMISED.values()
 
 

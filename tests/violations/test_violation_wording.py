@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shaketable.reports import plain_words
-from shaketable.reports.model import OperationRow
+from shaketable.reports import finding_texts
 from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_page.violations import SHOWN_MAX
+from shaketable.reports.run_view import OperationRow
 from shaketable.reports.spacetime import LABEL_WIDTH, describe, lay_out
 from shaketable.reports.violation_page.building import build_pages
-from shaketable.reports.violation_page.model import ViolationPage
 from shaketable.reports.violation_page.steps import OPERATIONS_MAX
+from shaketable.reports.violation_page.violation_view import ViolationPage
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -33,16 +33,16 @@ def row(f: str, **columns: Any) -> OperationRow:
 
 
 def test_a_title_has_no_number_and_no_time_before_it() -> None:
-    assert plain_words.title("lost-append") == "Acknowledged append is lost"
-    assert plain_words.title("offset-given-twice") == "An offset was given to two appends"
-    assert plain_words.title("somebody's own") == "somebody's own"
+    assert finding_texts.title("lost-append") == "Acknowledged append is lost"
+    assert finding_texts.title("offset-given-twice") == "An offset was given to two appends"
+    assert finding_texts.title("somebody's own") == "somebody's own"
 
 
 @pytest.mark.parametrize(
     ("message", "said"),
     [
         ("n2: its log lacks index 15.", "n2: its log lacks index 15."),
-        ("q/0, q/1: a circle of 2 operations.", "q/0, q/1: a circle of 2 operations."),
+        ("q/0, q/1: a cycle of 2 operations.", "q/0, q/1: a cycle of 2 operations."),
         (f"{KEY}: the read by process 7 (op 3) found nothing.",
          "The read by client 7 (op 3) found nothing."),
         ("the id 7 was handed out twice, to op 6 (process 1).",
@@ -121,8 +121,8 @@ def test_a_transaction_is_told_with_all_that_it_did(bad: Any) -> None:
     bad.find("transaction-cycles", "G0", [both, other], key=None, cycle=edges)
     page = page_of(bad.write(), "G0")
     assert [step.row.input for step in page.steps] == [1, 2, 3]
-    assert page.circle is not None
-    assert page.circle.nodes[0].label == "send 1 @0; send 2 @4"
+    assert page.cycle is not None
+    assert page.cycle.nodes[0].label == "send 1 @0; send 2 @4"
 
 
 def test_the_moment_is_called_by_what_was_then(lost: Any) -> None:

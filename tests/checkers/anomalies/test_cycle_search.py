@@ -53,7 +53,7 @@ def test_every_edge_is_said_in_words(tmp_path):
     """)
     [finding] = judge(tmp_path, rows, "cycles").findings
     assert finding.message == (
-        "q/0: a circle of 2 operations: op 1 (append 9 at offset 2) stands before op 0 (append 5 at"
+        "q/0: a cycle of 2 operations: op 1 (append 9 at offset 2) stands before op 0 (append 5 at"
         " offset 3) in q/0; but op 0 returned before op 1 was called."
     )
     assert finding.operations == (1, 0)
@@ -61,7 +61,7 @@ def test_every_edge_is_said_in_words(tmp_path):
     rows = parse("0..10 p0 read q/0 0 -> ok 1\n10..20 p0 append q/0 1 -> ok 0")
     [finding] = judge(tmp_path, rows, "cycles").findings
     assert finding.message == (
-        "q/0: a circle of 2 operations: op 1 (append 1 at offset 0) was seen by op 0 (read) at"
+        "q/0: a cycle of 2 operations: op 1 (append 1 at offset 0) was seen by op 0 (read) at"
         " offset 0 of q/0; but op 0 came before op 1 in the same process."
     )
 
@@ -113,7 +113,7 @@ def test_cycles_over_keys_need_the_whole_history(tmp_path):
     assert judge(tmp_path, rows, "cycles").outcome is Outcome.VALID
     [finding] = judge(tmp_path, rows, "transaction-cycles").findings
     assert finding.message == (
-        "q/0, q/1: a circle of 2 operations: op 0 (send 1 at offset 0) stands before op 1 (send 3"
+        "q/0, q/1: a cycle of 2 operations: op 0 (send 1 at offset 0) stands before op 1 (send 3"
         " at offset 1) in q/0; but op 1 (send 4 at offset 0) stands before op 0 (send 2 at offset"
         " 1) in q/1."
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shaketable.reports.check_page.circle import Circle
+from shaketable.reports.check_page.checked_history import FailingPart
+from shaketable.reports.check_page.cycle_graph import CycleGraph
 from shaketable.reports.check_page.failing_picture import Picture as PartPicture
-from shaketable.reports.check_page.model import FailingPart
-from shaketable.reports.model import FaultRow, OperationRow, RoleSpan, Violation
+from shaketable.reports.run_view import FaultRow, OperationRow, RoleSpan, Violation
 from shaketable.reports.spacetime import Picture
 
 
@@ -32,7 +32,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Disappearance:
+class LossWindow:
     """When something acknowledged went missing, by what clients were told.
 
     `since_ns`: until then it was there. `last_look` is the last answer that had it, `first_sign`
@@ -231,7 +231,7 @@ class ViolationPage:
     losses: tuple[Loss, ...]
     losses_shown: int
     losses_total: int
-    circle: Circle | None
+    cycle: CycleGraph | None
     part: Part | None
     lines: LogLines | None
     evidence: tuple[tuple[str, str], ...]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.reports.model import CheckerView, FaultRow, RunView
+from shaketable.reports.run_view import CheckerView, FaultRow, RunView
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.harness.history.schema import APPENDING
-from shaketable.reports.model import FaultRow, OperationRow, Violation
 from shaketable.reports.plain_json import whole
 from shaketable.reports.run_page.violations import Surroundings, polled_messages, rows_of
+from shaketable.reports.run_view import FaultRow, OperationRow, Violation
 from shaketable.reports.violation_page.claims import base_kind
-from shaketable.reports.violation_page.model import Disappearance
+from shaketable.reports.violation_page.violation_view import LossWindow
 
 LOST: Final = frozenset({"lost-append", "altered"})
 """Kinds about something that was there and is not."""
@@ -26,9 +26,9 @@ STRUCK_MAX: Final = 3
 NS_PER_S: Final = 1e9
 
 
-def disappearance_of(
+def loss_window_of(
     violation: Violation, surroundings: Surroundings, current: frozenset[str]
-) -> Disappearance | None:
+) -> LossWindow | None:
     """Find between which answers it went missing; None where that is not what was found.
 
     Args:
@@ -60,7 +60,7 @@ def disappearance_of(
     until_ns = None if sign is None else sign.return_ns
     # Two who lead may answer side by side; then the sign comes before the last look.
     since_ns = last_ns if until_ns is None or last_ns <= until_ns else acknowledged_ns
-    return Disappearance(since_ns, last, sign)
+    return LossWindow(since_ns, last, sign)
 
 
 def _signs(
@@ -129,7 +129,7 @@ def _at(table: pa.Table, return_ns: pa.Scalar) -> OperationRow | None:
     return next(iter(rows_of(table.filter(pc.equal(table["return_ns"], return_ns)), set())), None)
 
 
-def struck_between(gone: Disappearance, faults: Sequence[FaultRow]) -> tuple[FaultRow, ...]:
+def struck_between(gone: LossWindow, faults: Sequence[FaultRow]) -> tuple[FaultRow, ...]:
     """Return the faults that were on, and may have bitten, while it went missing."""
     until_ns = gone.until_ns
     return tuple(
@@ -141,11 +141,11 @@ def struck_between(gone: Disappearance, faults: Sequence[FaultRow]) -> tuple[Fau
     )
 
 
-def told(gone: Disappearance, violation: Violation, faults: Sequence[FaultRow]) -> str:
+def told(gone: LossWindow, violation: Violation, faults: Sequence[FaultRow]) -> str:
     """Say in sentences until when it was there, what first showed that it is not, and what struck.
 
     Args:
-        gone: what `disappearance_of` found.
+        gone: what `loss_window_of` found.
         violation: what was lost.
         faults: all faults of the run.
     """
@@ -170,7 +170,7 @@ def told(gone: Disappearance, violation: Violation, faults: Sequence[FaultRow]) 
     return " ".join(said)
 
 
-def _last_words(gone: Disappearance) -> str:
+def _last_words(gone: LossWindow) -> str:
     look = gone.last_look
     if look is None or look.return_ns is None:
         return "No client is known to have read it afterwards."
@@ -181,7 +181,7 @@ def _last_words(gone: Disappearance) -> str:
     return f"Client {look.process} still read it at {_s(look.return_ns)}{by}{aside}."
 
 
-def _first_words(gone: Disappearance, violation: Violation) -> str:
+def _first_words(gone: LossWindow, violation: Violation) -> str:
     sign = gone.first_sign
     if sign is None or sign.return_ns is None:
         return (

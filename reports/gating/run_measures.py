@@ -19,7 +19,7 @@ from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.availability.recovery import recovery_times
 from shaketable.reports.availability.worked import Worked, outages, serving
-from shaketable.reports.gating.model import Conclusion
+from shaketable.reports.gating.rulings import Conclusion
 
 COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
 """Of OPERATIONS: what is measured."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX
-from shaketable.reports import plain_words
+from shaketable.reports import finding_texts
 from shaketable.reports.availability.failover import Failover, failover
 from shaketable.reports.availability.outages import Availability
 from shaketable.reports.availability.recovery import Recovery
@@ -297,7 +297,7 @@ class RunView:
             for violation in group.shown
             if violation.page
         ]
-        first = min(named, key=lambda violation: plain_words.rank(violation.kind), default=None)
+        first = min(named, key=lambda violation: finding_texts.rank(violation.kind), default=None)
         return "" if first is None else first.page
 
     @property

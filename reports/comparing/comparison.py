@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shaketable.reports.comparing.chance import Interval
-from shaketable.reports.comparing.measuring import Measured
+from shaketable.reports.comparing.compared_measures import Measured
 
 EVERYWHERE: Final = "all"
 """Where differences stand that are of the run as a whole: its verdict, what was found."""

@@ -1,4 +1,4 @@
-"""A circle of dependencies: laid out as a graph with labelled edges, and put into words. Pure.
+"""A cycle of dependencies: laid out as a graph with labelled edges, and put into words. Pure.
 
 Source: the drawings of anomalies in Elle (Alvaro & Kingsbury, VLDB 2020).
 """
@@ -19,7 +19,7 @@ MARGIN: Final = 30
 RISE: Final = 92
 """From the middle of a box to that of the next one below."""
 LINKS_MAX: Final = 12
-"""Edges that are drawn; a longer circle is told in words alone."""
+"""Edges that are drawn; a longer cycle is told in words alone."""
 EDGES_TOLD_MAX: Final = 60
 TEXT_MAX: Final = 300
 LABEL_MAX: Final = 27
@@ -35,8 +35,8 @@ EDGES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CircleNode:
-    """An operation of a circle, as a box."""
+class CycleNode:
+    """An operation of a cycle, as a box."""
 
     x: float
     y: float
@@ -46,7 +46,7 @@ class CircleNode:
 
 
 @dataclass(frozen=True, slots=True)
-class CircleEdge:
+class CycleEdge:
     """An edge: its path from box to box, where its kind is written, and what it rests on."""
 
     path: str
@@ -61,21 +61,21 @@ class CircleEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class Circle:
-    """A circle, drawn if it is short enough (`nodes`), and told edge by edge in any case."""
+class CycleGraph:
+    """A cycle, drawn if it is short enough (`nodes`), and told edge by edge in any case."""
 
-    nodes: tuple[CircleNode, ...]
-    edges: tuple[CircleEdge, ...]
+    nodes: tuple[CycleNode, ...]
+    edges: tuple[CycleEdge, ...]
     width: int
     height: int
     conclusion: str
     left_out: int = 0
 
 
-def circle_of(
+def cycle_graph_of(
     details: Mapping[str, Any], describe: Callable[[int], tuple[str, str]]
-) -> Circle | None:
-    """Read a circle off a finding's details ("cycle"); None if there is none in it.
+) -> CycleGraph | None:
+    """Read a cycle off a finding's details ("cycle"); None if there is none in it.
 
     Args:
         details: of the finding.
@@ -91,12 +91,12 @@ def circle_of(
     for number, (source, target, kind, why) in enumerate(links[:EDGES_TOLD_MAX]):
         path, x, y = _path(number, centres) if is_drawn else ("", 0.0, 0.0)
         meaning = EDGES.get(kind, kind)
-        edges.append(CircleEdge(path, x, y, kind, number + 1, source, target, meaning, why))
+        edges.append(CycleEdge(path, x, y, kind, number + 1, source, target, meaning, why))
     nodes = []
     for op, (x, y) in zip(ops, centres, strict=False):
         label, who = describe(op)
-        nodes.append(CircleNode(x, y, op, _cut(label, LABEL_MAX), _cut(who, LABEL_MAX)))
-    return Circle(
+        nodes.append(CycleNode(x, y, op, _cut(label, LABEL_MAX), _cut(who, LABEL_MAX)))
+    return CycleGraph(
         tuple(nodes),
         tuple(edges),
         WIDTH,

@@ -249,28 +249,28 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "sends stand before the ones sent before them",
     ),
     "G0": (
-        "circle of writes, each of which stands before the next",
-        "circles of writes, each of which stands before the next",
+        "cycle of writes, each of which stands before the next",
+        "cycles of writes, each of which stands before the next",
     ),
     "G1c": (
-        "circle of writes and reads, each of which comes before the next",
-        "circles of writes and reads, each of which comes before the next",
+        "cycle of writes and reads, each of which comes before the next",
+        "cycles of writes and reads, each of which comes before the next",
     ),
     "G0-process": (
-        "circle of appends that a client's own order contradicts",
-        "circles of appends that a client's own order contradicts",
+        "cycle of appends that a client's own order contradicts",
+        "cycles of appends that a client's own order contradicts",
     ),
     "G1c-process": (
-        "circle of appends and reads that a client's own order contradicts",
-        "circles of appends and reads that a client's own order contradicts",
+        "cycle of appends and reads that a client's own order contradicts",
+        "cycles of appends and reads that a client's own order contradicts",
     ),
     "G0-realtime": (
-        "circle of appends that real time contradicts",
-        "circles of appends that real time contradicts",
+        "cycle of appends that real time contradicts",
+        "cycles of appends that real time contradicts",
     ),
     "G1c-realtime": (
-        "circle of appends and reads that real time contradicts",
-        "circles of appends and reads that real time contradicts",
+        "cycle of appends and reads that real time contradicts",
+        "cycles of appends and reads that real time contradicts",
     ),
 }
 """What one finding of a kind says, and what several say; behind their number, worst first."""
