@@ -1,7 +1,7 @@
 """Public client API (trio): send, pull, consume in groups, offsets, administration.
 
-`Producer`, `PullConsumer` and `GroupConsumer` find brokers by name servers, as RocketMQ's clients
-do; `BrokerGroupClient` and `AdminClient` know the members of one DLedger group.
+`Producer`, `PullConsumer` and `GroupConsumer` find brokers through name servers, as RocketMQ's
+clients do. `BrokerGroupClient` and `AdminClient` are given the members of one DLedger group.
 """
 
 from shaketable.system.client.admin import AdminClient, AdminTimeoutError

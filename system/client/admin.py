@@ -1,7 +1,7 @@
-"""Administration of a broker group: leadership transfer, members that come and go.
+"""Administration of a broker group: leadership transfer and membership changes.
 
-Source: RocketMQ's DefaultMQAdminExt for the style of the API; Ongaro's dissertation section 4
-for replacing a member: add it without a vote, wait until it votes, remove the old one.
+To replace a member, add the new one as a learner, wait until it votes, then remove the old one.
+Source: RocketMQ's DefaultMQAdminExt for the style of the API; Ongaro's dissertation section 4.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ ClientAddress = tuple[str, int]
 
 
 class AdminTimeoutError(Exception):
-    """What was waited for did not come about in time. It may still: ask `membership`."""
+    """The awaited change did not happen in time. It still may: check `membership`."""
 
 
 class AdminClient:
-    """Asks the leader for changes to its group, through a client that finds the leader.
+    """Requests changes of a group from its leader, through a client that finds the leader.
 
     Every request raises RefusedError (nothing changed, and why) or OutcomeUnknownError (it
-    may have taken effect, or may yet).
+    may have taken effect, or may still do so).
     """
 
     def __init__(self, client: BrokerGroupClient) -> None:
         self.client = client
 
     async def membership(self) -> Metadata:
-        """Return the leader's view of the group; during an election, that of the next leader.
+        """Return the leader's view of the group; during an election, wait for the next leader.
 
-        Raises RefusedError where no member says that it leads within the client's timeout.
+        Raises RefusedError if no member leads within the client's timeout.
         """
         deadline_s = trio.current_time() + self.client.timeout_s
         while True:
@@ -52,18 +52,18 @@ class AdminClient:
             if trio.current_time() + POLL_INTERVAL_S >= deadline_s:
                 break
             await trio.sleep(POLL_INTERVAL_S)
-        heard = ", ".join(sorted(answers)) or "nobody"
-        raise RefusedError(UNREACHABLE, f"no member says that it leads; heard {heard}")
+        answered_members = ", ".join(sorted(answers)) or "nobody"
+        raise RefusedError(UNREACHABLE, f"no member says that it leads; heard {answered_members}")
 
     async def _ask_all(self) -> dict[str, Metadata]:
-        """Ask every member for its state, until a leader is sure to be known."""
+        """Ask every member for its state, until the current leader is certain."""
         answers: dict[str, Metadata] = {}
 
         async def ask(member: str, scope: trio.CancelScope) -> None:
             with suppress(RefusedError, OutcomeUnknownError):
                 answers[member] = await self.client.metadata(member)
             if _leader_among(answers, is_sure=True) is not None:
-                scope.cancel()  # a member that hangs need not be waited for
+                scope.cancel()  # do not wait for a member that hangs
 
         async with trio.open_nursery() as nursery:
             for member in self.client.members:
@@ -71,25 +71,25 @@ class AdminClient:
         return answers
 
     async def transfer_leadership(self, member: str) -> None:
-        """Hand the leadership to a voter; returns when it leads."""
+        """Transfer the leadership to a voter; returns once it leads."""
         await self.client.transfer_leadership(member)
 
     async def add_member(
         self, member: str, address: str, client_address: ClientAddress | None = None
     ) -> None:
-        """Add a member by its DLedger "host:port"; returns when that is committed.
+        """Add a member by its DLedger "host:port"; returns once that is committed.
 
-        It gets a vote by itself once it has caught up: `wait_until_voter`. With its
-        `client_address` this client may ask it from now on.
+        It joins as a learner and is promoted to a voter once it has caught up (see
+        `wait_until_voter`). Given its `client_address`, this client may send it requests.
         """
         await self._ask(RequestCode.ADD_MEMBER, MemberRequest(member, address))
         if client_address is not None:
             self.client.learn(member, *client_address)
 
     async def remove_member(self, member: str) -> None:
-        """Take a member out of the group for good; returns when that is committed.
+        """Remove a member from the group for good; returns once that is committed.
 
-        A leader that is removed leads until then. The member's process is to be stopped after.
+        A leader that is removed leads until then. Stop the member's process afterwards.
         """
         await self._ask(RequestCode.REMOVE_MEMBER, MemberRequest(member))
         self.client.forget(member)
@@ -105,16 +105,16 @@ class AdminClient:
     ) -> None:
         """Add `new`, wait until it votes, then remove `old`: never fewer voters than before.
 
-        Raises as the three steps do; what was done until then stays done.
+        Raises as the three steps do; steps that are done are not undone.
         """
         await self.add_member(new, address, client_address)
         await self.wait_until_voter(new, timeout_s)
         await self.remove_member(old)
 
     async def wait_until_voter(self, member: str, timeout_s: float = CATCH_UP_TIMEOUT_S) -> None:
-        """Wait until a member votes, and the next change may follow. Raises AdminTimeoutError.
+        """Wait until a member is a voter and the next change may follow. Raises AdminTimeoutError.
 
-        The entry that gives it the vote is committed: until then it might be lost again.
+        Its promotion is committed then; before that, a new leader might still lose it.
         """
         await self._wait(
             lambda group: (
@@ -146,7 +146,10 @@ class AdminClient:
 
 
 def _leader_among(answers: Mapping[str, Metadata], *, is_sure: bool) -> Metadata | None:
-    """Return who leads in the highest term; `is_sure`: a majority knows of no higher one."""
+    """Return the leader of the highest term.
+
+    With `is_sure`, only if a majority of its voters answered without a higher term.
+    """
     leaders = [answer for answer in answers.values() if answer.role == "leader"]
     leader = max(leaders, key=lambda answer: answer.term, default=None)
     if leader is None or not is_sure:

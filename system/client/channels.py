@@ -1,7 +1,7 @@
-"""Connections by address, and what name servers say: shared by producers and consumers.
+"""Connections by address, and routes from name servers: shared by producers and consumers.
 
-Source: RocketMQ's NettyRemotingClient and MQClientInstance; DLEDGER.md D.4. Unlike theirs, a
-route is asked for again at once when a broker refuses or cannot be reached.
+Source: RocketMQ's NettyRemotingClient and MQClientInstance; DLEDGER.md D.4. Unlike there, a
+route is refreshed as soon as a broker refuses or cannot be reached.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from shaketable.system.remoting.route_bodies import (
 CONNECT_TIMEOUT_S = 1.0
 NAME_SERVER_TIMEOUT_S = 3.0
 ROUTE_AGE_MAX_S = 30.0
-"""A route that is older is asked for again; RocketMQ's pollNameServerInterval."""
+"""An older route is refreshed; RocketMQ's pollNameServerInterval."""
 UNREACHABLE = -1
-"""The code of a RefusedError for what was never sent."""
+"""The code of a RefusedError for a request that was never sent."""
 
 OnRequest = Callable[[str, Command], None]
-"""(address, request) -> nothing: a broker asks the client something, and wants no answer."""
+"""Called with (address, request) for a broker's request to the client; it gets no response."""
 
 
 class Channels:
-    """One connection for each address, opened when it is needed."""
+    """One connection for each address, opened on demand."""
 
     connection_type: ClassVar[type[Connection]] = Connection
 
@@ -43,13 +43,13 @@ class Channels:
         self._on_request = on_request
 
     async def call(self, address: str, command: Command, timeout_s: float) -> Command:
-        """Ask whoever listens there. Raises as `Connection.call`, RefusedError if nobody does."""
-        begin_s = trio.current_time()
+        """Send a request. Raises as `Connection.call`; RefusedError if it is unreachable."""
+        start_s = trio.current_time()
         connection = await self._connection(address, timeout_s)
-        return await connection.call(command, timeout_s - (trio.current_time() - begin_s))
+        return await connection.call(command, timeout_s - (trio.current_time() - start_s))
 
     async def send_oneway(self, address: str, command: Command, timeout_s: float) -> None:
-        """Send a request that nobody answers. Raises RefusedError if nobody listens there."""
+        """Send a one-way request. Raises RefusedError if the address is unreachable."""
         connection = await self._connection(address, timeout_s)
         await connection.send_oneway(command, timeout_s)
 
@@ -65,7 +65,7 @@ class Channels:
         except OSError as error:
             raise RefusedError(UNREACHABLE, f"{address} cannot be reached: {error}") from None
         other = self._connections.get(address)
-        if other is not None and other.is_open:  # somebody else connected meanwhile
+        if other is not None and other.is_open:  # another task connected meanwhile
             connection.close()
             return other
         if self._on_request is not None:
@@ -75,14 +75,14 @@ class Channels:
         return connection
 
     def close(self) -> None:
-        """Close all connections; what is under way ends as unknown."""
+        """Close all connections; the outcome of requests in flight is unknown."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
 
 class NameService:
-    """Asks name servers: any one that answers will do; they know nothing of each other."""
+    """Queries name servers. Any one will do; they are independent of each other."""
 
     def __init__(self, channels: Channels, addresses: str | Sequence[str]) -> None:
         self._channels = channels
@@ -92,8 +92,8 @@ class NameService:
     async def route(self, topic: str, timeout_s: float = NAME_SERVER_TIMEOUT_S) -> Route:
         """Return a topic's route, at most ROUTE_AGE_MAX_S old.
 
-        Raises RefusedError: TOPIC_NOT_EXIST where no broker has it, UNREACHABLE where no name
-        server answers and no route is known.
+        Raises RefusedError: TOPIC_NOT_EXIST if no broker has the topic, UNREACHABLE if no name
+        server answers and no route is cached.
         """
         known = self._routes.get(topic)
         if known is not None and trio.current_time() - known[0] < ROUTE_AGE_MAX_S:
@@ -102,7 +102,7 @@ class NameService:
             body = (await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, timeout_s, topic=topic)).body
         except RefusedError as error:
             if known is not None and error.code == UNREACHABLE:
-                return known[1]  # all are down: what was true before may still be
+                return known[1]  # all are down: the cached route may still be right
             raise
         try:
             route = Route(topic, decode_route(body) if body else TopicRoute())
@@ -112,13 +112,13 @@ class NameService:
         return route
 
     def forget(self, topic: str) -> None:
-        """Ask for a topic's route again before it is used; it serves on where nobody answers."""
+        """Refresh a topic's route before its next use; keep it in case no name server answers."""
         known = self._routes.get(topic)
         if known is not None:
             self._routes[topic] = (-ROUTE_AGE_MAX_S, known[1])
 
     async def cluster(self, timeout_s: float = NAME_SERVER_TIMEOUT_S) -> ClusterInfo:
-        """Return all brokers that the name server knows. Raises RefusedError."""
+        """Return all brokers that a name server knows. Raises RefusedError."""
         answer = await self.ask(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s)
         try:
             return decode_cluster_info(answer.body)
@@ -126,9 +126,9 @@ class NameService:
             raise RefusedError(UNREACHABLE, f"a name server sent a bad list: {error}") from None
 
     async def delete_topic(self, topic: str, timeout_s: float = NAME_SERVER_TIMEOUT_S) -> None:
-        """Have every name server forget a topic: they know nothing of each other.
+        """Delete a topic at every name server, since they are independent of each other.
 
-        Raises RefusedError, OutcomeUnknownError of the first that does not.
+        Raises RefusedError, OutcomeUnknownError at the first one that fails.
         """
         for address in tuple(self._addresses):
             command = Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, ext={"topic": topic})
@@ -138,9 +138,9 @@ class NameService:
         self._routes.pop(topic, None)
 
     async def ask(self, code: RequestCode, timeout_s: float, **ext: str) -> Command:
-        """Ask one name server after the other until one answers.
+        """Query one name server after the other until one answers.
 
-        Raises RefusedError: what the answer refused, or UNREACHABLE if there was none.
+        Raises RefusedError: with the answer's code, or UNREACHABLE if none answers.
         """
         failures = []
         for address in tuple(self._addresses):
@@ -150,7 +150,7 @@ class NameService:
                 answer = await self._channels.call(address, command, share_s)
             except (RefusedError, OutcomeUnknownError) as error:
                 failures.append(f"{address}: {error}")
-                self._addresses.remove(address)  # the next time others come first
+                self._addresses.remove(address)  # try it last the next time
                 self._addresses.append(address)
                 continue
             if answer.code != ResponseCode.SUCCESS:
@@ -159,7 +159,7 @@ class NameService:
         raise RefusedError(UNREACHABLE, f"no name server answers: {'; '.join(failures)}")
 
 
-# Asks name servers which brokers there are.
+# Lists the brokers that name servers know.
 #
 # Source: RocketMQ's clusterList of MQAdminStartup; DLEDGER.md A.2.
 
@@ -167,9 +167,9 @@ class NameService:
 async def brokers(
     name_servers: str | Sequence[str], timeout_s: float = 3.0
 ) -> Mapping[str, Mapping[int, str]]:
-    """Return "host:port" by broker id (0: it takes messages) by broker name.
+    """Return "host:port" by broker id (0: the master) by broker name.
 
-    Raises RefusedError where no name server answers.
+    Raises RefusedError if no name server answers.
     """
     channels = Channels()
     try:

@@ -1,4 +1,4 @@
-"""One connection to a broker: many requests under way, one reader task.
+"""One connection to a broker: many requests in flight, one reader task.
 
 Source: RocketMQ's NettyRemotingClient (opaque numbers, response table); THROUGHPUT.md
 rule 1 (no task for each message).
@@ -26,7 +26,7 @@ REQUESTS_UNDER_WAY_MAX = 10_000
 
 
 class RefusedError(Exception):
-    """The request certainly had no effect. `leader` is the refusing member's hint, if any."""
+    """The request certainly had no effect. `leader` is the leader named by the broker, if any."""
 
     def __init__(self, code: int, remark: str, leader: str | None = None) -> None:
         super().__init__(f"refused with code {code}: {remark}")
@@ -35,18 +35,18 @@ class RefusedError(Exception):
 
 
 class OutcomeUnknownError(Exception):
-    """The request may have had its effect, or may have it later."""
+    """The request may have taken effect, or may still do so."""
 
 
 class DamagedResponseError(OutcomeUnknownError):
-    """The broker answered, with bytes that are not what they should be.
+    """The broker's response cannot be decoded.
 
-    An append may have taken place; a read was answered wrongly, which is a finding.
+    An append may have taken effect; a read was answered wrongly, which is a finding.
     """
 
 
 class PendingCall:
-    """A request under way."""
+    """A request in flight."""
 
     __slots__ = ("done", "response")
 
@@ -56,7 +56,7 @@ class PendingCall:
 
 
 class Connection:
-    """Requests and responses on one socket. Made by `open`, ended by `close`."""
+    """Requests and responses on one socket. Created by `open`, closed by `close`."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._sock = stream.socket
@@ -66,23 +66,23 @@ class Connection:
         self._sending = trio.Lock()
         self.is_open = True
         self.on_request: Callable[[Command], None] | None = None
-        """What the other side asks of us goes there; nothing is answered."""
+        """Called with each request from the broker; nothing is answered."""
 
     @classmethod
     async def open(cls, host: str, port: int, timeout_s: float) -> Connection:
-        """Connect. Raises OSError; TimeoutError where it takes longer than `timeout_s`."""
+        """Connect. Raises OSError; TimeoutError if it takes longer than `timeout_s`."""
         with trio.move_on_after(max(0.0, timeout_s)) as scope:
             stream = await trio.open_tcp_stream(host, port)
         if scope.cancelled_caught:
             raise TimeoutError(f"no connection to {host}:{port} within {timeout_s:g} s")
         connection = cls(stream)
-        # A system task: it belongs to the connection and not to the caller's scope, which
-        # may be a timeout. It ends, whatever happens, when the socket is closed.
+        # A system task: it belongs to the connection, not to the caller's scope, which may be a
+        # timeout. It always ends when the socket is closed.
         trio.lowlevel.spawn_system_task(connection._read)
         return connection
 
     def close(self) -> None:
-        """Close the socket; what is under way ends as unknown."""
+        """Close the socket; the outcome of requests in flight is unknown."""
         self.is_open = False
         self._sock.close()
         for call in self._calls.values():
@@ -91,12 +91,12 @@ class Connection:
     async def call(self, command: Command, timeout_s: float) -> Command:
         """Send a request and return the response.
 
-        Raises RefusedError where it was never sent (it may not even fit the wire),
-        OutcomeUnknownError where it was sent and no response came in time, or at all.
+        Raises RefusedError if it was never sent (it may not even fit the wire format),
+        OutcomeUnknownError if it was sent and no response came, or none in time.
         """
         if not self.is_open or len(self._calls) >= REQUESTS_UNDER_WAY_MAX:
             raise RefusedError(-1, "the connection is closed or has too many requests under way")
-        if timeout_s <= 0:  # the machine kept the caller waiting past its own deadline
+        if timeout_s <= 0:  # the caller's deadline has passed already
             raise RefusedError(-1, "no time was left to send the request")
         command.opaque = next(self._opaque) & 0x7FFFFFFF
         try:
@@ -120,13 +120,13 @@ class Connection:
         raise OutcomeUnknownError("the connection closed before the answer")
 
     def _call_for(self, response: Command) -> PendingCall | None:
-        """Return who waits for this answer; None: nobody does any more."""
+        """Return the call that a response belongs to, None if it has timed out."""
         return self._calls.get(response.opaque)
 
     async def send_oneway(self, command: Command, timeout_s: float) -> None:
-        """Send a one-way request: nobody answers it, and it may be lost.
+        """Send a one-way request: it gets no response, and may be lost.
 
-        Raises RefusedError where it was certainly not sent.
+        Raises RefusedError if it was certainly not sent.
         """
         if not self.is_open:
             raise RefusedError(-1, "the connection is closed")
@@ -149,7 +149,7 @@ class Connection:
                 while view:
                     view = view[await self._sock.send(view) :]
             except trio.Cancelled:
-                # Half a frame may be out: the connection is of no use any more.
+                # Part of a frame may be sent: the stream is unusable.
                 if len(view) != len(data):
                     self.close()
                 raise
@@ -172,6 +172,6 @@ class Connection:
                         call.response = response
                         call.done.set()
         except (OSError, trio.ClosedResourceError, FrameError, CommandError):
-            pass  # close() tells those who wait
+            pass  # close() wakes the waiting calls
         finally:
             self.close()

@@ -1,4 +1,4 @@
-"""A client of one broker group that finds the leader by itself.
+"""A client of one broker group, which finds the leader by itself.
 
 Source: RocketMQ's DefaultMQProducer (send), DefaultLitePullConsumer (pull) and
 DefaultMQAdminExt (maxOffset); DESIGN.md decision 7 for what a response code means.
@@ -45,10 +45,10 @@ CONNECT_TIMEOUT_S = 1.0
 RETRY_AFTER_MIN_S = 0.02
 RETRY_AFTER_MAX_S = 0.1
 ATTEMPT_MIN_S = 0.5
-"""Behind a refusal nothing is tried again with less time than this left."""
+"""After a refusal, do not retry with less time left than this."""
 PULL_BYTES_MAX = 256 * 1024
 UNREACHABLE = -1
-"""The code of a RefusedError for what was never sent."""
+"""The code of a RefusedError for a request that was never sent."""
 _PERMANENT_REFUSALS = frozenset(
     (
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -58,18 +58,18 @@ _PERMANENT_REFUSALS = frozenset(
         ResponseCode.QUEUE_END_MOVED,
     )
 )
-"""Every member would say the same again, until somebody changes what is asked about."""
+"""Every member would refuse again, until the state that the request is about changes."""
 
 Result = TypeVar("Result")
 
 
 class BrokerGroupClient:
-    """Sends requests to the group's leader, wherever it is.
+    """Sends requests to the group's leader.
 
-    `addresses` maps member ids to (host, port) for clients; `learn` adds to them. Every call
-    takes at most `timeout_s`. A definite refusal that may pass (not the leader, not ready, too
-    busy) is tried again with another member until then; an unknown outcome is never tried
-    again, since it might happen twice. `answered_by` is the member that answered last.
+    `addresses` maps member ids to (host, port) for clients; `learn` adds to them. A call takes at
+    most `timeout_s`. Until then a temporary refusal (not the leader, not ready, too busy) is
+    retried with another member. A request of unknown outcome is never retried, since it might
+    take effect twice. `answered_by` is the member that answered last.
     """
 
     connection_type: ClassVar[type[Connection]] = Connection
@@ -117,10 +117,10 @@ class BrokerGroupClient:
         properties: str = "",
         group: str = "client",
     ) -> SendResult:
-        """Append a message to a queue if it gets this offset there: compare-and-set on a log.
+        """Append a message to a queue if it gets `expected_offset`: compare-and-set on a log.
 
-        Raises RefusedError, with code QUEUE_END_MOVED if the queue's next message gets another
-        offset (certainly not stored); OutcomeUnknownError.
+        Raises RefusedError (certainly not stored; code QUEUE_END_MOVED if the queue's next message
+        gets another offset), OutcomeUnknownError.
         """
         fields = SendMessageV2(group, topic, queue_id, properties=properties)
         ext = fields.to_ext() | ExpectedOffset(expected_offset).to_ext()
@@ -142,9 +142,9 @@ class BrokerGroupClient:
         *,
         group: str = "client",
     ) -> BatchResult:
-        """Append messages to one queue, one behind the other: all of them or none.
+        """Append messages to one queue, one after the other: all of them or none.
 
-        Raises as `send` does, CommandError where a message does not fit the wire.
+        Raises as `send` does, CommandError if a message does not fit the wire format.
         """
         batch = [m if isinstance(m, BatchMessage) else BatchMessage(m) for m in messages]
         body = encode_batch(batch)
@@ -166,9 +166,8 @@ class BrokerGroupClient:
     ) -> PullResult:
         """Read committed messages from `offset` on, linearizably.
 
-        Where `offset` is below what is retained, nothing is returned but `next_offset`, which
-        is the queue's `min_offset` then. Raises RefusedError, OutcomeUnknownError,
-        DamagedResponseError.
+        If `offset` is below the queue's min offset, there are no messages and `next_offset` is
+        the min offset. Raises RefusedError, OutcomeUnknownError, DamagedResponseError.
         """
         fields = PullMessage(
             group, topic, queue_id, offset, count_max, max_msg_bytes=PULL_BYTES_MAX
@@ -189,9 +188,9 @@ class BrokerGroupClient:
         count_max: int = 32,
         group: str = "client",
     ) -> PullResult:
-        """Read from one member, leader or not, what it knows to be committed.
+        """Read committed messages from one member, leader or not.
 
-        Never more than that, but it may be old: not linearizable. Raises as `pull` does.
+        The result may be stale: not linearizable. Raises as `pull` does.
         """
         fields = PullMessage(
             group, topic, queue_id, offset, count_max, max_msg_bytes=PULL_BYTES_MAX
@@ -203,7 +202,7 @@ class BrokerGroupClient:
         return await self._at(member, attempt)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue's end offset, linearizably. Raises as `pull` does."""
+        """Return the offset of the queue's next message, linearizably. Raises as `pull` does."""
         return await self._offset(RequestCode.GET_MAX_OFFSET, topic, queue_id)
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
@@ -221,10 +220,10 @@ class BrokerGroupClient:
         return await self._at(member, attempt)
 
     async def transfer_leadership(self, member: str) -> None:
-        """Hand the leadership to a voter; returns when it leads.
+        """Transfer the leadership to a voter; returns once it leads.
 
-        Raises RefusedError (it leads not, and nobody is asked to any more) or
-        OutcomeUnknownError (it may lead yet).
+        Raises RefusedError (the transfer was not started) or OutcomeUnknownError (it may still
+        take the leadership).
         """
         await self.ask_leader(RequestCode.TRANSFER_LEADERSHIP, MemberRequest(member).to_ext())
 
@@ -241,17 +240,17 @@ class BrokerGroupClient:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The members whose client address is known, in sorted order."""
+        """The members whose client address is known, sorted."""
         return tuple(sorted(self._addresses))
 
     def learn(self, member: str, host: str, port: int) -> None:
-        """Take note of a member's client address: of a new one, or a new address."""
+        """Add a member's client address, or replace it."""
         if self._addresses.get(member) != (host, port):
             self._drop(member)
             self._addresses[member] = (host, port)
 
     def forget(self, member: str) -> None:
-        """Ask a member no more that has left the group. The last one stays."""
+        """Stop using a member that has left the group. The last known member is kept."""
         if member in self._addresses and len(self._addresses) > 1:
             self._drop(member)
             del self._addresses[member]
@@ -276,7 +275,7 @@ class BrokerGroupClient:
     async def _at(
         self, member: str, attempt: Callable[[Connection, float], Awaitable[Result]]
     ) -> Result:
-        """Ask one member, once."""
+        """Try one member, once."""
         deadline_s = trio.current_time() + self._timeout_s
         connection = await self._connection(member, self._timeout_s)
         try:
@@ -297,7 +296,7 @@ class BrokerGroupClient:
                 self._retarget(member, error.leader)
                 pause_s = self._rng.uniform(RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S)
                 if trio.current_time() + pause_s + ATTEMPT_MIN_S >= deadline_s:
-                    raise  # definite still; one more try would likely end in the midst, unknown
+                    raise  # definite; another attempt would likely time out with unknown outcome
                 await trio.sleep(pause_s)
             except OutcomeUnknownError:
                 self._retarget(member, None)
@@ -310,7 +309,7 @@ class BrokerGroupClient:
                 return result
 
     def _retarget(self, member: str, leader: str | None) -> None:
-        """Go on with the leader that was named, else with another member."""
+        """Continue with the named leader, else with another random member."""
         if leader in self._addresses and leader != member:
             self._target = leader
         else:
@@ -331,7 +330,7 @@ class BrokerGroupClient:
         except OSError as error:
             raise RefusedError(UNREACHABLE, f"{member} cannot be reached: {error}") from None
         other = self._connections.get(member)
-        if other is not None and other.is_open:  # somebody else connected meanwhile
+        if other is not None and other.is_open:  # another task connected meanwhile
             connection.close()
             return other
         self._connections[member] = connection
@@ -357,7 +356,7 @@ async def _pull(
 
 
 async def _call(connection: Connection, request: Command, timeout_s: float) -> Command:
-    """Call, and turn the response's code into its outcome."""
+    """Call, and raise unless the response's code means success."""
     answer = await connection.call(request, timeout_s)
     outcome = outcome_of(answer.code)
     if outcome == "ok":

@@ -1,8 +1,9 @@
-"""Consumes topics together with others of a group: each queue belongs to one of them at a time.
+"""A push consumer: consumes topics with the other members of its group, by rebalancing queues.
 
+A queue's messages go to the handler in order, one pull at a time. Messages that were handled but
+not committed are delivered again to the queue's next consumer: at-least-once delivery.
 Source: RocketMQ's DefaultMQPushConsumerImpl, RebalanceImpl, ProcessQueue, ConsumeMessageOrderly-
-Service; DLEDGER.md D.4. A queue's messages are handed over in their order, one pull at a time.
-What was handed over and not committed comes again to whoever gets the queue next: at least once.
+Service; DLEDGER.md D.4.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.consumer_bodies import decode_locked, encode_locks
 
 RELEASE_SECONDS_MAX: Final = 2.0
-"""How long a queue that goes to another consumer, or the end, waits for the last commit."""
+"""How long a revoked queue, or the end of the consumer, waits for the last commit."""
 LOCK_VALID_S: Final = 30.0
-"""So long after it was granted a lock is trusted; the broker keeps it for 60 s."""
+"""How long a granted lock is trusted; the broker keeps it for 60 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """How often what is done, in seconds: RocketMQ's defaults.
+    """Intervals of the background tasks, in seconds: RocketMQ's defaults.
 
-    `wait_s` is how long a broker may hold a pull, `call_s` how long any other call may take;
-    `routes_s` after which time name servers are asked again where topics are, at the latest.
+    `wait_s` is how long a broker may hold a pull, `call_s` how long any other call may take, and
+    `routes_s` how often routes are refreshed.
     """
 
     heartbeat_s: float = 30.0
@@ -50,22 +51,23 @@ Assigned = Callable[[tuple[MessageQueue, ...]], None]
 
 
 class GroupConsumer:
-    """One consumer of a group. `run` consumes until it is cancelled, or `close` is called.
+    """One consumer of a group. `run` consumes until cancelled, or until `close` is called.
 
     Args:
         name_servers: "host:port;host:port", or a list of such addresses.
         group: the consumer group.
-        client_id: tells this consumer from all others; "ip@name" in RocketMQ.
+        client_id: identifies this consumer; "ip@name" in RocketMQ.
         subscriptions: by topic "*" or tags as "a || b".
-        handler: takes a queue's messages in their order; they count as consumed when it
-            returns. Raising ConsumeError brings a message again: later by the retry topic, in
-            its place if `is_ordered`.
-        reconsume_times_max: how often a message comes again by the retry topic before it is put
-            to the dead letters; -1: as often as the broker says (16 times).
+        handler: takes a queue's messages in order; they count as consumed when it returns. On a
+            ConsumeError, messages are retried: later through the retry topic, or in place if
+            `is_ordered`.
+        reconsume_times_max: how often a message is retried before it goes to the dead-letter
+            queue; -1 leaves it to the broker (16 times).
         is_ordered: consume a queue under its lock, so that no two consumers overlap while its
-            broker's leader stays the same. A new leader knows no locks (RocketMQ's neither): who
-            loses a queue to another by it stops at the next renewal, after `lock_s` at most.
-        on_assigned: told which queues belong to this consumer, whenever that changes.
+            broker's leader stays the same. As in RocketMQ, a new leader has no locks: a consumer
+            that thereby loses a queue to another stops at the next renewal, after at most
+            `lock_s`.
+        on_assigned: called with this consumer's queues whenever they change.
     """
 
     membership_type: ClassVar[type[GroupMembership]] = GroupMembership
@@ -102,17 +104,17 @@ class GroupConsumer:
         self._readers: dict[MessageQueue, QueueReader] = {}
         self._releasing: set[MessageQueue] = set()
         self._locked: set[MessageQueue] = set()
-        """Queues whose lock may be ours, as far as we know."""
+        """Queues whose lock this consumer may hold: requested, and not certainly released."""
         self._changed = trio.Event()
         self._open = trio.CancelScope()
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
-        """The queues that belong to this consumer now, in order."""
+        """This consumer's current queues, in order."""
         return tuple(sorted(self._readers))
 
     async def run(self) -> None:
-        """Consume until cancelled; then commit what was consumed, and leave the group."""
+        """Consume until cancelled; then commit the consumed offsets and leave the group."""
         try:
             with self._open:
                 async with trio.open_nursery() as nursery:
@@ -126,9 +128,9 @@ class GroupConsumer:
             self._source.close()
 
     def close(self) -> None:
-        """End `run` and all connections at once, as a process that dies does.
+        """End `run` and close all connections at once, as in a crash.
 
-        Nothing more is committed, no lock is given back, and no broker is told.
+        Nothing is committed, no lock is released, and no broker is notified.
         """
         self._open.cancel()
         self._source.close()
@@ -136,7 +138,7 @@ class GroupConsumer:
     # ---- steps ------------------------------------------------------------------------
 
     def _on_broker_request(self, _address: str, request: Command) -> None:
-        """A broker says that the group has changed: look at once."""
+        """Rebalance at once when a broker notifies that the group's clients have changed."""
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._changed.set()
 
@@ -160,7 +162,7 @@ class GroupConsumer:
             await step()
 
     async def _forget_routes(self) -> None:
-        """Have the next division ask name servers where the topics are."""
+        """Make the next rebalance refresh the routes."""
         for topic in self._subscriptions:
             self._source.forget(topic)
         await trio.lowlevel.checkpoint()
@@ -169,9 +171,9 @@ class GroupConsumer:
         await self._membership.heartbeat()
 
     async def _rebalance(self, nursery: trio.Nursery) -> bool:
-        """Take up the queues that belong to this consumer, let go of others.
+        """Start reading newly assigned queues and release those assigned to others.
 
-        False where nobody could say to whom they belong, or a lock was not to be had.
+        Return False if an assignment is unknown or a lock was not granted: retry soon.
         """
         mine: set[MessageQueue] = set()
         is_settled = True
@@ -206,9 +208,10 @@ class GroupConsumer:
         return is_settled
 
     async def _release(self, queue: MessageQueue) -> None:
-        """Stop reading a queue; commit what was consumed of it, and give its lock back.
+        """Stop reading a queue, commit its consumed offset, then release its lock.
 
-        Done to its end if the consumer ends meanwhile: nobody else has the queue in mind then.
+        Shielded from cancellation: the queue is in no other list that the end of `run` cleans up.
+        The commit precedes the release, so that the next holder starts after what was consumed.
         """
         reader = self._readers.pop(queue)
         self._releasing.add(queue)
@@ -224,7 +227,7 @@ class GroupConsumer:
 
     async def _commit_all(self) -> None:
         for queue, reader in list(self._readers.items()):
-            if self._readers.get(queue) is reader:  # others may have it by now
+            if self._readers.get(queue) is reader:  # it may have been released meanwhile
                 await reader.commit()
 
     def _lock_end_s(self) -> float:
@@ -243,13 +246,13 @@ class GroupConsumer:
                     reader.lock_lost()
 
     async def _unlock_all(self) -> None:
-        """Give all locks back, so that others need not wait until they run out."""
+        """Release all locks, so that others need not wait for their leases to end."""
         for name in sorted({queue.broker_name for queue in self._locked}):
             queues = sorted(queue for queue in self._locked if queue.broker_name == name)
             await self._unlock(tuple(queues))
 
     async def _unlock(self, queues: tuple[MessageQueue, ...]) -> None:
-        """Give these locks, all of one broker name, back; where that fails they run out."""
+        """Release these locks, all of one broker name; if that fails, their leases end."""
         if not self._is_ordered:
             return
         answer = await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, queues)
@@ -262,9 +265,9 @@ class GroupConsumer:
         return {queue: reader for queue, reader in readers if queue.broker_name == broker_name}
 
     async def _lock(self, queues: tuple[MessageQueue, ...]) -> frozenset[MessageQueue] | None:
-        """Return which of these queues, all of one broker name, are locked for us now.
+        """Lock queues, all of one broker name; return those that this consumer holds now.
 
-        None where the broker did not say.
+        None if the broker did not answer.
         """
         self._locked.update(queues)
         answer = await self._ask_locks(RequestCode.LOCK_BATCH_MQ, queues)

@@ -1,7 +1,8 @@
-"""A consumer's place in its group: heartbeats to all brokers, and which queues are its own.
+"""A consumer's membership in its group: heartbeats to all brokers, and its assigned queues.
 
+It starts nothing by itself: its owner schedules the calls.
 Source: RocketMQ's MQClientInstance (sendHeartbeatToAllBroker, unregisterClient) and RebalanceImpl;
-DLEDGER.md D.4. It does nothing by itself: whoever has it says when.
+DLEDGER.md D.4.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class GroupMembership:
     """One consumer of a group, as the brokers know it.
 
     Args:
-        source: what asks brokers for it; its group is the group.
-        client_id: tells this consumer from all others.
+        source: sends the requests; its group is the consumer group.
+        client_id: identifies this consumer.
         subscriptions: by topic "*" or tags as "a || b".
         timeout_s: how long one call may take.
     """
@@ -44,9 +45,9 @@ class GroupMembership:
         self._timeout_s = timeout_s
 
     async def heartbeat(self) -> int:
-        """Tell all brokers that this consumer is there; return how many took it.
+        """Send a heartbeat to all brokers; return how many accepted it.
 
-        Who cannot be reached is told the next time.
+        An unreachable broker gets the next one.
         """
         body = encode_heartbeat(self.client_id, self._source.group, self.subscriptions)
         taken = 0
@@ -56,9 +57,9 @@ class GroupMembership:
         return taken
 
     async def leave(self) -> tuple[str, ...]:
-        """Tell all brokers that this consumer is gone; return the addresses of those that took it.
+        """Unregister at all brokers; return the addresses of those that accepted it.
 
-        Others learn of it when the connection closes, or no heartbeat comes any more.
+        The others notice when the connection closes or the heartbeats stop.
         """
         fields = UnregisterClient(self.client_id, consumer_group=self._source.group)
         taken: list[str] = []
@@ -85,7 +86,7 @@ class GroupMembership:
             raise DamagedResponseError(f"{address} sent a bad list: {error}") from None
 
     async def assignment(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """Return this consumer's queues of a topic, None where that cannot be said."""
+        """Return this consumer's queues of a topic, None if that is unknown now."""
         try:
             queues = await self._source.queues(topic)
             addresses = await self._source.brokers(topic)
@@ -107,7 +108,7 @@ class GroupMembership:
     def _allocate(
         self, queues: Sequence[MessageQueue], ids: Sequence[str]
     ) -> tuple[MessageQueue, ...]:
-        """Return which of a topic's queues are this consumer's, if these are in the group."""
+        """Return this consumer's share of a topic's queues, in a group of these clients."""
         return allocate(queues, ids, self.client_id)
 
     async def _brokers(self) -> tuple[str, ...]:
@@ -116,7 +117,7 @@ class GroupMembership:
             try:
                 found.update(await self._source.brokers(topic))
             except RefusedError:
-                continue  # nobody has the topic yet, or no name server answers: later
+                continue  # no broker has the topic yet, or no name server answers: try later
         return tuple(sorted(found))
 
     async def _try(self, address: str, command: Command) -> Command | None:

@@ -1,6 +1,6 @@
-"""A consumer group's offsets, committed and fetched at the leader of one broker group.
+"""Commits and fetches a consumer group's offsets at the leader of one broker group.
 
-For who knows the members of a group; `PullConsumer` finds brokers by name servers.
+For clients that know the group's members; `PullConsumer` finds brokers through name servers.
 
 Source: RocketMQ's RemoteBrokerOffsetStore.
 """
@@ -19,7 +19,7 @@ from shaketable.system.remoting.requests import (
 async def commit_offset(
     client: BrokerGroupClient, group: str, topic: str, queue_id: int, offset: int
 ) -> None:
-    """Let a consumer group go on at an offset of a queue.
+    """Commit a consumer group's offset in a queue.
 
     Raises RefusedError (certainly not committed), OutcomeUnknownError.
     """
@@ -30,11 +30,11 @@ async def commit_offset(
 async def committed_offset(
     client: BrokerGroupClient, group: str, topic: str, queue_id: int
 ) -> int | None:
-    """Return the offset that a consumer group committed of a queue, linearizably.
+    """Return a consumer group's committed offset in a queue, linearizably; None if it has none.
 
-    None if it committed none. Raises RefusedError, OutcomeUnknownError, DamagedResponseError.
+    Raises RefusedError, OutcomeUnknownError, DamagedResponseError.
     """
     fields = QueryConsumerOffset(group, topic, queue_id, set_zero_if_not_found=False)
     ext = await client.ask_leader(RequestCode.QUERY_CONSUMER_OFFSET, fields.to_ext())
-    # Where nothing was committed the answer has no fields.
+    # The response has no fields if nothing was committed.
     return QueueOffsetResponse.from_ext(ext).offset if "offset" in ext else None

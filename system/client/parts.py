@@ -1,4 +1,4 @@
-"""The classes of which clients are put together: the right ones, or a planted bug's."""
+"""The classes that a client is made of: the correct ones, or those of a planted bug."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shaketable.system.client.pull_consumer import PullConsumer
 
 @dataclass(frozen=True, slots=True)
 class ClientParts:
-    """What is used as which part."""
+    """The class of each part."""
 
     group_client: type[BrokerGroupClient] = BrokerGroupClient
     producer: type[Producer] = Producer

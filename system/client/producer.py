@@ -1,8 +1,8 @@
-"""Sends messages to whatever brokers a topic is on, wherever their masters are.
+"""Sends messages to the masters of a topic's brokers.
 
 Source: RocketMQ's DefaultMQProducerImpl, MQFaultStrategy; DLEDGER.md A.2 and D.4. Unlike there,
-what may have been stored is never sent again behind the caller's back, and a refusal makes the
-producer ask for the route at once.
+a message that may have been stored is never resent without the caller knowing, and a refusal
+refreshes the route at once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from shaketable.system.remoting.requests import (
 from shaketable.system.remoting.route_bodies import MASTER_ID
 
 ATTEMPT_MIN_S = 0.5
-"""Behind a refusal nothing is tried again with less time than this left."""
+"""After a refusal, do not retry with less time left than this."""
 RETRY_AFTER_MIN_S = 0.02
 RETRY_AFTER_MAX_S = 0.2
 AUTO_CREATE_TOPIC = "TBW102"
-"""The topic whose route stands for one that a broker makes when it is first sent to."""
+"""The topic whose route is used for a topic that the first send creates."""
 AUTO_CREATE_QUEUES = 4
 PERM_DEFAULT = 6
-"""Of topics that are made: they may be read and written."""
+"""Permission of created topics: read and write."""
 PERMANENT_REFUSALS = frozenset(
     (
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -51,22 +51,22 @@ PERMANENT_REFUSALS = frozenset(
         ResponseCode.NO_PERMISSION,
     )
 )
-"""Every broker, at any time, would say the same again."""
+"""Every broker would refuse again, at any time."""
 SEND_STATUSES = {
     ResponseCode.SUCCESS: "SEND_OK",
     ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
     ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
     ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
 }
-"""Answers that say the message is stored at the master, as RocketMQ's SendStatus names them."""
+"""Response codes of a message that is stored on the master, and RocketMQ's SendStatus of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where a message was stored. `status` is one of STORED's; `message_ids` of a batch several.
+    """Where a message was stored. A batch has several `message_ids`.
 
-    Only SEND_OK says that all is kept which the brokers' mode promises. `answered_by` is the
-    "host:port" of the master that stored it.
+    `status` is a value of SEND_STATUSES. Only SEND_OK means everything that the brokers' mode
+    promises. `answered_by` is the "host:port" of the master that stored it.
     """
 
     queue: MessageQueue
@@ -83,7 +83,7 @@ class Producer:
         name_servers: "host:port;host:port", or a list of such addresses.
         group: the producer group's name.
         timeout_s: how long one call may take, retries included.
-        rng: what decides where the first message goes, and pauses.
+        rng: chooses the first message's queue and the pauses between retries.
     """
 
     channels_type: ClassVar[type[Channels]] = Channels
@@ -106,7 +106,7 @@ class Producer:
         self._next_queue = count(self._rng.randrange(1 << 16))
 
     async def __aenter__(self) -> Self:
-        """Nothing is connected before the first call."""
+        """Return self; the first call connects."""
         return self
 
     async def __aexit__(
@@ -119,11 +119,11 @@ class Producer:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; what is under way ends as unknown."""
+        """Close all connections; the outcome of requests in flight is unknown."""
         self._channels.close()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues that take messages now. Raises RefusedError."""
+        """Return the topic's writable queues. Raises RefusedError."""
         return (await self._route(topic, self._timeout_s)).writable
 
     async def send(
@@ -137,10 +137,10 @@ class Producer:
         queue: MessageQueue | None = None,
         order_key: str | None = None,
     ) -> Sent:
-        """Store a message; return where.
+        """Send a message; return where it was stored.
 
-        Messages of one `order_key` go to one queue as long as the topic's queues stay the same;
-        `queue` names one; else each message goes to the next.
+        It goes to `queue` if given. Messages of one `order_key` go to one queue as long as the
+        topic's queues do not change. Otherwise queues are used in turn (round robin).
 
         Raises RefusedError (certainly not stored), OutcomeUnknownError (it may be).
         """
@@ -162,9 +162,9 @@ class Producer:
         queue: MessageQueue | None = None,
         order_key: str | None = None,
     ) -> Sent:
-        """Store messages in one queue, one behind the other, all of them or none.
+        """Send messages to one queue, one after the other: all of them or none.
 
-        `offset` is the first one's. Raises as `send` does.
+        The result's `offset` is that of the first message. Raises as `send` does.
         """
         text = _properties(tags, (), None).encode()
         try:
@@ -186,19 +186,19 @@ class Producer:
         return await self._until_stored(topic, attempt, queue, order_key)
 
     async def create_topic(self, topic: str, queues: int, *, perm: int = PERM_DEFAULT) -> None:
-        """Have every master make a topic of so many queues, or change it (MQAdmin.createTopic).
+        """Create or change a topic on every master (MQAdmin.createTopic).
 
-        `perm` is the sum of 4, it may be read, and 2, it may be written. Raises RefusedError where
-        a master refuses, cannot be reached, or there is none; OutcomeUnknownError.
+        `perm` is a sum of 4 (read) and 2 (write). Raises RefusedError if a master refuses or is
+        unreachable, or if there is none; OutcomeUnknownError.
         """
         fields = CreateTopic(topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
         await self._ask_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, fields.to_ext())
         self._forget(topic)
 
     async def delete_topic(self, topic: str) -> None:
-        """Have every master and every name server forget a topic (mqadmin deleteTopic).
+        """Delete a topic on every master and every name server (mqadmin deleteTopic).
 
-        Raises RefusedError where one of them refuses, cannot be reached, or there is no master;
+        Raises RefusedError if one of them refuses or is unreachable, or if there is no master;
         OutcomeUnknownError.
         """
         fields = DeleteTopic(topic)
@@ -207,7 +207,7 @@ class Producer:
         self._assumed.pop(topic, None)
 
     async def has_route(self, topic: str) -> bool:
-        """Ask a name server whether a topic is on any broker. Raises RefusedError."""
+        """Return whether a name server knows a route of the topic. Raises RefusedError."""
         self._names.forget(topic)
         try:
             await self._names.route(topic, self._timeout_s)
@@ -218,7 +218,7 @@ class Producer:
         return True
 
     async def _ask_masters(self, code: RequestCode, ext: dict[str, str]) -> None:
-        """Ask each master for the same. Raises RefusedError, OutcomeUnknownError."""
+        """Send the same request to each master. Raises RefusedError, OutcomeUnknownError."""
         cluster = await self._names.cluster(self._timeout_s)
         masters = {
             name: data.broker_addrs[MASTER_ID]
@@ -272,7 +272,7 @@ class Producer:
         queue: MessageQueue | None,
         order_key: str | None,
     ) -> Sent:
-        """Try broker after broker while refusals are certain and time is left."""
+        """Try brokers while they refuse definitely and time is left."""
         deadline_s = trio.current_time() + self._timeout_s
         avoided: str | None = None
         while True:
@@ -294,9 +294,10 @@ class Producer:
                 raise
 
     async def _route(self, topic: str, timeout_s: float) -> Route:
-        """Return the topic's route, or the one that a topic not made yet would get.
+        """Return the topic's route, or the route that a new topic would get.
 
-        That one is used for a while, so that the first messages make the topic on all brokers.
+        The latter is cached for a while, so that the first messages create the topic on all
+        brokers.
         """
         assumed = self._assumed.get(topic)
         if assumed is not None and trio.current_time() - assumed[0] < ROUTE_AGE_MAX_S:
@@ -315,14 +316,14 @@ class Producer:
             return limited
 
     def _forget(self, topic: str) -> None:
-        """Ask where the topic is before it is sent to again."""
+        """Refresh the topic's route before the next send."""
         self._assumed.pop(topic, None)
         self._names.forget(topic)
 
     def _choose(
         self, route: Route, topic: str, order_key: str | None, avoided: str | None
     ) -> MessageQueue:
-        """Return where the message goes. Raises RefusedError where nobody would take it."""
+        """Choose the message's queue. Raises RefusedError if none is writable."""
         queues = route.writable
         if not queues:
             raise RefusedError(UNREACHABLE, f"no broker of {topic} takes messages now")
@@ -344,7 +345,7 @@ def _master_of(route: Route, queue: MessageQueue) -> str:
 
 
 def _properties(tags: str, keys: str | Sequence[str], properties: Mapping[str, str] | None) -> str:
-    """Return properties as they are stored. Raises RefusedError for what would damage them."""
+    """Encode properties. Raises RefusedError for a control character, which would corrupt them."""
     named = dict(properties or {})
     if tags:
         named["TAGS"] = tags

@@ -1,4 +1,4 @@
-"""Reads queues by offset, and keeps a consumer group's offsets: what a consumer is made of.
+"""Pulls messages by offset and commits a consumer group's offsets: the base of a consumer.
 
 Source: RocketMQ's DefaultMQPullConsumer, RemoteBrokerOffsetStore; DLEDGER.md A.2 and D.4.
 """
@@ -50,23 +50,23 @@ SUSPEND_FLAG = 2
 SUBSCRIPTION_FLAG = 4
 """Bits of a pull's sysFlag (RocketMQ's PullSysFlag)."""
 ANSWER_MARGIN_S = 3.0
-"""How much longer than the broker may hold a pull its answer is waited for."""
+"""How long to wait for the response to a held pull, in addition to the hold time."""
 PULL_STATUSES = {
     ResponseCode.SUCCESS: "FOUND",
     ResponseCode.PULL_NOT_FOUND: "NO_NEW_MSG",
     ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
     ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
 }
-"""Answers to a pull, as RocketMQ's PullStatus names them."""
+"""Response codes of a pull, and RocketMQ's PullStatus for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Messages from an offset on, perhaps none, and where to go on.
+    """Messages from an offset on, perhaps none, and the next offset.
 
-    `status` is one of READ_CODES': NO_NEW_MSG at the queue's end, NO_MATCHED_MSG where the
-    filter left nothing, OFFSET_ILLEGAL where the offset is outside [min_offset, max_offset].
-    `suggested_broker_id` is who should be asked next.
+    `status` is a value of PULL_STATUSES: NO_NEW_MSG at the queue's max offset, NO_MATCHED_MSG if
+    no message passed the filter, OFFSET_ILLEGAL if the offset is outside [min_offset, max_offset].
+    `suggested_broker_id` is the broker to pull from next.
     """
 
     messages: tuple[Message, ...]
@@ -78,13 +78,13 @@ class Pulled:
 
 
 class PullConsumer:
-    """Asks brokers for messages and offsets. Use as `async with PullConsumer(...) as consumer`.
+    """Pulls messages and manages offsets. Use as `async with PullConsumer(...) as consumer`.
 
     Args:
         name_servers: "host:port;host:port", or a list of such addresses.
-        group: the consumer group, whose offsets are read and committed.
+        group: the consumer group whose offsets are read and committed.
         timeout_s: how long one call may take.
-        on_request: told what brokers ask of this client.
+        on_request: called with the brokers' requests to this client.
     """
 
     channels_type: ClassVar[type[Channels]] = Channels
@@ -103,10 +103,10 @@ class PullConsumer:
         self._timeout_s = timeout_s
         self.group = group
         self.last_address: str | None = None
-        """Which broker was asked last."""
+        """The broker that the last request was sent to."""
 
     async def __aenter__(self) -> Self:
-        """Nothing is connected before the first call."""
+        """Return self; the first call connects."""
         return self
 
     async def __aexit__(
@@ -119,23 +119,23 @@ class PullConsumer:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; what is under way ends as unknown."""
+        """Close all connections; the outcome of requests in flight is unknown."""
         self._channels.close()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the topic's queues that may be read. Raises RefusedError."""
+        """Return the topic's read queues. Raises RefusedError."""
         return (await self._names.route(topic, self._timeout_s)).readable
 
     def forget(self, topic: str) -> None:
-        """Ask a name server where the topic is before it is used again."""
+        """Refresh the topic's route before its next use."""
         self._names.forget(topic)
 
     async def brokers(self, topic: str) -> tuple[str, ...]:
-        """Return "host:port" of all brokers that have queues of the topic. Raises RefusedError."""
+        """Return "host:port" of all brokers that have the topic. Raises RefusedError."""
         return (await self._names.route(topic, self._timeout_s)).brokers()
 
     async def master(self, queue: MessageQueue) -> str | None:
-        """Return "host:port" of the queue's master; None if there is none, as it was asked anew.
+        """Return "host:port" of the queue's master, None if a fresh route has none either.
 
         Raises RefusedError.
         """
@@ -155,13 +155,13 @@ class PullConsumer:
         wait_s: float = 0.0,
         broker_id: int = 0,
     ) -> Pulled:
-        """Read messages from an offset on; with `wait_s` the broker holds the pull at the end.
+        """Pull messages from an offset on; with `wait_s`, by long polling at the max offset.
 
-        `subscription` is "*" or tags as "a || b": the broker filters by their hashes, so that a
-        message of another tag may come with the same hash. `broker_id` says of which broker of
-        the queue's name, any that there is if it is not there.
+        `subscription` is "*" or tags as "a || b". The broker filters by tag hashes, so a message
+        of another tag with the same hash may be returned. `broker_id` selects among the brokers of
+        the queue's name; if that one is missing, any other is used.
 
-        Raises RefusedError, OutcomeUnknownError; DamagedResponseError is one.
+        Raises RefusedError, OutcomeUnknownError and its subclass DamagedResponseError.
         """
         fields = PullMessage(
             self.group,
@@ -197,10 +197,10 @@ class PullConsumer:
         )
 
     async def view(self, message_id: str) -> Message:
-        """Return the message that a send was told to have this id, from the broker that said so.
+        """Return the message with an id that a send returned, from the broker that it names.
 
-        Raises RefusedError (also where nothing stands there), OutcomeUnknownError;
-        DamagedResponseError is one. ValueError: this is no message id.
+        Raises RefusedError (also if no message is stored there), OutcomeUnknownError and its
+        subclass DamagedResponseError, ValueError for a malformed id.
         """
         address, position = decode_message_id(message_id)
         command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext=ViewMessage(position).to_ext())
@@ -224,10 +224,10 @@ class PullConsumer:
         end_ms: int = 2**63 - 1,
         is_unique: bool = False,
     ) -> tuple[Message, ...]:
-        """Return messages of the queue's topic and broker that bear a key, the newest first.
+        """Return messages of the queue's topic and broker that have a key, newest first.
 
-        They are stored from `begin_ms` to `end_ms`, both included; `is_unique` asks for a UNIQ_KEY.
-        Raises as `pull` does.
+        Only messages stored from `begin_ms` to `end_ms`, both inclusive. With `is_unique`, the key
+        is a UNIQ_KEY. Raises as `pull` does.
         """
         fields = QueryMessage(queue.topic, key, count_max, begin_ms, end_ms)
         ext = fields.to_ext()
@@ -244,7 +244,7 @@ class PullConsumer:
             raise DamagedResponseError(f"a broker sent a bad answer to a query: {error}") from None
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset in a queue, None if it has none yet. Raises as `pull`."""
+        """Return the group's committed offset, None if it has none. Raises as `pull`."""
         fields = QueryConsumerOffset(
             self.group, queue.topic, queue.queue_id, set_zero_if_not_found=False
         )
@@ -254,9 +254,9 @@ class PullConsumer:
         return _offset(answer)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Let the group go on at `offset` from now on. Returns when that is kept.
+        """Commit the group's offset in a queue. Returns once it is acknowledged.
 
-        Raises RefusedError (certainly not done), OutcomeUnknownError.
+        Raises RefusedError (certainly not committed), OutcomeUnknownError.
         """
         fields = UpdateConsumerOffset(self.group, queue.topic, queue.queue_id, offset)
         answer = await self._ask_for(queue, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
@@ -264,9 +264,9 @@ class PullConsumer:
             raise _unanswered(answer)
 
     async def commit_oneway(self, queue: MessageQueue, offset: int) -> None:
-        """Have the group go on at `offset`, as RocketMQ's consumers do by default: one-way.
+        """Commit the group's offset one-way, as RocketMQ's consumers do by default.
 
-        Nobody says whether it arrived. Raises RefusedError where it was certainly not sent.
+        There is no acknowledgement. Raises RefusedError if it was certainly not sent.
         """
         fields = UpdateConsumerOffset(self.group, queue.topic, queue.queue_id, offset)
         command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields.to_ext())
@@ -276,7 +276,7 @@ class PullConsumer:
         await self._channels.send_oneway(master, command, self._timeout_s)
 
     async def lock(self, queue: MessageQueue, client_id: str) -> bool:
-        """Lock a queue for a client of the group; False if another one holds it. As `pull`."""
+        """Lock a queue for a client of the group; False if another holds it. Raises as `pull`."""
         body = encode_locks(self.group, client_id, [_name(queue)])
         answer = await self.ask_master(queue, Command(RequestCode.LOCK_BATCH_MQ, body=body))
         if answer.code != ResponseCode.SUCCESS:
@@ -287,29 +287,29 @@ class PullConsumer:
             raise DamagedResponseError(f"a broker sent a bad answer: {error}") from None
 
     async def unlock(self, queue: MessageQueue, client_id: str) -> None:
-        """Give the lock of a queue back. Raises as `pull` does."""
+        """Release the lock of a queue. Raises as `pull` does."""
         body = encode_locks(self.group, client_id, [_name(queue)])
         answer = await self.ask_master(queue, Command(RequestCode.UNLOCK_BATCH_MQ, body=body))
         if answer.code != ResponseCode.SUCCESS:
             raise _unanswered(answer)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the queue's next message gets. Raises as `pull` does."""
+        """Return the offset of the queue's next message. Raises as `pull` does."""
         fields = QueueOffsetRequest(queue.topic, queue.queue_id)
         return _offset(await self._ask_for(queue, RequestCode.GET_MAX_OFFSET, fields))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the lowest offset that is retained. Raises as `pull` does."""
+        """Return the lowest retained offset. Raises as `pull` does."""
         fields = QueueOffsetRequest(queue.topic, queue.queue_id)
         return _offset(await self._ask_for(queue, RequestCode.GET_MIN_OFFSET, fields))
 
     async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        """Return the offset of the first message stored at that time or later. As `pull`."""
+        """Return the first offset stored at `time_ms` (since 1970) or later. Raises as `pull`."""
         fields = SearchOffset(queue.topic, queue.queue_id, time_ms)
         return _offset(await self._ask_for(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields))
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """Return what a broker was started with (MQAdmin.getBrokerConfig). Raises as `pull`."""
+        """Return a broker's start configuration (MQAdmin.getBrokerConfig). Raises as `pull`."""
         asked = Command(RequestCode.GET_BROKER_CONFIG)
         answer = await self._channels.call(address, asked, self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
@@ -319,11 +319,11 @@ class PullConsumer:
         return {name.strip(): value.strip() for name, _, value in pairs}
 
     async def ask_broker(self, address: str, command: Command, timeout_s: float) -> Command:
-        """Ask one broker anything. Raises RefusedError, OutcomeUnknownError."""
+        """Send any request to one broker. Raises RefusedError, OutcomeUnknownError."""
         return await self._channels.call(address, command, timeout_s)
 
     async def ask_master(self, queue: MessageQueue, command: Command) -> Command:
-        """Ask the queue's broker anything. Raises RefusedError, OutcomeUnknownError."""
+        """Send any request to the queue's master. Raises RefusedError, OutcomeUnknownError."""
         return await self._ask(queue, command, self._timeout_s, 0)
 
     async def _ask_for(self, queue: MessageQueue, code: RequestCode, fields: Fields) -> Command:
@@ -332,7 +332,7 @@ class PullConsumer:
     async def _ask(
         self, queue: MessageQueue, command: Command, timeout_s: float, broker_id: int
     ) -> Command:
-        """Ask the queue's broker; where it is gone, the route is asked for again the next time."""
+        """Call the queue's broker; after a failure, refresh the route before its next use."""
         deadline_s = trio.current_time() + timeout_s
         route = await self._names.route(queue.topic, timeout_s)
         address = route.reader(queue.broker_name, broker_id)
@@ -357,12 +357,12 @@ def tags_of(message: Message) -> str:
 
 
 def stored_bytes(message: Message) -> int:
-    """Return how many bytes a stored message takes, the head of its entry left out."""
+    """Return a stored message's size in bytes, without its entry header."""
     return len(encode_message(message))
 
 
 def id_after(message: Message, shift: int) -> str:
-    """Return the message id of what stands `shift` bytes behind a stored message's first one."""
+    """Return the message id of the position `shift` bytes after a stored message's start."""
     return offset_message_id(message.store_host, message.physical_offset + shift).decode()
 
 
@@ -380,7 +380,7 @@ def _offset(answer: Command) -> int:
 
 
 def _unanswered(answer: Command) -> RefusedError | OutcomeUnknownError:
-    """Return what an answer other than the wanted ones stands for."""
+    """Return the error for an unsuccessful response: refused or unknown, by its code."""
     remark = answer.remark or ""
     if outcome_of(answer.code) == "fail":
         return RefusedError(answer.code, remark, answer.ext.get("leaderId") or None)

@@ -1,4 +1,4 @@
-"""Reads one queue for a consumer group: pulls, hands over, commits; one queue, one reader.
+"""Consumes one queue for a consumer group: pulls, calls the handler, commits.
 
 Source: RocketMQ's PullMessageService, ProcessQueue, ConsumeMessageConcurrentlyService and
 ConsumeMessageOrderlyService; DLEDGER.md D.4.
@@ -22,18 +22,19 @@ from shaketable.system.store.message import TAGS, Message, find_property
 
 RETRY_AFTER_S: Final = 0.2
 SUSPEND_S: Final = 1.0
-"""How long an ordered queue rests behind a message that was not consumed."""
+"""How long an ordered queue pauses after a message that was not consumed."""
 LOCK_POLL_S: Final = 0.1
 LOCK_GRACE_S: Final = 20.0
-"""So long behind the end of its lock a handler may still be at work: nothing new is handed over,
-and the broker, which keeps locks twice as long as they are trusted, gives it to nobody yet."""
+"""How long a handler may keep running after its lock ends. It gets no new messages then, and the
+broker keeps a lock twice as long as clients trust it, so no other consumer gets the queue yet."""
 
 
 class ConsumeError(Exception):
-    """A handler could not consume: the first `consumed` messages count, the others come again.
+    """A handler failed: the first `consumed` messages count as consumed, the others are retried.
 
-    `delay_level` says after which delay, where they come by the retry topic (RocketMQ's
-    delayLevelWhenNextConsume): 0 leaves it to the broker, -1 puts them to the dead letters at once.
+    `delay_level` is the delay before a retry through the retry topic (RocketMQ's
+    delayLevelWhenNextConsume): 0 leaves it to the broker, -1 sends the messages to the dead-letter
+    queue at once.
     """
 
     def __init__(self, consumed: int = 0, delay_level: int = 0) -> None:
@@ -46,7 +47,7 @@ Handler = Callable[[MessageQueue, Sequence[Message]], Awaitable[None]]
 
 
 class QueueReader:
-    """One queue that belongs to this consumer.
+    """Consumes one queue that is assigned to this consumer.
 
     Attributes:
         ended: set when `run` has ended.
@@ -72,29 +73,29 @@ class QueueReader:
         self._is_ordered = is_ordered
         self._wait_s = wait_s
         self._reconsume_times_max = reconsume_times_max
-        self._offset: int | None = None  # what is in front of it is consumed
+        self._offset: int | None = None  # messages before it are consumed
         self._committed: int | None = None
         self._scope = trio.CancelScope()
         self._handling = trio.CancelScope()
         self._locked_until_s = math.inf
-        self._is_lost = False  # since the last turn began
+        self._is_lost = False  # whether the lock was lost since the last step started
         self.ended = trio.Event()
 
     def extend_lock(self, until_s: float) -> None:
-        """Say until when, by trio's clock, the queue may be consumed."""
+        """Set until when, by trio's clock, the queue may be consumed."""
         self._locked_until_s = until_s
         self._handling.deadline = until_s + LOCK_GRACE_S
 
     def lock_lost(self) -> None:
-        """Somebody else has the queue: stop at once.
+        """Stop at once: another consumer holds the queue's lock.
 
-        Should it come back, the group goes on where the other one committed.
+        If the queue comes back, consumption continues at the group's committed offset.
         """
         self._is_lost = True
         self.extend_lock(-math.inf)
 
     async def run(self) -> None:
-        """Read until `stop`, or until cancelled."""
+        """Consume until `stop` is called, or until cancelled."""
         try:
             with self._scope:
                 while True:
@@ -103,11 +104,11 @@ class QueueReader:
             self.ended.set()
 
     def stop(self) -> None:
-        """Read no more. A handler that is at work is cancelled, its messages come again."""
+        """Stop consuming. A running handler is cancelled; its messages are delivered again."""
         self._scope.cancel()
 
     async def commit(self) -> None:
-        """Let the group go on behind what was consumed; where that fails it is tried later."""
+        """Commit the offset after the consumed messages; if that fails, it is retried later."""
         offset = self._offset
         if offset is None or offset == self._committed or self._is_lost:
             return
@@ -118,7 +119,7 @@ class QueueReader:
         self._committed = offset
 
     async def _step(self) -> None:
-        """Pull once, and hand over what came."""
+        """Pull once, and pass the messages to the handler."""
         if self._is_lost:
             self._is_lost, self._offset = False, None
         if not self._is_locked():
@@ -134,7 +135,7 @@ class QueueReader:
             await trio.sleep(RETRY_AFTER_S)
             return
         if self._is_lost or not self._is_locked():
-            return  # it ran out during the pull
+            return  # the lock ended during the pull
         wanted = [message for message in pulled.messages if self._is_wanted(message)]
         if not wanted or await self._consume(wanted):
             self._offset = pulled.next_offset
@@ -143,16 +144,16 @@ class QueueReader:
         return trio.current_time() < self._locked_until_s
 
     async def _start_offset(self) -> int:
-        """Where the group goes on: what it committed, else the first message that is retained."""
+        """Return the group's committed offset, else the queue's min offset."""
         committed = await self._source.committed(self._queue)
         return committed if committed is not None else await self._source.min_offset(self._queue)
 
     def _is_wanted(self, message: Message) -> bool:
-        """The broker compares hashes of tags only."""
+        """Return whether a message's tag is subscribed to; the broker compares hashes only."""
         return not self._tags or find_property(message.properties, TAGS) in self._tags
 
     async def _consume(self, messages: list[Message]) -> bool:
-        """Hand messages over; True if all of them need not come here again."""
+        """Call the handler; return True if this queue need not deliver the messages again."""
         deadline_s = self._locked_until_s + LOCK_GRACE_S
         try:
             with trio.CancelScope(deadline=deadline_s) as self._handling:
@@ -170,7 +171,7 @@ class QueueReader:
         return True
 
     async def _send_back(self, messages: Sequence[Message], delay_level: int) -> bool:
-        """Have messages brought again later; False where the broker did not take one of them."""
+        """Send messages back for a retry; return False if the broker did not take them all."""
         for message in messages:
             fields = SendMessageBack(
                 message.physical_offset,

@@ -1,4 +1,4 @@
-"""What calls of the client return."""
+"""Results of client calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shaketable.system.store.message import Message
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What the broker says of a stored message."""
+    """The result of a send."""
 
     message_id: str
     queue_id: int
@@ -19,7 +19,7 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What the broker says of a stored batch: ids in order, offsets from `first_offset` on."""
+    """The result of a batch send: ids in order, contiguous offsets from `first_offset` on."""
 
     message_ids: tuple[str, ...]
     queue_id: int
@@ -28,7 +28,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """Messages from the asked offset on (perhaps none), and the queue's range."""
+    """Messages from the requested offset on, perhaps none, and the queue's range."""
 
     messages: tuple[Message, ...]
     next_offset: int
@@ -38,12 +38,12 @@ class PullResult:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What one member says of itself (DLedger's METADATA and this member's state).
+    """The state of one member (DLedger's METADATA, and more).
 
-    Up to `committed_index` its entries are committed and durable there, up to `applied_index`
-    its pulls see them. `addresses` pairs members with their DLedger "host:port", where the log
-    says it. Entries below `begin_index` are gone; a snapshot stands for them. `wall_ms` (since
-    1970) and `monotonic_ms` are what its clocks showed; None of a member that does not tell.
+    Entries up to `committed_index` are committed and durable on it; its pulls see those up to
+    `applied_index`. `addresses` pairs members with their DLedger "host:port", if the log has it.
+    Entries below `begin_index` are replaced by a snapshot. `wall_ms` (since 1970) and
+    `monotonic_ms` are its clocks' readings, None if the member does not report them.
     """
 
     member: str
@@ -64,7 +64,7 @@ class Metadata:
 
 
 def metadata_from(fields: MetadataResponse) -> Metadata:
-    """Return the response's fields with its lists taken apart."""
+    """Return the response's fields, with its lists parsed."""
     pairs = [pair.partition("-") for pair in _listed(fields.peers)]
     return Metadata(
         fields.self_id,

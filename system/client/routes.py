@@ -1,4 +1,4 @@
-"""Where a topic's queues are, and who of a consumer group gets which: pure.
+"""Topic routes, and the allocation of queues to the consumers of a group. Pure.
 
 Source: RocketMQ's TopicRouteData and TopicPublishInfo, AllocateMessageQueueAveragely,
 MQClientInstance.findBrokerAddressInSubscribe; DLEDGER.md D.4.
@@ -27,15 +27,15 @@ class MessageQueue:
 
 
 class Route:
-    """A topic's route as producers and consumers look at it.
+    """A topic's route, for producers and consumers.
 
     Attributes:
-        writable: queues whose broker name has a master and takes messages, in order.
-        readable: queues that may be read, in order.
+        writable: the write queues of brokers that have a master, in order.
+        readable: the read queues, in order.
     """
 
     def __init__(self, topic: str, route: TopicRoute) -> None:
-        """Take what a name server said."""
+        """Take a route from a name server."""
         self._route = route
         self._addresses = {data.broker_name: data.broker_addrs for data in route.broker_datas}
         self.writable = tuple(
@@ -52,18 +52,18 @@ class Route:
         )
 
     def master(self, broker_name: str) -> str | None:
-        """Return "host:port" of the broker of that name that takes messages."""
+        """Return "host:port" of the master of that broker name, None if there is none."""
         return self._addresses.get(broker_name, {}).get(MASTER_ID)
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return "host:port" of the broker to read from: of that id, else of any there is."""
+        """Return "host:port" of the broker to read from: the one with that id, else any."""
         addresses = self._addresses.get(broker_name, {})
         if broker_id in addresses:
             return addresses[broker_id]
         return addresses[min(addresses)] if addresses else None
 
     def limited_to(self, topic: str, queues_max: int) -> Route:
-        """Return the route of a topic that is made on the first message, by this default one's."""
+        """Return the route of a new topic that a first send creates, from this default route."""
         limited = tuple(
             msgspec.structs.replace(
                 data,
@@ -75,7 +75,7 @@ class Route:
         return Route(topic, msgspec.structs.replace(self._route, queue_datas=limited))
 
     def brokers(self) -> tuple[str, ...]:
-        """Return "host:port" of all brokers that have queues of the topic."""
+        """Return "host:port" of all brokers that have the topic."""
         return tuple(
             sorted({address for each in self._addresses.values() for address in each.values()})
         )
@@ -84,21 +84,22 @@ class Route:
 def allocate(
     queues: Iterable[MessageQueue], consumers: Iterable[str], me: str
 ) -> tuple[MessageQueue, ...]:
-    """Return which queues belong to `me`: contiguous ranges, the first ones one longer.
+    """Return the queues of consumer `me`: contiguous ranges, the first ones longer by one.
 
-    Every consumer that sees the same queues and consumers comes to the same division.
+    Deterministic: consumers that see the same queues and consumers compute the same allocation,
+    so they need no coordinator (RocketMQ's AllocateMessageQueueAveragely).
     """
     in_order, ids = sorted(queues), sorted(set(consumers))
     if me not in ids:
         return ()
     size, longer = divmod(len(in_order), len(ids))
     place = ids.index(me)
-    begin = place * size + min(place, longer)
-    return tuple(in_order[begin : begin + size + (place < longer)])
+    start = place * size + min(place, longer)
+    return tuple(in_order[start : start + size + (place < longer)])
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Return the host and port of "host:port". Raises ValueError."""
+    """Parse "host:port". Raises ValueError."""
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{address!r} is no address: it takes host:port, as 127.0.0.1:9876")
@@ -106,7 +107,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def parse_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses of a list, or of RocketMQ's "a:1;b:2". Raises ValueError."""
+    """Parse a list of addresses, or RocketMQ's "a:1;b:2". Raises ValueError."""
     given = text.split(";") if isinstance(text, str) else text
     addresses = tuple(each.strip() for each in given if each.strip())
     if not addresses:

@@ -1,4 +1,4 @@
-"""The body of SEND_BATCH_MESSAGE (320): messages of one topic and queue, one behind the other.
+"""The body of SEND_BATCH_MESSAGE (320): messages of one topic and queue, one after the other.
 
 Each is i32 size, i32 magic 0, i32 body CRC 0, i32 flag, i32 body length, body, i16 properties
 length, properties. Source: RocketMQ's MessageDecoder.encodeMessage; DLEDGER.md A.2.
@@ -15,11 +15,11 @@ from shaketable.system.remoting.command import CommandError
 _HEAD = struct.Struct(">iiiii")  # size, magic, body CRC, flag, body length
 _U16 = struct.Struct(">H")
 _SEPARATOR = 2
-"""Stands behind each property."""
+"""The byte after each property."""
 
 
 class BatchMessage(NamedTuple):
-    """One message of a batch. The views of a decoded one live as long as its frame."""
+    """One message of a batch. The views of a decoded message are valid as long as its frame."""
 
     body: bytes | memoryview
     properties: bytes | memoryview = b""
@@ -27,7 +27,7 @@ class BatchMessage(NamedTuple):
 
 
 def encode_batch(messages: Sequence[BatchMessage]) -> bytes:
-    """Return the request's body. Raises CommandError where properties are too long."""
+    """Encode the request's body. Raises CommandError if properties are too long."""
     parts: list[bytes | memoryview] = []
     for body, properties, flag in messages:
         if len(properties) > 0x7FFF:
@@ -43,9 +43,9 @@ def encode_batch(messages: Sequence[BatchMessage]) -> bytes:
 
 
 def decode_batch(data: bytes | memoryview, count_max: int) -> list[BatchMessage]:
-    """Read the whole body, or nothing of it.
+    """Decode the body.
 
-    Raises CommandError where it is empty, damaged, or of more than `count_max` messages.
+    Raises CommandError if it is empty, malformed, or has more than `count_max` messages.
     """
     view = memoryview(data)
     found: list[BatchMessage] = []
@@ -79,9 +79,9 @@ def _decode_at(view: memoryview, ordinal: int) -> tuple[BatchMessage, int]:
     return BatchMessage(body, view[properties_at:size], flag), size
 
 
-def joined_properties(own: bytes | memoryview, of_batch: bytes) -> bytes:
+def joined_properties(own: bytes | memoryview, batch_properties: bytes) -> bytes:
     """Return a message's properties followed by its batch's (RocketMQ's MessageExtEncoder)."""
-    if not of_batch:
+    if not batch_properties:
         return bytes(own)
-    between = b"\x02" if own and own[-1] != _SEPARATOR else b""
-    return b"".join((own, between, of_batch))
+    separator = b"\x02" if own and own[-1] != _SEPARATOR else b""
+    return b"".join((own, separator, batch_properties))

@@ -12,7 +12,7 @@ Outcome = Literal["ok", "fail", "info"]
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. Requests 50001 to 51006 go between nodes of a DLedger group."""
+    """Request codes. Requests 50001 to 51006 go between the nodes of a DLedger group."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -69,23 +69,23 @@ class RequestCode(IntEnum):
     DLEDGER_PUSH = 51004
     DLEDGER_LEADERSHIP_TRANSFER = 51005
     DLEDGER_INSTALL_SNAPSHOT = 51006
-    # Ours, on the client's port: neither RocketMQ nor DLedger has them (DLedger's own
+    # Our own codes, on the client port: neither RocketMQ nor DLedger has them (DLedger's
     # USER_DEFINE is 59999). A broker that does not know them refuses with code 3.
     TRANSFER_LEADERSHIP = 58001
-    """ext `member`: hand the leadership to that voter; answered when it leads."""
+    """ext `member`: transfer the leadership to that voter; answered once it leads."""
     ADD_MEMBER = 58002
-    """ext `member`, `address` ("host:port" of its DLedger port): a learner, later a voter."""
+    """ext `member`, `address` ("host:port" of its DLedger port): add a learner, later a voter."""
     REMOVE_MEMBER = 58003
-    """ext `member`: take a voter or learner out; answered when the change is committed."""
+    """ext `member`: remove a voter or learner; answered once the change is committed."""
     PULL_COMMITTED = 58004
-    """PULL_MESSAGE's fields, served by any member from what it knows to be committed."""
+    """PULL_MESSAGE's fields: served by any member from what it knows to be committed."""
     APPEND_AT = 58005
     """SEND_MESSAGE_V2's fields and `expectedOffset`: a send that gets this offset, or is refused
-    with QUEUE_END_MOVED and appended nowhere."""
+    with QUEUE_END_MOVED and not appended."""
 
 
 class ResponseCode(IntEnum):
-    """What became of a request."""
+    """Response codes."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -112,14 +112,14 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     FLOW_CONTROL = 215
     GO_AWAY = 1500
-    # Ours: the refusal of an APPEND_AT whose message would get another offset, ext `queueOffset`.
+    # Our own: refuses an APPEND_AT whose message would get another offset, ext `queueOffset`.
     QUEUE_END_MOVED = 58101
 
 
 _OUTCOMES: dict[int, Outcome] = {
-    # Done as asked, with everything that the mode promises.
+    # Done, with everything that the mode promises.
     ResponseCode.SUCCESS: "ok",
-    # A read that took place and found nothing at, or behind, the offset asked for.
+    # A completed read that found nothing at, or after, the requested offset.
     ResponseCode.PULL_NOT_FOUND: "ok",
     ResponseCode.PULL_OFFSET_MOVED: "ok",
     ResponseCode.QUERY_NOT_FOUND: "ok",
@@ -127,30 +127,30 @@ _OUTCOMES: dict[int, Outcome] = {
     # read, and a pull changes nothing.
     ResponseCode.PULL_RETRY_IMMEDIATELY: "fail",
     # Refused before the append: too busy (a full queue, too many pending, the disk is full).
-    # RocketMQ answers DLedger's immediate refusals (415, 503) with 2, and so do we; nothing
-    # that reached the log is ever answered with it.
+    # RocketMQ answers DLedger's immediate refusals (415, 503) with 2, and so do we. A request
+    # that reached the log is never answered with it.
     ResponseCode.SYSTEM_BUSY: "fail",
     ResponseCode.FLOW_CONTROL: "fail",
-    # Refused before the append: not the leader (404), not ready (505), handing the leadership
-    # over (506), shutting down.
+    # Refused before the append: not the leader (404), not ready (505), a leadership transfer
+    # under way (506), shutting down.
     ResponseCode.SERVICE_NOT_AVAILABLE: "fail",
     ResponseCode.GO_AWAY: "fail",
-    # Refused before the append: the request itself is wrong, or may not be made.
+    # Refused before the append: the request itself is illegal, or not permitted.
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "fail",
     ResponseCode.MESSAGE_ILLEGAL: "fail",
     ResponseCode.VERSION_NOT_SUPPORTED: "fail",
     ResponseCode.NO_PERMISSION: "fail",
     ResponseCode.TOPIC_NOT_EXIST: "fail",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "fail",
-    # Refused before the append: the queue does not end where the sender says.
+    # Refused before the append: the queue's max offset is not the expected one.
     ResponseCode.QUEUE_END_MOVED: "fail",
-    # SYSTEM_ERROR is absent with a purpose: a quorum that did not answer in time (DLedger's 502),
-    # a change of term while waiting (501) and a transfer that nobody took up (418) arrive as 1,
-    # and may yet take effect.
+    # SYSTEM_ERROR is missing on purpose: no quorum in time (DLedger's 502), a change of term while
+    # waiting (501) and a transfer that did not complete (418) arrive as 1, and may still take
+    # effect.
 }
 
 _STORED_BUT_LATE = frozenset(
-    # Stored on the master; its flush, or its slave, is late.
+    # Stored on the master, but its flush or its slave is late.
     {
         ResponseCode.FLUSH_DISK_TIMEOUT,
         ResponseCode.SLAVE_NOT_AVAILABLE,
@@ -160,11 +160,11 @@ _STORED_BUT_LATE = frozenset(
 
 
 def outcome_of(response_code: int, promises_durable: bool = True) -> Outcome:
-    """Say what a response code means in a history (DESIGN.md decision 7).
+    """Return the outcome of a response code, as recorded in a history (DESIGN.md decision 7).
 
-    `promises_durable` is whether the mode promises more than "stored on the master": then a
-    late flush or slave (10-12) leaves the promise open, so `info`; else it is kept, so `ok`.
-    Whatever is not in the table is `info`: it may have happened.
+    `promises_durable`: the mode promises more than "stored on the master". A late flush or slave
+    (10-12) is then `info`, since the promise is not kept yet, else `ok`. A code that is not in the
+    table is `info`: the request may have taken effect.
     """
     if response_code in _STORED_BUT_LATE:
         return "info" if promises_durable else "ok"

@@ -1,4 +1,4 @@
-"""One remoting command, generic: any request or response in both header serialisations.
+"""A generic remoting command: any request or response, in both header serializations.
 
 Source: RocketMQ's RemotingCommand, RocketMQSerializable, LanguageCode; DLEDGER.md A.1.
 """
@@ -15,7 +15,7 @@ from shaketable.system.remoting.frame import Frame, SerializeType, encode_frame
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 VERSION = 409
-"""V4_9_8 in MQVersion: what we announce."""
+"""V4_9_8 in MQVersion: the version that we announce."""
 
 I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -32,11 +32,11 @@ _KEY_LENGTH = struct.Struct(">H")
 
 
 class CommandError(Exception):
-    """The frame is whole but its header, or a field that the request needs, is not right."""
+    """The frame is complete, but its header or a required field is malformed."""
 
 
 class Command(msgspec.Struct, gc=False):
-    """A request or a response. `body` of a decoded one lives as long as its frame."""
+    """A request or a response. The `body` of a decoded one is valid as long as its frame."""
 
     code: int
     opaque: int = 0
@@ -50,17 +50,17 @@ class Command(msgspec.Struct, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request of ours with the same `opaque`."""
+        """Whether this is the response to our request with the same `opaque`."""
         return bool(self.flag & RESPONSE_FLAG)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
+        """Whether the sender expects no response."""
         return bool(self.flag & ONEWAY_FLAG)
 
 
 class _JsonHeader(msgspec.Struct, gc=False):
-    """The JSON header as clients send it; keys that we do not know are passed over."""
+    """The JSON header as clients send it; unknown keys are ignored."""
 
     code: I32
     opaque: I32 = 0
@@ -74,7 +74,7 @@ class _JsonHeader(msgspec.Struct, gc=False):
 
 
 class _JsonHeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
-    """The JSON header as we send it: null fields are left out, as fastjson leaves them out."""
+    """The JSON header as we send it: null fields are omitted, as fastjson does."""
 
     code: I32
     flag: I32
@@ -91,7 +91,7 @@ _JSON_ENCODER = msgspec.json.Encoder()
 
 
 def decode_command(frame: Frame) -> Command:
-    """Decode any frame's header. Raises CommandError, and nothing else."""
+    """Decode any frame. Raises only CommandError."""
     if frame.serialize_type == SerializeType.JSON:
         return _decode_json(frame)
     try:
@@ -101,10 +101,10 @@ def decode_command(frame: Frame) -> Command:
 
 
 def encode_command(command: Command) -> bytes:
-    """Return the whole frame, header in `command.serialize_type`.
+    """Encode a frame, its header in `command.serialize_type`.
 
-    Raises CommandError if a field does not fit its place on the wire, FrameError if the frame
-    gets too long.
+    Raises CommandError if a field does not fit its wire format, FrameError if the frame is too
+    long.
     """
     try:
         is_json = command.serialize_type == SerializeType.JSON
@@ -135,7 +135,7 @@ def _decode_json(frame: Frame) -> Command:
 
 
 def _text(value: str | float | bool) -> str:
-    """Return a JSON value as Java's Map<String, String> would hold it."""
+    """Return a JSON value as a string, as in Java's Map<String, String>."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

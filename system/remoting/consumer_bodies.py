@@ -1,7 +1,7 @@
-"""Bodies of what consumers ask brokers: heartbeats (34), who is in a group (38), locks (41, 42).
+"""Bodies of consumers' requests, client side: heartbeats (34), group members (38), locks (41, 42).
 
-The client's side of them. Source: RocketMQ's HeartbeatData, GetConsumerListByGroupResponseBody,
-LockBatchRequestBody and LockBatchResponseBody; DLEDGER.md A.2.
+Source: RocketMQ's HeartbeatData, GetConsumerListByGroupResponseBody, LockBatchRequestBody and
+LockBatchResponseBody; DLEDGER.md A.2.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _ClientIds(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def encode_heartbeat(client_id: str, group: str, subscriptions: Mapping[str, str]) -> bytes:
-    """Return the heartbeat of a client that consumes in one group, by topic and expression."""
+    """Encode the heartbeat of a client in one group; `subscriptions` are expressions by topic."""
     return msgspec.json.encode(
         {
             "clientID": client_id,
@@ -68,12 +68,12 @@ def _subscription(topic: str, expression: str) -> dict[str, object]:
 
 
 def decode_client_ids(data: bytes | memoryview) -> tuple[str, ...]:
-    """Read who is in a group. Raises CommandError."""
+    """Decode the client ids of a group. Raises CommandError."""
     return _decode(data, _ClientIds).consumer_id_list
 
 
 def encode_locks(group: str, client_id: str, queues: Iterable[QueueName]) -> bytes:
-    """Return the body that asks for, or gives up, locks of queues."""
+    """Encode the body that locks or unlocks queues."""
     named = [_Queue(*queue) for queue in queues]
     return msgspec.json.encode(
         {"consumerGroup": group, "clientId": client_id, "mqSet": named, "onlyThisBroker": False}
@@ -81,7 +81,7 @@ def encode_locks(group: str, client_id: str, queues: Iterable[QueueName]) -> byt
 
 
 def decode_locked(data: bytes | memoryview) -> tuple[QueueName, ...]:
-    """Read which queues are locked for the client now. Raises CommandError."""
+    """Decode the queues that are now locked for the client. Raises CommandError."""
     found = _decode(data, _Locked).queues
     return tuple((each.topic, each.broker_name, each.queue_id) for each in found)
 

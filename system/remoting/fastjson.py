@@ -1,7 +1,7 @@
-"""JSON bodies as fastjson writes them: integer keys of maps may stand unquoted, `{0:"ip:port"}`.
+"""JSON bodies as fastjson writes them: maps may have unquoted integer keys, `{0:"ip:port"}`.
 
-Clients that announce a version below 401 read routes in that dialect alone; everything else is
-standard JSON. Enums are names, bytes are base64, null fields are left out.
+Clients that announce a version below 401 read routes in that dialect only; everything else is
+standard JSON. Enums are names, bytes are base64, null fields are omitted.
 Source: RocketMQ's RemotingSerializable; DLEDGER.md A.1.
 """
 
@@ -19,10 +19,10 @@ from shaketable.system.remoting.command import CommandError
 BODY_BYTES_MAX = 8 << 20
 """A register body of 40,000 topics fits."""
 DEPTH_MAX = 64
-"""How deep maps and lists may stand in each other."""
+"""Nesting limit of maps and lists."""
 
 _STRING = rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
-"""A string, also one that never ends: so that no byte is looked at twice."""
+"""A string, or an unterminated one, so that the scan never backtracks (linear time)."""
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _BARE_KEY = re.compile(_STRING + rb"|([{,][ \t\r\n]*+)(-?[0-9]++)(?=[ \t\r\n]*+:)", re.DOTALL)
 _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
@@ -31,9 +31,9 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def loads(data: bytes | memoryview, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
-    """Read a JSON value in either dialect; integer keys come as strings ("0"), quoted or not.
+    """Decode a JSON value in either dialect; integer keys become strings ("0"), quoted or not.
 
-    Raises CommandError, and nothing else, for what is no JSON, too long or too deep.
+    Raises only CommandError: for a body that is not JSON, too long or nested too deep.
     """
     if len(data) > bytes_max:
         raise CommandError(f"a JSON body of {len(data)} bytes, at most {bytes_max}")
@@ -43,7 +43,7 @@ def loads(data: bytes | memoryview, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
-        pass  # perhaps keys without quotes: looked at only where they may be
+        pass  # perhaps it has unquoted keys: try the slow path
     try:
         return msgspec.json.decode(_BARE_KEY.sub(_quoted, text))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -51,11 +51,11 @@ def loads(data: bytes | memoryview, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
 
 
 def dumps(value: Any, *, unquoted_integer_keys: bool) -> bytes:
-    """Write a value of maps, lists, strings, numbers, booleans and bytes (as base64).
+    """Encode a value of maps, lists, strings, numbers, booleans and bytes (as base64).
 
-    Fields of maps that are None are left out. Keys that are integers stand without quotes
-    where `unquoted_integer_keys`, for clients below version 401, and with quotes elsewhere.
-    Raises CommandError for what is no JSON value, or nests deeper than `DEPTH_MAX`.
+    Map fields that are None are omitted. Integer keys are unquoted with `unquoted_integer_keys`,
+    for clients below version 401, else quoted. Raises CommandError for a value that is not JSON
+    or is nested deeper than `DEPTH_MAX`.
     """
     parts: list[bytes] = []
     try:
@@ -66,9 +66,9 @@ def dumps(value: Any, *, unquoted_integer_keys: bool) -> bytes:
 
 
 def _depth(text: bytes) -> int:
-    """Return how deep brackets stand in each other, strings left out."""
+    """Return the nesting depth of brackets outside strings; 0 if it cannot exceed the limit."""
     if text.count(b"[") + text.count(b"{") <= DEPTH_MAX:
-        return 0  # no deeper than that, and counting is all it takes to see it
+        return 0  # too few brackets to exceed the limit, and counting them is cheap
     brackets = _STRINGS.sub(b"", text).translate(None, _NO_BRACKETS)
     return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
 

@@ -1,7 +1,7 @@
-"""RocketMQ's remoting frames: cut out of a stream of bytes, and put together.
+"""Decodes RocketMQ's remoting frames from a byte stream, and encodes them.
 
-A frame is `i32 length` (of what follows), `u8 serialize type`, `u24 header length`, header,
-body. Source: RocketMQ's NettyDecoder and RemotingCommand; DLEDGER.md section A.1.
+A frame is `i32 length` (of the rest), `u8 serialize type`, `u24 header length`, header, body.
+Source: RocketMQ's NettyDecoder and RemotingCommand; DLEDGER.md section A.1.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from enum import IntEnum
 import msgspec
 
 FRAME_BYTES_MAX = 16_777_216
-"""Whole frame with its length field: RocketMQ's com.rocketmq.remoting.frameMaxLength."""
+"""Frame size with its length field: RocketMQ's com.rocketmq.remoting.frameMaxLength."""
 HEADER_BYTES_MAX = 262_144
-"""Properties of 32,767 bytes fit, even if JSON escapes each one as six."""
+"""Fits properties of 32,767 bytes even if JSON escapes each byte as six."""
 
 
 class FrameError(Exception):
-    """The bytes are no remoting frame. One clear line; the connection must be closed."""
+    """The bytes are not a remoting frame: close the connection. The message is one line."""
 
 
 class SerializeType(IntEnum):
-    """How a frame's header is written (RocketMQ's SerializeType)."""
+    """The serialization of a frame's header (RocketMQ's SerializeType)."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -46,16 +46,16 @@ _PREFIX = struct.Struct(">iI")
 _BASE_BYTES = 262_144
 OVERWRITTEN = b"\xdb"
 _WATCHERS: list[Callable[[str], None]] = []
-"""Told of what is no frame; see `watched_frames`."""
+"""Called with each malformed frame's problem; see `watched_frames`."""
 _SMALL_READS_MAX = 64
-"""After so many a large buffer is given up: large frames often come one behind the other."""
+"""Small reads in a row before a large buffer is released: large frames often come in runs."""
 
 
 class FrameBuffer:
-    """Cuts a byte stream into frames, in one reusable buffer (THROUGHPUT.md rules 1 and 2).
+    """Splits a byte stream into frames, in one reusable buffer (THROUGHPUT.md rules 1 and 2).
 
-    The buffer holds 256 KiB, doubles while one frame needs more (so a length that is only
-    claimed costs no memory), and falls back once no such frame has come for some time.
+    The buffer has 256 KiB. It doubles while a frame needs more, so that a forged length costs no
+    memory, and shrinks again after _SMALL_READS_MAX small reads.
     """
 
     __slots__ = (
@@ -76,15 +76,15 @@ class FrameBuffer:
         self._frame_max = frame_bytes_max
         self._header_max = header_bytes_max
         self._allocate(min(_BASE_BYTES, frame_bytes_max))
-        self._small_reads = 0  # how often in a row a smaller buffer would have done
-        self._start = 0  # what lies before was given out as frames
-        self._handed_out = 0  # and since then by the last calls of `frames`
-        self._end = 0  # what lies behind is free
+        self._small_reads = 0  # reads in a row for which a small buffer sufficed
+        self._start = 0  # bytes before it were returned as frames
+        self._handed_out = 0  # bytes from here to `_start` were returned since `writable`
+        self._end = 0  # bytes after it are free
 
     def writable(self) -> memoryview:
-        """Return where to receive the next bytes (never empty); ends the life of older frames.
+        """Return the space for the next bytes (never empty); invalidates all earlier frames.
 
-        Call `frames` after each `received`: a full buffer that was not cut cannot take more.
+        Call `frames` after each `received`, or the buffer may be full.
         """
         if _WATCHERS:
             self._view[self._handed_out : self._start] = OVERWRITTEN * (
@@ -106,14 +106,14 @@ class FrameBuffer:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """Say that `count` bytes were received into `writable()`."""
+        """Note that `count` bytes were received into `writable()`."""
         assert 0 <= count <= len(self._buffer) - self._end
         self._end += count
 
     def frames(self) -> list[Frame]:
-        """Return all complete frames received; raises FrameError for what is no frame.
+        """Return all complete frames received. Raises FrameError for a malformed frame.
 
-        Good frames in front of the garbage are returned first; the next call raises.
+        Frames before the malformed one are returned first; the next call raises.
         """
         found: list[Frame] = []
         view, end, start = self._view, self._end, self._start
@@ -127,19 +127,19 @@ class FrameBuffer:
                 for watcher in _WATCHERS:
                     watcher(problem)
                 raise FrameError(problem)
-            behind = start + 4 + length
-            if behind > end:
+            frame_end = start + 4 + length
+            if frame_end > end:
                 break
             body = start + _PREFIX.size + header_bytes
             found.append(
-                Frame(serialize_type, view[start + _PREFIX.size : body], view[body:behind])
+                Frame(serialize_type, view[start + _PREFIX.size : body], view[body:frame_end])
             )
-            start = behind
+            start = frame_end
         self._start = start
         return found
 
     def _problem(self, length: int, serialize_type: int, header_bytes: int) -> str | None:
-        """Say what is wrong with a frame's first 8 bytes, as soon as they are there."""
+        """Return what is wrong with a frame's first 8 bytes, None if nothing is."""
         if not 4 <= length <= self._frame_max - 4:
             return f"not a remoting frame: length {length} is outside 4..{self._frame_max - 4}"
         if serialize_type not in _SERIALIZE_TYPES:
@@ -155,7 +155,7 @@ class FrameBuffer:
         self._view = memoryview(self._buffer)
 
     def _move_to(self, size: int) -> None:
-        """Put what is pending at the front of a buffer of `size` bytes."""
+        """Move the pending bytes to the front of a buffer of `size` bytes."""
         old = self._view[self._start : self._end]
         if size != len(self._buffer):
             self._allocate(size)
@@ -165,10 +165,11 @@ class FrameBuffer:
 
 @contextmanager
 def watched_frames(watcher: Callable[[str], None]) -> Iterator[None]:
-    """Watch all buffers of a simulated world: whoever uses them wrongly is to be found out.
+    """Check all frame buffers of a simulated world for use after invalidation.
 
-    Frames are overwritten at the end of their life: otherwise that is after 128 KiB more, and who
-    reads on in one finds what he expects, nearly always. `watcher` is told of what is no frame.
+    Frames are overwritten as soon as they are invalid. Otherwise their bytes survive for another
+    128 KiB, and code that reads a stale frame nearly always gets the right bytes. `watcher` is
+    called with each malformed frame's problem.
     """
     _WATCHERS.append(watcher)
     try:
@@ -182,7 +183,7 @@ def encode_frame(
     body: bytes | memoryview | Sequence[bytes | memoryview] = b"",
     serialize_type: int = SerializeType.JSON,
 ) -> bytes:
-    """Return the frame of `header` and `body` (one buffer, or a list that is joined)."""
+    """Encode a frame. `body` is one buffer, or several that are joined. Raises FrameError."""
     parts = (body,) if isinstance(body, bytes | memoryview) else body
     length = 4 + len(header) + sum(map(len, parts))
     if length > FRAME_BYTES_MAX - 4 or len(header) > _HEADER_LENGTH_MAX:

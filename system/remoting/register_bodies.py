@@ -1,6 +1,6 @@
-"""The body of REGISTER_BROKER (103): a broker's topics and how new they are.
+"""The body of REGISTER_BROKER (103): a broker's topics and their version.
 
-Brokers send it as JSON; some 4.x versions also as zlib of length-prefixed parts, which is read
+Brokers send it as JSON; some 4.x versions also as zlib of length-prefixed parts, which is decoded
 here too. Source: RocketMQ's RegisterBrokerBody, TopicConfigSerializeWrapper, TopicConfig and
 DataVersion; DLEDGER.md A.3.
 """
@@ -18,11 +18,11 @@ from shaketable.system.remoting.command import I32, I64, CommandError
 from shaketable.system.remoting.fastjson import BODY_BYTES_MAX, dumps, loads
 
 TOPICS_MAX = 65_536
-"""Topics in one body."""
+"""Limit for one body."""
 NAME_LENGTH_MAX = 255
-"""Characters of a topic's, broker's or cluster's name (RocketMQ's %RETRY% topics fit)."""
+"""Limit in characters for the name of a topic, broker or cluster (%RETRY% topics fit)."""
 BARE_WRAPPER_BELOW = 37
-"""V3_0_11: brokers of versions below it send the topics without what stands around them."""
+"""V3_0_11: brokers below this version send the topics without the enclosing wrapper."""
 _ATTRIBUTES_MAX = 64
 _U32 = struct.Struct(">I")
 _ENCODER = msgspec.json.Encoder()
@@ -32,10 +32,10 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 
 
 class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
-    """How new a broker's topics are; what differs in any field has changed.
+    """The version of a broker's topics; a difference in any field is a change.
 
-    Of two brokers that claim one id, the one with the larger `state_version` has it: in
-    dledger mode it is the raft term. `timestamp` in milliseconds since 1970.
+    If two brokers claim one id, the one with the higher `state_version` gets it: in DLedger mode
+    that is the Raft term. `timestamp` is in milliseconds since 1970.
     """
 
     state_version: I64 = 0
@@ -44,7 +44,7 @@ class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """A topic as its broker has it. `perm`: 4 read, 2 write, 1 inherit."""
+    """A topic's configuration on its broker. `perm`: 4 read, 2 write, 1 inherit."""
 
     topic_name: Name
     read_queue_nums: I32 = 16
@@ -57,14 +57,14 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RegisterBody(msgspec.Struct, frozen=True):
-    """What a broker says of its topics, each by its name."""
+    """A broker's topics by name, and their version."""
 
     version: DataVersion = DataVersion()
     topics: dict[str, TopicConfig] = {}
 
 
 class _Topics(msgspec.Struct, rename="camel"):
-    """RocketMQ's TopicConfigSerializeWrapper. A config may leave its name to the map's key."""
+    """RocketMQ's TopicConfigSerializeWrapper. The map's key names the topic."""
 
     data_version: DataVersion | None = None
     topic_config_table: (
@@ -77,9 +77,9 @@ class _Body(msgspec.Struct, rename="camel"):
 
 
 def encode_register_body(topics: Iterable[TopicConfig], version: DataVersion) -> bytes:
-    """Return the body as brokers of 5.x send it: standard JSON, not compressed.
+    """Encode the body as 5.x brokers send it: standard JSON, not compressed.
 
-    The topics go to the encoder as they are: a broker may have 10,000, and serves meanwhile.
+    The topics are encoded without conversion, for speed: a broker may have 10,000 of them.
     Raises CommandError.
     """
     wrapper = {
@@ -95,9 +95,9 @@ def encode_register_body(topics: Iterable[TopicConfig], version: DataVersion) ->
 def decode_register_body(
     data: bytes | memoryview, *, is_compressed: bool, version: int
 ) -> RegisterBody:
-    """Read the body that a broker of `version` (its MQVersion's number) sent.
+    """Decode the body from a broker of `version` (its MQVersion number).
 
-    No bytes are a broker without topics. Raises CommandError, and nothing else.
+    An empty body is a broker without topics. Raises only CommandError.
     """
     if not data:
         return RegisterBody()
@@ -117,17 +117,17 @@ def decode_register_body(
 
 
 def encode_data_version(version: DataVersion) -> bytes:
-    """Return the body of QUERY_DATA_VERSION (322) and of its answer."""
+    """Encode the body of QUERY_DATA_VERSION (322) and of its response."""
     return dumps(msgspec.to_builtins(version), unquoted_integer_keys=False)
 
 
 def decode_data_version(data: bytes | memoryview) -> DataVersion:
-    """Read such a body. Raises CommandError."""
+    """Decode such a body. Raises CommandError."""
     return _convert(loads(data), DataVersion)
 
 
 def body_crc32(data: bytes | memoryview) -> int:
-    """Return what the header's bodyCrc32 is to be (RocketMQ's UtilAll.crc32)."""
+    """Return the header's bodyCrc32 (RocketMQ's UtilAll.crc32)."""
     return zlib.crc32(data) & 0x7FFFFFFF
 
 
@@ -152,9 +152,9 @@ def _inflated(data: bytes | memoryview) -> memoryview:
 
 
 def _decode_compressed(data: memoryview) -> RegisterBody:
-    """Read i32 length and the version as JSON, i32 count, and each topic: i32 length, text.
+    """Decode i32 length and the version as JSON, i32 count, and each topic: i32 length, text.
 
-    What stands behind (filter servers, queue mappings) is of no use here.
+    The rest (filter servers, queue mappings) is ignored.
     """
     version_part, at = _part(data, 0)
     version = decode_data_version(version_part)
@@ -170,14 +170,14 @@ def _decode_compressed(data: memoryview) -> RegisterBody:
 
 
 def _topic_from_text(part: memoryview) -> TopicConfig:
-    """Read "name readQueueNums writeQueueNums perm SINGLE_TAG", attributes as JSON behind it."""
+    """Decode "name readQueueNums writeQueueNums perm SINGLE_TAG [attributes as JSON]"."""
     try:
-        words = str(part, "utf-8").split(" ", 5)
+        fields_text = str(part, "utf-8").split(" ", 5)
     except UnicodeDecodeError as error:
         raise CommandError(f"bad register body: a topic's config is no text: {error}") from None
-    if len(words) < 5:
+    if len(fields_text) < 5:
         raise CommandError("bad register body: a topic's config is cut off")
-    name, read_nums, write_nums, perm, filter_type, *rest = words
+    name, read_nums, write_nums, perm, filter_type, *rest = fields_text
     fields = {
         "topicName": name,
         "readQueueNums": read_nums,

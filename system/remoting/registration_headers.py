@@ -1,7 +1,7 @@
-"""Typed headers of what brokers and clients ask name servers.
+"""Typed headers of requests to name servers, and of their responses.
 
 Source: RocketMQ's RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader,
-GetRouteInfoRequestHeader and their answers; DLEDGER.md A.2.
+GetRouteInfoRequestHeader and their responses; DLEDGER.md A.2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BrokerId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class BrokerHeader(Fields, gc=False, rename="camel"):
-    """UNREGISTER_BROKER (104) and QUERY_DATA_VERSION (322): which broker it is about."""
+    """UNREGISTER_BROKER (104) and QUERY_DATA_VERSION (322): names one broker."""
 
     broker_name: Name
     broker_addr: str
@@ -28,15 +28,15 @@ class BrokerHeader(Fields, gc=False, rename="camel"):
     broker_id: BrokerId = 0
 
     def __post_init__(self) -> None:
-        """Refuse an address that no client could use."""
+        """Raise ValueError for a malformed address."""
         _check_address(self.broker_addr)
 
 
 class RegisterBrokerHeader(Fields, gc=False, rename="camel"):
-    """REGISTER_BROKER (103); the topics stand in the body (`register_bodies`).
+    """REGISTER_BROKER (103); the topics are in the body (`register_bodies`).
 
-    A `body_crc32` of 0 is not looked at. `heartbeat_timeout_millis` and `enable_acting_master`
-    come from RocketMQ 5 alone.
+    A `body_crc32` of 0 is not checked. Only RocketMQ 5 sends `heartbeat_timeout_millis` and
+    `enable_acting_master`.
     """
 
     broker_name: Name
@@ -50,19 +50,19 @@ class RegisterBrokerHeader(Fields, gc=False, rename="camel"):
     body_crc32: I32 = 0
 
     def __post_init__(self) -> None:
-        """Refuse an address that no client could use."""
+        """Raise ValueError for a malformed address."""
         _check_address(self.broker_addr)
 
 
 class RegisterBrokerResponse(Fields, gc=False, rename="camel"):
-    """The answer to REGISTER_BROKER: for a slave whose master lives, where that is."""
+    """The response to REGISTER_BROKER: for a slave, the addresses of its live master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class DataVersionAnswer(Fields, gc=False, rename="camel"):
-    """The answer to QUERY_DATA_VERSION."""
+    """The response to QUERY_DATA_VERSION."""
 
     changed: bool
 

@@ -1,4 +1,4 @@
-"""Typed requests and response headers: what stands in a command's ext fields.
+"""Typed request and response headers: the ext fields of a command.
 
 Source: SendMessageRequestHeaderV2, PullMessageRequestHeader and their responses in RocketMQ
 5.3.3; DLEDGER.md A.2.
@@ -25,18 +25,18 @@ from shaketable.system.remoting.frame import Frame, SerializeType
 
 
 class Fields(msgspec.Struct, gc=False):
-    """What all typed headers share: reading from and writing to ext fields."""
+    """Base class of all typed headers: decodes from and encodes to ext fields."""
 
     @classmethod
     def from_ext(cls, ext: dict[str, str]) -> Self:
-        """Read the fields, whose values are strings; raises CommandError naming the bad one."""
+        """Decode the fields, whose values are strings. Raises CommandError naming the bad one."""
         try:
             return msgspec.convert(ext, cls, strict=False)
         except msgspec.ValidationError as error:
             raise CommandError(f"bad {cls.__name__} fields: {error}") from None
 
     def to_ext(self) -> dict[str, str]:
-        """Write the fields as strings, Java's way; None is left out."""
+        """Encode the fields as strings, as Java does; None is omitted."""
         ext = {}
         for name, wire_name in zip(
             self.__struct_fields__, self.__struct_encode_fields__, strict=True
@@ -71,7 +71,7 @@ class SendMessageV2(
         "broker_name": "n",
     },
 ):
-    """SEND_MESSAGE_V2 (310): one message for one queue; the message's body is the command's."""
+    """SEND_MESSAGE_V2 (310): one message for one queue; the command's body is the message's."""
 
     producer_group: str
     topic: str
@@ -90,13 +90,13 @@ class SendMessageV2(
 
 
 class ExpectedOffset(Fields, gc=False, rename="camel"):
-    """What APPEND_AT (58005) has beside the fields of SEND_MESSAGE_V2."""
+    """The field of APPEND_AT (58005) in addition to those of SEND_MESSAGE_V2."""
 
     expected_offset: I64
 
 
 class SendMessageResponse(Fields, gc=False, rename="camel"):
-    """The answer to a send: msgId, queueId, queueOffset, transactionId."""
+    """The response to a send: msgId, queueId, queueOffset, transactionId."""
 
     msg_id: str
     queue_id: I32
@@ -122,7 +122,7 @@ class PullMessage(Fields, gc=False, rename="camel"):
 
 
 class PullMessageResponse(Fields, gc=False, rename="camel"):
-    """The answer to a pull; the messages stand in the body as they are stored."""
+    """The response to a pull; the body has the messages as stored."""
 
     suggest_which_broker_id: I64
     next_begin_offset: I64
@@ -138,13 +138,13 @@ class QueueOffsetRequest(Fields, gc=False, rename="camel"):
 
 
 class QueueOffsetResponse(Fields, gc=False, rename="camel"):
-    """The answer to GET_MAX_OFFSET and GET_MIN_OFFSET."""
+    """The response to GET_MAX_OFFSET and GET_MIN_OFFSET."""
 
     offset: I64
 
 
 class QueryConsumerOffset(Fields, gc=False, rename="camel"):
-    """QUERY_CONSUMER_OFFSET (14); the answer is a QueueOffsetResponse."""
+    """QUERY_CONSUMER_OFFSET (14); the response is a QueueOffsetResponse."""
 
     consumer_group: str
     topic: str
@@ -153,7 +153,7 @@ class QueryConsumerOffset(Fields, gc=False, rename="camel"):
 
 
 class UpdateConsumerOffset(Fields, gc=False, rename="camel"):
-    """UPDATE_CONSUMER_OFFSET (15): what a group has consumed of a queue, in front of it."""
+    """UPDATE_CONSUMER_OFFSET (15): the group has consumed the queue's messages before it."""
 
     consumer_group: str
     topic: str
@@ -168,7 +168,7 @@ class GroupRequest(Fields, gc=False, rename="camel"):
 
 
 class UnregisterClient(Fields, gc=False, rename={"client_id": "clientID"}):
-    """UNREGISTER_CLIENT (35): from the groups that are named."""
+    """UNREGISTER_CLIENT (35): removes a client from the named groups."""
 
     client_id: str
     producer_group: str | None = msgspec.field(default=None, name="producerGroup")
@@ -196,9 +196,9 @@ class DeleteTopic(Fields, gc=False, rename="camel"):
 
 
 class MemberRequest(Fields, gc=False, rename="camel"):
-    """TRANSFER_LEADERSHIP, ADD_MEMBER and REMOVE_MEMBER: whom it is about.
+    """TRANSFER_LEADERSHIP, ADD_MEMBER and REMOVE_MEMBER: names a member.
 
-    `address` is "host:port" of the member's DLedger port; ADD_MEMBER alone needs it.
+    `address` is "host:port" of the member's DLedger port; only ADD_MEMBER needs it.
     """
 
     member: str
@@ -206,13 +206,13 @@ class MemberRequest(Fields, gc=False, rename="camel"):
 
 
 class MetadataResponse(Fields, gc=False, rename="camel"):
-    """The answer to DLEDGER_METADATA: what one member knows; lists have ';' between members.
+    """The response to DLEDGER_METADATA: one member's state; lists have ';' between members.
 
-    `committed_index` is what is committed and durable there, `applied_index` what pulls from
-    there may see. `peers` has DLedger's form, "n0-127.0.0.1:40911;...", and names those members
-    that the log gave an address to. The log's entries start at `begin_index`; `snapshot_index`
-    is the entry up to which a snapshot stands for those before it (-1: none). `wall_ms` (since
-    1970) and `monotonic_ms` are what the member's clocks showed when it was asked.
+    Entries up to `committed_index` are committed and durable on it; its pulls see those up to
+    `applied_index`. `peers` has DLedger's form, "n0-127.0.0.1:40911;...", and contains the members
+    whose address is in the log. The log's entries start at `begin_index`; a snapshot replaces
+    those up to `snapshot_index` (-1: none). `wall_ms` (since 1970) and `monotonic_ms` are the
+    member's clocks at the time of the answer.
     """
 
     self_id: str
@@ -233,7 +233,7 @@ class MetadataResponse(Fields, gc=False, rename="camel"):
 
 
 class SendMessage(Fields, gc=False, rename="camel"):
-    """SEND_MESSAGE (10): the same under long names."""
+    """SEND_MESSAGE (10): the same fields under long names."""
 
     producer_group: str
     topic: str
@@ -255,7 +255,7 @@ class SendMessage(Fields, gc=False, rename="camel"):
 
 
 class SendRequest(msgspec.Struct, gc=False):
-    """A SEND_MESSAGE_V2 or SEND_MESSAGE; `body` is the message's, alive as long as its frame."""
+    """A SEND_MESSAGE_V2 or SEND_MESSAGE; `body` is the message's, valid as long as its frame."""
 
     opaque: int
     flag: int
@@ -265,12 +265,12 @@ class SendRequest(msgspec.Struct, gc=False):
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
+        """Whether the sender expects no response."""
         return bool(self.flag & ONEWAY_FLAG)
 
 
 class _SendHeader(msgspec.Struct, gc=False, tag_field="code", tag=int(RequestCode.SEND_MESSAGE_V2)):
-    """A JSON header of code 310 with its fields, decoded in one go (THROUGHPUT.md rule 3)."""
+    """A JSON header of code 310 with its fields, decoded in one pass (THROUGHPUT.md rule 3)."""
 
     fields: SendMessageV2 = msgspec.field(name="extFields")
     opaque: I32 = 0
@@ -281,15 +281,15 @@ _SEND_DECODER = msgspec.json.Decoder(_SendHeader, strict=False)
 
 
 def decode_request(frame: Frame) -> SendRequest | Command:
-    """Decode a frame: SEND_MESSAGE_V2 and SEND_MESSAGE become a SendRequest, else a Command.
+    """Decode a frame: SEND_MESSAGE_V2 and SEND_MESSAGE to a SendRequest, all else to a Command.
 
-    A response is a Command too, whatever its code. Raises CommandError, and nothing else.
+    A response is a Command, whatever its code. Raises only CommandError.
     """
     if frame.serialize_type == SerializeType.JSON:
         try:
             header = _SEND_DECODER.decode(frame.header)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
-            pass  # another request, or a bad one: the general way tells which
+            pass  # another request, or a malformed one: decode it generically
         else:
             if not header.flag & RESPONSE_FLAG:
                 return SendRequest(
@@ -313,7 +313,7 @@ def encode_send(
     opaque: int,
     serialize_type: int = SerializeType.JSON,
 ) -> bytes:
-    """Return the frame of a SEND_MESSAGE_V2 (client side)."""
+    """Encode a SEND_MESSAGE_V2 (client side)."""
     return encode_command(
         Command(
             RequestCode.SEND_MESSAGE_V2,
@@ -325,18 +325,18 @@ def encode_send(
     )
 
 
-# Typed requests for single messages and places in queues, and their response headers.
+# Typed requests for single messages and offsets, and their response headers.
 #
 # Source: QueryMessageRequestHeader, ViewMessageRequestHeader, SearchOffsetRequestHeader,
 # GetEarliestMsgStoretimeRequestHeader and their responses, ConsumerSendMsgBackRequestHeader in
 # RocketMQ 5.3.3; DLEDGER.md A.2.
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""The ext field, "true" then, of a QUERY_MESSAGE whose key is a UNIQ_KEY (Java's MixAll)."""
+"""The ext field that is "true" if a QUERY_MESSAGE's key is a UNIQ_KEY (Java's MixAll)."""
 
 
 class QueryMessage(Fields, gc=False, rename="camel"):
-    """QUERY_MESSAGE (12): messages by key, stored between two times, both included."""
+    """QUERY_MESSAGE (12): messages by key, stored between two times, both inclusive."""
 
     topic: str
     key: str
@@ -346,7 +346,7 @@ class QueryMessage(Fields, gc=False, rename="camel"):
 
 
 class QueryMessageResponse(Fields, gc=False, rename="camel"):
-    """The answer to QUERY_MESSAGE; Java's names, spelt as there."""
+    """The response to QUERY_MESSAGE; the field names are Java's."""
 
     index_last_update_timestamp: I64
     index_last_update_phyoffset: I64
@@ -362,8 +362,8 @@ class ViewMessage(Fields, gc=False, rename="camel"):
 class SearchOffset(Fields, gc=False, rename="camel"):
     """SEARCH_OFFSET_BY_TIMESTAMP (29).
 
-    `boundary_type` "LOWER" (the default) asks for the first message stored at that time or
-    later, "UPPER" for the last one stored then or earlier.
+    `boundary_type` "LOWER" (the default) requests the first message stored at that time or
+    later, "UPPER" the last one stored at that time or earlier.
     """
 
     topic: str
@@ -373,7 +373,7 @@ class SearchOffset(Fields, gc=False, rename="camel"):
 
 
 class EarliestStoreTimeResponse(Fields, gc=False, rename="camel"):
-    """The answer to GET_EARLIEST_MSG_STORETIME (32): ms since the epoch, -1 without a message."""
+    """The response to GET_EARLIEST_MSG_STORETIME (32): ms since 1970, -1 without a message."""
 
     timestamp: I64
 
@@ -381,7 +381,8 @@ class EarliestStoreTimeResponse(Fields, gc=False, rename="camel"):
 class SendMessageBack(Fields, gc=False, rename="camel"):
     """CONSUMER_SEND_MSG_BACK (36): the message at a byte position was not consumed.
 
-    `delay_level` 0 leaves it to the broker when it comes again; below 0 it never does.
+    `delay_level` 0 leaves the delay of the retry to the broker; below 0, the message goes to the
+    dead-letter queue.
     """
 
     offset: I64

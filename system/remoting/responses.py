@@ -1,4 +1,4 @@
-"""Responses: the send response from a template (THROUGHPUT.md rule 5), the others by encoder."""
+"""Encodes responses: send responses from a template (THROUGHPUT.md rule 5), others generically."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def send_response(
     queue_offset: int,
     serialize_type: int = SerializeType.JSON,
 ) -> bytes:
-    """Return the whole frame that acknowledges a send. `message_id` is 32 hex digits (ASCII)."""
+    """Return the frame that acknowledges a send. `message_id` is 32 hex digits (ASCII)."""
     if serialize_type == SerializeType.JSON:
         header = _JSON_TEMPLATE % (message_id, queue_id, queue_offset, opaque)
         return _PREFIX.pack(4 + len(header), len(header)) + header
@@ -56,7 +56,7 @@ def response(
     *,
     serialize_type: int = SerializeType.JSON,
 ) -> bytes:
-    """Return the whole frame of any response; `serialize_type` must be the request's."""
+    """Return the frame of any response; `serialize_type` must be the request's."""
     return encode_command(
         Command(
             code,
@@ -71,7 +71,7 @@ def response(
 
 
 def with_code(frame: bytes, code: int) -> bytes:
-    """Return a response's whole frame with another code; all else is as it was."""
+    """Return a response's frame with another code, otherwise unchanged."""
     (_, word) = _PREFIX.unpack_from(frame)
     header_end = _PREFIX.size + (word & 0xFFFFFF)
     view = memoryview(frame)

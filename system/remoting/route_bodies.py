@@ -1,7 +1,8 @@
-"""What name servers answer: routes of topics (105), the brokers (106), names of topics (206).
+"""Bodies of name servers' responses: topic routes (105), brokers (106), topic names (206).
 
+They are encoded in the JSON dialect that the client reads (`reads_standard_json`).
 Source: RocketMQ's TopicRouteData, QueueData, BrokerData, ClusterInfo and TopicList; DLEDGER.md
-A.3. All are written in the dialect that the asking client reads (`reads_standard_json`).
+A.3.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from shaketable.system.remoting.command import I32, I64, CommandError
 from shaketable.system.remoting.fastjson import dumps, loads
 
 MASTER_ID = 0
-"""The id of the broker, among those of one name, that takes messages."""
+"""The broker id of the master, which takes messages, among the brokers of one name."""
 STANDARD_JSON_SINCE = 401
-"""V4_9_4: clients from there on read maps of integer keys as standard JSON."""
+"""V4_9_4: clients from this version on read maps with integer keys as standard JSON."""
 
 Kind = TypeVar("Kind")
 
@@ -57,12 +58,12 @@ class ClusterInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def reads_standard_json(version: int, accept_standard_json_only: bool = False) -> bool:
-    """Whether a client of `version` is to get integer keys in quotes."""
+    """Whether a client of `version` gets integer keys in quotes."""
     return accept_standard_json_only or version >= STANDARD_JSON_SINCE
 
 
 def encode_route(route: TopicRoute, *, is_standard: bool) -> bytes:
-    """Return the body that answers GET_ROUTEINFO_BY_TOPIC."""
+    """Encode the response body of GET_ROUTEINFO_BY_TOPIC."""
     value: dict[str, Any] = {
         "brokerDatas": [_broker(data) for data in route.broker_datas],
         "filterServerTable": {},
@@ -73,12 +74,12 @@ def encode_route(route: TopicRoute, *, is_standard: bool) -> bytes:
 
 
 def decode_route(data: bytes | memoryview) -> TopicRoute:
-    """Read such a body in either dialect. Raises CommandError."""
+    """Decode such a body in either dialect. Raises CommandError."""
     return _convert(loads(data), TopicRoute)
 
 
 def encode_cluster_info(info: ClusterInfo, *, is_standard: bool) -> bytes:
-    """Return the body that answers GET_BROKER_CLUSTER_INFO."""
+    """Encode the response body of GET_BROKER_CLUSTER_INFO."""
     value = {
         "brokerAddrTable": {name: _broker(data) for name, data in info.broker_addr_table.items()},
         "clusterAddrTable": info.cluster_addr_table,
@@ -87,17 +88,17 @@ def encode_cluster_info(info: ClusterInfo, *, is_standard: bool) -> bytes:
 
 
 def decode_cluster_info(data: bytes | memoryview) -> ClusterInfo:
-    """Read such a body in either dialect. Raises CommandError."""
+    """Decode such a body in either dialect. Raises CommandError."""
     return _convert(loads(data), ClusterInfo)
 
 
 def encode_topic_list(topics: Iterable[str]) -> bytes:
-    """Return the body that answers GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+    """Encode the response body of GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
     return dumps({"topicList": list(topics)}, unquoted_integer_keys=False)
 
 
 def decode_topic_list(data: bytes | memoryview) -> tuple[str, ...]:
-    """Read such a body. Raises CommandError."""
+    """Decode such a body. Raises CommandError."""
     return _convert(loads(data), _TopicList).topic_list
 
 
@@ -116,7 +117,7 @@ def _broker(data: BrokerData) -> dict[str, Any]:
 
 def _convert(value: object, kind: type[Kind]) -> Kind:
     try:
-        # Integer keys arrive as strings: in maps of integers alone they are read as numbers.
+        # Integer keys arrive as strings; maps whose keys are typed as integers convert them.
         return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise CommandError(f"bad {kind.__name__} body: {error}") from None
