@@ -258,7 +258,7 @@ def _state(world: World | TrioWorld, name: str) -> str:
     """Say in a line what a member is and what its log holds."""
     member = world.members[name]
     if not member.is_up:
-        return "gone" if member.is_gone else "down"
+        return "gone" if member.is_removed else "down"
     if isinstance(member, Host) and member.node is None:
         return "recovers"
     core = member.core

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import Ask, SeedRun, Step, Violation
-from shaketable.system.sim.native_world.run import run_seed
-from shaketable.system.sim.planted_bugs import native_bugs, planted_bug
+from shaketable.system.sim.master_slave_world.run import run_seed
+from shaketable.system.sim.planted_bugs import master_slave_bugs, planted_bug
 
 NODE = "node"
 SLAVE_BEHIND_EXPIRED = "slave behind expired"
@@ -17,7 +17,7 @@ STRANGER = "stranger"
 
 
 class NativeSimulator:
-    """Implements `contracts.simulation.Simulator` over `system.sim.native_world`.
+    """Implements `contracts.simulation.Simulator` over `system.sim.master_slave_world`.
 
     Args:
         target: whose planted bugs these are.
@@ -38,7 +38,7 @@ class NativeSimulator:
     @cached_property
     def mutants(self) -> Mapping[str, str]:
         """The planted bugs."""
-        return native_bugs(self._target)
+        return master_slave_bugs(self._target)
 
     def states(self, world: str) -> frozenset[str]:
         """None: a master stays one, and so does a slave."""

@@ -35,9 +35,13 @@ from shaketable.harness.contracts.simulated_nodes import (
 from shaketable.harness.contracts.simulation import Ended
 from shaketable.harness.targets.programs import name_server
 from shaketable.system.sim.disks.disk import PowerLoss
-from shaketable.system.sim.disks.ordered_harms import OrderedHarm, OrderedHarms
+from shaketable.system.sim.disks.fault_rules import DiskFaultRule, DiskFaultRules
 from shaketable.system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
-from shaketable.system.sim.rules.client_invariants import check_foreseen, check_in_time, check_left
+from shaketable.system.sim.rules.client_invariants import (
+    check_all_closed,
+    check_expected,
+    check_in_time,
+)
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import (
     Cut,
@@ -213,7 +217,7 @@ class BrokerGroup:
         self.ended = self._world.ended
         self.broken = self._world.broken
         self._logs = SimulatedLogs((*nodes, *name_servers), lambda: self._world.clock.now_ms)
-        self._world.on_said = self._logs.said
+        self._world.on_log_line = self._logs.said
 
     @property
     def target(self) -> SimulatedTarget:
@@ -237,7 +241,7 @@ class BrokerGroup:
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> TargetClient:
         """Return a client of the group; its dice are the world's."""
         self._clients += 1
-        rng = self._world.draws.stream(f"campaign-client/{self._clients}")
+        rng = self._world.rngs.stream(f"campaign-client/{self._clients}")
         own_id = f"{CLIENTS.address}@{self._clients}"
         return self._target.client_of(addresses, timeout_s, self._bug, rng, own_id)
 
@@ -248,11 +252,11 @@ class BrokerGroup:
 
     def operation_raised(self, what: str, error: Exception) -> None:
         """An operation of a client ended with an error that no client should raise."""
-        self._expect(check_foreseen, what, error)
+        self._expect(check_expected, what, error)
 
     def clients_left(self) -> None:
         """All clients were closed: none of their sockets should be open."""
-        self._expect(check_left, CLIENTS.host, self._world.network.open_of(CLIENTS.host))
+        self._expect(check_all_closed, CLIENTS.host, self._world.network.open_of(CLIENTS.host))
 
     def _expect(self, check: Callable[..., None], *args: Any) -> None:
         try:
@@ -324,7 +328,7 @@ class BrokerGroup:
     def resume(self, node: str) -> None:
         """Let it go on."""
         self._logs.mark(node, "resumed")
-        self._machine(node).go_on()
+        self._machine(node).resume()
 
     def lose_disk(self, node: str) -> int:
         """Let a node that does not run have an empty disk; return how many files went."""
@@ -337,12 +341,12 @@ class BrokerGroup:
         fault = Cut(start_ms=0, duration_ms=0, links=tuple(links))
         cut = [self._world.network.link(a, b) for a, b in links]
         for link in cut:
-            link.begin(fault)
+            link.add_fault(fault)
 
         def mend(how: str) -> None:
             for link in cut:
                 link.resets = how == "reset"
-                link.end(fault)
+                link.remove_fault(fault)
 
         return mend
 
@@ -441,7 +445,7 @@ class ShapedLinks:
         for link in (network.link(a, b) for a, b in self._links):
             link.notes.append(self._note)
             for fault in self._faults:
-                link.begin(fault)
+                link.add_fault(fault)
         if shape.half_open:
             self._open_half()
         if shape.reset_every_ms:
@@ -454,7 +458,7 @@ class ShapedLinks:
         for link in (self._network.link(a, b) for a, b in self._links):
             link.notes.remove(self._note)
             for fault in self._faults:
-                link.end(fault)
+                link.remove_fault(fault)
         for near in self._untold:
             near.reset()
 
@@ -540,8 +544,8 @@ class Machines:
 
     def __init__(self, world: TrioWorld) -> None:
         self._world = world
-        self._harms: dict[str, OrderedHarms] = {}
-        self._known: dict[str, list[tuple[SimulatedHarm, OrderedHarm]]] = {}
+        self._harms: dict[str, DiskFaultRules] = {}
+        self._known: dict[str, list[tuple[SimulatedHarm, DiskFaultRule]]] = {}
 
     def set_rate(self, node: str, rate: float) -> None:
         """Let a node's clocks run at a rate, from now on."""
@@ -564,18 +568,18 @@ class Machines:
     def follow_harms(self, node: str, harms: Sequence[SimulatedHarm]) -> None:
         """These harms of a node's disk are in force from now on; who went keeps its counts."""
         self.count(node)
-        before = {id(harm): order for harm, order in self._known.get(node, [])}
+        before = {id(harm): rule for harm, rule in self._known.get(node, [])}
         known = [
-            (harm, before.get(id(harm)) or OrderedHarm(harm.op, harm.error, harm.nth, harm.times))
+            (harm, before.get(id(harm)) or DiskFaultRule(harm.op, harm.error, harm.nth, harm.times))
             for harm in harms
         ]
         self._known[node] = known
-        self._of(node).follow([order for _, order in known])
+        self._of(node).set_rules([rule for _, rule in known])
 
     def count(self, node: str) -> None:
         """Write down in the harms what they did so far."""
-        for harm, order in self._known.get(node, []):
-            harm.calls, harm.errors = order.calls, order.errors
+        for harm, rule in self._known.get(node, []):
+            harm.calls, harm.errors = rule.calls, rule.errors
 
     def set_lateness(self, node: str, late_ms: float) -> None:
         """Let each piece of a node's disk work take that much longer."""
@@ -594,9 +598,9 @@ class Machines:
         """How many unsynced bytes crashes took so far, of all nodes."""
         return self._world.counts.lost_bytes
 
-    def _of(self, node: str) -> OrderedHarms:
+    def _of(self, node: str) -> DiskFaultRules:
         if node not in self._harms:
-            self._harms[node] = OrderedHarms(self._host(node).disk.platter)
+            self._harms[node] = DiskFaultRules(self._host(node).disk.platter)
         return self._harms[node]
 
     def _host(self, node: str) -> Host:

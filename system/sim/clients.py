@@ -1,8 +1,8 @@
-"""Simulated clients: they carry out a schedule's calls and record what they see.
+"""Simulated clients: they carry out a schedule's calls and record the outcomes.
 
-A client sends to whom it takes for the leader, tries definite refusals again with another member
-until its timeout, and never tries again what may have happened (`system.client` does the same).
-Source: RocketMQ's DefaultMQProducer; DESIGN.md decision 7.
+A client sends to the presumed leader, retries definite refusals with another member until its
+timeout, and never retries an indeterminate operation (`system.client` does the same). Source:
+RocketMQ's DefaultMQProducer; DESIGN.md decision 7.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
 TOPIC = "log"
 TOPIC_BYTES = TOPIC.encode()
 OPEN_OPERATIONS_MAX = 2_000
-"""What one client has under way at most; a call beyond it is not made."""
-WANDERS = (0.0, 0.05, 0.4, 1.0)
-"""How often a client starts a call at any member: some stay with a leader that was replaced,
-while others are with the new one already."""
-DOUBTS = (0.0, 0.2, 1.0)
-"""How often a client whose append was acknowledged asks another member at once for the end."""
-DOUBT_MS = 0.1
+"""Most operations that one client has in flight; calls beyond it are skipped."""
+RANDOM_TARGET_RATES = (0.0, 0.05, 0.4, 1.0)
+"""How often a client starts a call at a random member, so that some stay with a replaced leader
+while others use the new one. A client has one of these rates."""
+VERIFY_RATES = (0.0, 0.2, 1.0)
+"""How often a client whose append was acknowledged asks another member for the end at once."""
+VERIFY_DELAY_MS = 0.1
 RETRY_MIN_MS = 20.0
 RETRY_MAX_MS = 100.0
 _PREFIX = struct.Struct(">iI").unpack_from
 _PULLED_MAX = 32
 _HELD_EVERY = 2
-"""So many pulls apart, one may be held where there is nothing yet ..."""
+"""Every so-many-th pull may be held at the queue's end (long polling) ..."""
 _HOLD_MAX_MS = 700
-"""... for less than that, which follows from its number."""
+"""... for less than that; the time follows from its number."""
 _MIXER = 2_654_435_761
 _BIG_BYTES_MAX = 65_536
 _BIG_SPREAD_BYTES = 300
 
 
 class _Reply(msgspec.Struct, gc=False):
-    """A response's header, as far as a client looks at it."""
+    """The header fields of a response that a client reads."""
 
     opaque: int
     code: int
@@ -80,7 +80,7 @@ def decode_reply(reply: bytes) -> _Reply:
 
 
 class _Batch:
-    """The operations of one call: they are sent, and tried again, together."""
+    """The operations of one call, which are sent and retried together."""
 
     __slots__ = ("client", "is_pipelined", "is_retrying", "refused")
 
@@ -92,22 +92,22 @@ class _Batch:
 
 
 class Client:
-    """One client: whom it takes for the leader, which ends it knows, what is under way."""
+    """One client: its presumed leader, the queue ends that it knows, its open operations."""
 
-    __slots__ = ("doubts", "draw", "ends", "number", "open", "target", "wanders")
+    __slots__ = ("ends", "number", "open", "random_target_rate", "rng", "target", "verify_rate")
 
     def __init__(self, world: World, number: int) -> None:
         self.number = number
-        self.draw = world.draws.stream(f"client/{number}")
+        self.rng = world.rngs.stream(f"client/{number}")
         self.ends: dict[int, int] = {}
         self.open: dict[int, tuple[Operation, _Batch]] = {}
         self.target = ""
-        self.wanders = self.draw.choice(WANDERS)
-        self.doubts = self.draw.choice(DOUBTS)
+        self.random_target_rate = self.rng.choice(RANDOM_TARGET_RATES)
+        self.verify_rate = self.rng.choice(VERIFY_RATES)
 
 
 class Clients:
-    """All clients of a world, and the history of what they did."""
+    """All clients of a world, and their history."""
 
     def __init__(self, world: World, count: int) -> None:
         self._world = world
@@ -123,8 +123,8 @@ class Clients:
         if len(client.open) + call.count > OPEN_OPERATIONS_MAX:
             return
         heap = self._world.heap
-        if not client.target or client.draw.random() < client.wanders:
-            client.target = client.draw.choice(self._world.client_targets)
+        if not client.target or client.rng.random() < client.random_target_rate:
+            client.target = client.rng.choice(self._world.client_targets)
         batch = _Batch(client, is_pipelined=call.kind == "append")
         operations = [self._operation(client, call) for _ in range(call.count)]
         for operation in operations:
@@ -147,11 +147,11 @@ class Clients:
         return operation
 
     def _send(self, client: Client, batch: _Batch, operations: list[Operation]) -> None:
-        """Send to whom the client takes for the leader, in one piece or one by one."""
+        """Send to the presumed leader: all in one piece, or one by one if pipelined."""
         world = self._world
         member = world.members.get(client.target)
         if member is None:
-            self._turn(client, "")
+            self._switch_target(client, "")
             member = world.members[client.target]
         for operation in operations:
             operation.node = member.name
@@ -170,7 +170,7 @@ class Clients:
         if member.is_up:
             member.handle(client.number, requests)
             return
-        for request in requests:  # nobody listens: certainly not done
+        for request in requests:  # connection refused: definitely not done
             found = client.open.get(request.opaque)
             if found is not None:
                 self._refused(client, *found, "")
@@ -178,7 +178,10 @@ class Clients:
     # ---- answers ----------------------------------------------------------------------
 
     def reply(self, member: SimMember, connection: int, replies: list[bytes]) -> None:
-        """A member answers; what it acknowledges is checked at once. Raises Violated."""
+        """Receive a member's replies, and check at once what they acknowledge. Raises Violated.
+
+        The check is at sending, since the committed state may have grown when the client reads it.
+        """
         client = self._clients[connection]
         heap, invariants = self._world.heap, self._world.invariants
         arrived: list[tuple[_Reply, bytes]] = []
@@ -221,15 +224,15 @@ class Clients:
             else:
                 self._refused(client, operation, batch, "")
 
-        if acknowledged >= 0 and client.doubts and client.draw.random() < client.doubts:
+        if acknowledged >= 0 and client.verify_rate and client.rng.random() < client.verify_rate:
             heap = self._world.heap
-            heap.push(heap.now_ms + DOUBT_MS, self._doubt, client, node, acknowledged)
+            heap.push(heap.now_ms + VERIFY_DELAY_MS, self._verify, client, node, acknowledged)
 
-    def _doubt(self, client: Client, node: str, queue: int) -> None:
-        """Ask any other member, whoever leads, for the end that a client knows."""
+    def _verify(self, client: Client, node: str, queue: int) -> None:
+        """Ask any other member, leader or not, for the queue's end: it must not be stale."""
         others = [name for name in self._world.client_targets if name != node]
         if others:
-            client.target = client.draw.choice(others)
+            client.target = client.rng.choice(others)
             self.call(Call(int(self._world.heap.now_ms), client.number, MAX_OFFSET, queue))
 
     def _done(self, client: Client, operation: Operation, ext: dict[str, str]) -> None:
@@ -248,14 +251,14 @@ class Clients:
         self._end(client, operation, OK)
 
     def _refused(self, client: Client, operation: Operation, batch: _Batch, leader: str) -> None:
-        """Certainly not done: another member is tried a little later."""
+        """The operation was definitely not done: retry it a little later with another member."""
         operation.node = ""
         batch.refused.append(operation)
         if not batch.is_retrying:
             batch.is_retrying = True
-            self._turn(client, leader)
+            self._switch_target(client, leader)
             heap = self._world.heap
-            wait_ms = client.draw.uniform(RETRY_MIN_MS, RETRY_MAX_MS)
+            wait_ms = client.rng.uniform(RETRY_MIN_MS, RETRY_MAX_MS)
             heap.push(heap.now_ms + wait_ms, self._retry, client, batch)
 
     def _retry(self, client: Client, batch: _Batch) -> None:
@@ -265,25 +268,25 @@ class Clients:
         if operations:
             self._send(client, batch, operations)
 
-    def _turn(self, client: Client, leader: str) -> None:
-        """Turn to the leader that was named, or to another member."""
+    def _switch_target(self, client: Client, leader: str) -> None:
+        """Switch to the named leader, or else to a random member."""
         targets = self._world.client_targets
         if leader in targets and leader != client.target:
             client.target = leader
         else:
-            client.target = client.draw.choice(targets)
+            client.target = client.rng.choice(targets)
 
     def _time_out(self, client: Client, operations: list[Operation]) -> None:
         for operation in operations:
             if operation.outcome == OPEN:
                 if operation.node == client.target:
-                    self._turn(client, "")
-                # What was last refused and not sent again is certainly not done.
+                    self._switch_target(client, "")
+                # An append that was refused and not sent again definitely failed.
                 is_known = operation.kind != APPEND or not operation.node
                 self._end(client, operation, FAIL if is_known else UNKNOWN)
 
     def disconnected(self, name: str) -> None:
-        """A member's process ended: what was asked of it and not answered is unknown."""
+        """A member's process ended: appends that it has not answered are indeterminate."""
         for client in self._clients:
             for operation, batch in list(client.open.values()):
                 if operation.node == name:
@@ -319,7 +322,7 @@ def _request(operation: Operation, keyed: float) -> SendRequest | Command:
 
 
 def body_bytes_of(number: int, body_bytes: int, settings: Settings) -> int:
-    """Return how long the body of append `number` is: some nearly fill a data file, or more."""
+    """Return the body size of append `number`: some nearly fill a data file, or exceed it."""
     if settings.big_every and number % settings.big_every == 0:
         room = min(settings.data_file_bytes, _BIG_BYTES_MAX)
         return room - _BIG_SPREAD_BYTES + number // settings.big_every * 37 % _BIG_SPREAD_BYTES

@@ -1,4 +1,4 @@
-"""What happened in a simulated run, in numbers."""
+"""Counters of what happened in a simulated run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counts:
-    """Counted as it happened, not as it was scheduled. `faults` counts by kind."""
+    """Count events when they happen, not when they are scheduled. `faults` counts by kind."""
 
     operations: int = 0
     acknowledged: int = 0
@@ -37,8 +37,8 @@ class Counts:
     events: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     states: set[tuple[str, str]] = field(default_factory=set)
-    """(role, event) pairs that the members went through: the coverage of the protocol."""
+    """(role, event) pairs that members went through: the protocol's coverage."""
 
     def fault(self, kind: str) -> None:
-        """A fault really happened."""
+        """Count a fault that took effect."""
         self.faults[kind] = self.faults.get(kind, 0) + 1

@@ -1,6 +1,6 @@
-"""Begins and mends a schedule's faults on a simulated group.
+"""Applies a schedule's faults to a simulated group, and undoes them.
 
-A fault that finds nothing to do (a crash of a node that is down) is not counted as happened.
+A fault that has no effect (a crash of a node that is down) is not counted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shaketable.system.raft.protocol import Role, RoleChange
 from shaketable.system.sim.broken_starts.file_damage import REBUILT
 from shaketable.system.sim.schedules.faults import (
-    EVERYBODY,
+    ALL,
     FOLLOWER,
     LEADER,
     AddMember,
@@ -48,53 +48,53 @@ if TYPE_CHECKING:
 
 MEMBERS_MAX = 7
 DISKS_MIN = 3
-"""Of fewer members none is taken out, or loses its disk."""
+"""In smaller groups no member is removed, and none loses its disk."""
 REMOVALS_MAX = 2
-"""So many members are asked to be removed at the same time at most."""
+"""Most removals that are requested at the same time."""
 EXPIRE_EVERY_MS = 500.0
 RESTART_AFTER_MS = 300.0
-"""How soon a process that ended by itself is started again."""
+"""How soon a process that ended by itself is restarted."""
 
 
 class FaultActions:
-    """The faults under way in one world."""
+    """The active faults of one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._strikes: list[Strike] = []
         self._terms: dict[str, int] = {}
 
-    def begin(self, fault: AnyFault) -> None:
-        """Start a fault; its end is put on the heap."""
+    def apply(self, fault: AnyFault) -> None:
+        """Apply a fault, and schedule its end."""
         world = self._world
         if world.trace.write is not None:
             world.trace.line(world.heap.now_ms, "", f"fault {fault!r}")
         if isinstance(fault, LinkFault):
-            if self._begin_links(fault):
-                self._happened(fault)
+            if self._apply_to_links(fault):
+                self._count(fault)
         elif isinstance(fault, NodeFault):
             member = self.member_of(fault.node)
-            if member is not None and not member.is_gone:
-                self._begin_at(fault, member)
+            if member is not None and not member.is_removed:
+                self._apply_to_node(fault, member)
         else:
-            self._begin_at_group(fault)
+            self._apply_to_group(fault)
 
     def changed_role(self, name: str, change: RoleChange) -> None:
-        """A member's role changed, and nobody knows yet: who waits for that strikes."""
+        """A member changed its role, before any other member knows: trigger waiting strikes."""
         stands = change.role is Role.CANDIDATE and change.term > self._terms.get(name, change.term)
         self._terms[name] = change.term
         for strike in tuple(self._strikes):
             if stands if strike.moment == "stands" else change.role is Role.LEADER:
                 self._strikes.remove(strike)
                 now_ms = int(self._world.heap.now_ms)
-                links = ((name, EVERYBODY), (EVERYBODY, name))
-                self._begin_links(
+                links = ((name, ALL), (ALL, name))
+                self._apply_to_links(
                     Cut(start_ms=now_ms, duration_ms=strike.end_ms - now_ms, links=links)
                 )
-                self._happened(strike)
+                self._count(strike)
 
     def member_of(self, node: str) -> SimMember | None:
-        """Return whom a fault means now: a member by id, or by what it is."""
+        """Return the member that a fault's `node` means now: by id, or by role."""
         members = self._world.present
         leader = self._world.leader()
         if node == LEADER:
@@ -105,19 +105,19 @@ class FaultActions:
 
     # ---- links ------------------------------------------------------------------------
 
-    def _begin_links(self, fault: LinkFault) -> bool:
-        """Start it on the links that it means now; False where it means none."""
+    def _apply_to_links(self, fault: LinkFault) -> bool:
+        """Apply the fault to the links that it means now; return False where there are none."""
         world = self._world
         pairs = expand_links(fault.links, tuple(world.present), world.leader())
         links = [world.network.link(source, target) for source, target in pairs]
         for link in links:
-            link.begin(fault)
+            link.add_fault(fault)
         world.heap.push(fault.end_ms, self._end_links, fault, links)
         return bool(links)
 
     def _end_links(self, fault: LinkFault, links: list[Link]) -> None:
         for link in links:
-            link.end(fault)
+            link.remove_fault(fault)
 
     def _end_strike(self, strike: Strike) -> None:
         if strike in self._strikes:
@@ -125,20 +125,20 @@ class FaultActions:
 
     # ---- nodes ------------------------------------------------------------------------
 
-    def _happened(self, fault: AnyFault | LinkFault | NodeFault) -> None:
+    def _count(self, fault: AnyFault | LinkFault | NodeFault) -> None:
         self._world.counts.fault(fault.kind)
 
-    def _begin_at(self, fault: NodeFault, member: SimMember) -> None:
+    def _apply_to_node(self, fault: NodeFault, member: SimMember) -> None:
         world = self._world
         platter = member.disk.platter
         heap = world.heap
         if isinstance(fault, RemoveMember | ReplaceMember | Wipe | BitRot):
-            self._begin_at_membership(fault, member)
+            self._change_membership(fault, member)
             return
         if isinstance(fault, Crash | CrashAtOperation | Pause) and not member.is_up:
             return
         if isinstance(fault, Stop | DamageFile):
-            self._begin_at_rest(fault, member)
+            self._stop_or_damage(fault, member)
             return
         if isinstance(fault, Crash):
             world.crash(member, loses_unsynced=fault.loses_unsynced)
@@ -150,7 +150,7 @@ class FaultActions:
             return  # counted when it happens
         elif isinstance(fault, Pause):
             member.pause()
-            heap.push(fault.end_ms, member.go_on)
+            heap.push(fault.end_ms, member.resume)
         elif isinstance(fault, ClockRate):
             member.run_clock_at(fault.rate)
             heap.push(fault.end_ms, member.run_clock_at, 1.0)
@@ -158,11 +158,11 @@ class FaultActions:
             member.wall_offset_ms += fault.offset_ms
             heap.push(fault.end_ms, self._end_offset, member, fault.offset_ms)
         else:
-            self._begin_at_disk(fault, member)
-        self._happened(fault)
+            self._apply_to_disk(fault, member)
+        self._count(fault)
 
-    def _begin_at_rest(self, fault: Stop | DamageFile, member: SimMember) -> None:
-        """End a process in order, or have a file damaged, if the rest can bear that."""
+    def _stop_or_damage(self, fault: Stop | DamageFile, member: SimMember) -> None:
+        """Stop a process cleanly, or damage a file, if the group tolerates it."""
         world = self._world
         if not member.is_up or member.is_paused or world.heap.now_ms < member.stalled_until_ms:
             return
@@ -176,15 +176,15 @@ class FaultActions:
             world.heap.push(fault.end_ms, world.restart, member)
             if not world.damage(member, fault):
                 return
-        self._happened(fault)
+        self._count(fault)
 
-    def _begin_at_membership(self, fault: NodeFault, member: SimMember) -> None:
-        """Take a member out or let it lose its disk, if the rest can bear that."""
+    def _change_membership(self, fault: NodeFault, member: SimMember) -> None:
+        """Remove a member or destroy its disk, if the group tolerates it."""
         world = self._world
         operator = world.operator
-        # One that is down with damaged files may have to be replaced as soon as it looks at them.
-        # With another member gone for good before that, nobody could let the new one in.
-        may_be_lost = sum(not other.is_up and other.is_rotten for other in world.present.values())
+        # A member that is down with damaged files may have to be replaced at its start. If another
+        # member is removed for good before that, there may be no quorum to add the replacement.
+        may_be_lost = sum(not other.is_up and other.is_damaged for other in world.present.values())
         jobs = operator.jobs + may_be_lost
         jobs_max = REMOVALS_MAX - 1 if isinstance(fault, RemoveMember) else 0
         if jobs > jobs_max or len(world.present) < DISKS_MIN + jobs:
@@ -196,12 +196,12 @@ class FaultActions:
         elif isinstance(fault, Wipe):
             world.lose_disk(member)
         elif isinstance(fault, BitRot):
-            if not member.is_up or not world.rot(member, fault.place, fault.bit):
+            if not member.is_up or not world.flip_log_bit(member, fault.place, fault.bit):
                 return
             world.heap.push(fault.end_ms, world.restart, member)
-        self._happened(fault)
+        self._count(fault)
 
-    def _begin_at_group(self, fault: AnyFault) -> None:
+    def _apply_to_group(self, fault: AnyFault) -> None:
         world = self._world
         if isinstance(fault, Transfer):
             leader = world.leader()
@@ -220,13 +220,13 @@ class FaultActions:
         elif isinstance(fault, RefusedChange):
             if world.operator.is_busy or world.leader() is None:
                 return
-            world.operator.ask_in_vain(fault.why)
+            world.operator.request_refused_change(fault.why)
         elif isinstance(fault, Expire):
             world.heap.push(world.heap.now_ms, self._expire, fault)
-        self._happened(fault)
+        self._count(fault)
 
     def _expire(self, fault: Expire) -> None:
-        """Let every file that is full count as old, as long as the fault lasts."""
+        """Treat every full file as expired, as long as the fault lasts."""
         world = self._world
         for member in world.present.values():
             member.measure_disk(older_by_ms=world.settings.reserved_ms)
@@ -234,7 +234,7 @@ class FaultActions:
         if at_ms < fault.end_ms:
             world.heap.push(at_ms, self._expire, fault)
 
-    def _begin_at_disk(self, fault: NodeFault, member: SimMember) -> None:
+    def _apply_to_disk(self, fault: NodeFault, member: SimMember) -> None:
         heap = self._world.heap
         platter = member.disk.platter
         if isinstance(fault, SlowDisk):
@@ -275,4 +275,4 @@ class FaultActions:
         member.disk.platter.capacity_bytes = None
         member.disk.platter.copies_on_write = False
         self._world.restart(member)
-        member.measure_disk()  # a node looks each second, some worlds when files expire alone
+        member.measure_disk()  # real nodes measure each second; some worlds only for expiry

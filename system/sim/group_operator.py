@@ -1,9 +1,8 @@
-"""The operator of a simulated group: changes its members and hands its leadership over.
+"""The operator of a simulated group: changes its membership and transfers its leadership.
 
-It asks whoever claims to lead, also one that was replaced and does not know it, through the same
-requests as real operators, again and again until the group's committed membership is the wanted
-one; only then is a removed node shut down.
-Source: Ongaro's dissertation section 4 (add without a vote, promote, remove).
+It sends the requests of real operators to every member that claims to lead, even a deposed one, and
+repeats them until the committed membership is the wanted one. Only then is a removed node shut
+down. Source: Ongaro's dissertation section 4 (add as learner, promote, remove).
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
     from shaketable.system.sim.world import World
 
 REFUSED_CONNECTION = -2
-"""On this one it asks for what must be refused, and looks at the answers."""
-NOBODY = "n99"
+"""The connection for requests that must be refused; their replies are checked."""
+UNKNOWN_MEMBER = "n99"
 CONNECTION = -1
-"""The operator's connection at every node; what is answered there is not looked at."""
-ASK_AGAIN_MS = 150.0
+"""The operator's connection at every node; replies on it are ignored."""
+OPERATOR_RETRY_MS = 150.0
 VOTERS_MIN = 2
 """The operator leaves at least so many voters."""
 
 
 class Operator:
-    """One group's operator. A job is a list of goals, each a member that votes or is gone."""
+    """A group's operator. A job is a list of goals: a member is to vote, or to be removed."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -44,51 +43,54 @@ class Operator:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a change of the membership is under way."""
+        """Whether a membership change is in progress."""
         return bool(self._jobs)
 
     @property
     def jobs(self) -> int:
-        """How many changes are asked for and not done."""
+        """Number of changes requested and not yet done."""
         return len(self._jobs)
 
-    # ---- what faults ask for ----------------------------------------------------------
+    # ---- for faults -------------------------------------------------------------------
 
     def add(self) -> str:
-        """Start a new node, and let it join and vote; return its id."""
+        """Start a new node, add it and make it a voter; return its id."""
         member = self._world.new_member()
-        self._begin(f"add {member.name}", [(True, member.name)])
+        self._add_job(f"add {member.name}", [(True, member.name)])
         return member.name
 
     def remove(self, name: str) -> None:
         """Remove a member and then shut it down."""
-        self._begin(f"remove {name}", [(False, name)])
+        self._add_job(f"remove {name}", [(False, name)])
 
     def replace(self, name: str) -> None:
-        """Let a new node join and vote, then remove the old one."""
+        """Add a new node as a voter, then remove the old one."""
         member = self._world.new_member()
-        self._begin(f"replace {name}", [(True, member.name), (False, name)])
+        self._add_job(f"replace {name}", [(True, member.name), (False, name)])
 
     def transfer(self, to: str) -> None:
-        """Ask the leader, once, to hand over."""
+        """Ask the leader, once, to transfer its leadership."""
         self._ask(RequestCode.TRANSFER_LEADERSHIP, MemberRequest(to))
 
-    def ask_in_vain(self, why: str) -> None:
-        """Ask the leader for something that it must refuse."""
+    def request_refused_change(self, why: str) -> None:
+        """Request a change that the leader must refuse."""
         leader = self._world.leader()
         if leader is None:
             return
         is_alone = len(self._world.present) == 1
         code, request = {
-            "unknown": (RequestCode.REMOVE_MEMBER, MemberRequest(leader if is_alone else NOBODY)),
+            "unknown": (
+                RequestCode.REMOVE_MEMBER,
+                MemberRequest(leader if is_alone else UNKNOWN_MEMBER),
+            ),
             "present": (RequestCode.ADD_MEMBER, MemberRequest(leader, "10.0.0.1:40911")),
             "nameless": (RequestCode.ADD_MEMBER, MemberRequest("", "10.0.0.1:40911")),
-            "no_voter": (RequestCode.TRANSFER_LEADERSHIP, MemberRequest(NOBODY)),
+            "no_voter": (RequestCode.TRANSFER_LEADERSHIP, MemberRequest(UNKNOWN_MEMBER)),
         }[why]
         self._ask(code, request, REFUSED_CONNECTION)
 
     def answered(self, replies: Sequence[bytes]) -> None:
-        """Take the answers to what must be refused. Raises Violated."""
+        """Check the replies to requests that must be refused. Raises Violated."""
         for reply in replies:
             header = decode_reply(reply)
             if header.code == ResponseCode.SUCCESS:
@@ -96,20 +98,20 @@ class Operator:
             self._world.counts.changes_refused += 1
 
     def check_done(self) -> None:
-        """Raise Violated if something that was asked for is not done."""
+        """Raise Violated if a requested change is not done."""
         for name, goals in self._jobs:
             raise Violated("membership-change-completes", f"{name}: still to do {goals}")
 
     # ---- how it is done ---------------------------------------------------------------
 
-    def _begin(self, name: str, goals: list[tuple[bool, str]]) -> None:
+    def _add_job(self, name: str, goals: list[tuple[bool, str]]) -> None:
         self._jobs.append((name, goals))
         if not self._is_timed:
             self._is_timed = True
-            self._world.heap.push(self._world.heap.now_ms, self._go_on)
+            self._world.heap.push(self._world.heap.now_ms, self._step_jobs)
 
-    def _go_on(self) -> None:
-        """Ask everybody who claims to lead for the next step of each job: one of them does."""
+    def _step_jobs(self) -> None:
+        """Send the next step of each job to every member that claims to lead."""
         world = self._world
         self._is_timed = bool(self._jobs)
         if not self._jobs:
@@ -119,7 +121,7 @@ class Operator:
             for _, goals in self._jobs:
                 self._step(leader, goals)
             self._jobs = [job for job in self._jobs if job[1]]
-        world.heap.push(world.heap.now_ms + ASK_AGAIN_MS, self._go_on)
+        world.heap.push(world.heap.now_ms + OPERATOR_RETRY_MS, self._step_jobs)
 
     def _step(self, leader: SimMember, goals: list[tuple[bool, str]]) -> None:
         core = leader.core
@@ -146,7 +148,7 @@ class Operator:
         goals.pop(0)
 
     def _ask(self, code: RequestCode, request: MemberRequest, connection: int = CONNECTION) -> None:
-        """Send a request to whoever leads."""
+        """Send a request to the leader."""
         name = self._world.leader()
         if name is not None:
             self._send(self._world.members[name], code, request, connection)

@@ -1,7 +1,7 @@
-"""What the clients of a simulated world saw, and what must hold of it.
+"""What the clients of a simulated world observed, and what must hold of it.
 
-Source: the real-time rules of linearizability (Herlihy & Wing 1990) for a log whose appends are
-given their place by the system, so that they can be checked in one sweep over time.
+Source: the real-time order of linearizability (Herlihy & Wing 1990). The log assigns each append
+its offset, so one sweep over time is enough to check it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ UNKNOWN = "info"
 
 
 class Operation:
-    """One client operation: from its invocation to what became of it.
+    """One client operation, from its invocation to its outcome.
 
-    `offset` is where an append stands, or where a pull began; `count` how many messages a pull
-    returned; `end` the queue's end that a read was told. Times in virtual milliseconds.
+    `offset` is an append's offset, or where a pull starts; `count` the number of messages that a
+    pull returned; `end` the queue's end that a read returned. Times in virtual milliseconds.
     """
 
     __slots__ = (
@@ -66,14 +66,15 @@ class Operation:
 
 
 def check_history(history: Sequence[Operation]) -> None:
-    """Raise Violated where what the clients saw contradicts real time or itself.
+    """Raise Violated where the history contradicts real time or itself.
 
-    What completed before an operation was invoked is seen by it: a read is told an end behind
-    every append acknowledged, and every end told, before it began (no stale read); an append is
-    placed behind them; no two appends have one place.
+    An operation observes all that completed before its invocation: a read returns an end after
+    every earlier acknowledged append and no less than any earlier end (no stale read); an append
+    gets an offset after them; no two appends share an offset.
     """
     done = sorted((op for op in history if op.outcome == OK), key=lambda op: (op.end_ms, op.number))
     _check_places(done)
+    # `floors` is each queue's lowest end that an operation invoked now must observe.
     floors: dict[int, int] = {}
     at = 0
     for operation in sorted(done, key=lambda op: (op.invoke_ms, op.number)):
@@ -101,9 +102,9 @@ def _check_places(done: Iterable[Operation]) -> None:
 
 
 def check_refusals(history: Sequence[Operation], stored: Iterable[int]) -> None:
-    """Raise Violated where an append stands twice, or although it was definitely refused.
+    """Raise Violated where an append is stored twice, or was definitely refused and is stored.
 
-    `stored` gives the number of each append that is committed, in any order.
+    `stored` yields the number of each committed append, in any order.
     """
     times: dict[int, int] = {}
     for number in stored:

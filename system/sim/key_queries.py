@@ -1,7 +1,7 @@
 """Messages with keys, and whether a node's key index finds them.
 
-What an append's keys are follows from its number. After each checkpoint, and after each start,
-the index is asked for some of them: it must name every message that the checkpoint covers.
+An append's keys follow from its number. After each checkpoint and each start some keys are looked
+up: the index must return every message that the checkpoint covers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.schedules.draws import Draws, Stream
+from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 from shaketable.system.store.keys.key_index import KeyIndex, has_key
 from shaketable.system.store.message import decode_message
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from shaketable.system.sim.rules.invariants import Queue
 
 GROUPS = 13
-"""So many keys are shared by many messages."""
-ASKED = 2
-"""How many keys of one message and of many are asked for at once."""
+"""Number of keys that many messages share."""
+KEYS_PER_CHECK = 2
+"""Keys looked up in one check: so many of single messages, and so many shared ones."""
 _PARTS = 1_000
 _MIXER = 2_654_435_761
 _FOREVER_MS = 1 << 60
@@ -28,7 +28,7 @@ _UNIT_OF_GROUPS = "käse"
 
 
 def properties_of(number: int, keyed: float) -> str:
-    """Return the properties of append `number`: keys and tags for that part of all."""
+    """Return the properties of append `number`: a share `keyed` of all has keys and tags."""
     if number * _MIXER // 65_536 % _PARTS >= keyed * _PARTS:
         return ""
     unique = f"UNIQ_KEY\x01{number:08}\x02"
@@ -46,32 +46,32 @@ def properties_of(number: int, keyed: float) -> str:
     return f"{tags}KEYS\x01{group}  k{number}\x02{unique}"
 
 
-def a_key(draw: Stream) -> bytes:
-    """Return one of the keys that many messages share."""
-    number = draw.randrange(GROUPS)
+def random_group_key(rng: RandomStream) -> bytes:
+    """Return a random one of the keys that many messages share."""
+    number = rng.randrange(GROUPS)
     return f"{_UNIT_OF_GROUPS}{number}".encode() if number % 2 else b"group%d" % number
 
 
 class KeyQueries:
-    """The keys of all committed messages, and questions for them."""
+    """The keys of all committed messages, and lookups of them."""
 
-    def __init__(self, draws: Draws, topic: bytes, queues: dict[Queue, list[bytes]]) -> None:
-        self._draw = draws.stream("key_queries")
+    def __init__(self, rngs: RandomStreams, topic: bytes, queues: dict[Queue, list[bytes]]) -> None:
+        self._rng = rngs.stream("key_queries")
         self._topic = topic
         self._queues = queues
         self._seen: dict[Queue, int] = {queue: len(held) for queue, held in queues.items()}
         self._places: dict[bytes, list[tuple[int, int]]] = {}  # (position, store time)
 
     def check(self, index: KeyIndex, begin_position: int, end_position: int) -> int:
-        """Ask for some keys of messages between two places of the log; return how many.
+        """Look up some keys of messages between two log positions; return how many.
 
-        Raises Violated where a message is not found by its key, or out of order.
+        Raises Violated where a message is not found by its key, or results are out of order.
         """
         self._learn()
         keys = list(self._places)
-        asked = [self._draw.choice(keys) for _ in range(ASKED) if keys]
-        asked += [b"group%d" % self._draw.randrange(GROUPS) for _ in range(ASKED)]
-        asked.append(f"{_UNIT_OF_GROUPS}{self._draw.randrange(GROUPS)}".encode())
+        asked = [self._rng.choice(keys) for _ in range(KEYS_PER_CHECK) if keys]
+        asked += [b"group%d" % self._rng.randrange(GROUPS) for _ in range(KEYS_PER_CHECK)]
+        asked.append(f"{_UNIT_OF_GROUPS}{self._rng.randrange(GROUPS)}".encode())
         for key in asked:
             found = list(index.candidates(self._topic, key, 0, _FOREVER_MS))
             if found != sorted(set(found), reverse=True):
@@ -93,9 +93,9 @@ class KeyQueries:
         return len(asked)
 
     def _draw_places(self, key: bytes, begin: int, end: int) -> list[tuple[int, int]]:
-        """Draw one of the messages with a key between two places of the log, if there is any."""
+        """Choose a random message with that key between two log positions, if any."""
         held = [place for place in self._places.get(key, ()) if begin <= place[0] < end]
-        return [self._draw.choice(held)] if held else []
+        return [self._rng.choice(held)] if held else []
 
     def _learn(self) -> None:
         for queue, messages in self._queues.items():
@@ -112,7 +112,7 @@ class KeyQueries:
 
 
 def _keys_of(properties: bytes) -> set[bytes]:
-    """Read a message's keys, in another way than the index does."""
+    """Parse a message's keys, independently of the index's own code."""
     keys: set[bytes] = set()
     for pair in properties.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")

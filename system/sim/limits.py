@@ -1,4 +1,4 @@
-"""The limits of the brokers and cores of a simulated run, from its settings."""
+"""Broker and Raft configuration of a simulated run, from its settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def broker_config(settings: Settings) -> BrokerConfig:
-    """Return the brokers' limits of a run."""
+    """Return the brokers' configuration of a run."""
     return BrokerConfig(
         data_file_bytes=settings.data_file_bytes,
         pending_sends_max=settings.pending_sends_max,
@@ -24,7 +24,7 @@ def broker_config(settings: Settings) -> BrokerConfig:
 
 
 def raft_config(settings: Settings) -> RaftConfig:
-    """Return the core's configuration of a run."""
+    """Return the Raft configuration of a run."""
     return RaftConfig(
         election_timeout_min_ms=settings.election_timeout_min_ms,
         election_timeout_max_ms=settings.election_timeout_max_ms,

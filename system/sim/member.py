@@ -1,8 +1,8 @@
-"""A simulated node: the real broker, core, log and log writer between a simulated disk and net.
+"""A simulated node: the real broker, core, log and log writer on a simulated disk and network.
 
-It orders things exactly as the node's shell does (`system.node`): after every input it takes the
-broker's effects; writes go to one flusher, which carries out all that is pending, then says what
-is durable (group commit); messages and replies leave at once.
+It keeps the order of the real node's shell (`system.node`): after each input it takes the broker's
+effects; one flusher carries out all pending writes at once and then reports them durable (group
+commit); messages and replies are sent at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from shaketable.system.sim.rules.bounds import (
     check_handles,
     check_transfer,
 )
-from shaketable.system.sim.rules.electable import check_nobody_has_a_lease
+from shaketable.system.sim.rules.electable import check_no_lease
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import describe, numbers_of
@@ -61,18 +61,18 @@ if TYPE_CHECKING:
 ROOT = "/store"
 NATIVE_FOLDER = f"{ROOT}/commitlog"
 BACKLOG_MAX = 20_000
-"""What a process that stands still may find when it goes on: socket buffers are bounded."""
+"""Most inputs that a paused process keeps until it resumes: socket buffers are bounded."""
 WALL_MS = 1_700_000_000_000
-"""The wall clock at the start of a run."""
+"""The wall clock at the start of a run, in milliseconds since 1970."""
 STEP_MS = 0.1
-"""How soon a broker that is behind in applying goes on with it."""
+"""How soon a broker that lags in applying entries goes on with it."""
 QUEUE_FILE_BYTES = 20 * 200
 LOOK_EVERY = 16
-"""After so many steps of a member its queues are looked at."""
+"""A member's queues are checked after so many of its steps."""
 
 
 class SimMember:
-    """One node and its incarnations. `disk` is its disk for the present one."""
+    """One node and its incarnations. `disk` is the current incarnation's view of its disk."""
 
     def __init__(self, world: World, name: str, *, is_joining: bool = False) -> None:
         self.world = world
@@ -81,15 +81,15 @@ class SimMember:
         self.disk = SimDisk()
         self.incarnation = 0
         self.is_up = False
-        self.is_rotten = False
-        """A bit of its log was flipped: that it does not start is explained."""
+        self.is_damaged = False
+        """Its log or a file was damaged by a fault: a failing start is explained."""
         self.loses_unsynced = True
-        """Whether a crash at an operation takes what was not synced."""
-        self.must_notice = False
-        """A file was damaged that no start may pass over."""
+        """Whether a crash at a disk operation loses what was not synced."""
+        self.must_detect = False
+        """A file was damaged in a way that every start must detect."""
         self._stopped_at: LogEnd | None = None
         self._must_be_aborted = False
-        self.is_gone = False
+        self.is_removed = False
         """Removed for good: nothing restarts it."""
         self.is_paused = False
         self.slow_factor = 1.0
@@ -100,29 +100,29 @@ class SimMember:
         self._rate_since_ms = 0.0
         self._local_since_ms = 0.0
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.disk_draw = world.draws.stream(f"disk/{name}")
-        self._crash_draw = world.draws.stream(f"crash/{name}")
+        self.disk_rng = world.rngs.stream(f"disk/{name}")
+        self._crash_rng = world.rngs.stream(f"crash/{name}")
         self.broker: Broker
         self.core: RaftCore
         self.log: CommitLog
         self.flush: Flush
         self.shadow: Shadow
         if not is_joining:
-            tear = world.draws.stream(f"native_log/{name}").random()
+            tear = world.rngs.stream(f"native_log/{name}").random()
             world.native.write(self.disk, NATIVE_FOLDER, tear)
 
     # ---- clocks -----------------------------------------------------------------------
 
     def local_ms(self) -> float:
-        """The node's own monotonic clock."""
+        """Return the node's monotonic clock."""
         return self._local_since_ms + (self.world.heap.now_ms - self._rate_since_ms) * self._rate
 
     def wall_ms(self) -> int:
-        """The node's wall clock."""
+        """Return the node's wall clock."""
         return WALL_MS + self.wall_offset_ms + int(self.world.heap.now_ms)
 
     def run_clock_at(self, rate: float) -> None:
-        """Let the node's clock run at another rate from now on."""
+        """Run the node's clock at another rate from now on."""
         self._local_since_ms = self.local_ms()
         self._rate_since_ms = self.world.heap.now_ms
         self._rate = rate
@@ -136,9 +136,9 @@ class SimMember:
         world = self.world
         settings, mutant = world.settings, world.mutant
         self.incarnation += 1
-        self.disk.begin_process()
+        self.disk.forget_handles()
         if self.incarnation == 1:
-            world.older.bring(self.disk, ROOT, self.name)
+            world.older.write_older_files(self.disk, ROOT, self.name)
         stopped_at, self._stopped_at = self._stopped_at, None
         self.log = mutant.commit_log.open(
             self.disk,
@@ -186,7 +186,7 @@ class SimMember:
         self.flush = Flush(self, writer, files)
         self._must_be_aborted = True
         if checkpoint is not None:
-            self.flush.ask_keys(checkpoint)
+            self.flush.check_keys(checkpoint)
         self._timer_ms = float("inf")
         if settings.expiry_check_ms:
             world.heap.push(
@@ -208,7 +208,7 @@ class SimMember:
             world.settings.tail_bytes_max,
             start=log.start,
         )
-        dice = world.draws.stream(f"election/{self.name}/{self.incarnation}")
+        dice = world.rngs.stream(f"election/{self.name}/{self.incarnation}")
         return world.mutant.core(
             self.name,
             (),
@@ -224,8 +224,8 @@ class SimMember:
         )
 
     def crash(self, *, loses_unsynced: bool) -> None:
-        """End the process, wherever its flusher is; perhaps the machine with it."""
-        self.shadow.in_flight = self.flush.break_off(self._crash_draw.randint(1, 12))
+        """Kill the process in the middle of a flush; with `loses_unsynced`, crash the machine."""
+        self.shadow.in_flight = self.flush.abort(self._crash_rng.randint(1, 12))
         self._end(loses_unsynced=loses_unsynced)
 
     def _end(self, *, loses_unsynced: bool) -> None:
@@ -234,22 +234,22 @@ class SimMember:
         self.incarnation += 1
         platter = self.disk.platter
         lost = platter.lost_bytes
-        self.disk = self.disk.restart(loses_unsynced=loses_unsynced, rng=self._crash_draw)
+        self.disk = self.disk.restart(loses_unsynced=loses_unsynced, rng=self._crash_rng)
         self.world.counts.lost_bytes += platter.lost_bytes - lost
 
     def stop(self, *, loses_power: bool) -> None:
-        """End the process in order, as by SIGTERM. Raises DiskFailed, PowerLoss."""
-        self._must_be_aborted = False  # a crash behind the marker's removal is none to see
+        """Stop the process in order, as by SIGTERM. Raises DiskFailed, PowerLoss."""
+        self._must_be_aborted = False  # a crash after the marker's removal looks like a clean stop
         self.shadow.in_flight = self.flush.finish()
         self._stopped_at = self.log.end
         self._end(loses_unsynced=loses_power)
 
     def pause(self) -> None:
-        """Stand still."""
+        """Pause the process, as by SIGSTOP."""
         self.is_paused = True
 
-    def go_on(self) -> None:
-        """Find all that came while standing still, in order, and what is due."""
+    def resume(self) -> None:
+        """Resume the process: handle all inputs that came while it was paused, in order."""
         if not self.is_paused:
             return
         self.is_paused = False
@@ -259,7 +259,7 @@ class SimMember:
                 action(*args)
 
     def postponed(self, action: Callable[..., None], *args: Any) -> bool:
-        """Whether the process stands still; then the input waits for it to go on."""
+        """Return whether the process is paused; if so, keep the input until it resumes."""
         if not self.is_paused:
             return False
         if len(self._backlog) < BACKLOG_MAX:
@@ -269,7 +269,7 @@ class SimMember:
     # ---- inputs -----------------------------------------------------------------------
 
     def receive(self, source: str, message: Message) -> None:
-        """A message of another member arrives."""
+        """Receive a message from another member."""
         if not self.is_up or self.postponed(self.receive, source, message):
             return
         world = self.world
@@ -284,12 +284,12 @@ class SimMember:
         elif isinstance(message, VoteResponse) and message.pre_vote and message.granted:
             self.shadow.grants[message.voter] = None
         now_ms = self.local_ms()
-        self.shadow.hearing.arrives(self.core, message, now_ms)
+        self.shadow.stickiness.received(self.core, message, now_ms)
         self.broker.receive(message, now_ms)
         self.pump()
 
     def handle(self, connection: int, requests: Sequence[SendRequest | Command]) -> None:
-        """A client's requests arrive in one piece."""
+        """Handle a client's requests that arrive in one read of the connection."""
         if not self.is_up or self.postponed(self.handle, connection, requests):
             return
         world = self.world
@@ -325,7 +325,7 @@ class SimMember:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Have the core ticked at its deadline; an earlier deadline replaces a later one."""
+        """Tick the core at its deadline; an earlier deadline replaces a later one."""
         heap = self.world.heap
         left_ms = (self.core.deadline_ms - self.local_ms()) / self._rate
         at_ms = heap.now_ms + max(left_ms, 0.001)
@@ -359,8 +359,8 @@ class SimMember:
             self._note_roles(effects.role_changes)
         send = world.network.send
         for peer, message in effects.messages:
-            check_said(shadow, peer, message)
-            shadow.hearing.says(self.name, peer, message)
+            check_sent(shadow, peer, message)
+            shadow.stickiness.check_vote(self.name, peer, message)
             send(self.name, peer, message)
         for connection, replies in effects.replies.items():
             self._answer(connection, replies)
@@ -375,10 +375,10 @@ class SimMember:
             self.world.clients.reply(self, connection, replies)
         elif connection == REFUSED_CONNECTION:
             self.world.operator.answered(replies)
-        # Else the operator looks at what became of it, not at answers.
+        # The operator checks the committed membership, not answers.
 
     def step_soon(self) -> None:
-        """Let the broker go on with what it has not applied yet."""
+        """Let the broker go on applying entries."""
         if not self._is_stepping:
             self._is_stepping = True
             heap = self.world.heap
@@ -389,7 +389,7 @@ class SimMember:
         for change in changes:
             world.invariants.changed_role(self.shadow, change)
             if change.role is Role.LEADER:
-                check_nobody_has_a_lease(world.members.values(), self)
+                check_no_lease(world.members.values(), self)
             world.actions.changed_role(self.name, change)
             world.counts.states.add((change.role.value, "entered"))
             if world.trace.write is not None:
@@ -414,29 +414,29 @@ class SimMember:
         )
 
     def measure_disk(self, *, older_by_ms: int = 0) -> None:
-        """Tell the broker how full the disk is and how old the files are; let them expire."""
+        """Report disk usage and file ages to the broker, so that files expire."""
         if self.is_up and not self.postponed(self._measure, older_by_ms):
             self._measure(older_by_ms)
 
     def _measure(self, older_by_ms: int) -> None:
         self.world.acting = self
-        if tell_disk_usage(self, ROOT, self._data_files, older_by_ms):
+        if report_disk_usage(self, ROOT, self._data_files, older_by_ms):
             self.pump()
 
 
-# A member says nothing that rests on what is not durable, and disturbs nobody without asking.
+# A member sends nothing that depends on writes not yet durable, and campaigns only after a
+# pre-vote.
 #
-# Checked where a message leaves, so that no crash is needed to see that the order was wrong.
-# Source: Raft figure 2 ("updated on stable storage before responding to RPCs"); Ongaro's
-# dissertation sections 3.10 and 9.6 (PreVote; a transfer alone goes without); DLEDGER.md E12, E15,
-# E16, E18.
+# Checked when a message is sent, so that no crash is needed to show a wrong order. Source: Raft
+# figure 2 ("updated on stable storage before responding to RPCs"); Ongaro's dissertation sections
+# 3.10 and 9.6 (pre-vote; only a leadership transfer does without); DLEDGER.md E12, E15, E16, E18.
 
 STALL_SLACK_MS = 500.0
-"""A leader notices at a heartbeat that its disk has stalled."""
+"""A leader notices only at a heartbeat that its disk has stalled."""
 
 
-def check_said(shadow: Shadow, peer: str, message: Message) -> None:
-    """Raise Violated where a vote or an acknowledgement leaves before it is durable."""
+def check_sent(shadow: Shadow, peer: str, message: Message) -> None:
+    """Raise Violated where a vote or an acknowledgement is sent before it is durable."""
     if isinstance(message, PushResponse):
         if message.match_index > shadow.durable_index:
             raise Violated(
@@ -455,7 +455,10 @@ def check_said(shadow: Shadow, peer: str, message: Message) -> None:
 
 
 def check_campaign(shadow: Shadow, core: RaftCore, write: Write) -> None:
-    """Raise Violated where a member stands for election that a majority would not elect."""
+    """Raise Violated where a member campaigns without a majority of pre-votes.
+
+    Only a transferred leadership needs none.
+    """
     if not isinstance(write, SaveState) or write.voted_for != shadow.name:
         return
     asked = shadow.asked_term == write.term - 1
@@ -470,7 +473,7 @@ def check_campaign(shadow: Shadow, core: RaftCore, write: Write) -> None:
 
 
 def check_stalled(shadow: Shadow, core: RaftCore, waiting_ms: float) -> None:
-    """Raise Violated where a member leads whose disk has stood still for too long."""
+    """Raise Violated where a member still leads whose disk has stalled for too long."""
     limit_ms = core.config.disk_stall_max_ms + STALL_SLACK_MS
     if core.role is Role.LEADER and waiting_ms > limit_ms:
         raise Violated(
@@ -478,11 +481,13 @@ def check_stalled(shadow: Shadow, core: RaftCore, waiting_ms: float) -> None:
         )
 
 
-# What a node's shell measures of its disk each second, for the broker to let files expire.
+# What a node's shell measures of its disk each second, so that the broker lets files expire.
 
 
-def tell_disk_usage(member: SimMember, root: str, data_files: DataFiles, older_by_ms: int) -> bool:
-    """Tell the broker, as if `older_by_ms` had passed; False while the log is being replaced."""
+def report_disk_usage(
+    member: SimMember, root: str, data_files: DataFiles, older_by_ms: int
+) -> bool:
+    """Report disk usage, as if `older_by_ms` had passed; False while the log is being replaced."""
     try:
         files = data_files.full_files(member.core.ledger.checkpoint_index)
     except OutsideLog:
@@ -500,15 +505,16 @@ def tell_disk_usage(member: SimMember, root: str, data_files: DataFiles, older_b
     return True
 
 
-# Whether a log knows, at a start, how the process before it ended.
+# Whether a log detects, at a start, how the last process ended.
 
 
 def check_start(
     log: CommitLog, name: str, stopped_at: LogEnd | None, *, must_be_aborted: bool
 ) -> None:
-    """See the abort marker, and that a stop in order lost nothing. Raises Violated.
+    """Check the abort marker, and that a clean stop lost nothing. Raises Violated.
 
-    `stopped_at` is the log's end at such a stop, None where the process did not end so.
+    `stopped_at` is the log's end at the clean stop; None where the last process did not stop
+    cleanly.
     """
     if stopped_at is not None and log.was_aborted:
         raise Violated("abort-marks-a-crash", "a stop in order is taken for a crash", name)

@@ -1,6 +1,6 @@
-"""A native commit log on a simulated disk, as RocketMQ leaves it before a group is made of it.
+"""A native commit log on a simulated disk, as RocketMQ leaves it before an upgrade to a group.
 
-Every bootstrap member gets the same messages; what a crash tore off may differ between them.
+Every bootstrap member gets the same messages; the torn tail of a crash may differ between them.
 Source: RocketMQ's CommitLog and MappedFile; DLEDGER.md B.1, D.5.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
-from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.store.message import (
     BORN_HOST_V6,
     STORE_HOST_V6,
@@ -23,31 +23,32 @@ if TYPE_CHECKING:
     from shaketable.system.sim.disks.disk import SimDisk
 
 SHAPES = ("one_file", "two_files", "torn", "torn_first", "full", "expired_front", "empty")
-"""What stands there: `torn` ends within a message, `torn_first` with one that is its file's
-first; `full` ends with a blank already, and an empty file behind it; the first files of
-`expired_front` are gone; `empty` has files but no message."""
+"""Shapes of the log: `torn` ends within a message, `torn_first` within the first message of its
+file; `full` ends with a blank, and an empty file follows; the first files of `expired_front` are
+gone; `empty` has files but no message."""
 NATIVE_TOPIC = b"native"
 LONG_TOPIC = b"native-with-a-name-of-two-length-bytes-" + b"x" * 100
 _FIRST_OFFSET_KEPT = 7
 _TORN_BODY_BYTES = 60
-"""A tear within the properties could not be told: BODYCRC covers the body alone."""
+"""The body of a torn message. A tear in the properties would go undetected: BODYCRC covers only
+the body."""
 _NOTHING = 0.3
-"""Below that part a crash left nothing of the torn message."""
+"""Below that value a crash left nothing of the torn message."""
 _PREPARED = 4
 _BORN_MS = 1_600_000_000_000
 
 Queues = dict[tuple[bytes, int], list[bytes]]
-"""Every queue's messages as they are stored, by offset; empty where they have expired."""
+"""Each queue's stored messages by offset; empty bytes where they have expired."""
 
 
 class NativeMessages:
     """The messages of one run, and the files that hold them.
 
-    `queues` is what must be readable of them, `end` where DLedger's entries are to start.
+    `queues` is what must be readable after the upgrade, `end` where DLedger's entries start.
     """
 
-    def __init__(self, draws: Draws, shape: str, file_bytes: int, topic: bytes) -> None:
-        self._draw = draws.stream("native_log")
+    def __init__(self, rngs: RandomStreams, shape: str, file_bytes: int, topic: bytes) -> None:
+        self._rng = rngs.stream("native_log")
         self._file_bytes = file_bytes
         self._topic = topic
         self.queues: Queues = {}
@@ -58,7 +59,7 @@ class NativeMessages:
             self._fill(shape)
 
     def write(self, disk: SimDisk, folder: str, tear: float) -> None:
-        """Put the files on a disk, durably; a torn message is torn at that part of its bytes."""
+        """Write the files durably to a disk; keep that share `tear` of a torn message's body."""
         disk.make_dirs(folder)
         for start, data in self._files.items():
             file = disk.create(f"{folder}/{start:020}", self._file_bytes)
@@ -82,7 +83,7 @@ class NativeMessages:
             return
         self._fill_file(start, to_the_end=shape in ("two_files", "torn_first", "full"))
         if not any(self.queues.get((self._topic, 0), (b"kept",))):
-            # Its end stood in consume queues alone, which an upgrade does not read: it begins anew.
+            # Only consume queues knew its end, and an upgrade does not read them: it restarts at 0.
             del self.queues[self._topic, 0]
         self.end = start + self._file_bytes
         if shape == "full":
@@ -98,7 +99,7 @@ class NativeMessages:
 
     def _fill_file(self, start: int, *, to_the_end: bool) -> None:
         data = self._files[start] = bytearray()
-        wanted = self._draw.randint(3, 40)
+        wanted = self._rng.randint(3, 40)
         while to_the_end or wanted:
             message, is_queued = self._message(start + len(data))
             encoded = encode_message(message)
@@ -112,11 +113,11 @@ class NativeMessages:
             wanted -= 1
 
     def _tear(self, start: int) -> None:
-        """Let the file at `start` go on with a message that a crash tore off."""
+        """Append to the file at `start` a message that a crash tore."""
         data = self._files[start]
         self._torn_at = start + len(data)
         queue_offset = len(self.queues.get((self._topic, 0), ()))
-        body = self._draw.randbytes(_TORN_BODY_BYTES)
+        body = self._rng.randbytes(_TORN_BODY_BYTES)
         torn = encode_message(
             Message(self._topic, 0, queue_offset, self._torn_at, body, b"TAGS\x01torn\x02")
         )
@@ -126,27 +127,27 @@ class NativeMessages:
             self._torn_at = -1
 
     def _message(self, position: int) -> tuple[Message, bool]:
-        """Return the next message, and whether it has a place in a queue."""
-        draw = self._draw
-        roll = draw.random()
+        """Return the next message, and whether it is in a queue."""
+        rng = self._rng
+        roll = rng.random()
         topic = self._topic if roll < 0.8 else LONG_TOPIC if roll < 0.9 else NATIVE_TOPIC
-        queue_id = draw.randrange(2)
-        is_half = draw.chance(0.05)
+        queue_id = rng.randrange(2)
+        is_half = rng.chance(0.05)
         sys_flag = _PREPARED if is_half else 0
         born_host = store_host = bytes(8)
-        if draw.chance(0.1):
+        if rng.chance(0.1):
             sys_flag |= BORN_HOST_V6
-            born_host = draw.randbytes(16) + bytes(4)
-        if draw.chance(0.1):
+            born_host = rng.randbytes(16) + bytes(4)
+        if rng.chance(0.1):
             sys_flag |= STORE_HOST_V6
-            store_host = draw.randbytes(16) + bytes(4)
-        properties = {"TAGS": "old", "KEYS": "before"} if draw.chance(0.3) else {}
+            store_host = rng.randbytes(16) + bytes(4)
+        properties = {"TAGS": "old", "KEYS": "before"} if rng.chance(0.3) else {}
         message = Message(
             topic,
             queue_id,
             0 if is_half else len(self.queues.get((topic, queue_id), ())),
             position,
-            draw.randbytes(draw.choice((10, 100, 700))),
+            rng.randbytes(rng.choice((10, 100, 700))),
             encode_properties(properties),
             sys_flag=sys_flag,
             born_ms=_BORN_MS,
@@ -158,5 +159,5 @@ class NativeMessages:
 
 
 def _torn_bytes(tear: float) -> int:
-    """How many bytes of a torn message are on a member's disk."""
+    """Return how many bytes of a torn message are on a member's disk."""
     return 0 if tear < _NOTHING else 1 + int(tear * _TORN_BODY_BYTES)

@@ -1,7 +1,7 @@
-"""The simulated network between members: one link for each ordered pair, each with own draws.
+"""The simulated network between members: one link for each ordered pair, with its own stream.
 
-A link delivers in order unless a fault reorders. What was sent before a crash or a cut may
-still arrive after it.
+A link delivers in order unless a fault reorders. Messages sent before a crash or a cut may still
+arrive after it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from shaketable.system.raft.protocol import Message
 from shaketable.system.sim.event_heap import EventHeap
-from shaketable.system.sim.schedules.draws import Draws
 from shaketable.system.sim.schedules.faults import (
     Cut,
     Duplicate,
@@ -20,16 +19,17 @@ from shaketable.system.sim.schedules.faults import (
     Reorder,
     SlowLink,
 )
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 
 Deliver = Callable[[str, str, Message], None]
 """Called with (from, to, message) when a message arrives."""
 
 Note = Callable[[int, float, int, bool], None]
-"""Called with (bytes, how much later, times lost, whether it was to be overtaken) of a segment."""
+"""Called with (bytes, delay added, times lost, whether reordered) for each segment."""
 
 
 class Link:
-    """One direction between two members: its delay, and what is wrong with it."""
+    """One direction between two members: its delay and its active faults."""
 
     __slots__ = (
         "_faults",
@@ -54,15 +54,15 @@ class Link:
         self._faults: list[LinkFault] = []
         self._last_ms = 0.0
         self.free_ms = 0.0
-        """When a narrow link has room again."""
+        """When a narrow link has capacity again."""
         self.notes: list[Note] = []
-        """Who is told what a wrong link did to each segment of a connection."""
+        """Called with what a faulty link did to each segment of a connection."""
         self.delay_ms = delay_ms
         self.jitter_ms = jitter_ms
-        self.settle()
+        self._combine()
 
-    def settle(self) -> None:
-        """Take together what the faults under way make of the link."""
+    def _combine(self) -> None:
+        """Combine the active faults into the link's parameters."""
         self.is_cut = False
         self.slow_ms = self.loss = self.duplicate = self.reorder = self.late_ms = 0.0
         self.bytes_per_ms = 0.0
@@ -83,18 +83,18 @@ class Link:
                 self.bytes_per_ms = min(rate, self.bytes_per_ms or rate)
         self.is_wrong = bool(self._faults)
 
-    def begin(self, fault: LinkFault) -> None:
-        """A fault starts on this link."""
+    def add_fault(self, fault: LinkFault) -> None:
+        """Start a fault on this link."""
         self._faults.append(fault)
-        self.settle()
+        self._combine()
 
-    def end(self, fault: LinkFault) -> None:
-        """A fault is mended."""
+    def remove_fault(self, fault: LinkFault) -> None:
+        """End a fault on this link."""
         self._faults.remove(fault)
-        self.settle()
+        self._combine()
 
     def arrivals(self, now_ms: float) -> tuple[float, ...]:
-        """When a message sent now arrives: not at all, once, or twice."""
+        """Return when a message sent now arrives: never, once, or twice."""
         random = self._random
         at_ms = now_ms + self.delay_ms + self.jitter_ms * random()
         if not self.is_wrong:
@@ -114,25 +114,30 @@ class Link:
 
 
 class Network:
-    """All links, made as they are first used."""
+    """All links, created on first use."""
 
     __slots__ = (
         "_delay_ms",
         "_deliver",
-        "_draws",
         "_heap",
         "_jitter_ms",
         "_links",
+        "_rngs",
         "late_until_ms",
         "lost",
         "sent",
     )
 
     def __init__(
-        self, heap: EventHeap, draws: Draws, deliver: Deliver, delay_ms: float, jitter_ms: float
+        self,
+        heap: EventHeap,
+        rngs: RandomStreams,
+        deliver: Deliver,
+        delay_ms: float,
+        jitter_ms: float,
     ) -> None:
         self._heap = heap
-        self._draws = draws
+        self._rngs = rngs
         self._deliver = deliver
         self._delay_ms = delay_ms
         self._jitter_ms = jitter_ms
@@ -140,13 +145,13 @@ class Network:
         self.sent = 0
         self.lost = 0
         self.late_until_ms = 0.0
-        """When the last message arrives that a fault touched: it may be long after the fault."""
+        """When the last message arrives that a fault affected; it may be long after the fault."""
 
     def link(self, source: str, target: str) -> Link:
         """Return the link of an ordered pair."""
         found = self._links.get((source, target))
         if found is None:
-            stream = self._draws.stream(f"link/{source}/{target}")
+            stream = self._rngs.stream(f"link/{source}/{target}")
             found = Link(stream.random, self._delay_ms, self._jitter_ms)
             self._links[source, target] = found
         return found

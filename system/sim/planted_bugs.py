@@ -1,4 +1,4 @@
-"""The planted bugs by name, for whoever may see of the system its simulation alone."""
+"""The planted bugs by name, for code that imports only the simulation."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ __all__ = [
     "PlantedBug",
     "catalogue",
     "client_parts",
-    "native_bugs",
+    "master_slave_bugs",
     "planted_bug",
     "simulated_bugs",
 ]
 
 
 def planted_bug(name: str | None) -> Mutant | None:
-    """Return the planted bug of that name, None for none. Raises KeyError for an unknown one."""
+    """Return the planted bug of that name, None for None. Raises KeyError for an unknown name."""
     return None if name is None else load(name)
 
 
 def simulated_bugs() -> dict[str, str]:
-    """Return the bugs that the simulated worlds of a group can have, and what each breaks."""
+    """Return the bugs of a simulated group, and what each breaks."""
     return {bug.name: bug.breaks for bug in catalogue() if bug.is_simulated}
 
 
-def native_bugs(target: str) -> dict[str, str]:
-    """Return the bugs of masters and slaves that a target can have, and what each breaks."""
+def master_slave_bugs(target: str) -> dict[str, str]:
+    """Return the master-slave bugs that a target can have, and what each breaks."""
     return {
         bug.name: bug.breaks
         for bug in catalogue()
@@ -37,5 +37,5 @@ def native_bugs(target: str) -> dict[str, str]:
 
 
 def client_parts(name: str | None) -> ClientParts:
-    """Return of what a client is made with that bug planted. Raises KeyError for an unknown one."""
+    """Return the parts of a client with that bug planted. Raises KeyError for an unknown name."""
     return ClientParts() if name is None else load(name).client

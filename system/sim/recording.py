@@ -1,10 +1,9 @@
-"""Repeats a recorded run of a real node step by step, with the same code, and compares.
+"""Replays a recorded run of a real node step by step, with the same code, and compares.
 
-Every input of the recording goes into a broker that was built as the node's was; what the node
-drew and read back from its disk comes from the recording. After each step that gave something
-its digest is compared with the recorded one. At the first difference the replay ends: the code is
-not what ran, or it looks at something that is no input.
-Source: SIMULATION.md, section Record and replay.
+Every recorded input goes into a broker built like the node's; random numbers and disk reads come
+from the recording. After each step with output its digest is compared with the recorded one. The
+replay ends at the first difference: either the code is not what ran, or it depends on something
+that is not a recorded input. Source: SIMULATION.md, section Record and replay.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ _MESSAGES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Mess
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One input and what came of it.
+    """One input and its result.
 
-    `at_ms` is since the node's start, by its own clock, and None where no time is given.
-    `difference` is "" as long as the replay does what the node did; a step with one is the last.
+    `at_ms` is milliseconds since the node's start, by its own clock; None where the input has no
+    time. `difference` is "" as long as the replay matches; a step with a difference is the last.
     """
 
     number: int
@@ -69,7 +68,7 @@ class Step:
 
 
 class _Diverged(Exception):  # noqa: N818 - a finding about the replay
-    """The replayed code asked for, or did, something else than what was recorded."""
+    """The replayed code requested or did something else than was recorded."""
 
 
 class _CutOff(Exception):  # noqa: N818 - a finding about the recording
@@ -79,8 +78,8 @@ class _CutOff(Exception):  # noqa: N818 - a finding about the recording
 def replay(path: Path) -> Iterator[Step]:
     """Replay a recording; yield each step, the last one with its difference if there is one.
 
-    A step that the recording does not have in full, since the node was killed, is not repeated.
-    Raises BadRecording for a file that is none, or one of another version of the code's data.
+    A step that was recorded incompletely, since the node was killed, is not replayed. Raises
+    BadRecording for a file that is no recording, or one of another format version.
     """
     tape = _Tape(path)
     start = tape.start()
@@ -122,7 +121,7 @@ def _build(start: BrokerStart, tape: _Tape, path: Path) -> Broker:
 
 
 class _Tape:
-    """The recording, read forwards: inputs on demand, draws and reads as they are asked for."""
+    """The recording, read forwards: inputs in order, random numbers and reads on request."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -141,7 +140,7 @@ class _Tape:
             raise BadRecording(f"{self._path} was recorded by other code: {error}") from None
 
     def next_input(self) -> Record | None:
-        """Return the next input, None at the end. Raises BadRecording for anything else."""
+        """Return the next input, None at the end. Raises BadRecording for any other record."""
         record = self._ahead
         if record is None:
             return None
@@ -151,7 +150,7 @@ class _Tape:
         return record
 
     def take(self, kind: str) -> Record | None:
-        """Return the next record if it is of that kind, None if not."""
+        """Return the next record if it is of that kind, else None."""
         record = self._ahead
         if record is None or record[0] != kind:
             return None
@@ -160,11 +159,11 @@ class _Tape:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing is left: what the last step did was not recorded any more."""
+        """Whether the recording is exhausted: the last step's output was not recorded."""
         return self._ahead is None
 
     def uniform_ms(self, low: float, high: float) -> float:
-        """Return what the node drew."""
+        """Return the random number that the node got."""
         record = self._during("draw")
         if record is None or not low <= record[1] <= high:
             raise _Diverged(f"it draws from {low} to {high}, the node did not")
@@ -195,7 +194,7 @@ class _Tape:
         return record[2]
 
     def _during(self, kind: str) -> Record | None:
-        """Return the next record if it is of that kind, in the middle of a step."""
+        """Return the next record of a step if it is of that kind. Raises _CutOff at the end."""
         if self._ahead is None:
             raise _CutOff
         return self.take(kind)
@@ -205,7 +204,7 @@ class _Tape:
 
 
 def _store_error(name: str) -> Callable[[str], StoreError]:
-    """Find the error that a read ended with, by its name, or the next best."""
+    """Return the StoreError subclass of that name, or StoreError itself."""
     found: list[type[StoreError]] = [StoreError]
     for kind in found:
         if kind.__name__ == name and kind.__init__ is StoreError.__init__:
@@ -215,7 +214,7 @@ def _store_error(name: str) -> Callable[[str], StoreError]:
 
 
 class _Inputs:
-    """Feeds inputs to a broker; `difference` says how the last one differed, "" if it did not."""
+    """Feeds inputs to a broker; `difference` is how the last one differed, "" if it did not."""
 
     def __init__(self, broker: Broker, tape: _Tape) -> None:
         self._broker = broker
@@ -224,7 +223,7 @@ class _Inputs:
         self.difference = ""
 
     def feed(self, record: Record) -> tuple[str, float | None]:
-        """Feed one input; return what to print of it and its time. Raises _Diverged."""
+        """Feed one input; return its text and its time. Raises _Diverged."""
         name, *data = record
         args, text, at_ms = self._arguments(name, data)
         self.difference = ""
@@ -266,7 +265,7 @@ class _Inputs:
         return f"ended with {said}"
 
     def _arguments(self, name: str, data: list[Any]) -> tuple[list[Any], str, float | None]:
-        """Return an input's arguments, what to print of it, and its time."""
+        """Return an input's arguments, its text, and its time."""
         if name == "handle":
             connection, born_host, kinds, now_ms, wall_ms = data
             requests = [_request(is_send, content) for is_send, content in kinds]
@@ -293,7 +292,7 @@ class _Inputs:
 
 
 def _request(is_send: bool, content: dict[str, Any]) -> SendRequest | Command:
-    """Return a request as it was decoded from its frame: its body a view."""
+    """Return a request as decoded from its frame: its body is a view."""
     if is_send:
         return msgspec.convert(content, SendRequest)
     return Command(**{**content, "body": memoryview(content["body"])})

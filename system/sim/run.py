@@ -1,4 +1,4 @@
-"""Runs one seed of the core world."""
+"""Run one seed of the core world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shaketable.system.sim.world import World
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """What became of one seed. `digest` is the same whenever and wherever the run is repeated."""
+    """The outcome of one seed. `digest` is the same whenever and wherever the run is repeated."""
 
     seed: int
     violation: Violation | None
@@ -35,28 +35,28 @@ def run_seed(
     mutant: Mutant | None = None,
     trace: Callable[[str], None] | None = None,
 ) -> SeedResult:
-    """Run the schedule of a seed, or the given one, until its end or the first violation.
+    """Run a seed's schedule, or the given one, to its end or the first violation.
 
-    `mutant` plants a bug; `trace` is called with each line of what happens.
+    `mutant` plants a bug; `trace` is called with each line of the trace.
     """
     schedule = schedule or draw_schedule(seed, options)
     recorder = Trace(trace)
-    with _garbage_left_alone():
+    with _gc_paused():
         world = World(schedule, mutant=mutant or HEALTHY, trace=recorder)
         violation = world.run()
     ends = (
         f"{name} {shadow.end_index} {shadow.end_crc} {shadow.commit_index}"
         for name, shadow in world.invariants.shadows.items()
     )
-    digest = recorder.ended(ends, violation)
+    digest = recorder.final_digest(ends, violation)
     counts, history = world.counts, tuple(world.clients.history)
-    world.dismantle()
+    world.clear()
     return SeedResult(schedule.seed, violation, counts, digest, history)
 
 
 @contextmanager
-def _garbage_left_alone() -> Iterator[None]:
-    """A run makes millions of objects and hardly a cycle: collect behind it, not within."""
+def _gc_paused() -> Iterator[None]:
+    """Disable garbage collection during a run: it makes millions of objects and hardly a cycle."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

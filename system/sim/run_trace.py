@@ -1,7 +1,7 @@
-"""What a run did: a running digest, always, and one line an event, where it is asked for.
+"""The trace of a run: always a running digest, and optionally a line for each event.
 
-The digest mixes numbers alone (time, member, kind, what the event carries), so it is the same in
-every process whatever PYTHONHASHSEED is, and costs next to nothing.
+The digest mixes only numbers (time, member, kind, payload), so it is the same in every process
+whatever PYTHONHASHSEED is, and is cheap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Write = Callable[[str], None]
 
 
 class Trace:
-    """The digest of a run, and its lines. `write` takes a line; None: no lines are made."""
+    """The digest of a run, and its lines. `write` is called with each line; None: no lines."""
 
     __slots__ = ("_numbers", "digest", "write")
 
@@ -33,7 +33,7 @@ class Trace:
         self._numbers: dict[str, int] = {}
 
     def event(self, at_ms: float, name: str, *numbers: float) -> None:
-        """Mix an event into the digest. `name` stands for itself, by the order of first use."""
+        """Mix an event into the digest. `name` is numbered in the order of first use."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = sum(name.encode()) + 1009 * len(self._numbers)
@@ -44,10 +44,10 @@ class Trace:
         assert self.write is not None
         self.write(f"{at_ms:12.3f} {node:<4} {text}")
 
-    def ended(self, ends: Iterable[str], violation: object) -> str:
-        """Return the digest of a whole run as hex digits: what happened, and how it ended.
+    def final_digest(self, ends: Iterable[str], violation: object) -> str:
+        """Return the digest of the whole run as hex digits: its events and how it ended.
 
-        `ends` says in a line of each member's what it held then; `violation` is None if none was.
+        `ends` has a line for each member's final state; `violation` is None if there was none.
         """
         digest = hashlib.blake2b(f"{self.digest & (2**64 - 1):016x}".encode(), digest_size=16)
         for end in ends:
@@ -57,7 +57,7 @@ class Trace:
 
 
 def describe(message: Message) -> str:
-    """Return a message as a line of a trace."""
+    """Return a message as text for a trace line."""
     if isinstance(message, VoteRequest):
         kind = "pre-vote" if message.pre_vote else "vote?"
         return f"{kind} term={message.term} last={message.last_term}/{message.last_index}"
@@ -82,7 +82,7 @@ def describe(message: Message) -> str:
 
 
 def numbers_of(message: Message) -> tuple[float, ...]:
-    """Return what of a message goes into the digest."""
+    """Return the numbers of a message that go into the digest."""
     if isinstance(message, PushRequest):
         last = message.batches[-1].last_index if message.batches else -1
         return message.term, message.prev_index, message.commit_index, last, message.read_round

@@ -1,6 +1,6 @@
-"""The core world: a group of simulated nodes, their clients and faults, under one event heap.
+"""The core world: a group of simulated nodes, their clients and faults, on one event heap.
 
-Everything follows from the schedule: no clock, no socket, no thread and no dice of its own.
+Everything follows from the schedule and its seed: no real clock, socket, thread or randomness.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, cast
 
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.protocol import InvariantError, Message, Role
-from shaketable.system.sim.before.older_stores import OlderStores
 from shaketable.system.sim.broken_starts.broken_folders import (
-    check_broken,
-    check_flips,
-    check_outside,
+    check_bit_flips,
+    check_broken_starts,
+    check_out_of_range,
 )
 from shaketable.system.sim.broken_starts.broken_hints import check_hints
 from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
-from shaketable.system.sim.broken_starts.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
+from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
 from shaketable.system.sim.broken_starts.folder_copy import Folder
 from shaketable.system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
 from shaketable.system.sim.counts import Counts
@@ -26,7 +25,8 @@ from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.group_operator import Operator
 from shaketable.system.sim.history import APPEND, OK, check_history, check_refusals
-from shaketable.system.sim.key_queries import KeyQueries, a_key
+from shaketable.system.sim.initial_disks.older_stores import OlderStores
+from shaketable.system.sim.key_queries import KeyQueries, random_group_key
 from shaketable.system.sim.limits import broker_config, raft_config
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
 from shaketable.system.sim.native_messages import NativeMessages
@@ -34,8 +34,8 @@ from shaketable.system.sim.network import Network
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.schedules.draws import Draws
 from shaketable.system.sim.schedules.faults import DamageFile
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy
 
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from shaketable.system.sim.schedules.schedule import Schedule
 
 BROKEN = 0.4
-"""After which part of the seeds starts on broken folders are tried."""
+"""Share of the seeds that try starts on broken folders."""
 RECOVERIES = 2
-"""How many copies of a disk are started on with a torn tail."""
+"""Copies of a disk that are started with a torn tail."""
 HINTS = 2
-"""On so many copies then what a start may go by is broken."""
+"""Copies of a disk that are started with broken hints (checkpoints, key index)."""
 SETTLE_MS_MAX = 4000.0
-"""After the last fault is mended: how long a group may take to acknowledge a new append."""
+"""Time in which a group must acknowledge a new append after the last fault is healed."""
 
 
 class World:
-    """One run. `run` returns the first broken invariant, or None."""
+    """One run. `run` returns the first violated invariant, or None."""
 
     def __init__(
         self, schedule: Schedule, *, mutant: Mutant = HEALTHY, trace: Trace | None = None
@@ -62,7 +62,7 @@ class World:
         self.settings = settings
         self.mutant = mutant
         self.trace = trace or Trace()
-        self.draws = Draws(schedule.seed)
+        self.rngs = RandomStreams(schedule.seed)
         self.heap = EventHeap()
         self.counts = Counts()
         self.invariants = Invariants(self.counts)
@@ -70,19 +70,19 @@ class World:
         self.raft_config = raft_config(settings)
         self.broker_config = broker_config(settings)
         self.network = Network(
-            self.heap, self.draws, self._deliver, settings.link_delay_ms, settings.link_jitter_ms
+            self.heap, self.rngs, self._deliver, settings.link_delay_ms, settings.link_jitter_ms
         )
         self.native = NativeMessages(
-            self.draws, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
+            self.rngs, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
         )
         self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
-        self.older = OlderStores(self.draws, settings, self.bootstrap, self.native, TOPIC_BYTES)
+        self.older = OlderStores(self.rngs, settings, self.bootstrap, self.native, TOPIC_BYTES)
         self.invariants.older_index = self.older.committed_index
         queues = self.invariants.queues
         queues.update({queue: [*held] for queue, held in self.native.queues.items()})
         self.key_queries = None
         if settings.key_items_max:
-            self.key_queries = KeyQueries(self.draws, TOPIC_BYTES, queues)
+            self.key_queries = KeyQueries(self.rngs, TOPIC_BYTES, queues)
         self.members = {name: SimMember(self, name) for name in self.bootstrap}
         self.client_targets: list[str] = list(self.bootstrap)
         self.clients = Clients(self, settings.clients)
@@ -93,14 +93,14 @@ class World:
         for member in self.members.values():
             self.heap.push(0.0, self.restart, member)
         for fault in schedule.faults:
-            self.heap.push(fault.start_ms, self.actions.begin, fault)
+            self.heap.push(fault.start_ms, self.actions.apply, fault)
         for call in schedule.calls:
             self.heap.push(call.at_ms, self.clients.call, call)
 
     # ---- running ----------------------------------------------------------------------
 
     def run(self) -> Violation | None:
-        """Run to the end, or to the first broken invariant."""
+        """Run to the end, or to the first violated invariant."""
         try:
             self._run_events()
             self._check_end()
@@ -111,8 +111,8 @@ class World:
             self._count_up()
         return None
 
-    def dismantle(self) -> None:
-        """Cut what refers to each other: the memory of a run goes at once, unsearched for."""
+    def clear(self) -> None:
+        """Break reference cycles, so that a run's memory is freed without the garbage collector."""
         for part in (*self.members.values(), self.clients, self.operator, self.actions):
             vars(part).clear()
         vars(self).clear()
@@ -129,7 +129,7 @@ class World:
                 self._ended(error)
 
     def _ended(self, error: Exception) -> None:
-        """A node's code raised: its process ends. Raises Violated unless a fault explains it."""
+        """End the process of a node that raised. Raises Violated unless a fault explains it."""
         member = self.acting
         if member is None or not member.is_up or _is_of_another_disk(error, member):
             raise error
@@ -142,13 +142,13 @@ class World:
             self.crash(member, loses_unsynced=False)
             self.heap.push(self.heap.now_ms + RESTART_AFTER_MS, self.restart, member)
             return
-        if member.is_rotten and isinstance(error, StoreError):
+        if member.is_damaged and isinstance(error, StoreError):
             self.crash(member, loses_unsynced=False)
             return
-        raise Violated("node-runs-on", _said(error), member.name) from error
+        raise Violated("node-runs-on", _describe_error(error), member.name) from error
 
     def crash(self, member: SimMember, *, loses_unsynced: bool) -> None:
-        """End a member's process, and the machine's memory with it."""
+        """Kill a member's process; with `loses_unsynced`, crash the machine."""
         self.counts.crashes += 1
         self.trace.event(self.heap.now_ms, member.name, loses_unsynced)
         if self.trace.write is not None:
@@ -160,7 +160,7 @@ class World:
         )
 
     def stop(self, member: SimMember, *, loses_power: bool) -> None:
-        """End a member's process in order."""
+        """Stop a member's process in order."""
         self.acting = member
         self.trace.event(self.heap.now_ms, member.name, 2)
         if self.trace.write is not None:
@@ -172,15 +172,15 @@ class World:
         )
 
     def restart(self, member: SimMember) -> None:
-        """Start a member that is down. Raises Violated if it cannot, and no fault explains it."""
-        if member.is_up or member.is_gone:
+        """Start a member that is down. Raises Violated if it cannot and no fault explains it."""
+        if member.is_up or member.is_removed:
             return
         try:
             member.start()
         except (StoreError, InvariantError, AssertionError, PowerLoss) as error:
             self._not_started(member, error)
             return
-        if member.must_notice:
+        if member.must_detect:
             raise Violated("damage-is-noticed", "it starts on what is damaged", member.name)
         if member.incarnation > 1:
             self.counts.restarts += 1
@@ -197,17 +197,17 @@ class World:
             self.counts.fault("crash_at_operation")
             platter.stop_at = None
             member.disk = member.disk.restart(
-                loses_unsynced=member.loses_unsynced, rng=self.draws.stream(f"crash/{member.name}")
+                loses_unsynced=member.loses_unsynced, rng=self.rngs.stream(f"crash/{member.name}")
             )
-        elif member.is_rotten:
-            self.counts.damage_noticed += member.must_notice
-            self.lose_disk(member)  # as it says itself: to be restored from the group
+        elif member.is_damaged:
+            self.counts.damage_noticed += member.must_detect
+            self.lose_disk(member)  # as its error says: restore it from the group
             return
         elif not isinstance(error, DiskFailed | DiskFull):
-            raise Violated("node-starts", _said(error), member.name) from error
+            raise Violated("node-starts", _describe_error(error), member.name) from error
         self.heap.push(self.heap.now_ms + RESTART_AFTER_MS, self.restart, member)
 
-    # ---- what members and faults ask ---------------------------------------------------
+    # ---- for members and faults ----------------------------------------------------------
 
     def _deliver(self, source: str, target: str, message: Message) -> None:
         member = self.members.get(target)
@@ -215,17 +215,17 @@ class World:
             member.receive(source, message)
 
     def leader(self) -> str | None:
-        """The member that leads, of the highest term if there are several."""
+        """Return the leader; if several members claim to lead, the one of the highest term."""
         leaders = [member for member in self.members.values() if member.is_up and leads(member)]
         return max(leaders, key=lambda member: member.core.term).name if leaders else None
 
     @property
     def present(self) -> dict[str, SimMember]:
-        """All members but those removed for good, in the order they came."""
-        return {name: member for name, member in self.members.items() if not member.is_gone}
+        """All members except those removed for good, in the order they were added."""
+        return {name: member for name, member in self.members.items() if not member.is_removed}
 
     def new_member(self) -> SimMember:
-        """Start an empty node that waits to be let in."""
+        """Start an empty node that waits to be added to the group."""
         name = f"n{len(self.members)}"
         member = self.members[name] = SimMember(self, name, is_joining=True)
         self.heap.push(self.heap.now_ms, self.restart, member)
@@ -233,22 +233,25 @@ class World:
         return member
 
     def shut_down(self, name: str) -> None:
-        """End a node for good."""
+        """Stop a node for good."""
         member = self.members[name]
-        if member.is_gone:
+        if member.is_removed:
             return
         if member.is_up:
             self.crash(member, loses_unsynced=False)
-        member.is_gone = True
+        member.is_removed = True
         self.client_targets.remove(name)
 
     def lose_disk(self, member: SimMember) -> None:
-        """A node's disk is lost: a new node, with a new id, takes its place."""
+        """Lose a node's disk: a new node with a new id replaces it."""
         self.shut_down(member.name)
         self.operator.replace(member.name)
 
-    def rot(self, member: SimMember, place: float, bit: int) -> bool:
-        """End a node and let one bit of its log rot below the mark; False where there is none."""
+    def flip_log_bit(self, member: SimMember, place: float, bit: int) -> bool:
+        """Kill a node and flip one bit of its log before the durable watermark.
+
+        Return False where there is no such bit. After the watermark it would be a torn tail.
+        """
         self.acting = member  # its disk may fail in this
         member.log.advance_watermark()
         begin, end = member.log.start.position, member.log.synced.position
@@ -260,14 +263,14 @@ class World:
         path = f"{ROOT}/dledger-{member.name}/data/{start:020}"
         platter = member.disk.platter
         if position - start >= platter.written_size(path):
-            return False  # behind a file's last entry
+            return False  # after a file's last entry
         self.crash(member, loses_unsynced=False)
         platter.flip_bit(path, position - start, bit)
-        member.is_rotten = True
+        member.is_damaged = True
         return True
 
     def damage(self, member: SimMember, fault: DamageFile) -> bool:
-        """End a node and damage one of its files; False where there is none."""
+        """Kill a node and damage one of its files; return False where there is none."""
         self.acting = member  # its disk may fail in this
         member.log.advance_watermark()
         self.crash(member, loses_unsynced=False)
@@ -275,8 +278,8 @@ class World:
         if not damage_file(platter, ROOT, member.name, fault.file, fault.way, fault.place):
             return False
         self.counts.files_damaged += 1
-        member.is_rotten = member.is_rotten or fault.file not in REBUILT
-        member.must_notice = fault.file in ALWAYS_NOTICED
+        member.is_damaged = member.is_damaged or fault.file not in REBUILT
+        member.must_detect = fault.file in ALWAYS_DETECTED
         return True
 
     # ---- the end ----------------------------------------------------------------------
@@ -291,43 +294,43 @@ class World:
         self._check_recoveries()
 
     def _check_broken(self) -> None:
-        """Have copies of one node's disk broken, and see that no start passes it over."""
-        draw = self.draws.stream("broken_folders")
+        """Break copies of one node's disk, and check that every start refuses them."""
+        rng = self.rngs.stream("broken_folders")
         up = [member for member in self.members.values() if member.is_up]
-        if up and draw.chance(BROKEN):
-            member = draw.choice(up)
+        if up and rng.chance(BROKEN):
+            member = rng.choice(up)
             try:
-                check_flips(member.log, draw)
-                check_outside(member.log, self.settings.data_file_bytes)
+                check_bit_flips(member.log, rng)
+                check_out_of_range(member.log, self.settings.data_file_bytes)
             except DiskFailed:
                 return  # its disk is failing: nothing can be read
-            args = (member.disk, ROOT, member.name, NATIVE_FOLDER, self.settings, draw)
-            key = a_key(draw) if self.key_queries else None
+            args = (member.disk, ROOT, member.name, NATIVE_FOLDER, self.settings, rng)
+            key = random_group_key(rng) if self.key_queries else None
             is_upgraded = member.log.native is not None
-            self.counts.broken += check_broken(*args, is_upgraded=is_upgraded)
+            self.counts.broken += check_broken_starts(*args, is_upgraded=is_upgraded)
             for _ in range(HINTS):
                 self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
 
     def _check_recoveries(self) -> None:
-        """Start on copies of one node's disk, with a torn tail, again and again."""
-        draw = self.draws.stream("broken_recovery")
+        """Start repeatedly on copies of one node's disk that have a torn tail."""
+        rng = self.rngs.stream("broken_recovery")
         up = [member for member in self.members.values() if member.is_up]
-        if not up or not draw.chance(BROKEN):
+        if not up or not rng.chance(BROKEN):
             return
-        member, settings = draw.choice(up), self.settings
-        folder = Folder(member.disk, ROOT, member.name, NATIVE_FOLDER, settings, draw)
+        member, settings = rng.choice(up), self.settings
+        folder = Folder(member.disk, ROOT, member.name, NATIVE_FOLDER, settings, rng)
         for _ in range(RECOVERIES):
             self.counts.broken += check_recovery(
                 member.disk,
                 folder.end_on,
                 f"{folder.path}/data",
                 settings.data_file_bytes,
-                draw,
+                rng,
                 member.name,
             )
 
     def _check_live(self) -> None:
-        """After the last fault is mended the group acknowledges, and everybody catches up."""
+        """Check that after the last fault appends succeed and all members catch up."""
         healed_ms = max(self.healed_ms, self.network.late_until_ms)
         due_ms = healed_ms + SETTLE_MS_MAX
         if due_ms > self.settings.run_ms - self.settings.idle_ms:
@@ -350,7 +353,7 @@ class World:
         self.operator.check_done()
         committed = self.invariants.committed_index
         for member in self.members.values():
-            if member.is_gone:
+            if member.is_removed:
                 continue
             if not member.is_up:
                 raise Violated("everybody-runs", "still down at the end", member.name)
@@ -366,7 +369,7 @@ class World:
 
     def _count_up(self) -> None:
         counts = self.counts
-        counts.events = self.heap.taken
+        counts.events = self.heap.popped
         counts.messages = self.network.sent
         counts.messages_lost = self.network.lost
         counts.disk_operations = sum(
@@ -375,12 +378,12 @@ class World:
 
 
 def _is_of_another_disk(error: Exception, member: SimMember) -> bool:
-    """Whether a power loss is none of the member's: an invariant looked at a disk that is dead."""
+    """Whether a power loss is not the member's own: an invariant read a disk that is dead."""
     return isinstance(error, PowerLoss) and not member.disk.is_dead
 
 
-def _said(error: Exception) -> str:
-    """Return what a node's code raised, and in which function: asserts often say no more."""
+def _describe_error(error: Exception) -> str:
+    """Return what a node's code raised, and in which function: asserts often have no text."""
     frame = error.__traceback__
     assert frame is not None
     while frame.tb_next is not None:
@@ -390,5 +393,5 @@ def _said(error: Exception) -> str:
 
 
 def leads(member: SimMember) -> bool:
-    """Whether a member that is up leads."""
+    """Whether a running member is leader."""
     return member.core.role is Role.LEADER

@@ -39,7 +39,7 @@ def runner_of(world: str, virtual_s: float) -> Callable[[int], object]:
 
 
 def _native_runner(run_ms: int) -> Callable[[int], object]:
-    module = importlib.import_module("shaketable.system.sim.native_world.run")
+    module = importlib.import_module("shaketable.system.sim.master_slave_world.run")
 
     def run(seed: int) -> object:
         role = "SYNC_MASTER" if seed % 2 else "ASYNC_MASTER"

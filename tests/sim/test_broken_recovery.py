@@ -7,7 +7,7 @@ import pytest
 from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
 from shaketable.system.sim.broken_starts.folder_copy import Folder
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.schedules.draws import open_stream
+from shaketable.system.sim.schedules.random_streams import open_stream
 from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings
 from shaketable.system.sim.world import NATIVE_FOLDER, ROOT, World
 from shaketable.system.store.durable_watermark import DurableWatermark
@@ -26,15 +26,15 @@ def world() -> World:
 
 
 def recover(world: World) -> None:
-    member, draw = world.members["n0"], open_stream(7, "test")
-    folder = Folder(member.disk, ROOT, "n0", NATIVE_FOLDER, SETTINGS, draw)
+    member, rng = world.members["n0"], open_stream(7, "test")
+    folder = Folder(member.disk, ROOT, "n0", NATIVE_FOLDER, SETTINGS, rng)
     for _ in range(TIMES):
         assert check_recovery(
             member.disk,
             folder.end_on,
             f"{folder.path}/data",
             SETTINGS.data_file_bytes,
-            draw,
+            rng,
             "n0",
         )
 

@@ -19,9 +19,9 @@ from shaketable.system.remoting.command import Command, encode_command
 from shaketable.system.sim.rules.client_invariants import (
     LATE_MAX_MS,
     SYSTEM,
-    check_foreseen,
+    check_all_closed,
+    check_expected,
     check_in_time,
-    check_left,
 )
 from shaketable.system.sim.rules.violation import Violated
 
@@ -33,9 +33,9 @@ def test_a_call_may_take_its_timeout_and_a_step_more() -> None:
 
 
 def test_who_left_and_has_nothing_open_is_left_alone() -> None:
-    check_left("clients", {})
+    check_all_closed("clients", {})
     with pytest.raises(Violated, match="1 to n0:10911, 2 to ns0:9876"):
-        check_left("clients", {"ns0:9876": 2, "n0:10911": 1})
+        check_all_closed("clients", {"ns0:9876": 2, "n0:10911": 1})
 
 
 NO_COMMAND = cast(Command, None)
@@ -51,17 +51,17 @@ def raised_by(call: Callable[[], object]) -> Exception:
 
 def test_only_what_the_clients_own_code_raised_is_told_of() -> None:
     ours = raised_by(lambda: encode_command(NO_COMMAND))
-    check_foreseen("send", raised_by(lambda: {}["a workload's own"]))
+    check_expected("send", raised_by(lambda: {}["a workload's own"]))
     place = r"\(system/remoting/command.py, line \d+\)"
     with pytest.raises(Violated, match=rf"send ended with \w+: .* {place}"):
-        check_foreseen("send", ours)
+        check_expected("send", ours)
     told = "a consumer had ended by itself, which unsubscribe showed: "
     with pytest.raises(Violated, match=told):
-        check_foreseen("unsubscribe", ExceptionGroup("tasks", [ExceptionGroup("a task", [ours])]))
+        check_expected("unsubscribe", ExceptionGroup("tasks", [ExceptionGroup("a task", [ours])]))
     noted = ExceptionGroup("tasks", [ours])
     noted.add_note("it had ended 2.0 s before")
     with pytest.raises(Violated, match=rf"{place}; it had ended 2.0 s before"):
-        check_foreseen("unsubscribe", noted)
+        check_expected("unsubscribe", noted)
 
 
 def raised_through(outer: Path, inner: Path, call: str) -> Exception:
@@ -80,8 +80,8 @@ def raised_through(outer: Path, inner: Path, call: str) -> Exception:
 def test_who_asked_a_library_answers_for_its_error(call: str) -> None:
     ours, theirs = SYSTEM / "client" / "some.py", SYSTEM.parent / "workloads" / "some.py"
     with pytest.raises(Violated, match=r"\(system/client/some.py, line 2\)"):
-        check_foreseen("send", raised_through(theirs, ours, call))
-    check_foreseen("send", raised_through(ours, theirs, call))  # of a handler that we call
+        check_expected("send", raised_through(theirs, ours, call))
+    check_expected("send", raised_through(ours, theirs, call))  # of a handler that we call
 
 
 def test_an_error_that_nobody_foresaw_is_broken_once() -> None:

@@ -14,7 +14,7 @@ from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.native.config_files import TOPICS, encode_tables, load_tables
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.trio_world.config_watch import SavedFiles, _behind
+from shaketable.system.sim.trio_world.config_watch import SavedFiles, _older_offset
 from shaketable.system.store.disk import DiskFailed, StoreError
 from shaketable.system.store.group_events import TOPIC_QUEUE
 from tests.sim.test_native_invariants import play, send, tried
@@ -54,7 +54,7 @@ def test_a_sound_broker_begins_with_what_it_saved(monkeypatch: pytest.MonkeyPatc
 def test_a_file_that_cannot_be_read_is_told_unless_the_disk_fails() -> None:
     saved = SavedFiles()
     saved.unreadable(StoreError("bad JSON"))  # nothing was saved: somebody else's file
-    saved.begins("consumerOffset", b'{"offsetTable":{"t@g":{"0":5}}}')
+    saved.replacing("consumerOffset", b'{"offsetTable":{"t@g":{"0":5}}}')
     saved.unreadable(StoreError("bad JSON"))  # nor was it ever replaced
     saved.done("consumerOffset")
     saved.unreadable(DiskFailed("EIO"))
@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_read_is_told_unless_the_disk_fails() -> None:
     ],
 )
 def test_the_offset_that_is_older_is_named(saved: object, loaded: object, said: str) -> None:
-    assert _behind(loaded, saved) == (f"{said} been saved" if said else "")
+    assert _older_offset(loaded, saved) == (f"{said} been saved" if said else "")
 
 
 def test_a_count_of_changes_that_falls_is_told() -> None:
@@ -85,7 +85,7 @@ def test_a_count_of_changes_that_falls_is_told() -> None:
     tables.versions[TOPIC_QUEUE] = 3
     saved = SavedFiles()
     data = encode_tables(TOPICS, tables, 0)
-    saved.begins(TOPICS, data)
+    saved.replacing(TOPICS, data)
     saved.check(BrokerTables(BrokerConfig(), BrokerState({}, {}, {})))  # nobody knows yet
     saved.done(TOPICS)
     saved.check(tables)

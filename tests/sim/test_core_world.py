@@ -10,7 +10,7 @@ import pytest
 
 from shaketable.system.sim.run import run_seed
 from shaketable.system.sim.schedules.faults import (
-    EVERYBODY,
+    ALL,
     LEADER,
     AddMember,
     BitRot,
@@ -93,7 +93,7 @@ def test_without_faults_everything_is_acknowledged():
 
 
 def test_a_leader_cut_off_one_way_is_replaced_and_truncated():
-    cut = Cut(start_ms=3000, duration_ms=2000, links=((LEADER, EVERYBODY),))
+    cut = Cut(start_ms=3000, duration_ms=2000, links=((LEADER, ALL),))
     counts = run(cut)
     assert counts.faults == {"cut": 1}
     assert counts.elections >= 2

@@ -9,26 +9,26 @@ import msgspec
 import pytest
 
 from shaketable.system.sim.event_heap import EventHeap
-from shaketable.system.sim.schedules.draws import Draws, stream_seed
-from shaketable.system.sim.schedules.fault_draws import KINDS
-from shaketable.system.sim.schedules.faults import EVERYBODY, FOLLOWER, LEADER, Cut, expand_links
+from shaketable.system.sim.schedules.faults import ALL, FOLLOWER, LEADER, Cut, expand_links
+from shaketable.system.sim.schedules.random_faults import KINDS
+from shaketable.system.sim.schedules.random_streams import RandomStreams, stream_seed
 from shaketable.system.sim.schedules.schedule import STORE_KINDS, Options, Schedule, draw_schedule
 
 
 def test_a_stream_depends_on_its_seed_and_name_alone():
-    one, other = Draws(7), Draws(7)
+    one, other = RandomStreams(7), RandomStreams(7)
     other.stream("another").random()
     first = [one.stream("link/n0/n1").random() for _ in range(5)]
     assert first == [other.stream("link/n0/n1").random() for _ in range(5)]
-    assert first != [Draws(8).stream("link/n0/n1").random() for _ in range(5)]
-    assert first != [Draws(7).stream("link/n1/n0").random() for _ in range(5)]
+    assert first != [RandomStreams(8).stream("link/n0/n1").random() for _ in range(5)]
+    assert first != [RandomStreams(7).stream("link/n1/n0").random() for _ in range(5)]
     assert len(set(first)) == 5
 
 
 def test_a_stream_goes_on_where_it_was():
-    draws = Draws(1)
-    assert draws.stream("a") is draws.stream("a")
-    assert draws.stream("a").random() != draws.stream("a").random()
+    rngs = RandomStreams(1)
+    assert rngs.stream("a") is rngs.stream("a")
+    assert rngs.stream("a").random() != rngs.stream("a").random()
 
 
 def test_stream_seeds_are_the_same_in_every_process():
@@ -39,7 +39,7 @@ def test_stream_seeds_are_the_same_in_every_process():
             [
                 sys.executable,
                 "-c",
-                "from shaketable.system.sim.schedules.draws import stream_seed;"
+                "from shaketable.system.sim.schedules.random_streams import stream_seed;"
                 "print(stream_seed(5, 'q'))",
             ],
             env={"PYTHONHASHSEED": hash_seed},
@@ -58,7 +58,7 @@ def test_events_come_by_time_and_then_in_the_order_they_were_given():
         action, args = event
         action(*args)
     assert seen == ["a", "b", "c", "d"]
-    assert (heap.now_ms, len(heap), heap.taken) == (2.0, 1, 4)
+    assert (heap.now_ms, len(heap), heap.popped) == (2.0, 1, 4)
     with pytest.raises(AssertionError):
         heap.push(1.0, seen.append, "past")
 
@@ -106,7 +106,7 @@ def test_machines_that_answer_from_the_page_cache_keep_it():
 
 def test_links_stand_for_pairs():
     members = ("n0", "n1", "n2")
-    both = expand_links(((LEADER, EVERYBODY), (EVERYBODY, LEADER)), members, "n1")
+    both = expand_links(((LEADER, ALL), (ALL, LEADER)), members, "n1")
     assert set(both) == {("n1", "n0"), ("n1", "n2"), ("n0", "n1"), ("n2", "n1")}
     assert expand_links(((FOLLOWER, LEADER),), members, "n0") == (("n1", "n0"),)
     assert expand_links((("n0", "n0"),), members, None) == ()

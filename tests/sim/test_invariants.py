@@ -246,7 +246,7 @@ def test_what_only_a_dead_disk_knows_is_held_against_nobody(error):
     shadow = Shadow("n0")
     shadow.log = FakeLog()
     shadow.log.log_end_at = unreadable
-    shadow.begin_at(5, 77)
+    shadow.reset_to(5, 77)
     assert shadow.holds(5, 77)
     assert not shadow.holds(5, 78)
     assert not shadow.holds(6, 77)
@@ -534,7 +534,7 @@ def test_files_that_nobody_closes_are_counted():
         disk.open("currterm")
     with pytest.raises(Violated, match=f"{HANDLES_MAX + 1} handles of currterm"):
         check_handles("n0", disk)
-    disk.begin_process()
+    disk.forget_handles()
     check_handles("n0", disk)
 
 

@@ -22,7 +22,10 @@ from shaketable.system.native.core import NativeCore
 from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.protocol import Append
-from shaketable.system.sim.rules.native_invariants import NativeInvariants, NativeShadow
+from shaketable.system.sim.rules.native_invariants import (
+    MasterSlaveInvariants,
+    MasterSlaveShadow,
+)
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.native.batch import NativeBatch, native_end
 from shaketable.system.store.native.commit_log import NativeCommitLog
@@ -253,8 +256,8 @@ def test_a_broker_that_lets_more_wait_than_it_says(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_log_goes_on_where_it_ended() -> None:
-    invariants = NativeInvariants()
-    shadow = NativeShadow("n0", "broker-0", NativeConfig())
+    invariants = MasterSlaveInvariants()
+    shadow = MasterSlaveShadow("n0", "broker-0", NativeConfig())
     invariants.ordered(shadow, [Append(_bytes_at(0)), Append(_bytes_at(10))])
     with pytest.raises(Violated, match="log-contiguous: bytes 30 come behind 20"):
         invariants.ordered(shadow, [Append(_bytes_at(30))])
@@ -265,9 +268,9 @@ def _bytes_at(position: int) -> Batch:
 
 
 def test_what_a_slave_has_beyond_its_master_is_no_copy() -> None:
-    invariants = NativeInvariants()
-    master = NativeShadow("n0", "broker-0", NativeConfig(role=BrokerRole.SYNC_MASTER))
-    slave = NativeShadow("n1", "broker-0", NativeConfig(role=BrokerRole.SLAVE))
+    invariants = MasterSlaveInvariants()
+    master = MasterSlaveShadow("n0", "broker-0", NativeConfig(role=BrokerRole.SYNC_MASTER))
+    slave = MasterSlaveShadow("n1", "broker-0", NativeConfig(role=BrokerRole.SLAVE))
     invariants.shadows = {"n0": master, "n1": slave}
     master.end, slave.end, slave.written = 60, 100, 100
     invariants._masters["broker-0"], invariants._copied["broker-0"] = master, 100

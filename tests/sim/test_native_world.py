@@ -25,8 +25,9 @@ from shaketable.system.native.ha import MasterConnection, SlaveConnection
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER
-from shaketable.system.sim.native_world.run import run_seed
-from shaketable.system.sim.native_world.setup import (
+from shaketable.system.sim.master_slave_world.foreign_slaves import AHEAD, NOWHERE, ForeignSlave
+from shaketable.system.sim.master_slave_world.run import run_seed
+from shaketable.system.sim.master_slave_world.setup import (
     KEPT_MS,
     MASTER,
     FileDamage,
@@ -34,8 +35,7 @@ from shaketable.system.sim.native_world.setup import (
     Setup,
     draw_setup,
 )
-from shaketable.system.sim.native_world.strangers import AHEAD, NOWHERE, Stranger
-from shaketable.system.sim.native_world.world import NativeWorld
+from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
 from shaketable.system.sim.planted_bugs import planted_bug
 from shaketable.system.sim.schedules.faults import Crash, Cut
 
@@ -78,20 +78,20 @@ def test_a_master_without_slaves_has_none() -> None:
 
 
 def test_a_slave_that_needs_what_has_expired_copies_anew() -> None:
-    world = NativeWorld(SETUP)
+    world = MasterSlaveWorld(SETUP)
     assert world.run() is None
     assert world.counts.faults == {"cut": 1, "slave_behind_expired": 1, "wipe": 1}
-    begin = world.native_invariants.shadows["n1"].begin
+    begin = world.broker_invariants.shadows["n1"].begin
     assert begin > 0
     assert begin % SETUP.file_bytes == 0
 
 
 def test_a_slave_that_is_far_behind_copies_what_is_in_older_files() -> None:
-    world = NativeWorld(msgspec.structs.replace(SETUP, reserved_ms=KEPT_MS))
+    world = MasterSlaveWorld(msgspec.structs.replace(SETUP, reserved_ms=KEPT_MS))
     assert world.run() is None
     assert world.counts.faults == {"cut": 1}
-    assert world.native_invariants.shadows["n1"].begin == 0
-    assert world.native_invariants.shadows["n1"].end > 4 * SETUP.file_bytes
+    assert world.broker_invariants.shadows["n1"].begin == 0
+    assert world.broker_invariants.shadows["n1"].end > 4 * SETUP.file_bytes
 
 
 DOWN = msgspec.structs.replace(
@@ -124,7 +124,7 @@ class TakesOneFile(MasterConnection):
 )
 def test_copying_wrongly_is_found(setup: Setup, parts: NativeParts, invariant: str) -> None:
     bug = Mutant("planted", native=parts)
-    found = NativeWorld(setup, mutant=bug).run()
+    found = MasterSlaveWorld(setup, mutant=bug).run()
     assert found is not None
     assert found.invariant == invariant
 
@@ -142,9 +142,9 @@ class ForgetsTheLastLevel(DelayDelivery):
 
 def test_a_delayed_message_of_the_last_level_is_delivered(monkeypatch) -> None:
     setup = msgspec.structs.replace(DOWN, older=OlderStore(waiting=(1, 1), delivered=(0, 0)))
-    assert NativeWorld(setup).run() is None
+    assert MasterSlaveWorld(setup).run() is None
     monkeypatch.setattr(Broker, "delays_type", ForgetsTheLastLevel)
-    found = NativeWorld(setup).run()
+    found = MasterSlaveWorld(setup).run()
     assert found is not None
     assert found.invariant == "delayed-is-delivered"
 
@@ -152,26 +152,26 @@ def test_a_delayed_message_of_the_last_level_is_delivered(monkeypatch) -> None:
 def test_a_slave_learns_how_far_deliveries_were_before() -> None:
     older = OlderStore(waiting=(3, 2), delivered=(1, 2))
     setup = msgspec.structs.replace(DOWN, older=older)
-    assert NativeWorld(setup).run() is None
+    assert MasterSlaveWorld(setup).run() is None
     bug = planted_bug("delays-not-synchronized")
     assert bug is not None
-    found = NativeWorld(setup, mutant=bug).run()
+    found = MasterSlaveWorld(setup, mutant=bug).run()
     assert found is not None
     assert found.invariant == "slave-has-tables"
 
 
 @pytest.mark.parametrize("ahead_bytes", [NOWHERE, *AHEAD])
 def test_what_a_stranger_reports_is_no_copy(ahead_bytes: int) -> None:
-    stranger = Stranger(at_ms=2_500, ahead_bytes=ahead_bytes)
+    slave = ForeignSlave(at_ms=2_500, ahead_bytes=ahead_bytes)
     setup = msgspec.structs.replace(
-        DOWN, role="SYNC_MASTER", slave_timeout_ms=200, strangers=(stranger,)
+        DOWN, role="SYNC_MASTER", slave_timeout_ms=200, foreign_slaves=(slave,)
     )
-    world = NativeWorld(setup)
+    world = MasterSlaveWorld(setup)
     assert world.run() is None
     assert world.counts.faults == {"crash": 1, "stranger": 1}
     bug = planted_bug("any-report-counts")
     assert bug is not None
-    found = NativeWorld(setup, mutant=bug).run()
+    found = MasterSlaveWorld(setup, mutant=bug).run()
     if ahead_bytes != NOWHERE:
         assert found is not None
         assert found.invariant == "acknowledged-is-copied"
@@ -201,7 +201,7 @@ def test_what_is_lost_beside_a_whole_log_is_built_anew(file: str, node: str) -> 
     setup = msgspec.structs.replace(
         SETUP, reserved_ms=KEPT_MS, healed_ms=4_000, faults=(), damages=(one,), last_damage=one
     )
-    world = NativeWorld(setup)
+    world = MasterSlaveWorld(setup)
     assert world.run() is None
     assert world.counts.files_damaged >= 2
 
@@ -217,9 +217,9 @@ class NoDelays(ConfigFiles):
 def test_a_slave_that_takes_over_without_the_progress_of_deliveries_is_found() -> None:
     lost = FileDamage(at_ms=0, node="", file="appliedto", way="gone", place=0.0)
     setup = msgspec.structs.replace(SETUP, last_damage=lost)
-    assert NativeWorld(setup).run() is None
+    assert MasterSlaveWorld(setup).run() is None
     bug = Mutant("planted", native=NativeParts(config_files=NoDelays))
-    found = NativeWorld(setup, mutant=bug).run()
+    found = MasterSlaveWorld(setup, mutant=bug).run()
     assert found is not None
     assert found.invariant == "what-was-there-is-kept"
 

@@ -9,10 +9,10 @@ import pytest
 from shaketable.system.broker import broker_tables
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.topic_tables import taken_over
-from shaketable.system.sim.before.apache_log import SHAPES
+from shaketable.system.sim.initial_disks.apache_log import SHAPES
 from shaketable.system.sim.run import SeedResult, run_seed
-from shaketable.system.sim.schedules.draws import Draws
 from shaketable.system.sim.schedules.faults import Crash
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Schedule, Settings, draw_calls
 from shaketable.system.sim.trio_world.run import run_seed as run_node_seed
 from shaketable.system.store.foreign_log import ForeignLog
@@ -22,7 +22,7 @@ FAULTS = (Crash(start_ms=2000, duration_ms=400, node="leader", loses_unsynced=Tr
 
 def scene(seed: int, **changed: object) -> Schedule:
     settings = Settings(run_ms=8000, idle_ms=1500, data_file_bytes=16_384, **changed)
-    calls = draw_calls(Draws(seed).stream("calls"), settings, 30)
+    calls = draw_calls(RandomStreams(seed).stream("calls"), settings, 30)
     return Schedule(seed=seed, settings=settings, faults=FAULTS, calls=calls)
 
 

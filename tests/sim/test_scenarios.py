@@ -7,7 +7,6 @@ import pytest
 
 from shaketable.system import mutants
 from shaketable.system.sim.run import run_seed
-from shaketable.system.sim.schedules.draws import Draws
 from shaketable.system.sim.schedules.faults import (
     LEADER,
     Crash,
@@ -16,6 +15,7 @@ from shaketable.system.sim.schedules.faults import (
     Strike,
     Wipe,
 )
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.scenarios import (
     CHAINS,
     LATEST_MS,
@@ -49,7 +49,7 @@ def run(*faults):
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_is_a_few_faults_that_begin_when_it_does(name):
     for seed in range(50):
-        faults = SCENARIOS[name](Draws(seed).stream("scenario"), THREE, 5000)
+        faults = SCENARIOS[name](RandomStreams(seed).stream("scenario"), THREE, 5000)
         assert 1 <= len(faults) <= 8
         assert all(fault.start_ms >= 4000 and fault.duration_ms > 0 for fault in faults)
         assert max(fault.end_ms for fault in faults) <= 5000 + LATEST_MS
@@ -57,20 +57,20 @@ def test_a_scenario_is_a_few_faults_that_begin_when_it_does(name):
 
 def test_scenarios_follow_one_another_and_end_in_time():
     for seed in range(200):
-        draw = Draws(seed).stream("scenarios")
-        faults = draw_scenarios(draw, THREE, from_ms=1500, until_ms=23_000, ack="page-cache")
+        rng = RandomStreams(seed).stream("scenarios")
+        faults = draw_scenarios(rng, THREE, from_ms=1500, until_ms=23_000, ack="page-cache")
         assert all(fault.end_ms <= 23_000 for fault in faults)
         assert not any(isinstance(fault, Crash) and fault.loses_unsynced for fault in faults)
     alone = Group(("n0",), 250, has_lease=False)
-    assert draw_scenarios(draw, alone, from_ms=1500, until_ms=23_000, ack="fsync") == ()
+    assert draw_scenarios(rng, alone, from_ms=1500, until_ms=23_000, ack="fsync") == ()
 
 
 def test_chains_lose_no_more_than_one_disk_and_none_that_another_fault_has_lost():
     lost = []
     for seed in range(300):
-        draw = Draws(seed).stream("chains")
+        rng = RandomStreams(seed).stream("chains")
         asked = {"from_ms": 1500, "until_ms": 23_000, "ack": "page-cache", "among": CHAINS}
-        faults = draw_scenarios(draw, THREE, **asked, may_lose_disk=seed % 2 == 0)
+        faults = draw_scenarios(rng, THREE, **asked, may_lose_disk=seed % 2 == 0)
         lost.append(sum(isinstance(fault, Wipe) for fault in faults))
         crashes = [f for f in faults if isinstance(f, Crash | CrashAtOperation)]
         assert not any(fault.loses_unsynced for fault in crashes)
@@ -133,8 +133,8 @@ def test_a_chain_shows_what_it_is_for_and_accuses_nobody_else(name):
         settings = msgspec.structs.replace(
             drawn.settings, lease_ms=drawn.settings.election_timeout_min_ms - 50, ack="fsync"
         )
-        draw = Draws(seed).stream("aimed")
-        faults = (*SCENARIOS[name](draw, group, 3000), *SCENARIOS[name](draw, group, 6000))
+        rng = RandomStreams(seed).stream("aimed")
+        faults = (*SCENARIOS[name](rng, group, 3000), *SCENARIOS[name](rng, group, 6000))
         schedule = msgspec.structs.replace(
             drawn, settings=settings, faults=tuple(sorted(faults, key=lambda f: f.start_ms))
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shaketable.system.raft.protocol import LeadershipTransfer
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.network import Network
-from shaketable.system.sim.schedules.draws import Draws
 from shaketable.system.sim.schedules.faults import Cut, Duplicate, LossyLink, Reorder, SlowLink
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 
 COUNT = 400
 WHEN = {"start_ms": 0, "duration_ms": 1, "links": ()}
@@ -18,7 +18,7 @@ class Wire:
     def __init__(self, *faults, seed: int = 1) -> None:
         self.heap = EventHeap()
         self.got: list[tuple[float, int]] = []
-        self.network = Network(self.heap, Draws(seed), self.deliver, 1.0, 3.0)
+        self.network = Network(self.heap, RandomStreams(seed), self.deliver, 1.0, 3.0)
         for fault in faults:
             self.network.link("a", "b").begin(fault)
         for number in range(COUNT):
@@ -96,7 +96,7 @@ def test_reordering_lets_others_overtake():
 
 
 def test_faults_on_a_link_add_up_and_end_one_by_one():
-    network = Network(EventHeap(), Draws(1), lambda *_: None, 1.0, 1.0)
+    network = Network(EventHeap(), RandomStreams(1), lambda *_: None, 1.0, 1.0)
     link = network.link("a", "b")
     slow, slower = SlowLink(**WHEN, delay_ms=5.0), SlowLink(**WHEN, delay_ms=7.0)
     link.begin(slow)

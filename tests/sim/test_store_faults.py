@@ -8,11 +8,10 @@ import pytest
 
 from shaketable.system.raft import leadership, membership_log
 from shaketable.system.sim.broken_starts import broken_folders, broken_hints
-from shaketable.system.sim.broken_starts.file_damage import ALWAYS_NOTICED, REBUILT, WAYS
-from shaketable.system.sim.group_operator import NOBODY
+from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, WAYS
+from shaketable.system.sim.group_operator import UNKNOWN_MEMBER
 from shaketable.system.sim.native_messages import SHAPES
 from shaketable.system.sim.run import SeedResult, run_seed
-from shaketable.system.sim.schedules.draws import Draws
 from shaketable.system.sim.schedules.faults import (
     AnyFault,
     ClockOffset,
@@ -20,6 +19,7 @@ from shaketable.system.sim.schedules.faults import (
     RefusedChange,
     Stop,
 )
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, Schedule, Settings, draw_calls
 from shaketable.system.store import commit_log, hard_state
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
@@ -32,7 +32,7 @@ KEYED = {"key_items_max": 100, "key_slots": 50, "key_file_items": 200, "keyed": 
 
 def scene(*faults: AnyFault, **changed: object) -> Schedule:
     settings = Settings(run_ms=9000, idle_ms=1500, checkpoint_interval_ms=1000.0, **changed)
-    calls = draw_calls(Draws(4).stream("calls"), settings, 60)
+    calls = draw_calls(RandomStreams(4).stream("calls"), settings, 60)
     return Schedule(seed=4, settings=settings, faults=faults, calls=calls)
 
 
@@ -63,7 +63,7 @@ def test_what_can_be_rebuilt_is_rebuilt(file, way):
 def test_a_node_without_its_vote_or_mark_is_replaced(file, way):
     result = run(damage(file, way))
     assert result.violation is None
-    assert file in ALWAYS_NOTICED
+    assert file in ALWAYS_DETECTED
     assert result.counts.damage_noticed == 1
     assert result.counts.membership_changes == 2
 
@@ -117,7 +117,7 @@ def test_a_change_that_is_not_checked_is_found(monkeypatch):
     right = membership_log.changed
 
     def unchecked(membership, change):
-        return membership if change.member == NOBODY else right(membership, change)
+        return membership if change.member == UNKNOWN_MEMBER else right(membership, change)
 
     monkeypatch.setattr(leadership, "changed", unchecked)
     why = RefusedChange(start_ms=3500, duration_ms=100, why="unknown")

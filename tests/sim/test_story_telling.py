@@ -21,11 +21,11 @@ from shaketable.system.sim.schedules.schedule import (
     draw_schedule,
 )
 from shaketable.system.sim.shrinking.shrink import Shrunk, load
+from shaketable.system.sim.stories.sentences import sentence
 from shaketable.system.sim.stories.spacetime import draw_text
 from shaketable.system.sim.stories.story import NothingToTell, planted_bug, save_story, tell
 from shaketable.system.sim.stories.story_page import HEAD, LINE, Layout
-from shaketable.system.sim.stories.story_rows import ROWS_MAX, Rows, tell_rows
-from shaketable.system.sim.stories.story_words import sentence
+from shaketable.system.sim.stories.story_rows import ROWS_MAX, Rows, build_rows
 from shaketable.system.sim.stories.watch import Kind, watch
 
 EARLY_ACK = mutants.load("ack-before-quorum")
@@ -59,7 +59,7 @@ def eventful() -> Schedule:
 
 
 def rows_of(schedule: Schedule, mutant: Mutant | None = None) -> Rows:
-    return tell_rows(watch(schedule, mutant))
+    return build_rows(watch(schedule, mutant))
 
 
 @pytest.mark.parametrize("mutant", [None, EARLY_ACK])
@@ -197,7 +197,7 @@ def test_run_and_page_are_saved_together(tmp_path: Path) -> None:
 def test_a_violation_of_the_whole_group_has_its_row() -> None:
     seen = watch(early_ack(), EARLY_ACK)
     assert seen.violation is not None
-    broken = seen.happenings.pop()
-    seen.happenings.append(type(broken)(broken.at_ms, "", Kind.BROKEN, "everybody-runs: no"))
-    text = draw_text(tell_rows(seen))
+    broken = seen.events.pop()
+    seen.events.append(type(broken)(broken.at_ms, "", Kind.BROKEN, "everybody-runs: no"))
+    text = draw_text(build_rows(seen))
     assert "BREAKS everybody-runs: no" in text

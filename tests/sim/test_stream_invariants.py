@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shaketable.system.sim.network import Link
-from shaketable.system.sim.rules.stream_invariants import OwedBytes
+from shaketable.system.sim.rules.stream_invariants import UnsentBytes
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, draw_schedule
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.run import OPERATIONS_PER_S, run_seed
@@ -18,7 +18,7 @@ from shaketable.system.sim.trio_world.tcp_pipe import SEGMENT_BYTES_MAX, WINDOW_
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.data())
 def test_who_goes_on_where_a_socket_stopped_is_left_alone(messages, data) -> None:
-    owed, waiting = OwedBytes(), b""
+    owed, waiting = UnsentBytes(), b""
     for message in [*messages, b"", b""]:
         waiting += message
         if waiting:
@@ -30,14 +30,14 @@ def test_who_goes_on_where_a_socket_stopped_is_left_alone(messages, data) -> Non
 
 @pytest.mark.parametrize("behind", [b"cdef", b"bbc", b"next frame"])
 def test_who_does_not_go_on_there_is_found(behind: bytes) -> None:
-    owed = OwedBytes()
+    owed = UnsentBytes()
     owed.sent(memoryview(b"abcdef"), 1)
     with pytest.raises(Violated, match="partial-sends-are-continued"):
         owed.sent(memoryview(behind), len(behind))
 
 
 def test_who_sends_the_rest_in_parts_of_his_own_is_left_alone() -> None:
-    owed = OwedBytes()
+    owed = UnsentBytes()
     owed.sent(memoryview(b"abcdef"), 2)
     owed.sent(memoryview(b"cd"), 1)
     owed.sent(memoryview(b"d"), 1)
@@ -47,20 +47,20 @@ def test_who_sends_the_rest_in_parts_of_his_own_is_left_alone() -> None:
 
 def test_what_is_left_of_a_large_message_is_not_looked_at_whole_for_each_part() -> None:
     """Simulated runs stood still: 8 MiB in 4,096 parts took minutes."""
-    owed, message = OwedBytes(), memoryview(bytes(8 << 20))
+    owed, message = UnsentBytes(), memoryview(bytes(8 << 20))
     for at in range(0, len(message), 2048):
         owed.sent(message[at:], 2048)
     assert owed.at == len(message)
 
 
 def test_only_chopped_connections_come_in_parts() -> None:
-    draws, clock = Draws(1), HeapClock()
-    link = Link(draws.stream("link").random, 1.0, 1.0)
+    rngs, clock = RandomStreams(1), HeapClock()
+    link = Link(rngs.stream("link").random, 1.0, 1.0)
 
     def pipe(chops) -> Pipe:
-        return Pipe(clock, link, draws.stream("tcp").random, None, lambda _: None, chops)
+        return Pipe(clock, link, rngs.stream("tcp").random, None, lambda _: None, chops)
 
-    chopped, whole = pipe(draws.stream("chops").random), pipe(None)
+    chopped, whole = pipe(rngs.stream("chops").random), pipe(None)
     parts = [chopped.part(100) for _ in range(200)]
     assert {whole.part(size) for size in (0, 1, 100)} == {0, 1, 100}
     assert all(1 <= part <= 100 for part in parts)
@@ -70,9 +70,9 @@ def test_only_chopped_connections_come_in_parts() -> None:
 
 def test_a_full_window_opens_for_a_whole_segment_and_not_for_a_few_bytes() -> None:
     """4 MiB went out in a million segments of one byte each behind a reader of small parts."""
-    draws, clock = Draws(1), HeapClock()
-    link = Link(draws.stream("link").random, 1.0, 1.0)
-    pipe = Pipe(clock, link, draws.stream("tcp").random, None, lambda _: None)
+    rngs, clock = RandomStreams(1), HeapClock()
+    link = Link(rngs.stream("link").random, 1.0, 1.0)
+    pipe = Pipe(clock, link, rngs.stream("tcp").random, None, lambda _: None)
     large = 4 << 20
     while size := pipe.room_for(large):
         assert size == SEGMENT_BYTES_MAX

@@ -87,8 +87,8 @@ def test_a_cut_holds_bytes_until_it_is_mended(resets):
         assert held_bytes > 0
         assert connections == 2
         await leader_of(group, other_than=leader)
-        group.mend(cut, resets=resets)
-        group.mend(cut, resets=resets)
+        group.heal(cut, resets=resets)
+        group.heal(cut, resets=resets)
         assert group.held(cut)[0] >= held_bytes
         await client.send("t", 0, b"b")
         await trio.sleep(2)
@@ -180,5 +180,5 @@ def test_what_a_dying_process_makes_of_its_last_writes_ends_no_run():
     flush._member = SimpleNamespace(disk=SimpleNamespace(is_dead=False, platter=platter))
     flush._writer = SimpleNamespace(carry_out=carry_out)
     flush._is_busy, flush._in_flight = True, ("a write",)
-    assert flush.break_off(3) == ("a write",)
+    assert flush.abort(3) == ("a write",)
     assert platter.stop_at == 10

@@ -1,1 +1,1 @@
-"""Starts on copies of a node's disk, each broken as a mistake or a fault leaves it."""
+"""Starts on copies of a node's disk that are broken, as by a mistake or a fault."""

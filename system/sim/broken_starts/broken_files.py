@@ -1,6 +1,6 @@
-"""How the files of a log's folder are broken so that no start may pass over it.
+"""Ways to break the files of a log's folder that every start must detect.
 
-CRCs fit where a mistake leaves files of another log or version, and do not where bytes rot.
+CRCs are valid where a mistake leaves files of another log or version, and invalid where bytes rot.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from shaketable.system.store.snapshot_file import load_snapshot, save_snapshot
 _MAGIC_AND_CRC = struct.Struct(">8sI")
 _CRC = struct.Struct(">I")
 _MARK_BYTES = 97
-"""What a slot of the mark says, without its CRC."""
+"""Size of a durable watermark slot's record, without its CRC."""
 
 
 def other_file_size(folder: Folder) -> bool:
-    """Start with another size of data files than the log was made with."""
+    """Start with another data file size than the log was created with."""
     folder.data_file_bytes *= 2
     return True
 
 
 def no_hard_state(folder: Folder) -> bool:
     """Lose term and vote."""
-    return folder.forget("currterm")
+    return folder.lose_file("currterm")
 
 
 def no_mark(folder: Folder) -> bool:
-    """Lose what says up to where the log was synced."""
-    return folder.forget("syncedto")
+    """Lose the durable watermark."""
+    return folder.lose_file("syncedto")
 
 
 def no_snapshot(folder: Folder) -> bool:
-    """Lose what stands for the entries in front of the log."""
-    return folder.open().start.index >= 0 and folder.forget("snapshot")
+    """Lose the snapshot that replaces the entries before the log."""
+    return folder.open().start.index >= 0 and folder.lose_file("snapshot")
 
 
 def older_snapshot(folder: Folder) -> bool:
-    """Put a snapshot there of before the log's begin."""
+    """Replace the snapshot by one of before the log's first index."""
     stored, begin = load_snapshot(folder.disk, folder.path), folder.open().start
     if stored is None or begin.index < 1:
         return False
@@ -58,31 +58,31 @@ def older_snapshot(folder: Folder) -> bool:
 
 
 def unreadable_snapshot(folder: Folder) -> bool:
-    """Put a snapshot there whose CRC fits, of a version that says something else."""
-    data = folder.draw.choice((b"", b"\x01", b"\x80"))
+    """Replace the snapshot by one of another version, with a valid CRC."""
+    data = folder.rng.choice((b"", b"\x01", b"\x80"))
     whole = _MAGIC_AND_CRC.pack(b"snapshot", zlib.crc32(data)) + data
     replace_file(folder.disk, f"{folder.path}/snapshot", whole)
     return True
 
 
 def rotten_snapshot(folder: Folder) -> bool:
-    """Have a bit of the snapshot rot."""
+    """Flip a bit of the snapshot."""
     path = f"{folder.path}/snapshot"
     size = folder.disk.platter.written_size(path)
     if size:
-        folder.disk.platter.flip_bit(path, folder.draw.randrange(size))
+        folder.disk.platter.flip_bit(path, folder.rng.randrange(size))
     return size > 0
 
 
 def only_data(folder: Folder) -> bool:
-    """Lose all but data and index, as by a copy that was not whole."""
+    """Lose all but data and index, as by an incomplete copy."""
     for name in ("currterm", "checkpoint", "snapshot"):
-        folder.forget(name)
-    return folder.forget("syncedto") and bool(folder.disk.names(f"{folder.path}/data"))
+        folder.lose_file(name)
+    return folder.lose_file("syncedto") and bool(folder.disk.names(f"{folder.path}/data"))
 
 
 def mark_of_another_format(folder: Folder) -> bool:
-    """Have both slots of the mark say, with CRCs that fit, that they are something else."""
+    """Give both slots of the durable watermark another magic, with valid CRCs."""
     path = f"{folder.path}/syncedto"
     raw = read_file(folder.disk, path)
     slots = []
@@ -94,7 +94,7 @@ def mark_of_another_format(folder: Folder) -> bool:
 
 
 def mark_of_another_log(folder: Folder) -> bool:
-    """Have the mark name an entry that is not the one that stands there."""
+    """Make the durable watermark name another entry than the one stored there."""
     log = folder.open()
     if log.end.index == log.start.index:
         return False
@@ -106,24 +106,24 @@ def mark_of_another_log(folder: Folder) -> bool:
 
 
 def data_cut_between_entries(folder: Folder) -> bool:
-    """Cut the last data file right in front of its last entry."""
+    """Truncate the last data file right before its last entry."""
     log = folder.open()
     end = log.end
     if end.index == log.start.index:
         return False
     file_bytes = folder.data_file_bytes
     start = (end.position - 1) // file_bytes * file_bytes
-    behind = log.log_end_at(end.index - 1).position
+    last_start = log.log_end_at(end.index - 1).position
     path = f"{folder.path}/data/{start:020}"
-    folder.disk.platter.cut_file(path, max(0, behind - start))
+    folder.disk.platter.truncate_file(path, max(0, last_start - start))
     return True
 
 
 def membership_of_nobody(folder: Folder) -> bool:
-    """Append an entry that no leader would write: its CRCs fit, its membership does not."""
+    """Append an entry that no leader would write: valid CRCs, invalid membership."""
     log = folder.open()
     builder = EntryBuilder(log.end, max(log.end.term, 0), folder.data_file_bytes, bytes(8))
-    body = folder.draw.choice((encode_membership(Membership(())), b"{", b""))
+    body = folder.rng.choice((encode_membership(Membership(())), b"{", b""))
     builder.add(b"t", 1, 0, body, channel=MEMBERSHIP_CHANNEL)
     for batch in builder.take():
         log.append(batch)

@@ -1,7 +1,7 @@
-"""At the end of a run: copies of one node's disk, each broken as a mistake or a fault leaves it.
+"""At the end of a run: starts on copies of one node's disk that are broken.
 
-A start on such a copy must be refused with one clear error; so must a batch of entries with one
-bit flipped on its way. What is broken is a copy: the run itself is over.
+Such a start must be refused with one clear error; so must a batch of entries with a bit flipped in
+transit. Only copies are broken: the run itself is over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shaketable.system.sim.broken_starts import broken_files
 from shaketable.system.sim.broken_starts.folder_copy import Folder
 from shaketable.system.sim.disks.disk import Platter, SimDisk
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.schedules.draws import Stream
+from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.store.commit_log import CommitLog, OutsideLog
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.entry import DamagedEntry, iter_messages, verify_batch
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 
 
 FLIPS = 24
-"""How many bits of a batch are flipped, one at a time, half of them in its first header."""
+"""Bits of a batch that are flipped, one at a time, half of them in its first header."""
 BREAKS = 6
-"""How many copies of a disk are broken."""
+"""Number of broken copies of a disk."""
 CUTS = 8
-"""How many ends a message is cut to."""
+"""Number of lengths that a message is truncated to."""
 _BATCH_BYTES_MAX = 2_000
 _FIELDS_BYTES = 88
 
 
-def check_broken(disk: SimDisk, root: str, name: str, native: str, settings: Settings,
-                 draw: Stream, *, is_upgraded: bool) -> int:  # fmt: skip
+def check_broken_starts(disk: SimDisk, root: str, name: str, native: str, settings: Settings,
+                 rng: RandomStream, *, is_upgraded: bool) -> int:  # fmt: skip
     """Start on broken copies of a node's disk; return how many there were. Raises Violated.
 
-    `is_upgraded`: the node still has the native log that its own log goes on behind.
+    `is_upgraded`: the node still has the native log before its own log.
     """
     tried = 0
-    ways = draw.sample(broken_files.WAYS, BREAKS)
+    ways = rng.sample(broken_files.WAYS, BREAKS)
     if is_upgraded:
         ways += WAYS
     for way in ways:
-        folder = Folder(disk, root, name, native, settings, draw)
+        folder = Folder(disk, root, name, native, settings, rng)
         try:
             is_broken = way(folder)
         except StoreError:
-            continue  # it was broken before: a fault damaged it
+            continue  # a fault had damaged it before
         if not is_broken:
             continue
         tried += 1
@@ -71,31 +71,31 @@ def check_broken(disk: SimDisk, root: str, name: str, native: str, settings: Set
     return tried
 
 
-def check_outside(log: CommitLog, file_bytes: int) -> None:
-    """Ask a log for what it does not hold: it says so. Raises Violated."""
+def check_out_of_range(log: CommitLog, file_bytes: int) -> None:
+    """Check that a log refuses reads outside its range. Raises Violated."""
     begin, end = log.start, log.end
-    _check_outside(lambda: log.read(end.position - 1, 2))
-    _check_outside(lambda: log.read_entries(end.index + 1, 1))
-    _check_outside(lambda: log.read_entries(begin.index, 1))
-    _check_outside(lambda: log.log_end_at(end.index + 1))
-    _check_outside(lambda: log.log_end_at(begin.index - 1))
+    _check_out_of_range(lambda: log.read(end.position - 1, 2))
+    _check_out_of_range(lambda: log.read_entries(end.index + 1, 1))
+    _check_out_of_range(lambda: log.read_entries(begin.index, 1))
+    _check_out_of_range(lambda: log.log_end_at(end.index + 1))
+    _check_out_of_range(lambda: log.log_end_at(begin.index - 1))
     if log.native is not None:
         native_end, first_end = log.native.end, log.native.start + file_bytes
-        _check_outside(lambda: log.read(native_end - 1, 2))
+        _check_out_of_range(lambda: log.read(native_end - 1, 2))
         if first_end < native_end:
-            _check_outside(lambda: log.read(first_end - 1, 2))
+            _check_out_of_range(lambda: log.read(first_end - 1, 2))
     elif begin.position:
-        _check_outside(lambda: log.read(begin.position - 1, 1))
+        _check_out_of_range(lambda: log.read(begin.position - 1, 1))
     last_start = (end.position - 1) // file_bytes * file_bytes
     if begin.position < last_start:
-        _check_outside(lambda: log.read(last_start - 1, 2))  # of two files
-    with suppress(OutsideLog):  # the file may be gone where the log's begin is another's end
+        _check_out_of_range(lambda: log.read(last_start - 1, 2))  # spans two files
+    with suppress(OutsideLog):  # the file may be gone if the log starts at its end
         log.read(begin.position, ENTRY_HEADER_BYTES)
     if log.log_end_at(begin.index) != begin:
         raise Violated("broken-is-refused", f"the log does not begin at {begin}")
 
 
-def _check_outside(ask: Callable[[], object]) -> None:
+def _check_out_of_range(ask: Callable[[], object]) -> None:
     try:
         found = ask()
     except OutsideLog:
@@ -103,38 +103,40 @@ def _check_outside(ask: Callable[[], object]) -> None:
     raise Violated("broken-is-refused", f"a log returns {found!r} from outside of it")
 
 
-def check_flips(log: CommitLog, draw: Stream) -> None:
-    """Flip bits of a batch of a log, one at a time: each is noticed. Raises Violated."""
+def check_bit_flips(log: CommitLog, rng: RandomStream) -> None:
+    """Check that each flipped bit of a batch is detected. Raises Violated."""
     if log.end.index < log.first_index:
         return
-    first = draw.randint(log.first_index, log.end.index)
+    first = rng.randint(log.first_index, log.end.index)
     batch = log.read_entries(first, _BATCH_BYTES_MAX)
     before = log.log_end_at(first - 1)
     verify_batch(batch, before)
     for number in range(FLIPS):
-        behind = min(ENTRY_HEADER_BYTES, len(batch.data)) if number % 2 else len(batch.data)
+        flip_end = min(ENTRY_HEADER_BYTES, len(batch.data)) if number % 2 else len(batch.data)
         damaged = bytearray(batch.data)
-        damaged[draw.randrange(behind)] ^= 1 << draw.randrange(8)
+        damaged[rng.randrange(flip_end)] ^= 1 << rng.randrange(8)
         _check_refused(replace(batch, data=bytes(damaged)), before)
     _check_refused(replace(batch, count=batch.count + 1), before)
     _check_refused(replace(batch, term=batch.term + 1), before)
     _check_refused(replace(batch, position=before.position - 1), before)
     _check_refused(replace(batch, first_index=batch.first_index + 1), None)
     _check_refused(replace(batch, data=batch.data[:-1]), before)
-    cut = batch.data[: draw.randint(1, ENTRY_HEADER_BYTES - 1)]
+    cut = batch.data[: rng.randint(1, ENTRY_HEADER_BYTES - 1)]
     _check_refused(replace(batch, data=cut), before)
-    _check_messages(batch, draw)
+    _check_messages(batch, rng)
 
 
-def _check_messages(batch: Batch, draw: Stream) -> None:
-    """Break the first message of a batch as one may be that is pulled. Raises Violated."""
+def _check_messages(batch: Batch, rng: RandomStream) -> None:
+    """Check that a damaged message, as a pull may return one, is refused. Raises Violated."""
     _, _, position, size, _, _, _ = next(iter_messages(batch.data, batch.position))
     at = position - batch.position
     message = batch.data[at : at + size]
     decode_message(message)
-    broken = [message[: draw.randrange(size)] for _ in range(CUTS)]
+    broken = [message[: rng.randrange(size)] for _ in range(CUTS)]
     broken += [message + b"\0", message[:_FIELDS_BYTES], message[: _FIELDS_BYTES // 2]]
-    for byte in range(_FIELDS_BYTES - 4, _FIELDS_BYTES + 1):  # its body's length, and the body
+    for byte in range(
+        _FIELDS_BYTES - 4, _FIELDS_BYTES + 1
+    ):  # the body's length, and its first byte
         if byte < size:
             broken.append(message[:byte] + bytes([message[byte] ^ 0x80]) + message[byte + 1 :])
     for data in broken:
@@ -153,7 +155,7 @@ def _check_refused(batch: Batch, before: LogEnd | None) -> None:
     raise Violated("broken-is-refused", f"a damaged batch from {batch.first_index} on is taken")
 
 
-# How a native commit log is broken so that no start, or no upgrade, may pass over it.
+# Ways to break a native commit log that every start, or upgrade, must detect.
 
 Way = Callable[[Folder], bool]
 
@@ -164,7 +166,7 @@ _BODY_LENGTH_AT = 84
 _V6_MORE_BYTES = 12
 _CUT_OFF_BYTES = 20
 _USED_BYTES_MIN = 1_000
-"""In a file of which so much is written several messages stand."""
+"""A file with so many written bytes holds several messages."""
 
 
 def not_named(folder: Folder) -> bool:
@@ -183,16 +185,17 @@ def gone(folder: Folder) -> bool:
 
 
 def of_other_size(folder: Folder) -> bool:
-    """Have a native file of another size than the others."""
+    """Give a native file another size than the others."""
     path = folder.native_paths()[0]
-    folder.disk.platter.cut_file(path, folder.data_file_bytes - 1)
+    folder.disk.platter.truncate_file(path, folder.data_file_bytes - 1)
     return True
 
 
 def _damaging(damage: Callable[[Platter, str, int], None], *, is_new: bool) -> Way:
-    """Return a way to damage a first message, and perhaps the second: `is_new`, before an upgrade.
+    """Return a way to damage the first message, and perhaps the second.
 
-    After it that is noticed where the messages' queues are to be built.
+    With `is_new` before an upgrade; else after it, where the damage is detected when the messages'
+    queues are built.
     """
 
     def way(folder: Folder) -> bool:
@@ -202,10 +205,10 @@ def _damaging(damage: Callable[[Platter, str, int], None], *, is_new: bool) -> W
             return False
         second_at = _number(platter, path, 0)
         damage(platter, path, folder.data_file_bytes)
-        if folder.draw.chance(0.5):
+        if folder.rng.chance(0.5):
             platter.flip_bit(path, second_at + _body_at(platter, path, second_at))
         if is_new:
-            folder.disk.create(f"{folder.native_folder}/lock", 0).close()  # no file of the log
+            folder.disk.create(f"{folder.native_folder}/lock", 0).close()  # not a file of the log
             folder.name = "new"
         return True
 
@@ -267,7 +270,7 @@ def _put(platter: Platter, path: str, at: int, number: int) -> None:
 
 
 def _body_at(platter: Platter, path: str, at: int) -> int:
-    """Return where the body of the message at byte `at` begins, counted from there."""
+    """Return the offset of the body within the message at byte `at`."""
     sys_flag = _number(platter, path, at + _SYS_FLAG_AT)
     hosts = bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6)
     return _BODY_LENGTH_AT + 4 + hosts * _V6_MORE_BYTES

@@ -1,7 +1,7 @@
-"""At the end of a run: what a start may go by, broken so that it has to do without.
+"""At the end of a run: starts with broken hints, which they must do without.
 
-Both checkpoints and the key index only save work. Where they are damaged, of another version or
-of another log, a start passes them over and builds anew what they stood for.
+Both checkpoints and the key index only save work. Where they are damaged, or of another version or
+log, a start ignores and rebuilds them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shaketable.system.store.keys.key_file import HEADER_BYTES, Sizes
 from shaketable.system.store.keys.key_index import KeyIndex
 
 QUERIES = 0.3
-"""How often the key index is queried, and not broken."""
+"""How often the key index is queried instead of broken."""
 _AHEAD = 1_000_000
 _FOREVER_MS = 1 << 60
 _MAGIC_AND_CRC = struct.Struct(">8sI")
@@ -34,18 +34,18 @@ _SLOT = struct.Struct(">i")
 def check_hints(folder: Folder, queue_file_bytes: int, key: bytes | None) -> int:
     """Break the hints in a copy of a disk; return how many ways were tried. Raises Violated.
 
-    `key` is one by which messages of the run are found, None without a key index.
+    `key` finds messages of the run; None without a key index.
     """
     try:
         log = folder.open()
         if log.native is None:
-            folder.native = None  # it may be named still, and need not
+            folder.native = None  # it may still be configured, and need not be
         log.close()
         ahead = log.end.index + _AHEAD
         save_committed_index(folder.disk, folder.path, ahead, ahead)
         log = folder.open()
     except StoreError:
-        return 0  # the disk was broken before
+        return 0  # the disk was damaged before
     if log.committed_index > log.end.index:
         finding = f"entry {log.committed_index} is called committed"
         raise Violated("hints-are-checked", finding, folder.name)
@@ -55,11 +55,11 @@ def check_hints(folder: Folder, queue_file_bytes: int, key: bytes | None) -> int
     files = _files(folder, queue_file_bytes)
     if files.load(log) is None:
         return 1
-    if key is not None and folder.draw.chance(QUERIES):
+    if key is not None and folder.rng.chance(QUERIES):
         _check_queries(folder, files.keys, key)
         return 2
     files.close()
-    way = folder.draw.choice(_WAYS)
+    way = folder.rng.choice(_WAYS)
     if not way(folder, log):
         return 1
     if _files(folder, queue_file_bytes).load(log) is not None:
@@ -82,7 +82,7 @@ def _files(folder: Folder, queue_file_bytes: int) -> CheckpointFiles:
 
 
 def _check_queries(folder: Folder, keys: KeyIndex, key: bytes) -> None:
-    """Query on a disk that fails, and while the index is built anew: neither finds too little."""
+    """Query on a failing disk, and while the index is rebuilt: neither may miss messages."""
     folder.disk.platter.is_failing = True
     try:
         found = list(keys.candidates(TOPIC_BYTES, key, 0, _FOREVER_MS))
@@ -133,7 +133,7 @@ def _a_lost_key_file(folder: Folder, _: CommitLog) -> bool:
 def _a_short_key_file(folder: Folder, _: CommitLog) -> bool:
     path = _newest_key_file(folder)
     if path:
-        folder.disk.platter.cut_file(path, HEADER_BYTES)
+        folder.disk.platter.truncate_file(path, HEADER_BYTES)
     return bool(path)
 
 
@@ -158,7 +158,7 @@ _WAYS: tuple[Callable[[Folder, CommitLog], bool], ...] = (
 
 
 def _change_checkpoint(folder: Folder, change: Callable[[list[object]], list[object]]) -> bool:
-    """Write the broker's checkpoint anew with other fields, and with a CRC that fits."""
+    """Rewrite the broker's checkpoint with other fields and a valid CRC."""
     path = f"{folder.path}/appliedto"
     fields = msgspec.msgpack.decode(read_file(folder.disk, path)[_MAGIC_AND_CRC.size :])
     data = msgspec.msgpack.encode(change(fields))
@@ -173,7 +173,7 @@ def _newest_key_file(folder: Folder) -> str:
 
 
 def _change_slot(folder: Folder, number: int) -> bool:
-    """Have a slot of the newest key file say something else, and its header, as a crash may."""
+    """Change a slot of the newest key file, and its header, as a crash may."""
     path = _newest_key_file(folder)
     if not path:
         return False

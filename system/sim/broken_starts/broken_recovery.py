@@ -1,8 +1,8 @@
-"""At the end of a run: starts on copies of a log with a torn tail, each stopped before its end.
+"""At the end of a run: interrupted recoveries of a log with a torn tail.
 
-A start cuts a torn tail off and makes durable what it keeps. It may lose power in the middle of
-that, be killed, or find that an fsync fails; the next one does it all again. Who starts in the end
-has the log as it was without the tail: no loss of power brings that back, or takes anything more.
+A recovery truncates a torn tail and makes durable what it keeps. It may lose power in the middle,
+be killed, or see an fsync fail; the next one starts over. The recovery that completes has the log
+as it was without the tail: no power loss brings the tail back, or loses anything more.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from itertools import count
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.sim.disks.disk import Platter, PowerLoss, SimDisk
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.schedules.draws import Stream
+from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.store.disk import StoreError
 
 OPERATIONS_MAX = 24
-"""So many changes of the disk are made at most before a start is interrupted."""
+"""A start is interrupted after at most so many changing disk operations."""
 SYNCS_MAX = 6
 STARTS_MAX = 3
 TAIL_BYTES_MAX = 3_000
@@ -28,7 +28,7 @@ _FAILS = 0.3
 _LOSES_POWER = 0.7
 
 Open = Callable[[SimDisk], LogEnd]
-"""Starts on a disk as a node does, and returns where its log ends."""
+"""Recovers the log on a disk as a node does, and returns its end."""
 
 
 def check_recovery(
@@ -36,34 +36,34 @@ def check_recovery(
     open_log: Open,
     folder: str,
     file_bytes: int,
-    draw: Stream,
+    rng: RandomStream,
     name: str,
     *,
     remembers_cuts: bool = True,
 ) -> bool:
-    """Start on a copy of a disk whose log has a torn tail; False where none does as it is.
+    """Recover a copy of a disk with a torn tail; return False if the disk is damaged already.
 
     `folder` holds the log's data files of `file_bytes` each. No fsync fails where the log does not
-    remember that it was to cut (`remembers_cuts`): what is dropped looks as if it were cut.
-    Raises Violated.
+    remember that it was truncating (`remembers_cuts`): dropped pages look truncated. Raises
+    Violated.
     """
     copy = _copy(disk)
     try:
-        wanted = open_log(copy)
+        expected = open_log(copy)
     except StoreError:
-        return False  # a fault damaged it
-    copy = copy.restart(loses_unsynced=True, rng=draw)
-    _check_end(copy, open_log, wanted, "lost power behind a start", name)
-    copy = copy.restart(loses_unsynced=False, rng=draw)
-    _tear(copy, folder, file_bytes, wanted.position, draw)
-    for _ in range(draw.randint(1, STARTS_MAX)):
-        copy = _interrupted(copy, open_log, draw, _FAILS if remembers_cuts else 0.0)
-    _check_end(copy, open_log, wanted, "was interrupted as it cut a torn tail", name)
-    copy = copy.restart(loses_unsynced=True, rng=draw)
-    if left := _behind(copy.platter, folder, wanted.position):
-        finding = f"{left} bytes of a torn tail are back behind {wanted.position}"
+        return False  # a fault had damaged it
+    copy = copy.restart(loses_unsynced=True, rng=rng)
+    _check_end(copy, open_log, expected, "lost power behind a start", name)
+    copy = copy.restart(loses_unsynced=False, rng=rng)
+    _write_torn_tail(copy, folder, file_bytes, expected.position, rng)
+    for _ in range(rng.randint(1, STARTS_MAX)):
+        copy = _interrupted(copy, open_log, rng, _FAILS if remembers_cuts else 0.0)
+    _check_end(copy, open_log, expected, "was interrupted as it cut a torn tail", name)
+    copy = copy.restart(loses_unsynced=True, rng=rng)
+    if left := _nonzero_bytes_after(copy.platter, folder, expected.position):
+        finding = f"{left} bytes of a torn tail are back behind {expected.position}"
         raise Violated("cut-is-for-good", finding, name)
-    _check_end(copy, open_log, wanted, "lost power behind a cut", name)
+    _check_end(copy, open_log, expected, "lost power behind a cut", name)
     return True
 
 
@@ -74,33 +74,33 @@ def _copy(disk: SimDisk) -> SimDisk:
     return SimDisk(platter)
 
 
-def _check_end(disk: SimDisk, open_log: Open, wanted: LogEnd, what: str, name: str) -> None:
+def _check_end(disk: SimDisk, open_log: Open, expected: LogEnd, what: str, name: str) -> None:
     try:
         end = open_log(disk)
     except StoreError as error:
         raise Violated("cut-is-for-good", f"it {what}, and cannot start: {error}", name) from error
-    if end != wanted:
-        raise Violated("cut-is-for-good", f"it {what}: its log ends at {end}, not {wanted}", name)
+    if end != expected:
+        raise Violated("cut-is-for-good", f"it {what}: its log ends at {end}, not {expected}", name)
 
 
-def _interrupted(disk: SimDisk, open_log: Open, draw: Stream, fails: float) -> SimDisk:
-    """Start, and let that end in the middle if it takes as long; return the disk behind it."""
+def _interrupted(disk: SimDisk, open_log: Open, rng: RandomStream, fails: float) -> SimDisk:
+    """Start, and interrupt that if it takes long enough; return the next incarnation's disk."""
     platter = disk.platter
-    loses_power = draw.chance(_LOSES_POWER)
-    if draw.chance(fails):
-        # What is dropped then is still seen by the next start, and is not on the disk.
-        platter.on_operation = _failing(platter, draw.randint(1, SYNCS_MAX))
+    loses_power = rng.chance(_LOSES_POWER)
+    if rng.chance(fails):
+        # The next start still reads the dropped pages, but they are not on the disk.
+        platter.on_operation = _failing(platter, rng.randint(1, SYNCS_MAX))
         loses_power = False
     else:
-        platter.stop_at = platter.operations + draw.randint(1, OPERATIONS_MAX)
+        platter.stop_at = platter.operations + rng.randint(1, OPERATIONS_MAX)
     with suppress(StoreError, PowerLoss):
         open_log(disk)
     platter.on_operation, platter.sync_failures = None, 0
-    return disk.restart(loses_unsynced=loses_power, rng=draw)
+    return disk.restart(loses_unsynced=loses_power, rng=rng)
 
 
 def _failing(platter: Platter, nth: int) -> Callable[[str, str], None]:
-    """Return what lets the n-th fsync from now on fail."""
+    """Return a hook that makes the n-th fsync from now on fail."""
     syncs = count(1)
 
     def before(kind: str, path: str) -> None:
@@ -111,25 +111,27 @@ def _failing(platter: Platter, nth: int) -> Callable[[str, str], None]:
     return before
 
 
-def _tear(disk: SimDisk, folder: str, file_bytes: int, end: int, draw: Stream) -> None:
-    """Write, durably, what a crash may leave behind a log's end, perhaps up to another file."""
+def _write_torn_tail(
+    disk: SimDisk, folder: str, file_bytes: int, end: int, rng: RandomStream
+) -> None:
+    """Write, durably, garbage after a log's end, as a crash may; perhaps in the next file too."""
     start = end // file_bytes * file_bytes
-    _scrawl(disk, f"{folder}/{start:020}", end - start, file_bytes, draw)
-    if draw.chance(LATER_FILE):
-        _scrawl(disk, f"{folder}/{start + file_bytes:020}", 0, file_bytes, draw)
+    _write_garbage(disk, f"{folder}/{start:020}", end - start, file_bytes, rng)
+    if rng.chance(LATER_FILE):
+        _write_garbage(disk, f"{folder}/{start + file_bytes:020}", 0, file_bytes, rng)
     disk.sync_dir(folder)
 
 
-def _scrawl(disk: SimDisk, path: str, at: int, file_bytes: int, draw: Stream) -> None:
+def _write_garbage(disk: SimDisk, path: str, at: int, file_bytes: int, rng: RandomStream) -> None:
     file = disk.open(path) if disk.exists(path) else disk.create(path, file_bytes)
-    size = min(draw.randint(1, TAIL_BYTES_MAX), file_bytes - at)
-    file.pwrite([draw.randbytes(size)], at)
+    size = min(rng.randint(1, TAIL_BYTES_MAX), file_bytes - at)
+    file.pwrite([rng.randbytes(size)], at)
     file.sync()
     file.close()
 
 
-def _behind(platter: Platter, folder: str, end: int) -> int:
-    """Return how many bytes behind a log's end, in all its files, are not zero."""
+def _nonzero_bytes_after(platter: Platter, folder: str, end: int) -> int:
+    """Return how many bytes after a log's end, in all its files, are not zero."""
     found = 0
     for path, inode in platter.inodes.items():
         if not path.startswith(f"{folder}/") or not path.rpartition("/")[2].isdecimal():

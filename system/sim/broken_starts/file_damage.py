@@ -1,8 +1,8 @@
-"""Which of a node's small files may be damaged, how, and what has to come of it.
+"""Which of a node's small files may be damaged, how, and what must follow.
 
-What tells of a vote or of what was synced must be noticed: the node does not start. What can be
-built anew from the log is built anew, and nobody notices. Units of consume queues and items of
-the key index have no checksum, as in RocketMQ: of them whole files are lost, not single bits.
+Damage to the vote or the durable watermark must be detected: the node does not start. What can be
+rebuilt from the log is rebuilt silently. Consume queue units and key index items have no checksum,
+as in RocketMQ: whole files of them are lost, not single bits.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from shaketable.system.store.keys.key_file import HEADER_BYTES
 if TYPE_CHECKING:
     from shaketable.system.sim.disks.disk import Platter
 
-MUST_BE_NOTICED = ("currterm", "snapshot", "syncedto", "syncedto_slot", "data")
-"""A start may be refused; of a damaged `data` file and of one slot it need not be."""
-ALWAYS_NOTICED = ("currterm", "snapshot", "syncedto")
+MUST_BE_DETECTED = ("currterm", "snapshot", "syncedto", "syncedto_slot", "data")
+"""A start may be refused; for a damaged `data` file or a single slot it need not be."""
+ALWAYS_DETECTED = ("currterm", "snapshot", "syncedto")
 REBUILT = ("checkpoint", "appliedto", "log_index", "consumequeue", "key_index")
 OF_A_BROKER = ("checkpoint", "appliedto", "consumequeue", "key_index")
-"""What a broker without a group builds anew."""
+"""What a broker without a group rebuilds."""
 _ALL_WAYS = ("bit", "zeros", "short", "gone")
 WAYS: Mapping[str, tuple[str, ...]] = {
     "currterm": _ALL_WAYS,
@@ -34,20 +34,20 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "consumequeue": ("zeros", "short", "gone"),
     "key_index": ("bit", "short", "gone"),
 }
-"""In which ways each may be damaged."""
+"""In which ways each file may be damaged."""
 _SLOT_BYTES = 4096
 _SLOT_USED_BYTES = 60
 
 
 def damage_file(platter: Platter, root: str, node: str, file: str, way: str, place: float) -> bool:
-    """Damage one file of a node whose process has ended; False where there is no such file."""
+    """Damage one file of a node whose process has ended; return False if there is none."""
     return _damage(
         platter, _path_of(platter, root, f"{root}/dledger-{node}", file, place), file, way, place
     )
 
 
 def damage_broker_file(platter: Platter, root: str, file: str, way: str, place: float) -> bool:
-    """Damage one of OF_A_BROKER at a broker without a group; False where there is none."""
+    """Damage one of OF_A_BROKER at a broker without a group; return False if there is none."""
     return _damage(platter, _path_of(platter, root, root, file, place), file, way, place)
 
 
@@ -58,7 +58,7 @@ def _damage(platter: Platter, path: str | None, file: str, way: str, place: floa
     if way == "gone":
         platter.lose_file(path)
     elif way == "short":
-        platter.cut_file(path, size // 2 if file == "currterm" else int(place * size / 2))
+        platter.truncate_file(path, size // 2 if file == "currterm" else int(place * size / 2))
     elif way == "zeros":
         platter.zero_file(path)
     elif file in ("syncedto", "syncedto_slot"):

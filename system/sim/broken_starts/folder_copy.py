@@ -1,4 +1,4 @@
-"""A copy of a node's disk at the end of a run, to be broken and started on."""
+"""A copy of a node's disk at the end of a run, to be broken and started."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from shaketable.system.sim.disks.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.schedules.draws import Stream
+    from shaketable.system.sim.schedules.random_streams import RandomStream
     from shaketable.system.sim.schedules.schedule import Settings
 
 
 class Folder:
-    """A copy of a node's disk, and what a start on it is given."""
+    """A copy of a node's disk, and the configuration of a start on it."""
 
     def __init__(
-        self, disk: SimDisk, root: str, name: str, native: str, settings: Settings, draw: Stream
+        self,
+        disk: SimDisk,
+        root: str,
+        name: str,
+        native: str,
+        settings: Settings,
+        rng: RandomStream,
     ) -> None:
         self.disk = SimDisk(deepcopy(disk.platter))
         platter = self.disk.platter
         platter.stop_at = platter.capacity_bytes = platter.on_operation = platter.on_read = None
         platter.is_failing, platter.sync_failures = False, 0
-        self.draw = draw
+        self.rng = rng
         self.root = root
         self.name = name
         self.path = f"{root}/dledger-{name}"
@@ -34,7 +40,7 @@ class Folder:
         self.data_file_bytes = settings.data_file_bytes
 
     def open(self) -> CommitLog:
-        """Open the log on it. Raises StoreError."""
+        """Open its log. Raises StoreError."""
         return CommitLog.open(
             self.disk,
             self.root,
@@ -45,7 +51,7 @@ class Folder:
         )
 
     def end_on(self, disk: SimDisk) -> LogEnd:
-        """Open the log as it stands on a disk; return its end. Raises StoreError."""
+        """Open the log on another disk; return its end. Raises StoreError."""
         self.disk = disk
         return self.open().end
 
@@ -56,8 +62,8 @@ class Folder:
             for _ in log.native.messages():
                 pass
 
-    def forget(self, name: str) -> bool:
-        """Lose a file of the log's folder; False if there is none."""
+    def lose_file(self, name: str) -> bool:
+        """Lose a file of the log's folder; return False if there is none."""
         path = f"{self.path}/{name}"
         if not self.disk.exists(path):
             return False
@@ -65,7 +71,7 @@ class Folder:
         return True
 
     def native_paths(self) -> list[str]:
-        """Paths of the native log's files that hold anything."""
+        """Return the paths of the native log's files that hold data."""
         platter = self.disk.platter
         return [
             f"{self.native_folder}/{name}"

@@ -1,1 +1,1 @@
-"""Simulated disks: what was not synced is lost or torn, calls fail, bits rot."""
+"""Simulated disks: unsynced data is lost or torn, calls fail, bits rot."""

@@ -1,13 +1,13 @@
-"""A simulated disk: it loses, tears and reorders what was not synced, fails, fills and rots.
+"""A simulated disk: it loses, tears and reorders unsynced data, fails, fills up and rots.
 
-A `Platter` is what survives a process. A `SimDisk` is one incarnation's door to it and
-implements `system.store.disk.Disk`; after `crash` it refuses everything (no ghost writes), and
-`restart` opens the next incarnation. Time is not modelled here: `Platter` counts operations,
-syncs and bytes, and the world turns them into a delay.
+A `Platter` is what survives a process. A `SimDisk` is one incarnation's view of it and implements
+`system.store.disk.Disk`; after `crash` it refuses everything (no ghost writes), and `restart` opens
+the next incarnation. Time is not modelled here: `Platter` counts operations, syncs and bytes, and
+the world turns them into delays.
 
-A file keeps one copy of its bytes and a journal of what is not synced, with the bytes that
-each write replaced, so that a sync costs nothing and a crash takes back what it loses. Files
-are as long as what was written of them: a pre-sized file of zeros costs nothing.
+A file keeps one copy of its bytes and an undo journal of unsynced writes, so that a sync is cheap
+and a crash undoes what it loses. Only written bytes are stored: a preallocated file of zeros costs
+nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shaketable.system.sim.disks.inode import Inode
 from shaketable.system.store.disk import Buffer, DiskFailed, DiskFull
 
 BLOCK_BYTES = 4096
-"""The file system's unit of allotment."""
+"""The file system's allocation unit."""
 
 
 class PowerLoss(Exception):  # noqa: N818 - what happens, no error
@@ -27,14 +27,13 @@ class PowerLoss(Exception):  # noqa: N818 - what happens, no error
 
 
 class Platter:
-    """What lies on a node's disk, and what is wrong with it.
+    """What a node's disk stores, and its active faults.
 
-    `capacity_bytes` bounds what may be allotted (None: nothing does); with `copies_on_write`
-    each write needs free blocks. `sync_failures` is how
-    many of the next file syncs fail, each dropping the file's unsynced pages. `is_failing`:
-    every operation is an I/O error. `stop_at` is the number of changing operations after which
-    the incarnation stops in the middle, as by a power loss. `operations`, `syncs` and
-    `written_bytes` count what was done; `lost_bytes` what crashes took.
+    `capacity_bytes` bounds the allocated bytes (None: no limit); with `copies_on_write` each write
+    needs free blocks. `sync_failures` is how many of the next file syncs fail, each dropping the
+    file's unsynced pages. `is_failing`: every operation is an I/O error. `stop_at` is the number of
+    changing operations after which the incarnation loses power in the middle of one. `operations`,
+    `syncs` and `written_bytes` count what was done; `lost_bytes` what crashes lost.
     """
 
     __slots__ = (
@@ -77,8 +76,10 @@ class Platter:
         self.lost_bytes = 0
 
     def lose_unsynced(self, rng: Random) -> int:
-        """Keep all, some or none of what was not synced; return how many bytes were lost."""
-        for folder in sorted(self.name_changes):  # a journal keeps the order of names
+        """Keep all, some or none of the unsynced data; return how many bytes were lost."""
+        for folder in sorted(
+            self.name_changes
+        ):  # the file system's journal keeps their order: a prefix survives
             changes = self.name_changes[folder]
             self._make_durable(changes[: rng.randint(0, len(changes))])
         self.name_changes = {}
@@ -86,7 +87,7 @@ class Platter:
         lost = 0
         for path in sorted(self.inodes):
             lost += self.inodes[path].lose_unsynced(rng)
-        self.used_bytes = sum(inode.allotted_bytes for inode in self.inodes.values())
+        self.used_bytes = sum(inode.allocated_bytes for inode in self.inodes.values())
         self.lost_bytes += lost
         return lost
 
@@ -95,18 +96,18 @@ class Platter:
         self._make_durable(self.name_changes.pop(folder, []))
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Let one durable bit of a file rot. The byte must lie within what was written."""
+        """Flip one durable bit of a file. The byte must have been written."""
         self.inodes[path].flip_bit(position, bit)
 
     def lose_file(self, path: str) -> None:
-        """Let a file vanish, its name with it."""
-        self.used_bytes -= self.inodes.pop(path).allotted_bytes
+        """Delete a file and its name durably, as damage does."""
+        self.used_bytes -= self.inodes.pop(path).allocated_bytes
         self.names_durable.pop(path, None)
         for folder, changes in self.name_changes.items():
             self.name_changes[folder] = [change for change in changes if change[0] != path]
 
     def wipe(self) -> tuple[int, int]:
-        """Be an empty disk; return how many files went, and how long they were in all."""
+        """Erase the disk; return the number of files, and their total size in bytes."""
         lost = len(self.inodes), sum(inode.size for inode in self.inodes.values())
         self.inodes.clear()
         self.names_durable.clear()
@@ -115,18 +116,18 @@ class Platter:
         self.used_bytes = 0
         return lost
 
-    def cut_file(self, path: str, size: int) -> None:
-        """Let a file end after so many bytes."""
+    def truncate_file(self, path: str, size: int) -> None:
+        """Truncate a file to `size` bytes durably, as damage does."""
         inode = self.inodes[path]
-        inode.leave(bytes(inode.view[:size]), size)
+        inode.overwrite(bytes(inode.view[:size]), size)
 
     def zero_file(self, path: str) -> None:
-        """Let a file's bytes all be zeros."""
+        """Overwrite a file's bytes with zeros durably, as damage does."""
         inode = self.inodes[path]
-        inode.leave(bytes(len(inode.view)), inode.size)
+        inode.overwrite(bytes(len(inode.view)), inode.size)
 
     def written_size(self, path: str) -> int:
-        """How far a file was ever written, 0 for none: everything behind it is zeros."""
+        """Return up to where a file was ever written, 0 for no file; zeros follow."""
         inode = self.inodes.get(path)
         return 0 if inode is None else len(inode.view)
 
@@ -147,14 +148,14 @@ class SimDisk:
         self.platter = platter or Platter()
         self.is_dead = False
         self.handles: dict[str, int] = {}
-        """How often each path is open now, by the name that it was opened by."""
+        """How many handles of each path are open, by the name that was opened."""
         self.most_opened = ("", 0)
-        """The path that was open most often at once, and how often."""
+        """The path with the most handles open at once, and how many."""
 
-    # ---- what a world does to it ------------------------------------------------------
+    # ---- for the world ----------------------------------------------------------------
 
-    def begin_process(self) -> None:
-        """Forget what is open: a start that failed has ended its process, and closed all."""
+    def forget_handles(self) -> None:
+        """Forget open handles: a failed start ended its process, which closed them all."""
         self.handles, self.most_opened = {}, ("", 0)
 
     def crash(self) -> None:
@@ -162,9 +163,9 @@ class SimDisk:
         self.is_dead = True
 
     def restart(self, *, loses_unsynced: bool, rng: Random) -> SimDisk:
-        """Return the disk as the next process finds it; this one is dead.
+        """Return the next incarnation's disk; this one is dead.
 
-        Without `loses_unsynced` only the process died, and the page cache is still there.
+        Without `loses_unsynced` only the process died, and the page cache survives.
         """
         self.is_dead = True
         if loses_unsynced:
@@ -176,31 +177,31 @@ class SimDisk:
 
     def create(self, path: str, size: int, *, reserve: bool = True) -> SimFile:
         """Create a file of `size` zeros, replacing an old one."""
-        self.changing("create", path)
+        self.before_change("create", path)
         inode = Inode(size)
         if reserve:
-            self.allot(inode, size)
+            self.allocate(inode, size)
         elif self.platter.capacity_bytes is not None:
-            self.allot(inode, min(size, BLOCK_BYTES))
+            self.allocate(inode, min(size, BLOCK_BYTES))
         self._put(path, inode)
         return SimFile(self, inode, path)
 
     def open(self, path: str) -> SimFile:
         """Open an existing file."""
-        self.reading()
+        self.before_read()
         inode = self.platter.inodes.get(path)
         if inode is None:
             raise DiskFailed(f"{path}: no such file")
         return SimFile(self, inode, path)
 
     def exists(self, path: str) -> bool:
-        """Whether a file stands at `path`."""
-        self.reading()
+        """Return whether there is a file at `path`."""
+        self.before_read()
         return path in self.platter.inodes
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in `folder`, sorted."""
-        self.reading()
+        """Return the names of the files in `folder`, sorted."""
+        self.before_read()
         prefix = folder + "/"
         at = len(prefix)
         paths = self.platter.inodes
@@ -210,12 +211,12 @@ class SimDisk:
 
     def make_dirs(self, folder: str) -> None:
         """Create the folder and its parents, durable on return."""
-        self.changing("make_dirs", folder)
+        self.before_change("make_dirs", folder)
         self.platter.folders.add(folder)
 
     def rename(self, source: str, target: str) -> None:
-        """Give the file another name in the same folder."""
-        self.changing("rename", source)
+        """Rename the file within its folder."""
+        self.before_change("rename", source)
         inode = self.platter.inodes.get(source)
         if inode is None:
             raise DiskFailed(f"{source}: no such file")
@@ -224,34 +225,34 @@ class SimDisk:
 
     def unlink(self, path: str) -> None:
         """Remove a file."""
-        self.changing("unlink", path)
+        self.before_change("unlink", path)
         if path not in self.platter.inodes:
             raise DiskFailed(f"{path}: no such file")
         self._put(path, None)
 
     def sync_dir(self, folder: str) -> None:
         """Make the names in `folder` durable."""
-        self.changing("sync_dir", folder)
+        self.before_change("sync_dir", folder)
         self.platter.syncs += 1
         self.platter.sync_names(folder)
 
     def used_ratio(self, folder: str) -> float:
-        """Return the used part of the disk, 0.0 where it has no end."""
-        self.reading()
+        """Return the used share of the disk, 0.0 where its capacity is unlimited."""
+        self.before_read()
         capacity = self.platter.capacity_bytes
         return min(1.0, self.platter.used_bytes / capacity) if capacity else 0.0
 
-    # ---- steps that files share -------------------------------------------------------
+    # ---- shared with SimFile ----------------------------------------------------------
 
-    def reading(self) -> None:
-        """Refuse after the incarnation's end or on a failing disk."""
+    def before_read(self) -> None:
+        """Raise after the incarnation's end or on a failing disk."""
         if self.is_dead:
             raise PowerLoss
         if self.platter.is_failing:
             raise DiskFailed("input/output error")
 
-    def changing(self, kind: str, path: str) -> None:
-        """Count an operation that changes something; stop where the world wants it."""
+    def before_change(self, kind: str, path: str) -> None:
+        """Count a changing operation; raise where the world wants it to fail."""
         if self.is_dead:
             raise PowerLoss
         platter = self.platter
@@ -264,10 +265,10 @@ class SimDisk:
         if platter.is_failing:
             raise DiskFailed(f"{kind} {path}: input/output error")
 
-    def allot(self, inode: Inode, size: int) -> None:
-        """Allot blocks up to `size`. Raises DiskFull, and then has allotted nothing."""
+    def allocate(self, inode: Inode, size: int) -> None:
+        """Allocate blocks up to `size`. Raises DiskFull, and then has allocated nothing."""
         blocks = -(-size // BLOCK_BYTES) * BLOCK_BYTES
-        more = blocks - inode.allotted_bytes
+        more = blocks - inode.allocated_bytes
         if more <= 0:
             return
         platter = self.platter
@@ -277,10 +278,10 @@ class SimDisk:
         ):
             raise DiskFull("no space left on device")
         platter.used_bytes += more
-        inode.allotted_bytes = blocks
+        inode.allocated_bytes = blocks
 
-    def require_room(self, size: int) -> None:
-        """Raise DiskFull where not so many bytes, in blocks, are free."""
+    def require_free_blocks(self, size: int) -> None:
+        """Raise DiskFull unless so many bytes, rounded up to blocks, are free."""
         platter = self.platter
         blocks = -(-size // BLOCK_BYTES) * BLOCK_BYTES
         if (
@@ -295,7 +296,7 @@ class SimDisk:
         platter.name_changes.setdefault(folder, []).append((path, inode))
         old = platter.inodes.pop(path, None)
         if old is not None and frees:
-            platter.used_bytes -= old.allotted_bytes
+            platter.used_bytes -= old.allocated_bytes
         if inode is not None:
             platter.inodes[path] = inode
 
@@ -320,17 +321,17 @@ class SimFile:
         return self._inode.size
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all buffers one behind the other. Raises DiskFull with nothing written."""
+        """Write all buffers in sequence. Raises DiskFull with nothing written."""
         assert not self._is_closed, f"{self._path} is closed"
         disk, inode = self._disk, self._inode
-        disk.changing("pwrite", self._path)
+        disk.before_change("pwrite", self._path)
         data = buffers[0] if len(buffers) == 1 and type(buffers[0]) is bytes else b"".join(buffers)
         assert isinstance(data, bytes)
-        behind = position + len(data)
-        if behind > inode.allotted_bytes:
-            disk.allot(inode, behind)
+        end = position + len(data)
+        if end > inode.allocated_bytes:
+            disk.allocate(inode, end)
         elif disk.platter.copies_on_write:
-            disk.require_room(len(data))
+            disk.require_free_blocks(len(data))
         disk.platter.written_bytes += len(data)
         inode.write(data, position)
 
@@ -339,26 +340,26 @@ class SimFile:
         assert not self._is_closed, f"{self._path} is closed"
         assert size >= 0, f"{size} bytes of {self._path}: no real file would read that"
         disk = self._disk
-        disk.reading()
+        disk.before_read()
         if disk.platter.on_read is not None:
             disk.platter.on_read(self._path)
         return self._inode.read(size, position)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """Return the one range from `position` on that was ever written."""
-        self._disk.reading()
-        behind = min(len(self._inode.view), self._inode.size)
-        return [(position, behind)] if position < behind else []
+        """Return the one written range from `position` on, empty if there is none."""
+        self._disk.before_read()
+        end = min(len(self._inode.view), self._inode.size)
+        return [(position, end)] if position < end else []
 
     def grow(self, size: int) -> None:
         """Make the file at least `size` bytes long, with zeros."""
-        self._disk.changing("grow", self._path)
+        self._disk.before_change("grow", self._path)
         self._inode.grow(size)
 
     def sync(self) -> None:
         """Make what was written durable. Raises DiskFailed, and then has dropped it."""
         assert not self._is_closed, f"{self._path} is closed"
-        self._disk.changing("sync", self._path)
+        self._disk.before_change("sync", self._path)
         platter = self._disk.platter
         platter.syncs += 1
         if platter.sync_failures > 0:
@@ -368,7 +369,7 @@ class SimFile:
         self._inode.sync()
 
     def close(self) -> None:
-        """Give the handle back; it refuses everything afterwards."""
+        """Release the handle; it refuses everything afterwards."""
         handles = self._disk.handles
         if not self._is_closed and self._path in handles:
             handles[self._path] -= 1

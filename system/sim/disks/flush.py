@@ -1,7 +1,7 @@
 """A simulated node's flusher: group commit on virtual time, in the order of `system.node.flusher`.
 
-What is pending is taken together; it is carried out when the disk's time has passed, and only
-then called durable. A crash in between finds the disk somewhere in the middle of it.
+All pending writes are taken together; they are carried out when the disk's time has passed, and
+only then reported durable. A crash in between leaves the disk in the middle of them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from shaketable.system.sim.member import SimMember
 
 CHECKPOINT_PAUSE_MS = 100.0
-"""The least time between two checkpoints, where the broker asks for them earlier."""
-ASK_KEYS_EVERY_MS = 3000.0
+"""Minimum time between two checkpoints, where the broker asks for an early one."""
+KEY_CHECK_MS = 3000.0
 FULL_RETRY_MS = 200.0
-"""How soon writes that found the disk full are tried again."""
+"""How soon writes that found the disk full are retried."""
 
 
 class Flush:
@@ -41,13 +41,13 @@ class Flush:
         self._is_busy = False
         self._is_full = False
         self._waiting_since_ms = float("inf")
-        self._mark_is_behind = False
+        self._watermark_lags = False
         self._is_timed = False
-        self._marked_ms = self._checkpoint_ms = self._synced_ms = self._world.heap.now_ms
+        self._watermark_ms = self._checkpoint_ms = self._synced_ms = self._world.heap.now_ms
         self._checkpointed = writer.log.committed_index
         self._checkpoint: tuple[int, BrokerCheckpoint] | None = None
         self._is_soon = False
-        self._asked_keys_ms = float("-inf")
+        self._keys_checked_ms = float("-inf")
 
     def add(self, writes: list[Write], write_seq: int) -> None:
         """Queue writes; the last one has number `write_seq`."""
@@ -60,15 +60,15 @@ class Flush:
 
     @property
     def waiting_ms(self) -> float:
-        """For how long, at least, the oldest write has waited; negative if there is none."""
+        """How long, at least, the oldest write has waited; negative if there is none."""
         return self._world.heap.now_ms - self._waiting_since_ms
 
     def forget_checkpoint(self) -> None:
-        """What was taken to be saved is of a state that was replaced."""
+        """Drop the pending checkpoint: its state was replaced by a snapshot."""
         self._checkpoint = None
 
     def checkpoint_soon(self) -> None:
-        """Take a checkpoint soon: what the broker may keep until then is filling up."""
+        """Take a checkpoint soon: the broker's backlog for it is filling up."""
         if not self._is_soon:
             self._is_soon = True
             heap = self._world.heap
@@ -80,14 +80,14 @@ class Flush:
         if self._incarnation != member.incarnation or member.postponed(self._checkpoint_now):
             return
         self._world.acting = member
-        if not self._is_busy:  # else what is under way takes it when it is done
+        if not self._is_busy:  # else the write in flight takes it when done
             self._note_progress()
             member.pump()
 
     def finish(self) -> Sequence[Write]:
-        """The process ends in order: carry out what is under way, save what may be saved.
+        """Stop cleanly: carry out the writes in flight, save what may be saved.
 
-        Returns the writes that were under way. Raises DiskFailed, PowerLoss.
+        Returns the writes that were in flight. Raises DiskFailed, PowerLoss.
         """
         writes = self._in_flight
         if self._is_busy:
@@ -95,33 +95,33 @@ class Flush:
         else:
             self._take_checkpoint()
         log = self._writer.log
-        with suppress(DiskFull):  # hints, all of them
+        with suppress(DiskFull):  # all of these are only hints
             log.save_checkpoint(self._member.core.ledger.checkpoint_index)
             log.advance_watermark()
         self._files.close()
         log.close()
         return writes
 
-    def ask_keys(self, checkpoint: BrokerCheckpoint) -> None:
-        """See whether the key index finds what a checkpoint covers; now and then."""
+    def check_keys(self, checkpoint: BrokerCheckpoint) -> None:
+        """Check now and then whether the key index finds what a checkpoint covers."""
         world = self._world
-        if world.key_queries is None or world.heap.now_ms < self._asked_keys_ms + ASK_KEYS_EVERY_MS:
+        if world.key_queries is None or world.heap.now_ms < self._keys_checked_ms + KEY_CHECK_MS:
             return
-        self._asked_keys_ms = world.heap.now_ms
+        self._keys_checked_ms = world.heap.now_ms
         begin = max(checkpoint.start_position, self._member.log.start.position)
         world.counts.keys_found += world.key_queries.check(
             self._files.keys, begin, checkpoint.applied_position
         )
 
-    def break_off(self, operations: int) -> Sequence[Write]:
-        """The process ends: up to so many disk operations of what is under way still happen.
+    def abort(self, operations: int) -> Sequence[Write]:
+        """Kill the process: up to `operations` disk operations of the flush still happen.
 
         Returns the writes of which some may have happened.
         """
         if self._is_busy and not self._member.disk.is_dead:
             platter = self._member.disk.platter
             platter.stop_at = platter.operations + operations
-            # What its code makes of the rest, some of which it had done, nobody waits for any more.
+            # The rest fails, and no caller waits for the result any more.
             with suppress(PowerLoss, StoreError):
                 self._writer.carry_out(self._in_flight)
         return self._in_flight
@@ -133,10 +133,10 @@ class Flush:
         heap, settings = self._world.heap, self._world.settings
         self._is_busy = True
         self._in_flight, self._writes = self._writes, []
-        took_ms = settings.sync_ms + settings.sync_jitter_ms * member.disk_draw.random()
+        took_ms = settings.sync_ms + settings.sync_jitter_ms * member.disk_rng.random()
         begin_ms = max(heap.now_ms, member.stalled_until_ms)
         at_ms = begin_ms + took_ms * member.slow_factor
-        if at_ms > member.slow_until_ms + took_ms:  # the rest is done at the usual pace
+        if at_ms > member.slow_until_ms + took_ms:  # after the fault the disk has its usual speed
             at_ms = max(begin_ms, member.slow_until_ms) + took_ms
         heap.push(at_ms, self._done, self._write_seq)
 
@@ -158,7 +158,7 @@ class Flush:
         if world.trace.write is not None:
             text = f"synced {len(done)} writes, log ends at {member.log.end.index}"
             world.trace.line(world.heap.now_ms, member.name, text)
-        self._mark_is_behind = True
+        self._watermark_lags = True
         durable_seq = write_seq - len(left)
         if done:
             member.broker.synced(durable_seq, member.local_ms())
@@ -171,7 +171,7 @@ class Flush:
             self._start()
 
     def _look_for_space(self, left: Sequence[Write]) -> None:
-        """Keep what a full disk did not take, in order, and try again a little later."""
+        """Keep in order the writes that a full disk refused, and retry them a little later."""
         member, heap = self._member, self._world.heap
         if left:
             self._writes[:0] = left
@@ -186,24 +186,24 @@ class Flush:
         if self._incarnation == member.incarnation and not member.postponed(self._try_again):
             self._start()
 
-    # ---- what may lag -----------------------------------------------------------------
+    # ---- hints, which may lag --------------------------------------------------------
 
     def _note_progress(self) -> None:
-        """Move the synced-to mark and save checkpoints, which may both lag."""
+        """Advance the durable watermark and save checkpoints; both may lag."""
         heap, settings = self._world.heap, self._world.settings
         now_ms = heap.now_ms
         if self._writer.ack == "page-cache" and now_ms - self._synced_ms >= FLUSH_INTERVAL_MS:
             self._writer.sync()
             self._synced_ms = now_ms
-        if self._mark_is_behind:
-            due_ms = self._marked_ms + settings.mark_lag_ms
+        if self._watermark_lags:
+            due_ms = self._watermark_ms + settings.mark_lag_ms
             if now_ms >= due_ms:
                 self._writer.advance_watermark()
-                self._marked_ms = now_ms
-                self._mark_is_behind = False
+                self._watermark_ms = now_ms
+                self._watermark_lags = False
             elif not self._is_timed:
                 self._is_timed = True
-                heap.push(due_ms, self._mark_due)
+                heap.push(due_ms, self._watermark_due)
         is_soon = self._is_soon and now_ms - self._checkpoint_ms >= CHECKPOINT_PAUSE_MS
         if is_soon or now_ms - self._checkpoint_ms >= settings.checkpoint_interval_ms:
             self._checkpoint_ms = now_ms
@@ -211,11 +211,11 @@ class Flush:
             self._take_checkpoint()
 
     def _take_checkpoint(self) -> None:
-        """Save the committed index; take the broker's checkpoint for when it is durable."""
+        """Save the committed index; take the broker's checkpoint, to be saved when durable."""
         core = self._member.core
         checkpoint_index = core.ledger.checkpoint_index
         if checkpoint_index > self._checkpointed:
-            with suppress(DiskFull):  # it is a hint, and comes again
+            with suppress(DiskFull):  # it is a hint, and is saved again later
                 self._member.log.save_checkpoint(checkpoint_index)
                 self._checkpointed = checkpoint_index
         checkpoint = self._member.broker.take_checkpoint()
@@ -225,7 +225,7 @@ class Flush:
                 self._save_checkpoint(self._write_seq)
 
     def _save_checkpoint(self, durable_seq: int) -> None:
-        """Save what was taken, once the writes that were handed out before are durable."""
+        """Save the pending checkpoint, once the writes handed out before it are durable."""
         if self._checkpoint is None or self._checkpoint[0] > durable_seq:
             return
         checkpoint = self._checkpoint[1]
@@ -234,14 +234,14 @@ class Flush:
             self._files.save(checkpoint)
             self._member.broker.checkpointed(checkpoint)
             self._world.counts.checkpoints += 1
-            self.ask_keys(checkpoint)
+            self.check_keys(checkpoint)
             self._member.step_soon()
 
-    def _mark_due(self) -> None:
+    def _watermark_due(self) -> None:
         member = self._member
-        if self._incarnation != member.incarnation or member.postponed(self._mark_due):
+        if self._incarnation != member.incarnation or member.postponed(self._watermark_due):
             return
         self._world.acting = member
         self._is_timed = False
-        if not self._is_busy:  # else the flush under way moves the mark
+        if not self._is_busy:  # else the flush in flight advances the watermark
             self._note_progress()

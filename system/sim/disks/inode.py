@@ -1,4 +1,4 @@
-"""One file of a simulated disk: its bytes, and a journal of what is not durable yet."""
+"""One file of a simulated disk: its bytes, and an undo journal of what is not durable yet."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from random import Random
 from typing import NamedTuple
 
 SECTOR_BYTES = 512
-"""What a disk writes at once: a torn write keeps or loses it whole."""
+"""A disk's atomic write unit: a torn write keeps or loses each sector whole."""
 _LOSE, _KEEP, _SOME, _TEAR = range(4)
 
 
 class Change(NamedTuple):
-    """A write (or, `data` None, a new size) that may still be lost, and what undoes it."""
+    """A write (or, with `data` None, a new size) that may still be lost, and its undo data."""
 
     position: int
     data: bytes | None
@@ -21,24 +21,24 @@ class Change(NamedTuple):
 
 
 class Inode:
-    """A file. `view` is what a process reads, as far as it was ever written; then zeros."""
+    """A file. `view` is what a process reads, up to where it was ever written; zeros follow."""
 
-    __slots__ = ("_dropped", "_journal", "allotted_bytes", "size", "view")
+    __slots__ = ("_dropped", "_journal", "allocated_bytes", "size", "view")
 
     def __init__(self, size: int) -> None:
         self.view = bytearray()
         self.size = size
-        self.allotted_bytes = 0
+        self.allocated_bytes = 0
         self._journal: list[Change] = [Change(0, None, b"", 0, size)]
-        # After an fsync that failed: every change since, and whether the disk has it (None:
-        # it may). What was dropped stays in the view: the page cache calls it clean.
+        # After a failed fsync: every change since, and whether it is durable. A dropped write stays
+        # in the view, since the page cache marks it clean.
         self._dropped: list[tuple[Change, bool]] = []
 
     def __deepcopy__(self, memo: dict[int, object]) -> Inode:
-        """Return a copy that shares the changes: none of them ever changes itself."""
+        """Return a copy that shares the changes, which are immutable."""
         copied = Inode(self.size)
         copied.view[:] = self.view
-        copied.allotted_bytes = self.allotted_bytes
+        copied.allocated_bytes = self.allocated_bytes
         copied._journal[:] = self._journal
         copied._dropped[:] = self._dropped
         return copied
@@ -46,7 +46,7 @@ class Inode:
     def write(self, data: bytes, position: int) -> None:
         """Write; not durable until `sync`."""
         view, size = self.view, self.size
-        behind = position + len(data)
+        end = position + len(data)
         written = len(view)
         if position == written:
             old = b""
@@ -56,22 +56,22 @@ class Inode:
             view += bytes(position - written)
             view += data
         else:
-            old = bytes(view[position:behind])
-            view[position:behind] = data
-        if behind > size:
-            self.size = behind
+            old = bytes(view[position:end])
+            view[position:end] = data
+        if end > size:
+            self.size = end
         self._journal.append(Change(position, data, old, size, self.size))
 
     def read(self, size: int, position: int) -> bytes:
-        """Read; bytes behind what was ever written are zeros."""
-        behind = min(position + size, self.size)
-        if behind <= len(self.view):
-            return bytes(self.view[position:behind])
-        data = bytes(self.view[position:behind])
-        return data + bytes(max(0, behind - position - len(data)))
+        """Read; bytes that were never written are zeros."""
+        end = min(position + size, self.size)
+        if end <= len(self.view):
+            return bytes(self.view[position:end])
+        data = bytes(self.view[position:end])
+        return data + bytes(max(0, end - position - len(data)))
 
     def grow(self, size: int) -> None:
-        """Make the file longer, with zeros."""
+        """Extend the file with zeros."""
         if size > self.size:
             self._journal.append(Change(0, None, b"", self.size, size))
             self.size = size
@@ -83,7 +83,7 @@ class Inode:
         self._journal.clear()
 
     def drop_unsynced(self) -> None:
-        """What an fsync that fails does: the changes will never be written, and are still seen."""
+        """Drop all changes as a failed fsync does: never written to disk, but still read."""
         self._dropped += [(change, False) for change in self._journal]
         self._journal.clear()
 
@@ -98,6 +98,7 @@ class Inode:
             return 0
         pending, self._journal = self._journal, []
         dropped, self._dropped = self._dropped, []
+        # Undo everything back to the durable state, newest first, then redo in order what survives.
         for change in reversed(pending):
             self._undo(change)
         for change, _ in reversed(dropped):
@@ -128,11 +129,11 @@ class Inode:
         return len(change.data)
 
     def flip_bit(self, position: int, bit: int) -> None:
-        """Let one bit rot, on the disk and in what is read."""
+        """Flip one bit, on the disk and in what is read."""
         self.view[position] ^= 1 << bit
 
-    def leave(self, data: bytes, size: int) -> None:
-        """Let damage leave but this of it, on the disk and in what is read."""
+    def overwrite(self, data: bytes, size: int) -> None:
+        """Replace the contents as damage does, durably."""
         self.view[:] = data
         self.size = size
         self._journal.clear()
@@ -146,16 +147,16 @@ class Inode:
 
     def _redo(self, position: int, data: bytes | None, size: int) -> None:
         if data is not None:
-            behind = position + len(data)
+            end = position + len(data)
             if position > len(self.view):
                 self.view += bytes(position - len(self.view))
-            self.view[position:behind] = data
-            size = behind
+            self.view[position:end] = data
+            size = end
         self.size = max(self.size, size)
 
 
 def sectors(position: int, data: bytes) -> list[tuple[int, bytes]]:
-    """Cut a write into what a disk writes at once: (position, bytes) of each piece."""
+    """Split a write into sectors: (position, bytes) of each piece."""
     pieces = []
     at = 0
     while at < len(data):

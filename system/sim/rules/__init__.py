@@ -1,1 +1,1 @@
-"""What must hold in every step of a simulated run, and of what its clients saw."""
+"""Invariants of a simulated run: of every step, and of what its clients observed."""

@@ -1,7 +1,7 @@
 """Every queue of a member is bounded, and nothing waits in one for ever.
 
-Looked at from outside, in passing: the queues are the members' own business, their limits are
-named in `BrokerConfig` and `RaftConfig`. Source: STYLE.md rule 3; DLEDGER.md E7, E17.
+Checked from outside, through private fields; the limits are those of `BrokerConfig` and
+`RaftConfig`. Source: STYLE.md rule 3; DLEDGER.md E7, E17.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from shaketable.system.sim.disks.disk import SimDisk
 from shaketable.system.sim.rules.violation import Violated
 
 HELD_MESSAGES_MAX = 256
-"""Messages that wait for a write: one answer to a push for each leader met, and the votes asked
-for meanwhile, each after an election timeout."""
+"""Messages that wait for a write: one push response for each leader met, and the votes requested
+meanwhile, each after an election timeout."""
 TRANSFER_SLACK_MS = 500.0
-"""A transfer is looked at with each heartbeat: it may be over so much later."""
+"""A transfer is checked at each heartbeat, so it may end so much later."""
 HANDLES_MAX = 4
-"""Of one file: its writer's, its readers', and one of a look at it. One that is not closed stays
-open as long as the node runs."""
+"""Handles of one file: its writer's, its readers', and one temporary. A leaked handle stays open
+as long as the node runs."""
 OPERATORS_MAX = 8
-"""Changes of the membership wait among the appends and are not limited with them."""
+"""Membership changes wait among the appends and do not count for their limit."""
 
 _appends = attrgetter("_pending.waiting")
 _appends_max = attrgetter("_config.pending_sends_max")
@@ -32,7 +32,7 @@ _leadership = attrgetter("_leadership")
 
 
 def check_answered(name: str, broker: Broker, now_ms: float) -> None:
-    """Raise Violated where an append is still not answered behind a tick after its timeout."""
+    """Raise Violated where an append is unanswered at a tick after its timeout."""
     appends = _appends(broker)
     if appends and appends[0].due_ms <= now_ms:
         late_ms = now_ms - appends[0].due_ms
@@ -40,13 +40,13 @@ def check_answered(name: str, broker: Broker, now_ms: float) -> None:
 
 
 def check_appends(name: str, broker: Broker) -> None:
-    """Raise Violated where more appends wait for an answer than may."""
+    """Raise Violated where too many appends wait for an answer."""
     limit = _appends_max(broker) + OPERATORS_MAX
     _check(name, "pending appends", len(_appends(broker)), limit)
 
 
 def check_transfer(name: str, core: RaftCore, now_ms: float) -> None:
-    """Raise Violated where a leader goes on with a transfer that did not come about in time."""
+    """Raise Violated where a leader does not give up a transfer in time."""
     leading = _leadership(core)
     due_ms = None if leading is None else leading.transfer.due_ms
     if due_ms is not None and now_ms > due_ms + TRANSFER_SLACK_MS:
@@ -60,13 +60,13 @@ def check_transfer(name: str, core: RaftCore, now_ms: float) -> None:
 
 
 def check_handles(name: str, disk: SimDisk) -> None:
-    """Raise Violated where a file is open more often at once than anybody needs it."""
+    """Raise Violated where a file has more handles open at once than needed."""
     path, count = disk.most_opened
     _check(name, f"handles of {path}", count, HANDLES_MAX)
 
 
 def check_bounds(name: str, broker: Broker, core: RaftCore) -> None:
-    """Raise Violated where a queue is longer than its limit."""
+    """Raise Violated where a queue exceeds its limit."""
     check_appends(name, broker)
     _check(name, "messages held back", len(_held(core.ledger.pending)), HELD_MESSAGES_MAX)
     leading = _leadership(core)

@@ -1,10 +1,9 @@
-"""What must hold of clients' calls: they end in time, as they may, and leave nothing open.
+"""Invariants of clients' calls: they end in time, with an expected outcome, and leak nothing.
 
-Who calls with a timeout plans with it, and whoever opens sockets and forgets them runs out of
-descriptors after weeks: no history of a short run shows either. No simulated time goes by while a
-client computes, so what is late here is late by itself.
-Source: RocketMQ's sendMsgTimeout (all attempts of a send together end within it); DESIGN.md
-section 6.
+Callers rely on the timeout, and a client that leaks sockets runs out of descriptors after weeks: no
+history of a short run shows either. No simulated time passes while a client computes, so a late
+call is the client's own fault. Source: RocketMQ's sendMsgTimeout (all attempts of a send together
+end within it); DESIGN.md section 6.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SYSTEM: Final = Path(system.__path__[0])
 LIBRARIES: Final = (Path(sysconfig.get_path("stdlib")), Path(trio.__path__[0]))
 
 LATE_MAX_MS = 50.0
-"""How much longer than its timeout a call may take: a step or two that were under way."""
+"""How much longer than its timeout a call may take: a step or two that were in progress."""
 
 
 def check_in_time(what: str, took_ms: float, timeout_ms: float) -> None:
@@ -35,10 +34,10 @@ def check_in_time(what: str, took_ms: float, timeout_ms: float) -> None:
         )
 
 
-def check_foreseen(what: str, error: Exception) -> None:
-    """Raise Violated for an error that the clients' own code raised or let through.
+def check_expected(what: str, error: Exception) -> None:
+    """Raise Violated for an unexpected error that the clients' code raised or let through.
 
-    One that comes of a workload, or of somebody's plug-in, says nothing of the system.
+    Errors of a workload or a plug-in say nothing about the system.
     """
     begin = f"{what} ended with"
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
@@ -47,15 +46,15 @@ def check_foreseen(what: str, error: Exception) -> None:
         error = error.exceptions[0]
     frames = traceback.extract_tb(error.__traceback__)
     while frames and any(each in Path(frames[-1].filename).parents for each in LIBRARIES):
-        frames.pop()  # what the library was asked to do, whoever asked it answers for
+        frames.pop()  # the library's caller is responsible
     if frames and SYSTEM in (place := Path(frames[-1].filename)).parents:
         where = f"{place.relative_to(SYSTEM.parent)}, line {frames[-1].lineno}"
         told = f"{begin} {type(error).__name__}: {error} ({where}){notes}"
         raise Violated("calls-end-as-promised", told)
 
 
-def check_left(host: str, to: Mapping[str, int]) -> None:
-    """Raise Violated where clients that have all closed still have sockets, by the other side."""
+def check_all_closed(host: str, to: Mapping[str, int]) -> None:
+    """Raise Violated where closed clients still have open sockets, listed by remote end."""
     if to:
         named = ", ".join(f"{count} to {name}" for name, count in sorted(to.items()))
         raise Violated("clients-leave-nothing-open", f"sockets that nobody closed: {named}", host)

@@ -1,8 +1,8 @@
-"""What is committed outlives any election that could be held now, and a lease every one.
+"""Committed entries survive any election that could be held now; leases exclude elections.
 
-What is committed is looked at whenever that happens, with the members' logs and memberships as
-they are: that nobody happened to be elected just then is luck. Source: Raft sections 5.4.2 and
-5.4.3 (leader completeness), where each of two candidates goes by the membership in its own log.
+Checked at each commit, with the members' current logs and memberships: whether such an election
+happens in the run is luck. Source: Raft sections 5.4.2 and 5.4.3 (leader completeness), where each
+candidate uses the membership in its own log.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from shaketable.system.sim.rules.shadow import Shadow
 
 
-def check_not_overtaken(shadows: Iterable[Shadow], core: RaftCore, index: int, crc: int) -> None:
-    """Raise Violated where a member that lacks entry `index` could be elected by those that run.
+def check_committed_survives(
+    shadows: Iterable[Shadow], core: RaftCore, index: int, crc: int
+) -> None:
+    """Raise Violated where running members could elect one that lacks entry `index`.
 
-    `core` has committed the entry, `crc` is its chainCrc.
+    `core` has committed the entry; `crc` is its chainCrc.
     """
     term = core.log.term_at(index)
     running = [(shadow, shadow.core) for shadow in shadows if shadow.is_up and shadow.core]
     for shadow, other in running:
         log, membership = other.log, other.membership
         if log.end_term <= term and membership == core.membership:
-            continue  # it would need one of the majority that has more than it
+            continue  # every majority has a member with a newer log, which refuses its vote
         if shadow.name not in membership.voters or shadow.holds(index, crc):
             continue
         place = log.end_term, log.end_index
@@ -45,10 +47,10 @@ def check_not_overtaken(shadows: Iterable[Shadow], core: RaftCore, index: int, c
             )
 
 
-def check_nobody_has_a_lease(members: Iterable[SimMember], elected: SimMember) -> None:
-    """Raise Violated where somebody was elected while the lease of a leader before it holds.
+def check_no_lease(members: Iterable[SimMember], elected: SimMember) -> None:
+    """Raise Violated where a member is elected while an earlier leader's lease holds.
 
-    It might serve stale reads from now on: whether a client asks for one just then is luck.
+    That leader might serve stale reads from now on; whether a client reads just then is luck.
     Source: Ongaro's dissertation section 6.4.1.
     """
     for other in members:
@@ -64,9 +66,9 @@ def check_nobody_has_a_lease(members: Iterable[SimMember], elected: SimMember) -
 
 
 def check_caught_up(shadows: Mapping[str, Shadow], core: RaftCore, batch: Batch) -> None:
-    """Raise Violated where a leader makes a voter of a member that lacks much of the log.
+    """Raise Violated where a leader promotes a learner that lacks much of the log.
 
-    What is committed from then on waits for it. Source: Ongaro's dissertation section 4.2.1.
+    Commits from then on wait for it. Source: Ongaro's dissertation section 4.2.1.
     """
     if core.role is not Role.LEADER or batch.term != core.term:
         return

@@ -1,9 +1,9 @@
-"""What must hold after every step of a simulated group, checked as it happens.
+"""Invariants of every step of a simulated group, checked as it happens.
 
-Each member has a `Shadow`: what it has written, made durable and called committed so far. The
-group has one committed sequence; an entry's chainCrc stands for the entry and all before it, so
-that two logs are compared by one number. Source: Raft figure 3 (election safety, log matching,
-leader completeness, state machine safety).
+Each member has a `Shadow`: what it has written, made durable and reported committed. The group has
+one committed sequence. An entry's chainCrc covers the entry and all before it, so equal chainCrcs
+at an index mean equal logs up to it. Source: Raft figure 3 (election safety, log matching, leader
+completeness, state machine safety).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.disks.disk import PowerLoss
-from shaketable.system.sim.rules.electable import check_caught_up, check_not_overtaken
+from shaketable.system.sim.rules.electable import check_caught_up, check_committed_survives
+from shaketable.system.sim.rules.leader_stickiness import LeaderStickiness
 from shaketable.system.sim.rules.shadow import Shadow
-from shaketable.system.sim.rules.undisturbed import Hearing
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed
@@ -43,7 +43,7 @@ Queue = tuple[bytes, int]
 
 
 class Invariants:
-    """All live invariants of one run. Every method raises Violated."""
+    """All invariants of one run. Every method raises Violated."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
@@ -51,29 +51,29 @@ class Invariants:
         self.leaders: dict[int, str] = {}
         self.committed_crcs: list[int] = []
         self.queues: dict[Queue, list[bytes]] = {}
-        """Every queue's committed messages as they are stored, by offset."""
+        """Each queue's committed messages as they are stored, by offset."""
         self.older_index = -1
-        """Up to where entries of before the run are on a majority of the members' disks."""
+        """Last index of entries from before the run that a majority of disks holds."""
         self._committed_in: dict[int, int] = {}  # term -> the last index first committed in it
         self._ends: dict[tuple[int, int], tuple[Batch, int, int]] = {}
 
     @property
     def committed_index(self) -> int:
-        """The last index that any member ever called committed."""
+        """The last index that any member ever reported committed."""
         return len(self.committed_crcs) - 1
 
-    # ---- a member's life --------------------------------------------------------------
+    # ---- start and recovery ------------------------------------------------------------
 
     def started(self, name: str, core: RaftCore, log: CommitLog) -> Shadow:
-        """A member recovered. Durable means: a crash keeps it."""
+        """A member recovered: what was durable must be there."""
         shadow = self.shadows.get(name)
         if shadow is None:
             shadow = self.shadows[name] = Shadow(name)
         else:
             self._check_recovered(shadow, log)
         shadow.core, shadow.log, shadow.is_up = core, log, True
-        shadow.in_flight, shadow.hearing = (), Hearing()
-        shadow.begin_at(log.end.index, log.end.chain_crc)
+        shadow.in_flight, shadow.stickiness = (), LeaderStickiness()
+        shadow.reset_to(log.end.index, log.end.chain_crc)
         shadow.durable_index = log.end.index
         shadow.state = log.state
         shadow.commit_index = -1
@@ -104,14 +104,14 @@ class Invariants:
             try:
                 expected = shadow.crc_at(kept)
             except (DiskFailed, PowerLoss):
-                # What is older than its last start only that log knew, which ended with its
-                # process. What this member called committed, the group knows as well.
+                # Only the old log knew entries from before its last start, and it died with its
+                # process. Entries that this member reported committed, the group knows as well.
                 expected = self.committed_crcs[kept] if kept <= shadow.commit_index else found
             if found != expected:
                 raise Violated("durable-survives", f"entry {kept} is another one after recovery")
 
     def _check_removed(self, shadow: Shadow, log: CommitLog) -> None:
-        """What was removed, durably, is not found again, nor anything that was never written."""
+        """Durably removed entries do not come back, nor do entries that were never written."""
         is_cut = any(isinstance(write, Truncate | Install) for write in shadow.in_flight)
         if not is_cut and log.end.index > shadow.end_index:
             raise Violated(
@@ -120,7 +120,7 @@ class Invariants:
             )
 
     def ordered(self, shadow: Shadow, writes: Sequence[Write]) -> None:
-        """A member gave writes to its disk."""
+        """A member handed writes to its disk."""
         for write in writes:
             if isinstance(write, Append):
                 self._appended(shadow, write.batch)
@@ -137,17 +137,17 @@ class Invariants:
                 self._counts.snapshot_installs += 1
                 end = write.snapshot.end
                 self._check_crc(end.index, end.chain_crc, "snapshot")
-                shadow.begin_at(end.index, end.chain_crc)
+                shadow.reset_to(end.index, end.chain_crc)
                 shadow.durable_index = min(shadow.durable_index, end.index)
             elif isinstance(write, Compact):
                 self._counts.compactions += 1
                 end = write.snapshot.end
                 self._check_crc(end.index, end.chain_crc, "compaction")
-                if shadow.may_expire_index is not None and end.index > shadow.may_expire_index:
+                if shadow.expirable_index is not None and end.index > shadow.expirable_index:
                     raise Violated(
                         "reserved-stays",
                         f"the log's files up to entry {end.index} go, those up to "
-                        f"{shadow.may_expire_index} were old enough",
+                        f"{shadow.expirable_index} were old enough",
                     )
 
     def measured(
@@ -159,11 +159,11 @@ class Invariants:
         wall_ms: int,
         expiry: ExpiryConfig,
     ) -> None:
-        """A member told its broker how old the log's files are, and how full the disk is.
+        """A member reported file ages and disk usage to its broker.
 
-        What was old enough once stays so: a compaction may come later.
+        A file that was once old enough stays so: the compaction may come later.
         """
-        may_go = -1 if shadow.may_expire_index is None else shadow.may_expire_index
+        may_go = -1 if shadow.expirable_index is None else shadow.expirable_index
         for file in files:
             if wall_ms - file.last_store_ms >= expiry.reserved_ms:
                 may_go = max(may_go, file.end.index)
@@ -171,7 +171,7 @@ class Invariants:
             may_go = max(
                 may_go, *(file.end.index for file in files[: expiry.forced_files_a_step_max])
             )
-        shadow.may_expire_index = may_go
+        shadow.expirable_index = may_go
 
     def _appended(self, shadow: Shadow, batch: Batch) -> None:
         if batch.first_index != shadow.end_index + 1:
@@ -202,7 +202,7 @@ class Invariants:
         shadow.end_index, shadow.end_crc = batch.last_index, crc
 
     def synced(self, shadow: Shadow, writes: Sequence[Write]) -> None:
-        """Writes were carried out, as durable as the policy says."""
+        """Writes were carried out, as durable as the ack policy requires."""
         for write in writes:
             if isinstance(write, Append):
                 shadow.durable_index = write.batch.last_index
@@ -216,7 +216,7 @@ class Invariants:
                 self._check_gone(shadow, write.snapshot.end.index)
 
     def _check_gone(self, shadow: Shadow, index: int) -> None:
-        """What a snapshot stands for is taken out of the log, or the disk fills up with it."""
+        """Entries that a snapshot replaces are removed from the log, or the disk fills up."""
         log = shadow.log
         if log is not None and log.start.index < index:
             raise Violated(
@@ -229,7 +229,7 @@ class Invariants:
     # ---- elections --------------------------------------------------------------------
 
     def changed_role(self, shadow: Shadow, change: RoleChange) -> None:
-        """One leader a term, and it has everything committed."""
+        """One leader a term, and it has every committed entry."""
         if change.role is not Role.LEADER:
             return
         self._counts.elections += 1
@@ -243,9 +243,9 @@ class Invariants:
         self._check_complete(shadow, change.term)
 
     def _check_complete(self, shadow: Shadow, term: int) -> None:
-        """A leader has what was committed in earlier terms; of a later one it cannot know.
+        """A leader has all entries committed in earlier terms; it cannot know of later terms.
 
-        (A member that stood still may count its votes of a term that is long over.)
+        A member that was paused may count its votes of a term that is long over.
         """
         last = max((index for at, index in self._committed_in.items() if at < term), default=-1)
         if last >= 0 and not shadow.holds(last, self.committed_crcs[last]):
@@ -259,7 +259,7 @@ class Invariants:
     # ---- commitment -------------------------------------------------------------------
 
     def committed(self, shadow: Shadow, index: int) -> None:
-        """A member calls entries committed: they are the ones that everybody calls so."""
+        """A member reports entries as committed: the same ones as all other members do."""
         if index <= shadow.commit_index:
             if index < shadow.commit_index:
                 raise Violated("commit-never-falls", f"from {shadow.commit_index} to {index}")
@@ -277,7 +277,7 @@ class Invariants:
 
     def _check_crc(self, index: int, crc: int, whose: str) -> None:
         if index < 0 and crc == 0:
-            return  # what stands for a native log: no entry
+            return  # a snapshot of a native log covers no entry
         if not 0 <= index < len(self.committed_crcs) or self.committed_crcs[index] != crc:
             raise Violated(
                 "committed-never-changes", f"entry {index} of {whose} is not what was committed"
@@ -287,7 +287,7 @@ class Invariants:
         core = shadow.core
         assert core is not None
         self._check_durable(shadow, core, index)
-        check_not_overtaken(self.shadows.values(), core, index, shadow.crc_at(index))
+        check_committed_survives(self.shadows.values(), core, index, shadow.crc_at(index))
         self._committed_in[core.term] = index
         first = len(self.committed_crcs)
         while first <= index:
@@ -320,11 +320,12 @@ class Invariants:
             queue.append(data[at : at + size])
 
     def _check_durable(self, shadow: Shadow, core: RaftCore, index: int) -> None:
-        """Committed is what a majority of the voters has made durable."""
+        """A committed entry is durable on a majority of the voters."""
         if index <= self.older_index:
-            return  # not all of those that have it may have been started
+            return  # some members that hold it may not have been started yet
         crc = shadow.crc_at(index)
-        # What was counted when it was committed, or what a change since then has made of it.
+        # The membership in which it was counted, or one that changed since then: either may be the
+        # one that the leader used.
         for membership in (core.membership, core.membership_at(index)[1]):
             have = sum(self._has_durable(voter, index, crc) for voter in membership.voters)
             if have >= membership.quorum:
@@ -341,7 +342,7 @@ class Invariants:
     # ---- clients ----------------------------------------------------------------------
 
     def acknowledged(self, queue: Queue, offset: int, body: bytes) -> None:
-        """An append is acknowledged: it is committed at its offset."""
+        """An append is acknowledged: its message is committed at that offset."""
         stored = self.queues.get(queue, ())
         if not 0 <= offset < len(stored):
             raise Violated(
@@ -356,7 +357,7 @@ class Invariants:
             )
 
     def pulled(self, queue: Queue, offset: int, next_offset: int, body: bytes | memoryview) -> None:
-        """A pull returned messages: those that are committed at these offsets."""
+        """A pull returned messages: the committed ones at those offsets."""
         stored = self.queues.get(queue, [])
         if next_offset > len(stored):
             raise Violated(

@@ -1,10 +1,10 @@
-"""What must hold in every step of brokers without a group, checked as it happens.
+"""Invariants of every step of brokers without a group, checked as it happens.
 
-Each broker has a `NativeShadow`: the bytes that it ordered to be written, and how far they are
-written and durable. What RocketMQ's native modes may lose (DLEDGER.md D.2) breaks none of these:
-what a master wrote and its slave has not copied may go with its disk, what is not flushed with its
-power. But a slave has its master's bytes and no others, a kill takes nothing that was written, and
-nothing is acknowledged before it stands where the mode promises.
+Each broker has a `MasterSlaveShadow`: the bytes handed to its disk, and how far they are written
+and durable. What RocketMQ's native modes may lose (DLEDGER.md D.2) violates none of these: a
+master's disk may take what its slave has not copied, and a power loss what is not flushed. But a
+slave has its master's bytes and no others, a kill loses nothing that was written, and nothing is
+acknowledged before it is stored where the mode promises.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ POSITION_HEX_DIGITS = 16
 _HEADER_AT = 8
 
 
-class NativeShadow:
-    """One broker, as the invariants know it; it outlives the broker's processes.
+class MasterSlaveShadow:
+    """One broker's state for the invariants; it outlives the broker's processes.
 
     Attributes:
         group: the broker name, which a master shares with its slaves.
-        end: behind everything that it ordered to be written.
-        written: up to where the operating system was said to have it.
-        durable: up to where a flush ended.
+        end: the end of all writes handed to the disk.
+        written: up to where the operating system has the bytes.
+        durable: up to where they are flushed.
         content: the bytes from `begin` to `end`.
-        file_bytes: how large its files are.
-        begins_from: of a slave that has nothing: its log begins there or later.
-        agrees: of a slave that has more than its master came back with: up to where they are one.
+        file_bytes: the size of its files.
+        min_start: of a slave that has nothing: its log must start there or later.
+        agrees: of a slave that has more than its restarted master: up to where both logs agree.
     """
 
     def __init__(self, name: str, group: str, config: NativeConfig) -> None:
@@ -45,42 +45,42 @@ class NativeShadow:
         self.begin = self.end = self.written = self.durable = 0
         self.content = bytearray()
         self.file_bytes = 1 << 30
-        self.begins_from = 0
+        self.min_start = 0
         self.agrees: int | None = None
         self.lost_disk = False
         self.lost_power = False
         self.recovered = 0
-        """Up to where the log was called durable when its process started: nobody flushed that."""
+        """The durable end at the process's start: recovery reported it, no flush did."""
 
     def bytes_at(self, begin: int, end: int) -> bytes:
-        """Return what stands there, as far as it is held."""
+        """Return the bytes from `begin` to `end`, as far as they are held."""
         return bytes(self.content[max(0, begin - self.begin) : max(0, end - self.begin)])
 
-    def begin_at(self, position: int) -> None:
-        """Hold nothing, from there on."""
+    def reset_to(self, position: int) -> None:
+        """Reset to an empty log that starts at `position`."""
         self.begin = self.end = self.written = self.durable = position
         self.content.clear()
 
 
-class NativeInvariants:
-    """All live invariants of a run's brokers without a group. Every method raises Violated."""
+class MasterSlaveInvariants:
+    """All invariants of a run's brokers without a group. Every method raises Violated."""
 
     def __init__(self) -> None:
-        self.shadows: dict[str, NativeShadow] = {}
-        self._masters: dict[str, NativeShadow] = {}
+        self.shadows: dict[str, MasterSlaveShadow] = {}
+        self._masters: dict[str, MasterSlaveShadow] = {}
         self._copied: dict[str, int] = {}
-        """By broker name: up to where some slave ever had its present master's log."""
+        """By broker name: up to where some slave ever had its current master's log."""
 
-    # ---- a broker's life ----------------------------------------------------------------
+    # ---- start and recovery --------------------------------------------------------------
 
     def started(
         self, name: str, group: str, config: NativeConfig, log: NativeCommitLog
-    ) -> NativeShadow:
+    ) -> MasterSlaveShadow:
         """A broker has recovered its log, as a master or as a slave."""
         shadow = self.shadows.get(name)
         if shadow is None or shadow.lost_disk:
-            shadow = self.shadows[name] = NativeShadow(name, group, config)
-            shadow.begin_at(log.start.position)
+            shadow = self.shadows[name] = MasterSlaveShadow(name, group, config)
+            shadow.reset_to(log.start.position)
             for _, data in _pieces(log, log.start.position):
                 shadow.content += data
         else:
@@ -91,33 +91,33 @@ class NativeInvariants:
         shadow.durable = min(shadow.durable, shadow.end)
         shadow.recovered = log.synced.position
         shadow.lost_power = False
-        shadow.begins_from = 0 if log.end.position else self._last_file(group)
+        shadow.min_start = 0 if log.end.position else self._last_file(group)
         if config.is_master:
             if self._masters.get(group) is not shadow:
                 self._masters[group], self._copied[group] = shadow, 0
             self._part_slaves(shadow)
         return shadow
 
-    def _part_slaves(self, master: NativeShadow) -> None:
-        """A master is back, with less than it had perhaps: what slaves have more is no copy."""
+    def _part_slaves(self, master: MasterSlaveShadow) -> None:
+        """A master restarted, perhaps with less: what slaves have more is no copy of it."""
         self._copied[master.group] = min(self._copied[master.group], master.end)
         for slave in self.shadows.values():
             if slave.group != master.group or slave is master:
                 continue
-            slave.begins_from = min(slave.begins_from, master.end)
+            slave.min_start = min(slave.min_start, master.end)
             if slave.end > master.end:
                 slave.agrees = min(master.end, slave.end if slave.agrees is None else slave.agrees)
 
     def lost_disk(self, name: str) -> None:
-        """All that a broker had is gone."""
+        """A broker lost its disk."""
         if name in self.shadows:
             self.shadows[name].lost_disk = True
 
-    def ended(self, shadow: NativeShadow, *, loses_unsynced: bool) -> None:
-        """Its process is gone, and with its power what was not flushed."""
+    def ended(self, shadow: MasterSlaveShadow, *, loses_unsynced: bool) -> None:
+        """A broker's process ended; with `loses_unsynced` unflushed bytes are lost."""
         shadow.lost_power = shadow.lost_power or loses_unsynced
 
-    def _check_recovered(self, shadow: NativeShadow, log: NativeCommitLog) -> None:
+    def _check_recovered(self, shadow: MasterSlaveShadow, log: NativeCommitLog) -> None:
         end = log.end.position
         kept, how = (shadow.written, "written")
         if shadow.lost_power:
@@ -134,8 +134,8 @@ class NativeInvariants:
 
     # ---- the log ------------------------------------------------------------------------
 
-    def ordered(self, shadow: NativeShadow, writes: Sequence[Write]) -> None:
-        """A broker gave writes to its disk."""
+    def ordered(self, shadow: MasterSlaveShadow, writes: Sequence[Write]) -> None:
+        """A broker handed writes to its disk."""
         for write in writes:
             if isinstance(write, Append):
                 batch = write.batch
@@ -150,27 +150,27 @@ class NativeInvariants:
                 shadow.end = batch.end_position
             elif isinstance(write, Install):
                 self._check_begins(shadow, write.snapshot.end.position)
-                shadow.begin_at(write.snapshot.end.position)
+                shadow.reset_to(write.snapshot.end.position)
             elif isinstance(write, Compact):
                 begin = write.snapshot.end.position
                 del shadow.content[: begin - shadow.begin]
                 shadow.begin = begin
 
     def _last_file(self, group: str) -> int:
-        """Return where the last file begins that the group's master has written."""
+        """Return where the last file starts that the group's master has written."""
         master = self._masters.get(group)
         return master.written - master.written % master.file_bytes if master is not None else 0
 
-    def _check_begins(self, shadow: NativeShadow, position: int) -> None:
-        """A slave that has nothing begins with its master's last file, and copies no older ones."""
-        begins_from, shadow.begins_from = shadow.begins_from, 0
-        if position < begins_from:
+    def _check_begins(self, shadow: MasterSlaveShadow, position: int) -> None:
+        """An empty slave starts with its master's last file, and copies no older ones."""
+        min_start, shadow.min_start = shadow.min_start, 0
+        if position < min_start:
             raise Violated(
                 "slave-begins-late",
-                f"its log begins at {position}, its master's last file began at {begins_from}",
+                f"its log begins at {position}, its master's last file began at {min_start}",
             )
 
-    def _check_copy(self, shadow: NativeShadow, position: int, data: bytes) -> None:
+    def _check_copy(self, shadow: MasterSlaveShadow, position: int, data: bytes) -> None:
         master = self._masters.get(shadow.group)
         if master is None:
             raise Violated("slave-copies-master", f"{len(data)} bytes came, and there is no master")
@@ -185,29 +185,29 @@ class NativeInvariants:
                 "slave-copies-master", f"bytes at {position} are not what {master.name} has there"
             )
 
-    def synced(self, shadow: NativeShadow, writes: Sequence[Write]) -> None:
+    def synced(self, shadow: MasterSlaveShadow, writes: Sequence[Write]) -> None:
         """Writes were carried out: the operating system has them."""
         for write in writes:
             if isinstance(write, Append):
                 shadow.written = write.batch.end_position
 
-    def flushed(self, shadow: NativeShadow, position: int) -> None:
-        """The log calls everything in front of `position` durable."""
+    def flushed(self, shadow: MasterSlaveShadow, position: int) -> None:
+        """The log reports all bytes before `position` durable."""
         if position > shadow.recovered:
             shadow.durable = max(shadow.durable, position)
         if not shadow.config.is_master:
             has = position if shadow.config.is_sync_flush else shadow.written
             if shadow.agrees is not None:
                 if shadow.end <= shadow.agrees:
-                    shadow.agrees = None  # it has given up what its master lacks
+                    shadow.agrees = None  # it has truncated what its master lacks
                 else:
                     has = min(has, shadow.agrees)
             self._copied[shadow.group] = max(self._copied.get(shadow.group, 0), has)
 
-    # ---- what clients are told --------------------------------------------------------------
+    # ---- replies to clients -----------------------------------------------------------------
 
-    def replied(self, shadow: NativeShadow, reply: bytes) -> None:
-        """A client is answered: what is acknowledged stands where the mode says."""
+    def replied(self, shadow: MasterSlaveShadow, reply: bytes) -> None:
+        """A client gets a reply: an acknowledged message is stored where the mode promises."""
         header_end = _HEADER_AT + int.from_bytes(reply[5:_HEADER_AT], "big")
         view = memoryview(reply)
         answer = decode_command(Frame(reply[4], view[_HEADER_AT:header_end], view[header_end:]))
@@ -216,7 +216,7 @@ class NativeInvariants:
         for message_id in answer.ext["msgId"].split(","):
             self._check_kept(shadow, int(message_id[-POSITION_HEX_DIGITS:], 16))
 
-    def _check_kept(self, shadow: NativeShadow, position: int) -> None:
+    def _check_kept(self, shadow: MasterSlaveShadow, position: int) -> None:
         config = shadow.config
         has = max(shadow.durable, shadow.recovered) if config.is_sync_flush else shadow.written
         if position >= has:
@@ -233,7 +233,7 @@ class NativeInvariants:
 
 
 def _pieces(log: NativeCommitLog, position: int) -> Iterator[tuple[int, bytes]]:
-    """Yield what a log holds from a position to its end, and where each piece begins."""
+    """Yield the log's bytes from a position to its end, and the position of each piece."""
     while position < log.end.position:
         found = log.read_entries(position, 1 << 20)
         yield position, bytes(found.data)

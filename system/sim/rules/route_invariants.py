@@ -1,8 +1,8 @@
-"""What must hold of a name server's routes, checked after whatever brokers tell it.
+"""Invariants of a name server's routes, checked after each request of a broker.
 
-A `RouteShadow` knows who registered and who has gone since; the routes must name exactly those.
-Clients find a wrong route out by themselves as a rule, seconds later: whether one of them asks
-just then is luck. Source: RocketMQ's RouteInfoManager; DLEDGER.md A.3 and D.3.
+A `RouteShadow` knows which brokers have registered and which have gone since; the routes must name
+exactly the present ones. Clients usually detect a wrong route themselves, seconds later: whether
+one asks just then is luck. Source: RocketMQ's RouteInfoManager; DLEDGER.md A.3 and D.3.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Report = Callable[[Violated], None]
 
 @dataclass(slots=True)
 class _Known:
-    """A broker that registered, and has not gone."""
+    """A registered broker that has not gone."""
 
     broker_name: str
     broker_id: int
@@ -37,51 +37,59 @@ class _Known:
 
 
 class RouteShadow:
-    """Who should be in the routes of one name server. Methods raise Violated."""
+    """The brokers that one name server's routes should name. Methods raise Violated."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
-    def registered(self, said: Registration, connection: Connection, now_ms: float) -> None:
-        """A broker was taken in: nobody holds its id any more, unless of a newer state."""
+    def registered(self, new: Registration, connection: Connection, now_ms: float) -> None:
+        """A broker registered: no other holds its id any more, unless with a newer state."""
         for address, known in list(self._known.items()):
-            if (known.broker_name, known.broker_id) != (said.broker_name, said.broker_id):
+            if (known.broker_name, known.broker_id) != (
+                new.broker_name,
+                new.broker_id,
+            ):
                 continue
-            if address != said.address and known.state_version > said.version.state_version:
+            if address != new.address and known.state_version > new.version.state_version:
                 raise Violated(
                     "older-state-is-refused",
-                    f"{said.address} takes id {said.broker_id} of {said.broker_name} with state"
-                    f" {said.version.state_version} from {address}, which has"
+                    f"{new.address} takes id {new.broker_id} of {new.broker_name} with state"
+                    f" {new.version.state_version} from {address}, which has"
                     f" {known.state_version}",
                 )
             del self._known[address]
-        timeout_ms = min(max(said.timeout_ms, HEARTBEAT_TIMEOUT_MIN_MS), HEARTBEAT_TIMEOUT_MAX_MS)
-        state_version = said.version.state_version
-        self._known[said.address] = _Known(
-            said.broker_name, said.broker_id, state_version, connection, now_ms, timeout_ms
+        timeout_ms = min(max(new.timeout_ms, HEARTBEAT_TIMEOUT_MIN_MS), HEARTBEAT_TIMEOUT_MAX_MS)
+        state_version = new.version.state_version
+        self._known[new.address] = _Known(
+            new.broker_name,
+            new.broker_id,
+            state_version,
+            connection,
+            now_ms,
+            timeout_ms,
         )
 
     def refused(self, address: str, registry: RouteRegistry) -> None:
-        """A broker was refused: what it was before may be forgotten, or not."""
+        """A registration was refused: the broker's earlier one may be dropped, or not."""
         if address not in _routed(registry):
             self._known.pop(address, None)
 
     def unregistered(self, broker_name: str, address: str) -> None:
-        """A broker says that it goes."""
+        """A broker unregistered."""
         if (known := self._known.get(address)) and known.broker_name == broker_name:
             del self._known[address]
 
     def heartbeat(self, address: str, now_ms: float) -> None:
-        """A broker says that it lives."""
+        """A broker sent a heartbeat."""
         if known := self._known.get(address):
             known.heard_ms = now_ms
 
     def connection_closed(self, connection: Connection) -> None:
-        """A connection closed, and with it go those who registered over it last."""
+        """A connection closed: brokers that last registered over it are gone."""
         self._keep(lambda known: known.connection != connection)
 
     def expired(self, now_ms: float) -> None:
-        """It was looked for those who are silent."""
+        """The name server dropped brokers whose heartbeats stopped."""
         self._keep(lambda known: known.heard_ms + known.timeout_ms >= now_ms)
 
     def check(self, registry: RouteRegistry) -> None:
@@ -89,22 +97,25 @@ class RouteShadow:
         routed = _routed(registry)
         for address in sorted(routed.keys() - self._known.keys()):
             raise Violated(
-                "routes-name-who-is-there", f"{address} has gone, and is {_called(routed[address])}"
+                "routes-name-who-is-there",
+                f"{address} has gone, and is {_place_text(routed[address])}",
             )
         for address, known in self._known.items():
             ought = known.broker_name, known.broker_id
             if (is_ := routed.get(address)) != ought:
                 raise Violated(
                     "routes-name-who-is-there",
-                    f"{address} registered as {_called(ought)}, and is {_called(is_)}",
+                    f"{address} registered as {_place_text(ought)}, and is {_place_text(is_)}",
                 )
 
     def _keep(self, is_there: Callable[[_Known], bool]) -> None:
-        self._known = {address: one for address, one in self._known.items() if is_there(one)}
+        self._known = {
+            address: broker for address, broker in self._known.items() if is_there(broker)
+        }
 
 
 def watched(base: type[RouteRegistry], report: Report) -> type[RouteRegistry]:
-    """Return the registry, with each call looked at; `report` is given the first that is wrong."""
+    """Return the registry class with each call checked; `report` gets the first violation."""
 
     class Watched(base):  # type: ignore[valid-type, misc]
         def __init__(self) -> None:
@@ -173,5 +184,5 @@ def _routed(registry: RouteRegistry) -> dict[str, tuple[str, int]]:
     }
 
 
-def _called(place: tuple[str, int] | None) -> str:
+def _place_text(place: tuple[str, int] | None) -> str:
     return "in no route" if place is None else f"in the routes as {place[0]} with id {place[1]}"

@@ -1,4 +1,4 @@
-"""A broken promise of a simulated group."""
+"""A violated invariant of a simulated group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """Which invariant broke, what was seen, when (virtual milliseconds) and at which node."""
+    """The violated invariant, the finding, the virtual time in milliseconds and the node."""
 
     invariant: str
     finding: str
@@ -19,7 +19,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Violated(Exception):  # noqa: N818 - a finding, not an error of the world
-    """Ends a run at its first violation. The world adds when and where."""
+    """Ends a run at its first violation. The world adds time and node."""
 
     def __init__(self, invariant: str, finding: str, node: str = "") -> None:
         super().__init__(f"{invariant}: {finding}")

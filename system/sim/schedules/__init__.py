@@ -1,1 +1,1 @@
-"""What a seed decides: the group, its settings, its faults and what its clients do, as data."""
+"""What a seed decides, as data: the group, its settings, its faults and the clients' calls."""

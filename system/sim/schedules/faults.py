@@ -1,11 +1,11 @@
-"""The one vocabulary of faults of both simulated worlds, as data.
+"""The faults of both simulated worlds, as data.
 
-Each fault has a start and a duration in virtual milliseconds and carries its own repair: what
-began at `start_ms` is mended at `start_ms + duration_ms` by whatever injects it. So faults can
-be removed from a schedule one by one. A node is named by its id, or as "leader" and "follower":
-whoever leads, and the first that follows, when the fault starts. In links "*" is everybody else.
+Each fault has a start and a duration in virtual milliseconds; whatever applies it at `start_ms`
+undoes it at `start_ms + duration_ms`. So faults can be removed from a schedule one by one. A node
+is named by its id, or as "leader" or "follower": the leader, or the first follower, at the fault's
+start. In links "*" is all other members.
 
-Source: HARNESSES.md (what the harnesses inject), DLEDGER.md section E (what broke real groups).
+Source: HARNESSES.md (what other harnesses inject), DLEDGER.md section E (bugs of real groups).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import msgspec
 
 LEADER = "leader"
 FOLLOWER = "follower"
-EVERYBODY = "*"
+ALL = "*"
 
 Links = tuple[tuple[str, str], ...]
 """Ordered pairs (from, to)."""
 
 
 class Fault(msgspec.Struct, frozen=True, tag_field="fault", tag=str.lower, kw_only=True):
-    """What all faults share: when it starts and how long it lasts, in milliseconds."""
+    """Common to all faults: start and duration, in virtual milliseconds."""
 
     start_ms: int
     duration_ms: int
 
     @property
     def end_ms(self) -> int:
-        """When it is mended."""
+        """When the fault is undone."""
         return self.start_ms + self.duration_ms
 
     @property
@@ -52,28 +52,28 @@ class LinkFault(Fault, frozen=True, kw_only=True):
 
 
 class Crash(NodeFault, frozen=True, tag="crash"):
-    """The process dies; `loses_unsynced`: the machine does, and forgets what was not synced."""
+    """The process is killed; with `loses_unsynced` the machine crashes and loses unsynced data."""
 
     loses_unsynced: bool = True
 
 
 class CrashAtOperation(NodeFault, frozen=True, tag="crash_at_operation"):
-    """The machine loses power at the `operations`-th changing disk operation from the start on."""
+    """The machine loses power at the `operations`-th changing disk operation after the start."""
 
     operations: int
     loses_unsynced: bool = True
 
 
 class Pause(NodeFault, frozen=True, tag="pause"):
-    """The process stands still (SIGSTOP), then finds all that came in the meantime."""
+    """The process is paused (SIGSTOP); when resumed it gets all inputs that came meanwhile."""
 
 
 class Cut(LinkFault, frozen=True, tag="cut"):
-    """Nothing gets through; a pair given in one order only is a one-way cut."""
+    """No message passes; a pair in one order only is a one-way cut."""
 
 
 class SlowLink(LinkFault, frozen=True, tag="slow_link"):
-    """Every message takes that much longer."""
+    """Every message takes longer by `delay_ms`."""
 
     delay_ms: float
 
@@ -91,26 +91,26 @@ class Duplicate(LinkFault, frozen=True, tag="duplicate"):
 
 
 class Reorder(LinkFault, frozen=True, tag="reorder"):
-    """A message is late by up to `delay_ms`, and others overtake it, with that probability."""
+    """With that probability a message is late by up to `delay_ms`, and others overtake it."""
 
     probability: float
     delay_ms: float
 
 
 class NarrowLink(LinkFault, frozen=True, tag="narrow_link"):
-    """So many bytes a second get through. Of connections alone: no schedule draws it."""
+    """A bandwidth limit. Only for connections; no schedule generates it."""
 
     bytes_per_s: float
 
 
 class ClockRate(NodeFault, frozen=True, tag="clock_rate"):
-    """The node's clocks run at that rate (1.0 is right)."""
+    """The node's clocks run at that rate (1.0 is correct)."""
 
     rate: float
 
 
 class ClockOffset(NodeFault, frozen=True, tag="clock_offset"):
-    """The node's wall clock is wrong by that much; its monotonic clock is not."""
+    """The node's wall clock is off by `offset_ms`; its monotonic clock is not."""
 
     offset_ms: int
 
@@ -122,22 +122,22 @@ class SlowDisk(NodeFault, frozen=True, tag="slow_disk"):
 
 
 class StallDisk(NodeFault, frozen=True, tag="stall_disk"):
-    """No disk operation ends before the fault does."""
+    """No disk operation completes before the fault ends."""
 
 
 class FailFsync(NodeFault, frozen=True, tag="fail_fsync"):
-    """The next fsync fails and drops what it should have written."""
+    """The next fsync fails and drops the dirty pages."""
 
 
 class Eio(NodeFault, frozen=True, tag="eio"):
-    """Every disk operation is an input/output error."""
+    """Every disk operation fails with an input/output error."""
 
 
 class FullDisk(NodeFault, frozen=True, tag="full_disk"):
-    """The disk has `spare_bytes` left.
+    """The disk has only `spare_bytes` left.
 
-    With `copies_on_write` what is written again needs room, too, as on btrfs, ZFS or a thin
-    volume: there a file that was made whole can find no room.
+    With `copies_on_write` overwriting needs space too, as on btrfs, ZFS or a thin volume: even a
+    preallocated file can run out of space.
     """
 
     spare_bytes: int = 0
@@ -145,23 +145,23 @@ class FullDisk(NodeFault, frozen=True, tag="full_disk"):
 
 
 class BitRot(NodeFault, frozen=True, tag="bit_rot"):
-    """One bit of the durable log rots: at that part (0.0 to 1.0) of a data file's bytes."""
+    """One bit of the durable log flips, at that share (0.0 to 1.0) of a data file's bytes."""
 
     place: float
     bit: int = 0
 
 
 class Stop(NodeFault, frozen=True, tag="stop"):
-    """The process ends in order (SIGTERM); `loses_power`: the machine is then switched off."""
+    """The process stops cleanly (SIGTERM); with `loses_power` the machine is then switched off."""
 
     loses_power: bool = False
 
 
 class DamageFile(NodeFault, frozen=True, tag="damage_file"):
-    """The process dies, and one of its small files is damaged.
+    """The process is killed, and one of its small files is damaged.
 
-    `file` names which (`system.sim.broken_starts.file_damage`), `place` (0.0 to 1.0) the byte or,
-    of several files, the one. `way` is "bit", "zeros", "short" or "gone".
+    `file` names the file (`system.sim.broken_starts.file_damage`); `place` (0.0 to 1.0) is the byte
+    or, of several files, which one. `way` is "bit", "zeros", "short" or "gone".
     """
 
     file: str
@@ -170,31 +170,30 @@ class DamageFile(NodeFault, frozen=True, tag="damage_file"):
 
 
 class RefusedChange(Fault, frozen=True, tag="refused_change"):
-    """The leader is asked for a change of the membership that it must refuse.
+    """The leader gets a membership request that it must refuse.
 
-    `why` is "unknown" (a member that is none is to be removed), "present" (the leader itself is
-    to be added), "nameless" (a member without an id is to be added) or "no_voter" (who is no
-    member is to lead).
+    `why` is "unknown" (remove a node that is not a member), "present" (add the leader itself),
+    "nameless" (add a member without an id) or "no_voter" (transfer to a node that is not a member).
     """
 
     why: str
 
 
 class Wipe(NodeFault, frozen=True, tag="wipe"):
-    """The node loses its disk; it comes back empty under a new id, and replaces the old one."""
+    """The node loses its disk; a new node with an empty disk and a new id replaces it."""
 
 
 class Strike(Fault, frozen=True, tag="strike"):
-    """Whoever gets that far first while it lasts is cut off that very moment, until its end.
+    """The first member that reaches `moment` while this lasts is isolated until its end.
 
-    `moment` is "elected" (a member leads a new term) or "stands" (it has opened a new term).
+    `moment` is "elected" (it leads a new term) or "stands" (it has started a new term).
     """
 
     moment: str
 
 
 class Transfer(Fault, frozen=True, tag="transfer"):
-    """The leader is asked to hand over to `to`."""
+    """The leader is asked to transfer its leadership to `to`."""
 
     to: str
 
@@ -204,15 +203,15 @@ class AddMember(Fault, frozen=True, tag="add_member"):
 
 
 class RemoveMember(NodeFault, frozen=True, tag="remove_member"):
-    """A member is removed from the group, and shut down at the fault's end."""
+    """A member is removed from the group and then shut down."""
 
 
 class ReplaceMember(NodeFault, frozen=True, tag="replace_member"):
-    """A new node joins, and once it votes the old one is removed and shut down."""
+    """A new node joins; once it is a voter the old one is removed and shut down."""
 
 
 class Expire(Fault, frozen=True, tag="expire"):
-    """Every member's oldest log files are past their retention."""
+    """Every member's full log files are past their retention."""
 
 
 AnyFault = (
@@ -246,9 +245,9 @@ AnyFault = (
 
 
 def expand_links(links: Links, members: Sequence[str], leader: str | None) -> Links:
-    """Return the pairs that links with "leader", "follower" and "*" stand for, in order.
+    """Replace "leader", "follower" and "*" in links; return the pairs in order.
 
-    Without a leader the first member takes its place. A pair of a member with itself is none.
+    Without a leader the first member takes its place. Pairs of a member with itself are dropped.
     """
     leads = leader or members[0]
     follows = next((member for member in members if member != leads), leads)
@@ -262,6 +261,6 @@ def expand_links(links: Links, members: Sequence[str], leader: str | None) -> Li
 
 
 def _expand(name: str, members: Sequence[str], leads: str, follows: str) -> Sequence[str]:
-    if name == EVERYBODY:
+    if name == ALL:
         return members
     return ({LEADER: leads, FOLLOWER: follows}.get(name, name),)

@@ -1,10 +1,10 @@
-"""What one seed decides: the group, its settings, its faults and its clients' operations, as data.
+"""What one seed decides, as data: the group, its settings, its faults and the clients' calls.
 
-`draw_schedule` draws them; a Schedule can be written as JSON, cut down by hand or by a shrinker,
-and run again: the worlds look at nothing else but it and its seed.
+`draw_schedule` generates it. A Schedule can be written as JSON, reduced by hand or by the shrinker,
+and run again: a run depends on nothing but the schedule and its seed.
 
-Swarm: each seed draws its own mix of fault kinds, rates, latencies, file sizes and limits, since
-a world where everything may happen rarely lets anything happen often (Groce et al. 2012).
+Swarm testing: each seed has its own mix of fault kinds, rates, latencies, file sizes and limits,
+since a run in which everything may happen rarely lets anything happen often (Groce et al. 2012).
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shaketable.system.sim.before.apache_log import SHAPES as APACHE_SHAPES
-from shaketable.system.sim.broken_starts.file_damage import MUST_BE_NOTICED, REBUILT, WAYS
+from shaketable.system.sim.broken_starts.file_damage import MUST_BE_DETECTED, REBUILT, WAYS
+from shaketable.system.sim.initial_disks.apache_log import SHAPES as APACHE_SHAPES
 from shaketable.system.sim.native_messages import SHAPES
-from shaketable.system.sim.schedules.draws import Draws, Stream
-from shaketable.system.sim.schedules.fault_draws import GRID_MS, LOSES_A_DISK, draw_faults
 from shaketable.system.sim.schedules.faults import AnyFault, DamageFile, RefusedChange, Stop
-from shaketable.system.sim.schedules.scenarios import CHAINS, OFTEN, Group, draw_scenarios
+from shaketable.system.sim.schedules.random_faults import DISK_LOSS_KINDS, GRID_MS, draw_faults
+from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
+from shaketable.system.sim.schedules.scenarios import CHAIN_WEIGHTS, CHAINS, Group, draw_scenarios
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.schedules.draws import Stream
+    from shaketable.system.sim.schedules.random_streams import RandomStream
 
 
 QUEUES_MAX = 4
 WAVE_MS = 1000
 """Where the load comes in waves, half of each such period is quiet."""
 SCENARIOS = 0.5
-"""Which part of the seeds has scenarios (`schedules.scenarios`), and fewer other faults."""
+"""Share of the seeds that have scenarios (`schedules.scenarios`), and fewer other faults."""
 CHAINED = 0.9
-"""Which part of the seeds has more of them, whatever else happens there."""
+"""Share of the seeds that have chains, whatever else they have."""
 RARE_SIZES = 0.15
-"""Which part of the seeds has a group of a size that is seldom run, even ones above all."""
+"""Share of the seeds with a rarely tested group size, mostly even ones."""
 CHOPPED = (0.0, 0.0, 0.05, 0.2)
-"""Parts of connections that are chopped: a seed has one of them."""
+"""A seed has one of these shares of connections that transfer bytes piece by piece."""
 STORMS = 0.2
-"""Which part of the seeds is a storm: leaders fall again and again, faster than they settle."""
+"""Share of the seeds that are storms: leaders are lost faster than the group settles."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queues: int = 2
     client_timeout_ms: float = 1500.0
     expiry_check_ms: float = 0.0
-    """How often each node looks for data files to expire; 0: never by itself."""
+    """How often each node looks for data files to expire; 0: never."""
     reserved_ms: int = 3_600_000
     """How old a data file gets before it expires."""
     ack_timeout_ms: float = 2500.0
@@ -81,25 +81,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     key_slots: int = 1_000
     key_file_items: int = 1_000
     keyed: float = 0.0
-    """Which part of the messages has keys and tags."""
+    """Share of the messages that have keys and tags."""
     big_every: int = 0
-    """Each so-manieth message nearly fills a data file, or is just too large; 0: none."""
+    """Every so-many-th message nearly fills a data file, or is slightly too large; 0: none."""
     native_log: str = ""
-    """What stood there before the group (`system.sim.native_messages.SHAPES`); "": nothing."""
+    """Native log before the upgrade (`system.sim.native_messages.SHAPES`); "": none."""
     apache_log: str = ""
-    """Which logs of a group of Apache's were imported (`system.sim.before.apache_log.SHAPES`)."""
+    """Shape of imported Apache logs (`system.sim.initial_disks.apache_log.SHAPES`); "": none."""
     older_config: bool = False
-    """Whether topics and group offsets from before the group stand in config/."""
+    """Whether config/ has topics and group offsets from before the group."""
     preferred_leaders: tuple[str, ...] = ()
     chopped: float = 0.0
-    """Which part of the connections of whole nodes takes and hands over bytes piece by piece."""
+    """Share of the whole-node connections that transfer bytes piece by piece."""
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
     """What a client does at one instant: `count` appends, or one read, of one queue.
 
-    `kind` is "append" (one by one, pipelined), "batch" (all in one read of the connection),
-    "pull" (from `back` messages before the end that the client knows) or "max_offset".
+    `kind` is "append" (one by one, pipelined), "batch" (all in one read of the connection), "pull"
+    (from `back` messages before the end that the client knows) or "max_offset".
     """
 
     at_ms: int
@@ -121,33 +121,33 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller decides instead of the draws; None leaves it to them."""
+    """What the caller fixes; None leaves it to the seed."""
 
     members: int | None = None
     run_ms: int = 30_000
     operations_per_s: int = 215
     faults: tuple[str, ...] | None = None
-    """Kinds of faults to draw from, by name; an empty tuple: none."""
+    """Kinds of faults to choose from, by name; an empty tuple: no faults."""
     chains: bool = True
-    """Whether seeds draw from `schedules.scenarios.CHAINS`, and from rare sizes of groups; without
-    them a seed's schedule is what it was before there were any."""
+    """Whether seeds have chains (`schedules.scenarios.CHAINS`) and rare group sizes. Without
+    them a seed's schedule is what it was before chains existed."""
     faults_min: int = 8
     faults_max: int = 14
 
 
 def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
-    """Draw the whole schedule of a seed."""
+    """Generate the whole schedule of a seed."""
     options = options or Options()
-    draws = Draws(seed)
-    how_many = draws.stream("fault_count")
+    rngs = RandomStreams(seed)
+    how_many = rngs.stream("fault_count")
     is_storm = how_many.chance(STORMS)
     has_scenarios = how_many.chance(SCENARIOS) and not is_storm and options.faults is None
-    settings = draw_settings(draws.stream("settings"), options, is_storm=is_storm)
+    settings = draw_settings(rngs.stream("settings"), options, is_storm=is_storm)
     if options.chains and options.members is None:
-        settings = _of_rare_size(draws.stream("rare_size"), settings)
-    settings = draw_store_settings(draws.stream("store_settings"), settings)
+        settings = _of_rare_size(rngs.stream("rare_size"), settings)
+    settings = draw_store_settings(rngs.stream("store_settings"), settings)
     if options.chains:
-        chopped = draws.stream("chopped").choice(CHOPPED)
+        chopped = rngs.stream("chopped").choice(CHOPPED)
         settings = msgspec.structs.replace(settings, chopped=chopped)
     count = how_many.randint(options.faults_min, options.faults_max)
     if is_storm:
@@ -155,9 +155,9 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     elif has_scenarios:
         count = max(options.faults_min, count // 2)
     if settings.members == 1:
-        count *= 2  # what parts a group, or hands it over, finds nothing to do
+        count *= 2  # partitions and transfers have no effect in a group of one
     faults = draw_faults(
-        draws,
+        rngs,
         members=settings.members,
         from_ms=500,
         until_ms=max(1000, options.run_ms - 7000),
@@ -167,39 +167,39 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
         is_storm=is_storm,
     )
     faults = draw_store_faults(
-        draws.stream("store_faults"), settings, faults, options.faults, options.run_ms - 7000
+        rngs.stream("store_faults"), settings, faults, options.faults, options.run_ms - 7000
     )
     if has_scenarios:
-        faults = _with_scenarios(draws.stream("scenarios"), settings, faults, options)
-    chains = draws.stream("chains")
+        faults = _with_scenarios(rngs.stream("scenarios"), settings, faults, options)
+    chains = rngs.stream("chains")
     if options.chains and options.faults is None and chains.chance(CHAINED):
         faults = _with_chains(chains, settings, faults, options)
-    calls = draw_calls(draws.stream("calls"), settings, options.operations_per_s)
+    calls = draw_calls(rngs.stream("calls"), settings, options.operations_per_s)
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
 
 
 def _with_scenarios(
-    draw: Stream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
+    rng: RandomStream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
 ) -> tuple[AnyFault, ...]:
     more = draw_scenarios(
-        draw, _group(settings), from_ms=1500, until_ms=options.run_ms - 7000, ack=settings.ack
+        rng, _group(settings), from_ms=1500, until_ms=options.run_ms - 7000, ack=settings.ack
     )
     return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
 
 
 def _with_chains(
-    draw: Stream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
+    rng: RandomStream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
 ) -> tuple[AnyFault, ...]:
-    """Add chains; at most one disk of a run is lost."""
+    """Add chains; at most one disk is lost in a run."""
     more = draw_scenarios(
-        draw,
+        rng,
         _group(settings),
         from_ms=1500,
         until_ms=options.run_ms - 7000,
         ack=settings.ack,
         among=CHAINS,
-        often=OFTEN,
-        may_lose_disk=not any(fault.kind in LOSES_A_DISK for fault in faults),
+        weights=CHAIN_WEIGHTS,
+        may_lose_disk=not any(fault.kind in DISK_LOSS_KINDS for fault in faults),
     )
     return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
 
@@ -209,97 +209,97 @@ def _group(settings: Settings) -> Group:
     return Group(members, int(settings.election_timeout_min_ms), settings.lease_ms > 0)
 
 
-def _of_rare_size(draw: Stream, settings: Settings) -> Settings:
-    """Draw, for some seeds, a group of another size."""
-    if not draw.chance(RARE_SIZES):
+def _of_rare_size(rng: RandomStream, settings: Settings) -> Settings:
+    """Give some seeds a group of another size."""
+    if not rng.chance(RARE_SIZES):
         return settings
-    return msgspec.structs.replace(settings, members=draw.choice((2, 4, 4, 6, 6, 7)))
+    return msgspec.structs.replace(settings, members=rng.choice((2, 4, 4, 6, 6, 7)))
 
 
-def draw_settings(draw: Stream, options: Options, *, is_storm: bool = False) -> Settings:
-    """Draw a group's settings."""
-    members = draw.choices((1, 2, 3, 4, 5), (2, 6, 56, 6, 30))[0]
-    heartbeat = draw.choice((50.0, 50.0, 80.0, 100.0))
-    # Together they bound what a follower takes in a second; the clients must stay below it.
-    push_bytes, in_flight = draw.choice(
+def draw_settings(rng: RandomStream, options: Options, *, is_storm: bool = False) -> Settings:
+    """Generate a group's settings."""
+    members = rng.choices((1, 2, 3, 4, 5), (2, 6, 56, 6, 30))[0]
+    heartbeat = rng.choice((50.0, 50.0, 80.0, 100.0))
+    # Together they bound a follower's throughput; the clients' load must stay below it.
+    push_bytes, in_flight = rng.choice(
         ((600, 256), (4_000, 32), (4_000, 256), (1 << 20, 1), (1 << 20, 4), (1 << 20, 256))
     )
-    expiry_check_ms, reserved_ms = draw.choice(
+    expiry_check_ms, reserved_ms = rng.choice(
         ((0.0, 3_600_000), (0.0, 3_600_000), (1000.0, 3_600_000), (1000.0, 4_000))
     )
-    timeout_ms = draw.choice((250.0, 250.0, 250.0, 500.0, 800.0))
-    slow_network = draw.chance(0.5 if is_storm else 0.2)
-    slow_disk = draw.chance(0.4 if is_storm else 0.2)
+    timeout_ms = rng.choice((250.0, 250.0, 250.0, 500.0, 800.0))
+    slow_network = rng.chance(0.5 if is_storm else 0.2)
+    slow_disk = rng.chance(0.4 if is_storm else 0.2)
     return Settings(
         members=options.members or members,
         run_ms=options.run_ms,
-        ack="page-cache" if draw.chance(0.1) else "fsync",
+        ack="page-cache" if rng.chance(0.1) else "fsync",
         election_timeout_min_ms=timeout_ms,
-        election_timeout_max_ms=draw.choice((1.3, 2.0)) * timeout_ms,
+        election_timeout_max_ms=rng.choice((1.3, 2.0)) * timeout_ms,
         heartbeat_interval_ms=heartbeat,
-        quorum_silence_max_ms=max(2 * timeout_ms, draw.choice((500.0, 500.0, 1000.0))),
-        lease_ms=draw.choice((0.0, timeout_ms - 50)),
-        tail_bytes_max=draw.choice((1, 2_000, 20_000, 1 << 20)),
+        quorum_silence_max_ms=max(2 * timeout_ms, rng.choice((500.0, 500.0, 1000.0))),
+        lease_ms=rng.choice((0.0, timeout_ms - 50)),
+        tail_bytes_max=rng.choice((1, 2_000, 20_000, 1 << 20)),
         push_bytes_max=push_bytes,
         in_flight_pushes_max=in_flight,
-        data_file_bytes=draw.choice((8_192, 16_384, 65_536, 262_144)),
-        index_file_bytes=32 * draw.choice((64, 1_000, 5_000)),
-        link_delay_ms=draw.uniform(2, 8) if slow_network else draw.uniform(0.1, 1.0),
-        link_jitter_ms=draw.uniform(1, 15) if slow_network else draw.uniform(0.1, 1.5),
-        client_delay_ms=draw.uniform(0.1, 1.0),
-        sync_ms=draw.uniform(2, 15) if slow_disk else draw.uniform(0.1, 1.5),
-        sync_jitter_ms=draw.uniform(1, 20) if slow_disk else draw.uniform(0.1, 2.0),
-        mark_lag_ms=draw.choice((50.0, 100.0, 400.0)),
-        checkpoint_interval_ms=draw.choice((1000.0, 3000.0)),
-        clients=draw.randint(3, 5),
-        queues=draw.randint(1, QUEUES_MAX),
-        client_timeout_ms=draw.choice((800.0, 1500.0, 3000.0)),
+        data_file_bytes=rng.choice((8_192, 16_384, 65_536, 262_144)),
+        index_file_bytes=32 * rng.choice((64, 1_000, 5_000)),
+        link_delay_ms=rng.uniform(2, 8) if slow_network else rng.uniform(0.1, 1.0),
+        link_jitter_ms=rng.uniform(1, 15) if slow_network else rng.uniform(0.1, 1.5),
+        client_delay_ms=rng.uniform(0.1, 1.0),
+        sync_ms=rng.uniform(2, 15) if slow_disk else rng.uniform(0.1, 1.5),
+        sync_jitter_ms=rng.uniform(1, 20) if slow_disk else rng.uniform(0.1, 2.0),
+        mark_lag_ms=rng.choice((50.0, 100.0, 400.0)),
+        checkpoint_interval_ms=rng.choice((1000.0, 3000.0)),
+        clients=rng.randint(3, 5),
+        queues=rng.randint(1, QUEUES_MAX),
+        client_timeout_ms=rng.choice((800.0, 1500.0, 3000.0)),
         expiry_check_ms=expiry_check_ms,
         reserved_ms=reserved_ms,
-        ack_timeout_ms=draw.choice((300.0, 2500.0, 2500.0)),
-        pending_sends_max=draw.choice((40, 10_000, 10_000, 10_000)),
-        reads_waiting_max=draw.choice((2, 10_000, 10_000, 10_000)),
+        ack_timeout_ms=rng.choice((300.0, 2500.0, 2500.0)),
+        pending_sends_max=rng.choice((40, 10_000, 10_000, 10_000)),
+        reads_waiting_max=rng.choice((2, 10_000, 10_000, 10_000)),
     )
 
 
-def draw_calls(draw: Stream, settings: Settings, operations_per_s: int) -> tuple[Call, ...]:
-    """Draw what the clients do, `operations_per_s` on average, in order of time."""
+def draw_calls(rng: RandomStream, settings: Settings, operations_per_s: int) -> tuple[Call, ...]:
+    """Generate the clients' calls, `operations_per_s` on average, in order of time."""
     calls: list[Call] = []
     last_ms = settings.run_ms - settings.idle_ms
-    burst = draw.choice((6, 12, 18, 24))
-    wave_ms = WAVE_MS if draw.chance(0.8 if settings.lease_ms else 0.2) else 0
-    reads = draw.uniform(0.1, 0.4)
+    burst = rng.choice((6, 12, 18, 24))
+    wave_ms = WAVE_MS if rng.chance(0.8 if settings.lease_ms else 0.2) else 0
+    reads = rng.uniform(0.1, 0.4)
     wanted = operations_per_s * settings.run_ms // 1000
     done = 0
     while done < wanted:
-        at_ms = draw.randrange(100, last_ms)
+        at_ms = rng.randrange(100, last_ms)
         if wave_ms:
             at_ms -= at_ms % wave_ms // 2
-        client = draw.randrange(settings.clients)
-        queue = draw.randrange(settings.queues)
-        if draw.random() < reads:
-            kind = "pull" if draw.random() < 0.7 else "max_offset"
-            back = draw.choice((0, 3, 20, 1 << 30))
+        client = rng.randrange(settings.clients)
+        queue = rng.randrange(settings.queues)
+        if rng.random() < reads:
+            kind = "pull" if rng.random() < 0.7 else "max_offset"
+            back = rng.choice((0, 3, 20, 1 << 30))
             calls.append(Call(at_ms, client, kind, queue, 1, back))
             done += 1
         else:
-            count = 1 if draw.random() < 0.1 else draw.randint(2, 2 * burst)
-            kind = "batch" if draw.random() < 0.8 else "append"
-            body = draw.choice((16, 32, 32, 100, 400))
+            count = 1 if rng.random() < 0.1 else rng.randint(2, 2 * burst)
+            kind = "batch" if rng.random() < 0.8 else "append"
+            body = rng.choice((16, 32, 32, 100, 400))
             calls.append(Call(at_ms, client, kind, queue, count, 0, body))
             done += count
     calls.sort(key=lambda call: call.at_ms)
     return tuple(calls)
 
 
-# Draws what concerns the store: key index, native log, big messages, stops, damaged files.
+# Settings and faults of the store: key index, native log, big messages, stops, damaged files.
 #
-# Each seed has some of it. All draws are of streams of their own, so that the rest of a schedule
-# is the same with and without them.
+# Each seed has some of them. All come from streams of their own, so that the rest of a schedule is
+# the same with and without them.
 
 STORE_KINDS = ("stop", "damage_file", "refused_change")
 _LEAST_MS = 2_000
-"""In a shorter time nothing is drawn."""
+"""Shorter runs get no store faults."""
 _KEYED = 0.4
 _BIG = 0.2
 _NATIVE = 0.25
@@ -308,88 +308,94 @@ _APACHE = 0.2
 _CONFIG = 0.3
 
 
-def draw_store_settings(draw: Stream, settings: Settings) -> Settings:
-    """Return the settings with what this seed has of the store's."""
-    if draw.chance(_KEYED):
+def draw_store_settings(rng: RandomStream, settings: Settings) -> Settings:
+    """Return the settings with this seed's store settings."""
+    if rng.chance(_KEYED):
         settings = msgspec.structs.replace(
             settings,
             # Not fewer: a new member takes a checkpoint for each so many entries of a whole log.
-            key_items_max=draw.choice((250, 400, 2_000)),
-            key_slots=draw.choice((31, 200, 3_000)),
-            key_file_items=draw.choice((50, 300, 2_000)),
-            keyed=draw.choice((0.05, 0.3, 1.0)),
+            key_items_max=rng.choice((250, 400, 2_000)),
+            key_slots=rng.choice((31, 200, 3_000)),
+            key_file_items=rng.choice((50, 300, 2_000)),
+            keyed=rng.choice((0.05, 0.3, 1.0)),
         )
-    if draw.chance(_BIG):
-        settings = msgspec.structs.replace(settings, big_every=draw.choice((100, 400)))
-    if draw.chance(_NATIVE):
-        settings = msgspec.structs.replace(settings, native_log=draw.choice(SHAPES))
-    if draw.chance(_PREFERRED):
+    if rng.chance(_BIG):
+        settings = msgspec.structs.replace(settings, big_every=rng.choice((100, 400)))
+    if rng.chance(_NATIVE):
+        settings = msgspec.structs.replace(settings, native_log=rng.choice(SHAPES))
+    if rng.chance(_PREFERRED):
         names = [f"n{number}" for number in range(settings.members)]
-        draw.shuffle(names)
-        preferred = tuple(names[: draw.randint(1, 2)])
+        rng.shuffle(names)
+        preferred = tuple(names[: rng.randint(1, 2)])
         settings = msgspec.structs.replace(settings, preferred_leaders=preferred)
-    return _of_older(draw, settings)
+    return _of_older(rng, settings)
 
 
-def _of_older(draw: Stream, settings: Settings) -> Settings:
-    """Return the settings with what stood on the disks before the group."""
-    if draw.chance(_APACHE) and not settings.native_log:
-        settings = msgspec.structs.replace(settings, apache_log=draw.choice(APACHE_SHAPES))
-    return msgspec.structs.replace(settings, older_config=draw.chance(_CONFIG))
+def _of_older(rng: RandomStream, settings: Settings) -> Settings:
+    """Return the settings with what the disks hold before the group's first start."""
+    if rng.chance(_APACHE) and not settings.native_log:
+        settings = msgspec.structs.replace(settings, apache_log=rng.choice(APACHE_SHAPES))
+    return msgspec.structs.replace(settings, older_config=rng.chance(_CONFIG))
 
 
 def draw_store_faults(
-    draw: Stream,
+    rng: RandomStream,
     settings: Settings,
     faults: tuple[AnyFault, ...],
     kinds: tuple[str, ...] | None,
     until_ms: int,
 ) -> tuple[AnyFault, ...]:
-    """Return `faults` and up to four more, in order of time.
+    """Return `faults` and up to four store faults, in order of time.
 
-    What costs a node its log is drawn once at most, and not beside another fault that does.
+    At most one fault of a run destroys a node's log.
     """
     is_alone = settings.members == 1
     own = [
         kind
         for kind in STORE_KINDS
         if (kinds is None or kind in kinds)
-        and (draw.chance(0.5) or (is_alone and kind == "refused_change"))
+        and (rng.chance(0.5) or (is_alone and kind == "refused_change"))
     ]
     if not own or until_ms < _LEAST_MS:
         return faults
-    may_lose = settings.members > 2 and all(fault.kind not in LOSES_A_DISK for fault in faults)
+    may_lose = settings.members > 2 and all(fault.kind not in DISK_LOSS_KINDS for fault in faults)
     more: list[AnyFault] = []
-    for _ in range(draw.randint(1, 4)):
-        start_ms = draw.randrange(500, max(1000, until_ms - 500), GRID_MS)
-        duration_ms = draw.randrange(GRID_MS, min(1500, until_ms - start_ms), GRID_MS)
-        fault = _fault(draw, draw.choice(own), settings, start_ms, duration_ms, may_lose=may_lose)
+    for _ in range(rng.randint(1, 4)):
+        start_ms = rng.randrange(500, max(1000, until_ms - 500), GRID_MS)
+        duration_ms = rng.randrange(GRID_MS, min(1500, until_ms - start_ms), GRID_MS)
+        fault = _fault(rng, rng.choice(own), settings, start_ms, duration_ms, may_lose=may_lose)
         may_lose = may_lose and not (isinstance(fault, DamageFile) and fault.file not in REBUILT)
         more.append(fault)
     return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
 
 
 def _fault(
-    draw: Stream, kind: str, settings: Settings, start_ms: int, duration_ms: int, *, may_lose: bool
+    rng: RandomStream,
+    kind: str,
+    settings: Settings,
+    start_ms: int,
+    duration_ms: int,
+    *,
+    may_lose: bool,
 ) -> AnyFault:
     if kind == "refused_change":
         # "unknown" asks a group of one to remove its only voter.
-        why = draw.choice(("unknown", "present", "nameless", "no_voter"))
+        why = rng.choice(("unknown", "present", "nameless", "no_voter"))
         why = "unknown" if settings.members == 1 else why
         return RefusedChange(start_ms=start_ms, duration_ms=duration_ms, why=why)
-    node = draw.choice(("leader", "follower", f"n{draw.randrange(settings.members)}"))
+    node = rng.choice(("leader", "follower", f"n{rng.randrange(settings.members)}"))
     if kind == "stop":
-        loses_power = draw.chance(0.5)
+        loses_power = rng.chance(0.5)
         return Stop(start_ms=start_ms, duration_ms=duration_ms, node=node, loses_power=loses_power)
-    loses_log = draw.chance(0.4) and may_lose
-    # What the page cache alone has lies behind the mark: that it is lost is noticed by nobody.
-    lost = [file for file in MUST_BE_NOTICED if file != "data" or settings.ack == "fsync"]
-    file = draw.choice(lost if loses_log else REBUILT)
+    loses_log = rng.chance(0.4) and may_lose
+    # Data that is only in the page cache is after the durable watermark: its loss goes undetected.
+    lost = [file for file in MUST_BE_DETECTED if file != "data" or settings.ack == "fsync"]
+    file = rng.choice(lost if loses_log else REBUILT)
     return DamageFile(
         start_ms=start_ms,
         duration_ms=duration_ms,
         node=node,
         file=file,
-        way=draw.choice(WAYS[file]),
-        place=draw.random(),
+        way=rng.choice(WAYS[file]),
+        place=rng.random(),
     )

@@ -1,1 +1,1 @@
-"""Makes a failing run small: fewer faults, fewer operations, the same broken invariant."""
+"""Makes a failing run small: fewer faults and operations, the same violated invariant."""

@@ -1,9 +1,10 @@
-"""Makes a failing run small: fewer faults and client operations, the same broken invariant.
+"""Makes a failing run small: fewer faults and client operations, the same violated invariant.
 
-A level at a time, so that thousands of operations cost a few dozen runs each: the run's end, the
-group's size, whole clients, slices of time, single calls, then numbers. On every level hypothesis
-decides what may go (`system.sim.shrinking.simplest`). Draws are keyed by name, so what is left out
-shifts nothing else; where a run is stuck, it is tried again in another order and under other seeds.
+It works level by level, so that thousands of operations cost a few dozen runs each: the run's end,
+the group's size, whole clients, slices of time, single calls, then numbers. On each level
+hypothesis decides what may be removed (`system.sim.shrinking.simplest`). Random streams are keyed
+by name, so removing one thing changes nothing else; where a run is stuck, it is tried in another
+order and under other seeds.
 
 Source: Zeller & Hildebrandt 2002 (delta debugging); SIMULATION.md, section Hypothesis.
 """
@@ -47,10 +48,10 @@ __all__ = [
 
 
 class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A minimal failing run: `schedule` (which has its seed) ends with `violation`.
+    """A minimal failing run: `schedule` (which includes its seed) ends with `violation`.
 
-    `events` counts its faults and client operations; `runs` and `seconds` what it took.
-    `mutant` is the planted bug that it needs, "" for none.
+    `events` counts its faults and client operations; `runs` and `seconds` are the cost. `mutant` is
+    the planted bug that it needs, "" for none.
     """
 
     schedule: Schedule
@@ -59,21 +60,21 @@ class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     seconds: float
     is_finished: bool
-    """False if a limit ended it: another attempt with more time may find a smaller run."""
+    """False if a limit ended it: more time may find a smaller run."""
     mutant: str = ""
 
     @property
     def seed(self) -> int:
-        """The seed of the network's, the disks' and the timers' draws."""
+        """The seed of the random streams of network, disks and timers."""
         return self.schedule.seed
 
 
 class BadShrunkFile(Exception):  # noqa: N818 - a finding about the file
-    """A file is no shrunk run: one line that says why."""
+    """A file is no shrunk run; the message gives the reason in one line."""
 
 
 def runs_of(mutant: Mutant | None = None) -> TryRun:
-    """Return what runs a schedule in the core world, with a planted bug or without."""
+    """Return a function that runs a schedule in the core world, with or without a planted bug."""
 
     def run(schedule: Schedule) -> Violation | None:
         return run_seed(schedule.seed, schedule=schedule, mutant=mutant).violation
@@ -94,7 +95,7 @@ def shrink(
     `progress` is called after every run. Raises NothingToShrink if the schedule does not fail.
     """
     search = Search(try_run, limits or Limits(), progress)
-    search.begin(schedule)
+    search.start(schedule)
     finished = False
     with contextlib.suppress(StopSearch):
         reduce_run(search, schedule)
@@ -111,7 +112,7 @@ def shrink(
 
 
 def save(shrunk: Shrunk, path: Path) -> None:
-    """Write a shrunk run as JSON, to be read by people and by `load`."""
+    """Write a shrunk run as JSON, readable by people and by `load`."""
     text = msgspec.json.format(msgspec.json.encode(shrunk), indent=1)
     path.write_bytes(text + b"\n")
 

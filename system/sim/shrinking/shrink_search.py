@@ -1,4 +1,4 @@
-"""Runs candidates of a shrinking run, within limits, and keeps the smallest that fails alike."""
+"""Runs candidates within limits, and keeps the smallest that fails the same way."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shaketable.system.sim.schedules.schedule import Schedule
 from shaketable.system.sim.shrinking.simplest import StopSearch
 
 TryRun = Callable[[Schedule], Violation | None]
-"""Runs a schedule; the same one ends the same way, always."""
+"""Runs a schedule; must be deterministic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where shrinking ends even if more were possible. `seconds_max` is of real time.
+    """Limits of shrinking. `seconds_max` is real time.
 
-    The result depends on nothing but the schedule as long as `seconds_max` is not reached.
+    The result depends only on the schedule unless `seconds_max` is reached.
     """
 
     runs_max: int = 3000
@@ -29,7 +29,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it is: runs so far, and what the smallest failing run still has."""
+    """Progress of shrinking: runs so far, and what the smallest failing run still has."""
 
     runs: int
     faults: int
@@ -37,21 +37,21 @@ class Progress:
 
     @property
     def events(self) -> int:
-        """Faults and client operations left."""
+        """Remaining faults and client operations."""
         return self.faults + self.operations
 
 
 class NothingToShrink(Exception):  # noqa: N818 - a finding about the run
-    """The run that should be made small does not fail."""
+    """The run to be shrunk does not fail."""
 
 
 def count_events(schedule: Schedule) -> int:
-    """Count a schedule's faults and client operations; an append of a batch is one."""
+    """Count a schedule's faults and client operations; each append of a batch is one."""
     return len(schedule.faults) + sum(call.count for call in schedule.calls)
 
 
 class Search:
-    """Runs candidates, remembers their answers, and keeps the smallest that fails alike."""
+    """Runs candidates, caches the results, and keeps the smallest that fails the same way."""
 
     def __init__(
         self, try_run: TryRun, limits: Limits, progress: Callable[[Progress], None] | None
@@ -68,11 +68,11 @@ class Search:
 
     @property
     def seconds(self) -> float:
-        """Real seconds since it began."""
+        """Real seconds since the start."""
         return time.monotonic() - self._began_s
 
-    def begin(self, schedule: Schedule) -> None:
-        """Run what is to be made smaller; it says which invariant it is about."""
+    def start(self, schedule: Schedule) -> None:
+        """Run the schedule to be shrunk; its violation defines the invariant."""
         found = self._try_run(schedule)
         if found is None:
             raise NothingToShrink(
@@ -83,11 +83,11 @@ class Search:
         self._known[msgspec.msgpack.encode(schedule)] = found.at_ms
 
     def fails(self, schedule: Schedule) -> bool:
-        """Whether it breaks the same invariant. Raises StopSearch at a limit."""
+        """Return whether it violates the same invariant. Raises StopSearch at a limit."""
         return self.fails_at(schedule) is not None
 
     def fails_at(self, schedule: Schedule) -> float | None:
-        """When it breaks the same invariant, None if it does not. Raises StopSearch."""
+        """Return when it violates the same invariant, None if it does not. Raises StopSearch."""
         key = msgspec.msgpack.encode(schedule)
         if key in self._known:
             return self._known[key]
@@ -107,7 +107,7 @@ class Search:
 
 
 def size(schedule: Schedule) -> tuple[int, int, int, int, bytes]:
-    """Order schedules by how much there is to tell of them."""
+    """Return a sort key: the less of a schedule there is, the smaller."""
     times_ms = sum(fault.start_ms + fault.duration_ms for fault in schedule.faults)
     times_ms += sum(call.at_ms for call in schedule.calls)
     settings = schedule.settings

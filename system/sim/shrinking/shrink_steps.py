@@ -1,7 +1,7 @@
-"""The steps by which a failing run gets smaller: from the large to the small.
+"""The steps of shrinking, from coarse to fine.
 
-Every step takes a schedule that fails and returns one that fails alike, as small as it could make
-it. What comes first in a run is left out first where only one of two may go.
+Each step takes a failing schedule and returns one that fails the same way, as small as it could
+make it. Where only one of two things can be removed, the earlier one goes.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from shaketable.system.sim.shrinking.shrink_search import Search, count_events
 from shaketable.system.sim.shrinking.simplest import simplest_flags, simplest_numbers
 
 FLAGS_MAX = 40
-"""As many faults and groups of calls as hypothesis is asked about at once."""
+"""Most faults and groups of calls in one hypothesis search."""
 NUMBERS_MAX = 24
 GROUPS_MAX = 24
-"""Into so many groups the calls are divided on each level."""
+"""Number of groups that the calls are divided into on each level."""
 MEMBERS_MIN = 3
-"""Smaller groups tell little of majorities: only where the schedule has one is it kept."""
+"""Smaller groups show little about majorities: a schedule's own smaller size is kept."""
 END_MARGINS_MS = (1, 500, 3000)
-"""How long a run may go on behind the violation; some invariants are looked at later."""
+"""How long a run goes on after the violation; some invariants are checked later."""
 STUCK_EVENTS = 10
-"""A run that is stuck above so many events is tried with fewer calls under other seeds."""
+"""A run stuck above so many events is tried with fewer calls under other seeds."""
 SEEDS_MAX = 8
 MANY = 1 << 30
 THINNER = ((1, 64), (1, 16), (1, 4), (1, 1), (MANY, 64), (MANY, 16), (MANY, 4), (MANY, 2))
-"""Bold tries, the boldest first: appends left in a call at most, and of how many calls one."""
+"""Bold reductions, the boldest first: most appends in a call, and keep one call of so many."""
 LARGE_BODY_BYTES = 4000
-"""Few large messages fill files, windows and disks as well as many small ones."""
+"""A few large messages fill files, windows and disks as well as many small ones."""
 OFFSETS_MAX = 3
-"""With how many calls as the first one such a try is made under the run's own seed."""
+"""Number of start offsets that each bold reduction tries under the run's own seed."""
 ROUNDS_MAX = 4
 
 
 def reduce_run(search: Search, schedule: Schedule) -> None:
-    """Make a failing run smaller until nothing changes; `search.best` is what was found.
+    """Shrink a failing run until nothing changes; `search.best` is the result.
 
-    Bold tries come first, since most bugs need a small part of what happens; exact ones last,
-    since they take many runs.
+    Bold steps come first, since most bugs need a small part of what happens; exact ones last, since
+    they take many runs.
     """
     _fewer(search, _thin_boldly(search, _cut_end(search, schedule)))
-    _look_elsewhere(search)
+    _try_other_seeds(search)
     schedule = search.best
     for number in range(ROUNDS_MAX):
         before = schedule
@@ -66,7 +66,7 @@ def _fewer(search: Search, schedule: Schedule, *, late_first: bool = False) -> S
 
 
 def _thin_boldly(search: Search, schedule: Schedule) -> Schedule:
-    """Try a small part of the calls: with luck, a few runs spare hundreds."""
+    """Try to keep a small part of the calls: with luck, a few runs save hundreds."""
     for count_max, step in THINNER:
         for offset in range(min(step, OFFSETS_MAX)):
             thinned = _thinned(schedule, count_max, step, offset)
@@ -76,8 +76,8 @@ def _thin_boldly(search: Search, schedule: Schedule) -> Schedule:
     return schedule
 
 
-def _look_elsewhere(search: Search) -> None:
-    """Try other seeds for what the network, the disks and the timers draw, if it is stuck."""
+def _try_other_seeds(search: Search) -> None:
+    """If the run is stuck, try other seeds for network, disks and timers."""
     for count_max, step in THINNER:
         for seed in range(SEEDS_MAX):
             stuck = search.best
@@ -101,7 +101,7 @@ def _with_large_bodies(schedule: Schedule) -> Schedule:
 
 
 def _cut_end(search: Search, schedule: Schedule) -> Schedule:
-    """Leave out what would come behind the violation."""
+    """Remove what follows the violation."""
     at_ms = search.fails_at(schedule)
     assert at_ms is not None
     for margin_ms in END_MARGINS_MS:
@@ -120,7 +120,7 @@ def _cut_end(search: Search, schedule: Schedule) -> Schedule:
 
 
 def _simpler_settings(search: Search, schedule: Schedule) -> Schedule:
-    """Try a smaller group, and for each setting what it is without a draw."""
+    """Try a smaller group, and the default of each setting."""
     for members in range(MEMBERS_MIN, schedule.settings.members):
         smaller = replace(schedule, settings=replace(schedule.settings, members=members))
         if search.fails(smaller):
@@ -137,7 +137,7 @@ def _simpler_settings(search: Search, schedule: Schedule) -> Schedule:
         return candidate
     for name in Settings.__struct_fields__:
         simpler = replace(schedule.settings, **{name: getattr(usual, name)})
-        if simpler.lease_ms >= simpler.election_timeout_min_ms:  # no node would start like that
+        if simpler.lease_ms >= simpler.election_timeout_min_ms:  # no node would start with it
             simpler = replace(simpler, lease_ms=usual.lease_ms)
         if simpler != schedule.settings and search.fails(replace(schedule, settings=simpler)):
             schedule = replace(schedule, settings=simpler)
@@ -145,9 +145,9 @@ def _simpler_settings(search: Search, schedule: Schedule) -> Schedule:
 
 
 def _fewer_events(search: Search, schedule: Schedule, *, late_first: bool) -> Schedule:
-    """Leave out faults and calls: whole clients, then ever shorter slices of time, then one by one.
+    """Remove faults and calls: whole clients, then shorter and shorter slices of time.
 
-    What comes first is left out first where only one of two may go; `late_first` turns it round.
+    Where only one of two can be removed, the earlier goes; `late_first` reverses that.
     """
     groups = _by_client(schedule.calls)
     while True:
@@ -159,7 +159,7 @@ def _fewer_events(search: Search, schedule: Schedule, *, late_first: bool) -> Sc
 
 
 Group = tuple[int, ...]
-"""Places of calls in a schedule."""
+"""Indices of calls in a schedule."""
 
 
 def _by_client(calls: Sequence[Call]) -> list[Group]:
@@ -178,7 +178,7 @@ def _divide(group: Group, parts: int) -> Iterator[Group]:
 def _without_some(
     search: Search, schedule: Schedule, groups: list[Group], *, late_first: bool
 ) -> tuple[Schedule, list[Group]]:
-    """Leave out what faults and groups of calls hypothesis finds needless, some at a time."""
+    """Remove the faults and groups of calls that hypothesis finds needless, some at a time."""
     items = [*range(len(schedule.faults)), *groups]
     if late_first:
         items.reverse()
@@ -205,7 +205,7 @@ def _choose(part: Sequence[int | Group], flags: Sequence[bool]) -> list[int | Gr
 
 
 def _only(schedule: Schedule, items: Sequence[int | Group]) -> Schedule:
-    """Return the schedule with these faults, by place, and these groups of calls alone."""
+    """Return the schedule with only these faults, by index, and these groups of calls."""
     faults = {item for item in items if isinstance(item, int)}
     calls = {at for item in items if not isinstance(item, int) for at in item}
     return replace(
@@ -216,7 +216,7 @@ def _only(schedule: Schedule, items: Sequence[int | Group]) -> Schedule:
 
 
 def _fewer_appends(search: Search, schedule: Schedule) -> Schedule:
-    """Take appends out of the calls that make several."""
+    """Reduce the number of appends in calls that make several."""
     known = [call.count - 1 for call in schedule.calls]
 
     def build(numbers: Sequence[int]) -> Schedule:
@@ -227,15 +227,15 @@ def _fewer_appends(search: Search, schedule: Schedule) -> Schedule:
 
 
 def _weaker_faults(search: Search, schedule: Schedule) -> Schedule:
-    """Make the faults' durations and sizes smaller, while everything else stays as it is."""
+    """Reduce the faults' durations and sizes; all else stays as it is."""
     numbers = RunNumbers(schedule)
     return numbers.build(_smaller(search, numbers.known, numbers.build, numbers.of_faults))
 
 
 def _simpler_numbers(search: Search, schedule: Schedule) -> Schedule:
-    """Make pauses between events, durations and sizes as small as they can be.
+    """Minimize gaps between events, durations and sizes.
 
-    A time is put as the gap since the event before it: what follows moves along.
+    A time is stored as the gap since the event before it, so that later events move along.
     """
     numbers = RunNumbers(schedule)
     return numbers.build(_smaller(search, numbers.known, numbers.build, range(len(numbers.known))))
@@ -247,7 +247,7 @@ def _smaller(
     build: Callable[[Sequence[int]], Schedule],
     places: Sequence[int],
 ) -> list[int]:
-    """Make the numbers at these places smaller, some at a time, as long as the run fails."""
+    """Reduce the numbers at these places, some at a time, as long as the run fails."""
     numbers = list(known)
     open_at = [at for at in places if numbers[at] > 0]
     for first in range(0, len(open_at), NUMBERS_MAX):
@@ -270,9 +270,9 @@ def _put(numbers: Sequence[int], places: Sequence[int], values: Sequence[int]) -
 
 # A schedule's times and sizes as numbers on a coarse grid, where smaller is simpler.
 #
-# The largest of each stands for the value that the schedule has, exactly; every other one for
-# that many steps of its grid. A time is a gap since the event before it, so that making it smaller
-# moves all that follows and leaves their distances as they are.
+# The largest number of each means the schedule's exact value; every other one means that many grid
+# steps. A time is a gap since the event before it, so that reducing it moves all later events and
+# keeps their distances.
 
 GRID_MS = 50
 _GRIDS = {
@@ -282,15 +282,15 @@ _GRIDS = {
     "body_bytes": 16,
     "back": 1 << 20,
 }
-"""Fields that may become smaller, and how coarse their grid is."""
+"""Fields that may be reduced, and the step of their grid."""
 _LEAST = {"operations": 1, "body_bytes": 16}
 
 
 class RunNumbers:
     """The numbers of one schedule.
 
-    `known` are those that give back the schedule itself, `of_faults` the places of those that
-    say how long or how strong a fault is.
+    `known` gives back the schedule itself; `of_faults` are the indices of the numbers that say how
+    long or how strong a fault is.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -330,7 +330,7 @@ class RunNumbers:
         ):
             value = _from_steps(number, self._value(at, name), _GRIDS[name])
             events[at] = replace(events[at], **{name: value + _LEAST.get(name, 0)})
-        now_ms = saved_ms = 0  # the order of events stays: it decides what comes first
+        now_ms = saved_ms = 0  # the order of events is kept
         for at, gap_ms, number in zip(self._in_time, self._gaps, gaps, strict=True):
             shorter_ms = _from_steps(number, gap_ms, GRID_MS)
             saved_ms += gap_ms - shorter_ms
@@ -352,7 +352,7 @@ class RunNumbers:
         return _start_ms(self._events[at])
 
     def _value(self, at: int, name: str) -> int:
-        """What may be taken from a field."""
+        """Return how much a field may be reduced."""
         return max(0, int(getattr(self._events[at], name)) - _LEAST.get(name, 0))
 
 
@@ -365,5 +365,5 @@ def _steps(value: int, grid: int) -> int:
 
 
 def _from_steps(number: int, known: int, grid: int) -> int:
-    """Return the value of a number: the known one itself, or that many steps."""
+    """Return the value of a number: the known value, or that many grid steps."""
     return known if number >= _steps(known, grid) else number * grid

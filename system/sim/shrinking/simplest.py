@@ -1,11 +1,10 @@
 """The simplest choices that still fail, found by hypothesis from a known failing example.
 
-hypothesis starts from its example database, so a database that holds nothing but the
-known failure lets it shrink at once, without a search. Its cost grows with the square of the
-number of choices: callers ask about a few dozen at a time.
+hypothesis starts from its example database, so a database with only the known failure makes it
+shrink at once, without a search. The cost grows with the square of the number of choices: callers
+pass a few dozen at a time.
 
-Source: hypothesis' choice sequence (MacIver & Donaldson 2020); SIMULATION.md, section
-Hypothesis.
+Source: hypothesis' choice sequence (MacIver & Donaldson 2020); SIMULATION.md, section Hypothesis.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.database import ExampleDatabase, choices_to_bytes
 
 CHOICES_MAX = 64
-"""As many choices as one question may have."""
+"""Most choices in one search."""
 
 _TRIES_MAX = 100_000
 
 
 class StopSearch(BaseException):
-    """Raised by a condition to leave the search at once; hypothesis lets it through."""
+    """Raised by a condition to abort the search; hypothesis lets it through."""
 
 
 def simplest_flags(count: int, fails: Callable[[tuple[bool, ...]], bool]) -> tuple[bool, ...]:
-    """Return as few True flags as possible such that it fails; with all of them it does."""
+    """Return as few True flags as possible such that it fails; all True must fail."""
     found = simplest_numbers([1] * count, lambda numbers: fails(tuple(map(bool, numbers))))
     return tuple(map(bool, found))
 
@@ -38,8 +37,8 @@ def simplest_numbers(
 ) -> tuple[int, ...]:
     """Return numbers from 0 up to the known ones, as small as possible, that still fail.
 
-    `known` fails. The same question has the same answer: the search is seeded. Whatever
-    StopSearch leaves behind is the caller's to keep.
+    `known` must fail. The search is seeded, so the same condition gives the same result. After
+    StopSearch the caller has to remember the best one itself.
     """
     if not known:
         return ()
@@ -49,7 +48,7 @@ def simplest_numbers(
         return tuple(known)
     best = tuple(known)
 
-    # `seed` takes the database away, so `settings` comes after it: the same search each time.
+    # `seed` removes the database, so `settings` is applied after it: the same search each time.
     @settings(
         database=_Known(choices_to_bytes(choices)),
         deadline=None,
@@ -86,10 +85,10 @@ def _up_to(largest: int) -> st.SearchStrategy[int]:
 
 
 class _Known(ExampleDatabase):
-    """A database with one example, under every key of those that are to be shrunk still.
+    """A database with one example, stored only under hypothesis' secondary key.
 
-    What stands under hypothesis' primary key it takes for minimal and leaves as it is, so the
-    example stands under the secondary one only. Saves and deletions change nothing.
+    hypothesis takes examples under its primary key as minimal and does not shrink them. Saves and
+    deletions do nothing.
     """
 
     def __init__(self, example: bytes) -> None:
@@ -100,7 +99,7 @@ class _Known(ExampleDatabase):
         return (self._example,) if key.endswith(b".secondary") else ()
 
     def save(self, key: bytes, value: bytes) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def delete(self, key: bytes, value: bytes) -> None:
-        """Forget nothing."""
+        """Do nothing."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import textwrap
 
+from shaketable.system.sim.stories.sentences import sentence
 from shaketable.system.sim.stories.story_arrows import Arrow
 from shaketable.system.sim.stories.story_rows import Row, Rows
-from shaketable.system.sim.stories.story_words import sentence
 from shaketable.system.sim.stories.watch import Kind
 
 LEGEND = (
@@ -35,7 +35,7 @@ def draw_text(rows: Rows, *, width: int = 120) -> str:
         by_row.setdefault(arrow.row, []).append(arrow)
     for number, row in enumerate(rows.rows):
         before = dict(states)
-        _follow(states, row)
+        _update_states(states, row)
         cells = _lane_cells(rows.lanes, columns, before, picture_width)
         for arrow in by_row.get(number, ()):
             _draw_arrow(cells, columns, arrow)
@@ -57,23 +57,23 @@ def symbol(row: Row) -> str:
     return "*" if row.has(Kind.DURABLE) else "o"
 
 
-def follow_state(state: str, row: Row, lane: str) -> str:
+def next_state(state: str, row: Row, lane: str) -> str:
     """Return a lane's state behind a row: "|" up, "#" leading, ":" down."""
-    for happening in row.happenings:
-        if happening.node != lane:
+    for event in row.events:
+        if event.node != lane:
             continue
-        if happening.kind is Kind.CRASH:
+        if event.kind is Kind.CRASH:
             state = ":"
-        elif happening.kind is Kind.START:
+        elif event.kind is Kind.START:
             state = "|"
-        elif happening.kind is Kind.ROLE:
-            state = "#" if happening.text.startswith("leads") else "|"
+        elif event.kind is Kind.ROLE:
+            state = "#" if event.text.startswith("leads") else "|"
     return state
 
 
-def _follow(states: dict[str, str], row: Row) -> None:
+def _update_states(states: dict[str, str], row: Row) -> None:
     for lane, state in states.items():
-        states[lane] = follow_state(state, row, lane)
+        states[lane] = next_state(state, row, lane)
 
 
 def _width(lane: str) -> int:

@@ -19,7 +19,7 @@ from shaketable.system.sim.shrinking.shrink import Shrunk, count_events, save
 from shaketable.system.sim.stories.promises import Promise, promise_of
 from shaketable.system.sim.stories.spacetime import LEGEND, draw_text
 from shaketable.system.sim.stories.story_page import Facts, render_page
-from shaketable.system.sim.stories.story_rows import Rows, tell_rows
+from shaketable.system.sim.stories.story_rows import Rows, build_rows
 from shaketable.system.sim.stories.watch import describe_fault, watch
 
 TEXT_WIDTH = 120
@@ -47,7 +47,7 @@ def tell(schedule: Schedule, mutant: Mutant | None = None, *, width: int = TEXT_
     seen = watch(schedule, mutant)
     if seen.violation is None:
         raise NothingToTell(f"seed {schedule.seed} breaks nothing: there is no story to tell")
-    rows = tell_rows(seen)
+    rows = build_rows(seen)
     facts = _facts(schedule, seen.violation, mutant)
     return Story(seen.violation, _text(facts, rows, width), render_page(facts, rows))
 

@@ -54,8 +54,8 @@ class Arrow:
 def choose_arrows(seen: Watched) -> list[Arrow]:
     """Return what mattered of a run's messages; where there are too many, the late and weighty."""
     arrows = [*_messages(seen.sendings), *_client_arrows(seen)]
-    _meet_the_absent(seen, arrows)
-    arrows = _in_one(arrows)
+    _apply_downtime(seen, arrows)
+    arrows = _merge(arrows)
     arrows.sort(key=lambda arrow: (_WEIGHTS[arrow.kind], arrow.sent_ms), reverse=True)
     return sorted(arrows[:ARROWS_MAX], key=lambda arrow: arrow.sent_ms)
 
@@ -67,7 +67,7 @@ def in_series(series: str, first: int, last: int) -> str:
     return f"{numbers('message', (first,) if first == last else (first, last))} {series}"
 
 
-def _in_one(arrows: Iterable[Arrow]) -> list[Arrow]:
+def _merge(arrows: Iterable[Arrow]) -> list[Arrow]:
     """Make one arrow of what is sent at once in several messages: it arrives with the first."""
     found: dict[tuple[object, ...], Arrow] = {}
     for number, arrow in enumerate(arrows):
@@ -85,10 +85,10 @@ def _in_one(arrows: Iterable[Arrow]) -> list[Arrow]:
     return list(found.values())
 
 
-def _meet_the_absent(seen: Watched, arrows: Iterable[Arrow]) -> None:
+def _apply_downtime(seen: Watched, arrows: Iterable[Arrow]) -> None:
     """Lose what arrives at a node that is down; what arrives at one that stands still waits."""
     down = _spans(seen, Kind.CRASH, Kind.START)
-    paused = _spans(seen, Kind.FAULT, Kind.MENDED, Pause)
+    paused = _spans(seen, Kind.FAULT, Kind.FAULT_ENDED, Pause)
     for arrow in arrows:
         at_ms = arrow.arrives_ms
         if at_ms is None:
@@ -106,17 +106,16 @@ def _spans(
     """Return (node, from, until) of what begins and ends at nodes, or of faults of one kind."""
     spans = []
     open_since: dict[tuple[str, int], float] = {}
-    for happening in sorted(seen.happenings, key=lambda happening: happening.at_ms):
-        key = (happening.node, happening.index if fault else -1)
+    for event in sorted(seen.events, key=lambda event: event.at_ms):
+        key = (event.node, event.index if fault else -1)
         if fault and not (
-            happening.kind in (begins, ends)
-            and isinstance(seen.schedule.faults[happening.index], fault)
+            event.kind in (begins, ends) and isinstance(seen.schedule.faults[event.index], fault)
         ):
             continue
-        if happening.kind is begins:
-            open_since.setdefault(key, happening.at_ms)
-        elif happening.kind is ends and key in open_since:
-            spans.append((happening.node, open_since.pop(key), happening.at_ms))
+        if event.kind is begins:
+            open_since.setdefault(key, event.at_ms)
+        elif event.kind is ends and key in open_since:
+            spans.append((event.node, open_since.pop(key), event.at_ms))
     return spans + [(node, since, float("inf")) for (node, _), since in open_since.items()]
 
 
@@ -134,7 +133,7 @@ def numbers(noun: str, listed: Sequence[int]) -> str:
 
 def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
     """The messages between members that carried something new."""
-    told: dict[tuple[str, str], tuple[int, bool, int, int]] = {}
+    last_acks: dict[tuple[str, str], tuple[int, bool, int, int]] = {}
     for sending in sendings:
         message = sending.message
         kind = what = ""
@@ -148,12 +147,12 @@ def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
             kind, what = "push", entries(first, last)
         elif isinstance(message, PushResponse):
             key = (message.follower, sending.target)
-            said = (message.term, message.success, message.match_index, message.prev_index)
-            if told.get(key) != said and not message.success:
+            ack = (message.term, message.success, message.match_index, message.prev_index)
+            if last_acks.get(key) != ack and not message.success:
                 kind, what = "ack", f"that the logs differ at entry {message.prev_index}"
-            elif told.get(key) != said and message.match_index >= 0:
+            elif last_acks.get(key) != ack and message.match_index >= 0:
                 kind, what = "ack", f"that it has everything up to entry {message.match_index}"
-            told[key] = said
+            last_acks[key] = ack
         elif isinstance(message, SnapshotRequest):
             kind, what = "snapshot", f"a snapshot up to entry {message.snapshot.end.index}"
         elif isinstance(message, LeadershipTransfer):

@@ -11,10 +11,10 @@ import textwrap
 from dataclasses import dataclass
 from html import escape
 
-from shaketable.system.sim.stories.spacetime import TEXT_WIDTH_MIN, follow_state
+from shaketable.system.sim.stories.sentences import sentence
+from shaketable.system.sim.stories.spacetime import TEXT_WIDTH_MIN, next_state
 from shaketable.system.sim.stories.story_arrows import Arrow
 from shaketable.system.sim.stories.story_rows import Row, Rows
-from shaketable.system.sim.stories.story_words import sentence
 from shaketable.system.sim.stories.watch import Kind
 
 WIDTH = 1180
@@ -169,7 +169,7 @@ def _lanes(layout: Layout) -> list[str]:
         out.append(f"<text class=lane x={x:.1f} y=20>{escape(lane)}</text>")
         state, since = "|", HEAD - 8.0
         for number, row in enumerate(layout.rows.rows):
-            after = follow_state(state, row, lane)
+            after = next_state(state, row, lane)
             if after != state:
                 out.append(_lane_part(x, since, layout.y(number), state))
                 state, since = after, layout.y(number)
@@ -188,12 +188,12 @@ def _bands(layout: Layout) -> list[str]:
     open_at: dict[int, tuple[int, str]] = {}
     spans: list[tuple[int, int, int, str]] = []
     for number, row in enumerate(layout.rows.rows):
-        for happening in row.happenings:
-            if happening.kind is Kind.FAULT:
-                open_at[happening.index] = (number, happening.node)
-            elif happening.kind is Kind.MENDED and happening.index in open_at:
-                start, node = open_at.pop(happening.index)
-                spans.append((happening.index, start, number, node))
+        for event in row.events:
+            if event.kind is Kind.FAULT:
+                open_at[event.index] = (number, event.node)
+            elif event.kind is Kind.FAULT_ENDED and event.index in open_at:
+                start, node = open_at.pop(event.index)
+                spans.append((event.index, start, number, node))
     last = len(layout.rows.rows) - 1
     spans += [(index, start, last, node) for index, (start, node) in open_at.items()]
     members = [x for lane, x in layout.xs.items() if not lane.startswith("client")]
@@ -244,9 +244,9 @@ def _marks(layout: Layout) -> list[str]:
             at = f"{LEFT - 4} {layout.y(number):.1f}"
             out.append(f'<g transform="translate({at})">{_mark(row)}</g>')
         else:  # of the world: a mark on each lane that it is about
-            for happening in row.happenings:
-                if happening.node in layout.xs:
-                    at = f"{layout.xs[happening.node]:.1f} {layout.y(number):.1f}"
+            for event in row.events:
+                if event.node in layout.xs:
+                    at = f"{layout.xs[event.node]:.1f} {layout.y(number):.1f}"
                     out.append(f'<g transform="translate({at})">{_mark(row)}</g>')
     return out
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from shaketable.system.sim.history import APPEND, OK, PULL, UNKNOWN, Operation
 from shaketable.system.sim.stories.story_arrows import Arrow, choose_arrows, client_lane, numbers
-from shaketable.system.sim.stories.watch import Happening, Kind, Watched
+from shaketable.system.sim.stories.watch import Event, Kind, Watched
 
 ROWS_MAX = 80
 WORLD = ""
@@ -25,7 +25,7 @@ _WEIGHTS = {
     Kind.START: 90,
     Kind.TRUNCATE: 85,
     Kind.INSTALL: 85,
-    Kind.MENDED: 70,
+    Kind.FAULT_ENDED: 70,
     Kind.ROLE: 70,
     Kind.COMPACT: 60,
     Kind.ANSWER: 55,
@@ -46,24 +46,24 @@ class Row:
 
     at_ms: float
     lane: str
-    happenings: list[Happening] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     got: list[Arrow] = field(default_factory=list)
     sent: list[Arrow] = field(default_factory=list)
 
     @property
     def weight(self) -> int:
         """The weight of the weightiest thing in it."""
-        weights = [_WEIGHTS[happening.kind] for happening in self.happenings]
+        weights = [_WEIGHTS[event.kind] for event in self.events]
         return max(weights + [_ARROW_WEIGHT] * bool(self.got or self.sent))
 
     @property
     def is_broken(self) -> bool:
         """Whether the violation is in it."""
-        return any(happening.kind is Kind.BROKEN for happening in self.happenings)
+        return any(event.kind is Kind.BROKEN for event in self.events)
 
     def has(self, kind: Kind) -> bool:
         """Whether something of that kind is in it."""
-        return any(happening.kind is kind for happening in self.happenings)
+        return any(event.kind is kind for event in self.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class Rows:
     left_out: int
 
 
-def tell_rows(seen: Watched) -> Rows:
+def build_rows(seen: Watched) -> Rows:
     """Choose what mattered in a run and put it in order."""
-    happenings = _significant(seen, [*seen.happenings, *_client_happenings(seen)])
+    events = _significant(seen, [*seen.events, *_client_events(seen)])
     arrows = choose_arrows(seen)
     table: dict[tuple[float, str], Row] = {}
 
@@ -90,8 +90,8 @@ def tell_rows(seen: Watched) -> Rows:
         row_at(arrow.sent_ms, arrow.source).sent.append(arrow)
         if arrow.arrives_ms is not None:
             row_at(arrow.arrives_ms, arrow.target).got.append(arrow)
-    for happening in happenings:
-        row_at(happening.at_ms, happening.node).happenings.append(happening)
+    for event in events:
+        row_at(event.at_ms, event.node).events.append(event)
     _join_starts(table)
     rows = sorted(table.values(), key=_row_order)
     kept = _most_weighty(rows)
@@ -112,12 +112,12 @@ def _join_starts(table: dict[tuple[float, str], Row]) -> None:
     """Make one row of members that start at the same time with nothing."""
     alike: dict[tuple[float, str], list[tuple[float, str]]] = {}
     for key, row in table.items():
-        if len(row.happenings) == 1 and row.has(Kind.START) and not (row.got or row.sent):
-            alike.setdefault((key[0], row.happenings[0].text), []).append(key)
+        if len(row.events) == 1 and row.has(Kind.START) and not (row.got or row.sent):
+            alike.setdefault((key[0], row.events[0].text), []).append(key)
     for (at_ms, _), keys in alike.items():
         if len(keys) > 1 and (at_ms, WORLD) not in table:
             together = Row(at_ms, WORLD)
-            together.happenings = [table.pop(key).happenings[0] for key in keys]
+            together.events = [table.pop(key).events[0] for key in keys]
             table[at_ms, WORLD] = together
 
 
@@ -131,40 +131,40 @@ def _most_weighty(rows: Sequence[Row]) -> list[Row]:
     return sorted(ranked[:ROWS_MAX], key=_row_order)
 
 
-def _significant(seen: Watched, happenings: Iterable[Happening]) -> Iterable[Happening]:
+def _significant(seen: Watched, events: Iterable[Event]) -> Iterable[Event]:
     """Leave out repetitions: who follows whom, and what others called committed before."""
     leading: set[str] = set()
     started: dict[str, str] = {}
     committed = -1
     broken_ms = seen.violation.at_ms if seen.violation else -1.0
-    for happening in sorted(happenings, key=_time):
-        if happening.kind is Kind.CRASH:
-            leading.discard(happening.node)
-            started.pop(happening.node, None)
-        elif happening.kind is Kind.START:
-            if started.get(happening.node) == happening.text:
+    for event in sorted(events, key=_time):
+        if event.kind is Kind.CRASH:
+            leading.discard(event.node)
+            started.pop(event.node, None)
+        elif event.kind is Kind.START:
+            if started.get(event.node) == event.text:
                 continue  # it tries to start again and again
-            started[happening.node] = happening.text
-        if happening.kind is Kind.COMMIT:
-            if happening.index > committed or happening.at_ms == broken_ms:
-                committed = max(committed, happening.index)
-                yield happening
-        elif happening.kind is not Kind.ROLE:
-            yield happening
-        elif happening.text.startswith(_LEADING):
-            leading.add(happening.node)
-            yield happening
-        elif happening.node in leading:
-            leading.discard(happening.node)
-            text = f"no longer leads, {happening.text}"
-            yield Happening(happening.at_ms, happening.node, Kind.ROLE, text, term=happening.term)
+            started[event.node] = event.text
+        if event.kind is Kind.COMMIT:
+            if event.index > committed or event.at_ms == broken_ms:
+                committed = max(committed, event.index)
+                yield event
+        elif event.kind is not Kind.ROLE:
+            yield event
+        elif event.text.startswith(_LEADING):
+            leading.add(event.node)
+            yield event
+        elif event.node in leading:
+            leading.discard(event.node)
+            text = f"no longer leads, {event.text}"
+            yield Event(event.at_ms, event.node, Kind.ROLE, text, term=event.term)
 
 
-def _time(happening: Happening) -> float:
-    return happening.at_ms
+def _time(event: Event) -> float:
+    return event.at_ms
 
 
-def _client_happenings(seen: Watched) -> Iterable[Happening]:
+def _client_events(seen: Watched) -> Iterable[Event]:
     """What became of the clients' operations, those that ended together in one."""
     ended: dict[tuple[float, int, str, str], list[Operation]] = {}
     for operation in seen.history:
@@ -173,7 +173,7 @@ def _client_happenings(seen: Watched) -> Iterable[Happening]:
             ended.setdefault(key, []).append(operation)
     for (end_ms, client, _, outcome), together in ended.items():
         text = _outcome(together, outcome)
-        yield Happening(end_ms, client_lane(client), Kind.ANSWER, text)
+        yield Event(end_ms, client_lane(client), Kind.ANSWER, text)
 
 
 def _outcome(together: Sequence[Operation], outcome: str) -> str:

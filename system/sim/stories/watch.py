@@ -46,7 +46,7 @@ class Kind(enum.Enum):
     START = "starts"
     CRASH = "crashes"
     FAULT = "fault begins"
-    MENDED = "fault ends"
+    FAULT_ENDED = "fault ends"
     ROLE = "role changes"
     VOTE = "votes"
     APPEND = "entries are written"
@@ -61,7 +61,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class Event:
     """One thing that happened at one node, or to the world (`node` is ""); `text` says it."""
 
     at_ms: float
@@ -94,7 +94,7 @@ class Watched:
 
     schedule: Schedule
     violation: Violation | None = None
-    happenings: list[Happening] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     sendings: list[Sending] = field(default_factory=list)
     asked: list[tuple[float, int, str, int, int]] = field(default_factory=list)
     history: Sequence[Operation] = ()
@@ -115,7 +115,7 @@ def watch(schedule: Schedule, mutant: Mutant | None = None) -> Watched:
     if seen.violation is not None:
         broken = seen.violation
         text = f"{broken.invariant}: {broken.finding}"
-        seen.happenings.append(Happening(broken.at_ms, broken.node, Kind.BROKEN, text))
+        seen.events.append(Event(broken.at_ms, broken.node, Kind.BROKEN, text))
     return seen
 
 
@@ -127,7 +127,7 @@ class _WatchedNetwork(Network):
     def __init__(self, world: World, seen: Watched) -> None:
         settings = world.settings
         delay_ms, jitter_ms = settings.link_delay_ms, settings.link_jitter_ms
-        super().__init__(world.heap, world.draws, self._arrive, delay_ms, jitter_ms)
+        super().__init__(world.heap, world.rngs, self._arrive, delay_ms, jitter_ms)
         self._world = world
         self._seen = seen
         self._on_the_way: dict[tuple[str, str, int], list[Sending]] = {}
@@ -164,7 +164,7 @@ class _WatchedTrace(Trace):
         """Nothing is written: `line` has what is needed."""
 
     def line(self, at_ms: float, node: str, text: str) -> None:
-        note = self._seen.happenings.append
+        note = self._seen.events.append
         if text.startswith("fault "):
             number, fault = self._faults.pop(0)
             target = self._target(fault)
@@ -172,13 +172,13 @@ class _WatchedTrace(Trace):
             text = describe_fault(fault, target)
             if isinstance(fault, LinkFault) and any(LEADER in pair for pair in fault.links):
                 text += f" ({self.world.leader() or 'nobody'} leads)"
-            note(Happening(at_ms, where, Kind.FAULT, text, number))
+            note(Event(at_ms, where, Kind.FAULT, text, number))
             if fault.end_ms > self.world.settings.run_ms:
                 return
             ends = f"{fault.kind.replace('_', ' ')} is over"
-            note(Happening(float(fault.end_ms), where, Kind.MENDED, ends, number))
+            note(Event(float(fault.end_ms), where, Kind.FAULT_ENDED, ends, number))
         elif text.startswith("crash"):
-            note(Happening(at_ms, node, Kind.CRASH, text))
+            note(Event(at_ms, node, Kind.CRASH, text))
         elif (found := _REQUESTS.match(text)) is not None:
             client, first, last = map(int, found.groups())
             self._seen.asked.append((at_ms, client, node, first, last))
@@ -206,8 +206,8 @@ class _WatchedInvariants(Invariants):
         self._seen = seen
 
     def _note(self, node: str, kind: Kind, text: str, index: int = -1, term: int = -1) -> None:
-        happening = Happening(self._heap.now_ms, node, kind, text, index, term)
-        self._seen.happenings.append(happening)
+        event = Event(self._heap.now_ms, node, kind, text, index, term)
+        self._seen.events.append(event)
 
     def started(self, name: str, core: RaftCore, log: CommitLog) -> Shadow:
         state = log.state
@@ -230,10 +230,8 @@ class _WatchedInvariants(Invariants):
             what = entries(batch.first_index, batch.last_index)
             text = f"writes {what} of term {batch.term}"
             first, last = batch.first_index, batch.last_index
-            happening = Happening(
-                self._heap.now_ms, name, Kind.APPEND, text, last, batch.term, first
-            )
-            self._seen.happenings.append(happening)
+            event = Event(self._heap.now_ms, name, Kind.APPEND, text, last, batch.term, first)
+            self._seen.events.append(event)
         elif isinstance(write, Truncate):
             what = entries(write.end_index + 1, max(write.end_index + 1, shadow.end_index))
             self._note(name, Kind.TRUNCATE, f"removes {what} from its log", write.end_index)

@@ -19,7 +19,7 @@ from shaketable.system.client import (
 from shaketable.system.sim.clients import TOPIC, TOPIC_BYTES, body_bytes_of
 from shaketable.system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UNKNOWN, Operation
 from shaketable.system.sim.key_queries import properties_of
-from shaketable.system.sim.rules.client_invariants import check_in_time, check_left
+from shaketable.system.sim.rules.client_invariants import check_all_closed, check_in_time
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host
 from shaketable.system.sim.trio_world.process import CURRENT, Process
@@ -44,7 +44,7 @@ class TrioClient:
         self.group = world.mutant.client.group_client(
             world.client_addresses(),
             timeout_s=world.settings.client_timeout_ms / 1000,
-            rng=world.draws.stream(f"client/{number}"),
+            rng=world.rngs.stream(f"client/{number}"),
         )
 
 
@@ -81,7 +81,7 @@ class TrioClients:
         for client in self._clients:
             client.group.close()
             host = client.process.host
-            check_left(host, self._world.network.open_of(host))
+            check_all_closed(host, self._world.network.open_of(host))
 
     async def _call(self, client: TrioClient, call: Call) -> None:
         CURRENT.set(client.process)

@@ -30,35 +30,35 @@ class SavedFiles:
 
     def __init__(self) -> None:
         self._saved: dict[str, Any] = {}
-        self._begun: dict[str, list[Any]] = {}
+        self._pending: dict[str, list[Any]] = {}
         self._counted: dict[str, int] = {}
-        self._counts_begun: dict[str, int] = {}
+        self._pending_counts: dict[str, int] = {}
 
-    def begins(self, name: str, data: bytes) -> None:
+    def replacing(self, name: str, data: bytes) -> None:
         """A file is about to be replaced: from now on either may be found."""
         if name in WATCHED:
-            self._begun.setdefault(name, []).append(_table(data))
+            self._pending.setdefault(name, []).append(_table(data))
         if name in COUNTED:
-            self._counts_begun[name] = loads(data).get("dataVersion", {}).get("counter", 0)
+            self._pending_counts[name] = loads(data).get("dataVersion", {}).get("counter", 0)
 
     def done(self, name: str) -> None:
         """It has been."""
-        if begun := self._begun.pop(name, None):
-            self._saved[name] = begun[-1]
-        if name in self._counts_begun:
-            self._counted[name] = self._counts_begun.pop(name)
+        if pending := self._pending.pop(name, None):
+            self._saved[name] = pending[-1]
+        if name in self._pending_counts:
+            self._counted[name] = self._pending_counts.pop(name)
 
     def check(self, tables: BrokerTables) -> None:
         """Compare with what a process has loaded. Raises Violated."""
         for name, saved in self._saved.items():
             loaded = _table(encode_tables(name, tables, 0))
-            behind = [_behind(loaded, one) for one in (saved, *self._begun.get(name, ()))]
-            if all(behind):
-                raise Violated("saved-is-loaded", f"{name}: {behind[0]}")
+            older = [_older_offset(loaded, one) for one in (saved, *self._pending.get(name, ()))]
+            if all(older):
+                raise Violated("saved-is-loaded", f"{name}: {older[0]}")
         for name, counted in self._counted.items():
-            begins = tables.versions[COUNTED[name]]
-            if begins < counted:
-                why = f"{name}: it begins at change {begins}, change {counted} had been saved"
+            version = tables.versions[COUNTED[name]]
+            if version < counted:
+                why = f"{name}: it begins at change {version}, change {counted} had been saved"
                 raise Violated("saved-is-loaded", why)
 
     def unreadable(self, error: StoreError) -> None:
@@ -80,7 +80,7 @@ def watched(base: type[ConfigFiles], saved: SavedFiles, report: Report) -> type[
             _reported(report, partial(saved.check, self._tables))
 
         def _replace(self, name: str, data: bytes) -> None:
-            saved.begins(name, data)
+            saved.replacing(name, data)
             super()._replace(name, data)
             saved.done(name)
 
@@ -98,15 +98,15 @@ def _table(data: bytes) -> Any:
     return loads(data)[TABLE]
 
 
-def _behind(loaded: Any, saved: Any, of: str = "") -> str:
+def _older_offset(loaded: Any, saved: Any, of: str = "") -> str:
     """Name the first offset that was saved and is older now, or gone; "" if all are as far."""
     for key, value in saved.items():
         now = loaded.get(key)
         if isinstance(value, dict):
-            if found := _behind(now or {}, value, f" of {key}"):
+            if found := _older_offset(now or {}, value, f" of {key}"):
                 return found
         elif now is None or now < value:
-            begins = "with none" if now is None else f"at {now}"
+            where = "with none" if now is None else f"at {now}"
             what = "queue" if of else "level"  # of delays, that is
-            return f"it begins {begins} in {what} {key}{of}, {value} had been saved"
+            return f"it begins {where} in {what} {key}{of}, {value} had been saved"
     return ""

@@ -104,7 +104,7 @@ class SimulatedGroup:
         """Let that incarnation go on (SIGCONT); nothing if it is gone (idempotent)."""
         host = self._host(node)
         if host.incarnation == incarnation:
-            host.go_on()
+            host.resume()
 
     def cut(self, links: Sequence[tuple[str, str]]) -> str:
         """Hold all bytes that flow from a to b, for each (a, b); return a cut's id."""
@@ -112,19 +112,19 @@ class SimulatedGroup:
         fault = Cut(start_ms=self._cut_numbers, duration_ms=0, links=tuple(links))
         found = [self._world.network.link(source, target) for source, target in links]
         for link in found:
-            link.begin(fault)
+            link.add_fault(fault)
         cut = f"cut-{self._cut_numbers}"
         self._cuts[cut] = (fault, found)
         return cut
 
-    def mend(self, cut: str, *, resets: bool = False) -> None:
+    def heal(self, cut: str, *, resets: bool = False) -> None:
         """Deliver what the cut held, or (`resets`) break its connections (idempotent)."""
         if cut in self._cuts:
             self._held[cut] = self.held(cut)
             fault, links = self._cuts.pop(cut)
             for link in links:
                 link.resets = resets
-                link.end(fault)
+                link.remove_fault(fault)
 
     def held(self, cut: str) -> tuple[int, int]:
         """Return (bytes, connections) that a cut holds, or held when it was mended."""
@@ -158,14 +158,14 @@ def run_group(
     outcome: list[Result] = []
     failure: list[Exception] = []
 
-    async def course() -> None:
+    async def harness() -> None:
         CURRENT.set(Process(HARNESS, HARNESS_ADDRESS, 0))
         try:
             outcome.append(await main(group))
         except Exception as error:
             failure.append(error)
 
-    world.run_beside(course)
+    world.run_with(harness)
     if failure:
         raise failure[0]
     return outcome[0]

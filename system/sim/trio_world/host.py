@@ -27,10 +27,13 @@ from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import Message, RoleChange, Write
 from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
 from shaketable.system.sim.rules.bounds import check_answered, check_appends
-from shaketable.system.sim.rules.native_invariants import NativeInvariants, NativeShadow
-from shaketable.system.sim.rules.stream_invariants import understanding
+from shaketable.system.sim.rules.native_invariants import (
+    MasterSlaveInvariants,
+    MasterSlaveShadow,
+)
+from shaketable.system.sim.rules.stream_invariants import checked_connection
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.schedules.draws import Stream
+from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.sim.trio_world.config_watch import SavedFiles, watched
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.host_clock import HostClock, ProcessClock
@@ -63,14 +66,14 @@ class Host:
         self.clock = HostClock(world.clock)
         self.incarnation = 0
         self.is_up = False
-        self.is_rotten = False
+        self.is_damaged = False
         self._saved = SavedFiles()
         """A bit of its log was flipped: that it does not start is explained."""
-        self.must_notice = False
+        self.must_detect = False
         """A file was damaged that no start may pass over."""
         self.loses_unsynced = True
         """Whether a crash at an operation takes what was not synced."""
-        self.is_gone = False
+        self.is_removed = False
         """Removed for good: nothing restarts it."""
         self.slow_factor = 1.0
         self.slow_until_ms = 0.0
@@ -81,9 +84,9 @@ class Host:
         """Pieces of disk work begun."""
         self.process: Process | None = None
         self.node: Node | None = None
-        self._disk_draw = world.draws.stream(f"disk/{name}")
-        self._crash_draw = world.draws.stream(f"crash/{name}")
-        self._watch: Watch | NativeWatch | None = None
+        self._disk_rng = world.rngs.stream(f"disk/{name}")
+        self._crash_rng = world.rngs.stream(f"crash/{name}")
+        self._watch: Watch | MasterSlaveWatch | None = None
         self._work: TimedDiskWork | None = None
         self._scope = trio.CancelScope()
 
@@ -130,7 +133,7 @@ class Host:
         assert self._work is not None
         assert self._watch is not None
         self._watch.ended(loses_unsynced=loses_unsynced)
-        self._work.die(self.disk, self._crash_draw)
+        self._work.die(self.disk, self._crash_rng)
         self.is_up = False
         self.node = None
         self.disk.crash()
@@ -139,13 +142,13 @@ class Host:
         self.world.network.end_process(self.process, loses_power=loses_unsynced)
         platter = self.disk.platter
         lost = platter.lost_bytes
-        self.disk = self.disk.restart(loses_unsynced=loses_unsynced, rng=self._crash_draw)
+        self.disk = self.disk.restart(loses_unsynced=loses_unsynced, rng=self._crash_rng)
         self.world.counts.lost_bytes += platter.lost_bytes - lost
 
     def lose_disk(self) -> tuple[int, int]:
         """Be a machine with an empty disk; return how many files went, and their bytes."""
         assert not self.is_up, "the disk of a process that runs is its own"
-        self.world.native_invariants.lost_disk(self.name)
+        self.world.broker_invariants.lost_disk(self.name)
         self._saved = SavedFiles()
         return self.disk.platter.wipe()
 
@@ -166,19 +169,19 @@ class Host:
         if self.process is not None:
             self.process.is_paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let it go on with all that came meanwhile (SIGCONT)."""
         if self.is_paused and self.process is not None:
             self.process.resume()
 
-    def _new_watch(self) -> Watch | NativeWatch:
+    def _new_watch(self) -> Watch | MasterSlaveWatch:
         """Return what tells the invariants of the next incarnation."""
         if self.config.native is not None:
-            return NativeWatch(self.name, self.world.native_invariants, self, self._saved)
+            return MasterSlaveWatch(self.name, self.world.broker_invariants, self, self._saved)
         return Watch(self.config.self_id, self.world.invariants, self)
 
     async def _run(
-        self, process: Process, disk: SimDisk, watch: Watch | NativeWatch, work: TimedDiskWork
+        self, process: Process, disk: SimDisk, watch: Watch | MasterSlaveWatch, work: TimedDiskWork
     ) -> None:
         CURRENT.set(process)
         error: BaseException | None = None
@@ -192,12 +195,12 @@ class Host:
             self.world.process_ended(self, error)
 
     async def _serve(
-        self, process: Process, disk: SimDisk, watch: Watch | NativeWatch, work: TimedDiskWork
+        self, process: Process, disk: SimDisk, watch: Watch | MasterSlaveWatch, work: TimedDiskWork
     ) -> None:
-        clock, dice = ProcessClock(self.clock, process), self.world.node_dice(self)
+        clock, dice = ProcessClock(self.clock, process), self.world.node_rng_factory(self)
         machine = Machine(disk, clock, dice, work, partial(SimPoll, process))
         if self.incarnation == 1:
-            self.world.older.bring(disk, STORE_ROOT, self.name)
+            self.world.older.write_older_files(disk, STORE_ROOT, self.name)
         node = assemble(self.config, machine, watch.watched(self.world.mutant))
         self.node = node
         watch.started(node)
@@ -235,7 +238,7 @@ class Host:
         """Return how long the next piece of disk work takes on a disk that is well."""
         settings = self.world.settings
         self.works += 1
-        return settings.sync_ms + settings.sync_jitter_ms * self._disk_draw.random() + self.late_ms
+        return settings.sync_ms + settings.sync_jitter_ms * self._disk_rng.random() + self.late_ms
 
     # ---- what a watch tells -----------------------------------------------------------
 
@@ -313,7 +316,7 @@ class TimedDiskWork:
         self._process = process
         self._on_power_loss = on_power_loss
         self._number = 0
-        self._begun: dict[int, Callable[[], object]] = {}
+        self._started: dict[int, Callable[[], object]] = {}
 
     async def __call__(self, work: Callable[[], Result]) -> Result:
         """Run `work` when its time has passed. Raises what it raises."""
@@ -322,29 +325,29 @@ class TimedDiskWork:
         number = self._number
         with trio.CancelScope(shield=True) as scope:
             process.shielded[number] = scope
-            self._begun[number] = work
+            self._started[number] = work
             try:
                 await self._let_time_pass()
-                del self._begun[number]
+                del self._started[number]
                 return work()
             except PowerLoss:
                 self._on_power_loss()
                 raise
             finally:
-                self._begun.pop(number, None)
+                self._started.pop(number, None)
                 process.shielded.pop(number, None)
         raise PowerLoss
 
-    def die(self, disk: SimDisk, draws: Stream) -> None:
+    def die(self, disk: SimDisk, rng: RandomStream) -> None:
         """The process dies: what was under way is done up to a disk operation that is drawn."""
-        begun, self._begun = self._begun, {}
-        for number in sorted(begun):
+        started, self._started = self._started, {}
+        for number in sorted(started):
             if disk.is_dead:
                 return
             platter = disk.platter
-            platter.stop_at = platter.operations + draws.randint(1, OPERATIONS_BEFORE_CRASH_MAX)
+            platter.stop_at = platter.operations + rng.randint(1, OPERATIONS_BEFORE_CRASH_MAX)
             with suppress(PowerLoss, StoreError):
-                begun[number]()
+                started[number]()
 
     async def _let_time_pass(self) -> None:
         clock, speed = self._clock, self._speed
@@ -364,17 +367,17 @@ class TimedDiskWork:
 # Tells the invariants what a broker without a group does, as `watch` does of a group's member.
 
 
-class NativeWatch:
+class MasterSlaveWatch:
     """One incarnation of a broker, as the invariants see it."""
 
     def __init__(
-        self, name: str, invariants: NativeInvariants, reporter: Reporter, saved: SavedFiles
+        self, name: str, invariants: MasterSlaveInvariants, reporter: Reporter, saved: SavedFiles
     ) -> None:
         self._name = name
         self._saved = saved
         self._invariants = invariants
         self._reporter = reporter
-        self._shadow: NativeShadow | None = None
+        self._shadow: MasterSlaveShadow | None = None
         self._log: NativeCommitLog | None = None
         self._writes: deque[tuple[int, Write]] = deque()
         """Given to the disk and not known to be carried out, by number."""
@@ -440,7 +443,7 @@ class NativeWatch:
                 super().synced(write_seq, now_ms)
 
         files = watched(parts.native.config_files, self._saved, self._reporter.violated)
-        master = understanding(parts.native.master_connection, self._reporter.violated)
+        master = checked_connection(parts.native.master_connection, self._reporter.violated)
         native = replace(parts.native, config_files=files, master_connection=master)
         return replace(parts, broker=WatchedBroker, native=native)
 

@@ -39,13 +39,13 @@ class HostClock:
     def set_rate(self, rate: float) -> None:
         """Count at that rate from now on (1.0 is right, 0: stand); who waits, waits accordingly."""
         assert rate >= 0
-        self._go_on(self.now_ms(), rate)
+        self._restart_from(self.now_ms(), rate)
 
     def advance(self, ahead_ms: float) -> None:
         """Jump ahead; the wall clock stays as wrong as it was."""
         assert ahead_ms >= 0
         self.offset_ms -= round(ahead_ms)
-        self._go_on(self.now_ms() + ahead_ms, self._rate)
+        self._restart_from(self.now_ms() + ahead_ms, self._rate)
 
     @property
     def ahead_ms(self) -> float:
@@ -57,7 +57,7 @@ class HostClock:
         """How far the wall clock is ahead of the world's time."""
         return self.ahead_ms + self.offset_ms
 
-    def _go_on(self, shown_ms: float, rate: float) -> None:
+    def _restart_from(self, shown_ms: float, rate: float) -> None:
         self._shown_ms = shown_ms
         self._since_ms = self._clock.now_ms
         self._rate = rate

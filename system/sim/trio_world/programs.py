@@ -101,7 +101,7 @@ class SimulatedNameServer:
         if self._process is not None:
             self._process.is_paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let it go on with all that came meanwhile (SIGCONT)."""
         if self.is_paused and self._process is not None:
             self._process.resume()

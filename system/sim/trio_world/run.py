@@ -35,6 +35,6 @@ def run_seed(
         f"{name} {shadow.end_index} {shadow.end_crc} {shadow.commit_index}"
         for name, shadow in world.invariants.shadows.items()
     )
-    digest = recorder.ended(ends, violation)
+    digest = recorder.final_digest(ends, violation)
     history = tuple(world.clients.history)
     return SeedResult(schedule.seed, violation, world.counts, digest, history)

@@ -18,10 +18,10 @@ from typing import Any
 import trio
 
 from shaketable.system.sim.network import Link
-from shaketable.system.sim.rules.stream_invariants import OwedBytes
+from shaketable.system.sim.rules.stream_invariants import UnsentBytes
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.schedules.draws import Draws, Stream
 from shaketable.system.sim.schedules.faults import LinkFault
+from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.process import CURRENT, Park, Process
 from shaketable.system.sim.trio_world.tcp_pipe import RETRANSMISSION_MS, Flag, Pipe, Segment
@@ -58,7 +58,7 @@ class SimSocket(trio.socket.SocketType):
         self._is_reset = False
         self._has_ended = False  # the other side sent its FIN
         self._has_shut = False
-        self._owed = OwedBytes()
+        self._owed = UnsentBytes()
         self._connect_error: int | None = None  # 0: connected
         self._readable = Park(process)
         self._writable = Park(process)
@@ -353,7 +353,7 @@ _FLAG_NUMBERS = {Flag.FIN: -1, Flag.RST: -2}
 class TcpLink(Link):
     """A link whose cuts hold what was sent, until they are mended."""
 
-    __slots__ = ("_on_mended", "resets")
+    __slots__ = ("_on_healed", "resets")
 
     def __init__(
         self,
@@ -363,16 +363,16 @@ class TcpLink(Link):
         on_mended: Callable[[TcpLink], None],
     ) -> None:
         super().__init__(random, delay_ms, jitter_ms)
-        self._on_mended = on_mended
+        self._on_healed = on_mended
         self.resets = False
         """Whether the next end of a cut breaks the connections that it held."""
 
-    def end(self, fault: LinkFault) -> None:
+    def remove_fault(self, fault: LinkFault) -> None:
         """A fault is mended."""
         was_cut = self.is_cut
-        super().end(fault)
+        super().remove_fault(fault)
         if was_cut and not self.is_cut:
-            self._on_mended(self)
+            self._on_healed(self)
             self.resets = False
 
 
@@ -388,7 +388,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
     def __init__(
         self,
         clock: HeapClock,
-        draws: Draws,
+        rngs: RandomStreams,
         link_times: Callable[[str, str], tuple[float, float]],
         note: Note,
         report: Callable[[Violated], None],
@@ -397,7 +397,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         self.sent = 0
         self.lost = 0
         self._clock = clock
-        self._draws = draws
+        self._rngs = rngs
         self._link_times = link_times
         self._note_segment = note
         self._chopped = chopped
@@ -424,13 +424,13 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         """Return the link of an ordered pair of hosts."""
         found = self._links.get((source, target))
         if found is None:
-            draws = self._draws.stream(f"link/{source}/{target}")
+            rng = self._rngs.stream(f"link/{source}/{target}")
             delay_ms, jitter_ms = self._link_times(source, target)
-            found = TcpLink(draws.random, delay_ms, jitter_ms, self._on_mended)
+            found = TcpLink(rng.random, delay_ms, jitter_ms, self._on_healed)
             self._links[source, target] = found
         return found
 
-    def _on_mended(self, link: TcpLink) -> None:
+    def _on_healed(self, link: TcpLink) -> None:
         """What a cut held is delivered now, or its connections break."""
         for number in sorted(self._sockets):
             sock = self._sockets.get(number)
@@ -634,19 +634,19 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         """Return the dice of a new connection's sockets, where it is one that is chopped."""
         if not self._chopped:
             return None
-        draws = self._draws.stream(f"chops/{source}/{target}")
-        return draws.random if draws.chance(self._chopped) else None
+        rng = self._rngs.stream(f"chops/{source}/{target}")
+        return rng.random if rng.chance(self._chopped) else None
 
     def _pipe(
         self, source: str, target: str, receiver: SimSocket, chops: Callable[[], float] | None
     ) -> Pipe:
         # One stream a direction of a pair of hosts is enough: what a connection more or less
         # draws shifts only what comes later on the same link.
-        draws: Stream = self._draws.stream(f"tcp/{source}/{target}")
+        rng: RandomStream = self._rngs.stream(f"tcp/{source}/{target}")
         return Pipe(
             self._clock,
             self.link(source, target),
-            draws.random,
+            rng.random,
             receiver,
             partial(self._note, source, target),
             chops,
@@ -662,5 +662,5 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
     def _delay_ms(self, source: str, target: str) -> float:
         """Return how long a handshake's segment takes."""
         link = self.link(source, target)
-        draws = self._draws.stream(f"tcp/{source}/{target}")
-        return link.delay_ms + link.slow_ms + link.jitter_ms * draws.random()
+        rng = self._rngs.stream(f"tcp/{source}/{target}")
+        return link.delay_ms + link.slow_ms + link.jitter_ms * rng.random()

@@ -12,8 +12,8 @@ import trio
 
 from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.admin import AdminClient
-from shaketable.system.sim.group_operator import ASK_AGAIN_MS, NOBODY, VOTERS_MIN
-from shaketable.system.sim.rules.client_invariants import check_in_time, check_left
+from shaketable.system.sim.group_operator import OPERATOR_RETRY_MS, UNKNOWN_MEMBER, VOTERS_MIN
+from shaketable.system.sim.rules.client_invariants import check_all_closed, check_in_time
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host
 from shaketable.system.sim.trio_world.process import CURRENT, Process
@@ -37,7 +37,7 @@ class TrioOperator:
         self._process = Process(NAME, ADDRESS, 0)
         world.network.add_host(NAME, ADDRESS)
         self._client = BrokerGroupClient(
-            world.client_addresses(), timeout_s=TIMEOUT_S, rng=world.draws.stream(NAME)
+            world.client_addresses(), timeout_s=TIMEOUT_S, rng=world.rngs.stream(NAME)
         )
         self._admin = AdminClient(self._client)
         self._jobs: list[tuple[str, list[Goal]]] = []
@@ -58,24 +58,24 @@ class TrioOperator:
     def add(self) -> None:
         """Start a new node, and let it join and vote."""
         host = self._world.new_member()
-        self._begin(f"add {host.name}", [(True, host.name)])
+        self._add_job(f"add {host.name}", [(True, host.name)])
 
     def remove(self, name: str) -> None:
         """Remove a member and then shut it down."""
-        self._begin(f"remove {name}", [(False, name)])
+        self._add_job(f"remove {name}", [(False, name)])
 
     def replace(self, name: str) -> None:
         """Let a new node join and vote, then remove the old one."""
         host = self._world.new_member()
-        self._begin(f"replace {name}", [(True, host.name), (False, name)])
+        self._add_job(f"replace {name}", [(True, host.name), (False, name)])
 
     def transfer(self, to: str) -> None:
         """Ask the leader, once, to hand over."""
         self._world.spawn(self._transfer, to)
 
-    def ask_in_vain(self, why: str) -> None:
+    def request_refused_change(self, why: str) -> None:
         """Ask the leader for something that it must refuse."""
-        self._world.spawn(self._ask_in_vain, why)
+        self._world.spawn(self._request_refused_change, why)
 
     def check_done(self) -> None:
         """Raise Violated if something that was asked for is not done."""
@@ -93,11 +93,11 @@ class TrioOperator:
     def close(self) -> None:
         """Close all connections. Raises Violated where one is left then."""
         self._client.close()
-        check_left(NAME, self._world.network.open_of(NAME))
+        check_all_closed(NAME, self._world.network.open_of(NAME))
 
     # ---- how it is done ---------------------------------------------------------------
 
-    def _begin(self, name: str, goals: list[Goal]) -> None:
+    def _add_job(self, name: str, goals: list[Goal]) -> None:
         self._jobs.append((name, goals))
         if not self._is_at_work:  # it may still sleep after its last job
             self._is_at_work = True
@@ -109,18 +109,18 @@ class TrioOperator:
             await self._admin.transfer_leadership(to)
             self._world.counts.transfers += 1
 
-    async def _ask_in_vain(self, why: str) -> None:
+    async def _request_refused_change(self, why: str) -> None:
         CURRENT.set(self._process)
-        leader = self._world.leader() or NOBODY
+        leader = self._world.leader() or UNKNOWN_MEMBER
         try:
             if why == "present":
                 await self._admin.add_member(leader, "10.0.0.1:40911")
             elif why == "nameless":
                 await self._admin.add_member("", "10.0.0.1:40911")
             elif why == "no_voter":
-                await self._admin.transfer_leadership(NOBODY)
+                await self._admin.transfer_leadership(UNKNOWN_MEMBER)
             else:
-                await self._admin.remove_member(NOBODY)
+                await self._admin.remove_member(UNKNOWN_MEMBER)
         except RefusedError:
             self._world.counts.changes_refused += 1
         except OutcomeUnknownError:
@@ -141,16 +141,16 @@ class TrioOperator:
                     goals.pop(0)
             if not goals:
                 self._jobs.pop(0)
-            await trio.sleep(ASK_AGAIN_MS / 1000)
+            await trio.sleep(OPERATOR_RETRY_MS / 1000)
         self._is_at_work = False
 
     async def _membership(self) -> Metadata:
         """Ask for the group's members; the last question may be asked at the deadline."""
-        begin_ms = self._world.clock.now_ms
+        start_ms = self._world.clock.now_ms
         try:
             return await self._admin.membership()
         finally:
-            took_ms = self._world.clock.now_ms - begin_ms
+            took_ms = self._world.clock.now_ms - start_ms
             try:
                 check_in_time("to ask for the members", took_ms, 2 * TIMEOUT_S * 1000)
             except Violated as found:

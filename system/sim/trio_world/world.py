@@ -22,9 +22,7 @@ from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.raft.protocol import Message, Role, RoleChange
 from shaketable.system.remoting.frame import watched_frames
-from shaketable.system.sim.before.broken_confs import check_refused
-from shaketable.system.sim.before.older_stores import OlderStores
-from shaketable.system.sim.broken_starts.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
+from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
 from shaketable.system.sim.clients import TOPIC_BYTES, stored_numbers
 from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.disks.disk import PowerLoss
@@ -37,16 +35,18 @@ from shaketable.system.sim.history import (
     check_history,
     check_refusals,
 )
+from shaketable.system.sim.initial_disks.broken_confs import check_refused
+from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.limits import raft_config
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
 from shaketable.system.sim.native_messages import NativeMessages
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.native_invariants import NativeInvariants
-from shaketable.system.sim.rules.stream_invariants import no_frame
+from shaketable.system.sim.rules.native_invariants import MasterSlaveInvariants
+from shaketable.system.sim.rules.stream_invariants import bad_frame
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.schedules.draws import Draws
 from shaketable.system.sim.schedules.faults import DamageFile
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.trio_world.clients import TrioClients
 from shaketable.system.sim.trio_world.heap_clock import Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
@@ -89,29 +89,29 @@ class TrioWorld:
         settings = self.settings = schedule.settings
         self.mutant = mutant
         self.trace = trace or Trace()
-        self.draws = Draws(schedule.seed)
+        self.rngs = RandomStreams(schedule.seed)
         self.clock = HeapClock()
         self.heap = self.clock.heap
         self.counts = Counts()
         self.invariants = Invariants(self.counts)
-        self.native_invariants = NativeInvariants()
+        self.broker_invariants = MasterSlaveInvariants()
         self.network = TcpNetwork(
             self.clock,
-            self.draws,
+            self.rngs,
             self._link_times,
             self._note_segment,
             lambda found: self.violated(found, found.node),
             settings.chopped,
         )
         self.native = NativeMessages(
-            self.draws, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
+            self.rngs, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
         )
         held = {queue: [*messages] for queue, messages in self.native.queues.items()}
         self.invariants.queues.update(held)
         self._configs = configs or {}
         self.bootstrap = tuple(configs or (f"n{number}" for number in range(settings.members)))
         self.members: dict[str, Host] = {}
-        self.older = OlderStores(self.draws, settings, self.bootstrap, self.native, TOPIC_BYTES)
+        self.older = OlderStores(self.rngs, settings, self.bootstrap, self.native, TOPIC_BYTES)
         self.invariants.older_index = self.older.committed_index
         for name in self.bootstrap:
             self._add_host(name)
@@ -122,7 +122,7 @@ class TrioWorld:
         self.actions = FaultActions(cast("World", self))
         self.found: Violation | None = None
         """The first broken invariant."""
-        self.on_said: Said | None = None
+        self.on_log_line: LogLine | None = None
         """Told of what nodes write to their logs."""
         self._stops_at_violation = stops_at_violation
         self._nursery: trio.Nursery | None = None
@@ -134,11 +134,11 @@ class TrioWorld:
         """Run to the end, or to the first broken invariant."""
         heap, schedule = self.heap, self._schedule
         for fault in schedule.faults:
-            heap.push(fault.start_ms, self.actions.begin, fault)
+            heap.push(fault.start_ms, self.actions.apply, fault)
         for call in schedule.calls:
             heap.push(call.at_ms, self.clients.call, call)
         heap.push(float(self.settings.run_ms), self._finish)
-        self.run_beside(trio.sleep_forever)
+        self.run_with(trio.sleep_forever)
         if self.found is None:
             try:
                 self._check_end()
@@ -146,13 +146,13 @@ class TrioWorld:
                 self.violated(found, found.node)
         return self.found
 
-    def run_beside(self, course: Callable[[], Awaitable[None]]) -> None:
-        """Run all members until `course` returns, or until the run is finished."""
+    def run_with(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Run all members until `main` returns, or until the run is finished."""
         for host in self.members.values():
             self.heap.push(0.0, self.restart, host)
         self.clock.on_failure = self._finish
-        with node_log_to(self.trace, self.clock, self.on_said), watched_frames(self._is_no_frame):
-            run_seeded(partial(self._main, course), self.clock, self.draws.stream("scheduler"))
+        with node_log_to(self.trace, self.clock, self.on_log_line), watched_frames(self._bad_frame):
+            run_seeded(partial(self._main, main), self.clock, self.rngs.stream("scheduler"))
         self._raise_failure()
         self._count_up()
 
@@ -170,16 +170,16 @@ class TrioWorld:
             if self._stops_at_violation:
                 self._finish()
 
-    def _is_no_frame(self, problem: str) -> None:
-        found = no_frame(problem, CURRENT.get().host)
+    def _bad_frame(self, problem: str) -> None:
+        found = bad_frame(problem, CURRENT.get().host)
         self.violated(found, found.node)
 
-    async def _main(self, course: Callable[[], Awaitable[None]]) -> None:
+    async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
         trio.socket.set_custom_socket_factory(self.network)
         trio.socket.set_custom_hostname_resolver(self.network)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await course()
+            await main()
             self._finish()
         for party in (self.clients, self.operator):
             try:
@@ -214,7 +214,7 @@ class TrioWorld:
         config = self._configs.get(name) or self._config_of(name, address, is_joining=is_joining)
         host = self.members[name] = Host(self, name, address, config)
         if config.native_log is not None:
-            tear = self.draws.stream(f"native_log/{name}").random()
+            tear = self.rngs.stream(f"native_log/{name}").random()
             self.native.write(host.disk, str(config.native_log), tear)
         return host
 
@@ -245,7 +245,7 @@ class TrioWorld:
     @property
     def present(self) -> dict[str, Host]:
         """All members but those removed for good, in the order they came."""
-        return {name: host for name, host in self.members.items() if not host.is_gone}
+        return {name: host for name, host in self.members.items() if not host.is_removed}
 
     def new_member(self) -> Host:
         """Start an empty node that waits to be let in."""
@@ -258,11 +258,11 @@ class TrioWorld:
     def shut_down(self, name: str) -> None:
         """End a node for good."""
         host = self.members[name]
-        if host.is_gone:
+        if host.is_removed:
             return
         if host.is_up:
             self.crash(host, loses_unsynced=False)
-        host.is_gone = True
+        host.is_removed = True
         self.clients.forget(name)
         self.operator.forget(name)
 
@@ -271,7 +271,7 @@ class TrioWorld:
         self.shut_down(host.name)
         self.operator.replace(host.name)
 
-    def rot(self, host: Host, place: float, bit: int) -> bool:
+    def flip_log_bit(self, host: Host, place: float, bit: int) -> bool:
         """End a node and let one bit of its log rot below the mark; False where there is none.
 
         Behind the mark it would be a torn tail, which a node rightly cuts off.
@@ -294,7 +294,7 @@ class TrioWorld:
             return False  # behind a file's last entry
         self.crash(host, loses_unsynced=False)
         platter.flip_bit(path, position - start, bit)
-        host.is_rotten = True
+        host.is_damaged = True
         return True
 
     def stop(self, host: Host, *, loses_power: bool) -> None:
@@ -313,18 +313,18 @@ class TrioWorld:
         if not damage_file(platter, STORE_ROOT, host.name, fault.file, fault.way, fault.place):
             return False
         self.counts.files_damaged += 1
-        host.is_rotten = host.is_rotten or fault.file not in REBUILT
-        host.must_notice = fault.file in ALWAYS_NOTICED
+        host.is_damaged = host.is_damaged or fault.file not in REBUILT
+        host.must_detect = fault.file in ALWAYS_DETECTED
         return True
 
     def client_addresses(self) -> dict[str, tuple[str, int]]:
         """Where clients reach the members."""
         return {name: (host.address, CLIENT_PORT) for name, host in self.members.items()}
 
-    def node_dice(self, host: Host) -> Callable[[str], Random]:
+    def node_rng_factory(self, host: Host) -> Callable[[str], Random]:
         """Return what makes a node's streams of draws, other ones in each incarnation."""
         prefix = f"node/{host.name}/{host.incarnation}"
-        return lambda purpose: self.draws.stream(f"{prefix}/{purpose}")
+        return lambda purpose: self.rngs.stream(f"{prefix}/{purpose}")
 
     def leader(self) -> str | None:
         """The member that leads, of the highest term if there are several."""
@@ -345,7 +345,7 @@ class TrioWorld:
 
     def restart(self, host: Host) -> None:
         """Start a host that is down."""
-        if host.is_up or host.is_gone or self._nursery is None:
+        if host.is_up or host.is_removed or self._nursery is None:
             return
         if host.incarnation:
             self.counts.restarts += 1
@@ -355,7 +355,7 @@ class TrioWorld:
 
     def node_started(self, host: Host) -> None:
         """A node has recovered and serves."""
-        if host.must_notice:
+        if host.must_detect:
             raise Violated("damage-is-noticed", "it starts on what is damaged", host.name)
         assert host.node is not None, "it has started"
         end_index = host.node.commit_log.end.index
@@ -380,7 +380,7 @@ class TrioWorld:
             if loses_power is not None:
                 self.heap.push(self.clock.now_ms + RESTART_AFTER_MS, self.restart, host)
             return
-        if host.is_rotten and isinstance(error, StoreError):
+        if host.is_damaged and isinstance(error, StoreError):
             self.lose_disk(host)  # as it says itself: to be restored from the group
             return
         if isinstance(error, DiskFailed | DiskFull):
@@ -429,7 +429,7 @@ class TrioWorld:
 
     def _count_up(self) -> None:
         counts = self.counts
-        counts.events = self.heap.taken
+        counts.events = self.heap.popped
         counts.messages = self.network.sent
         counts.messages_lost = self.network.lost
         counts.disk_operations = sum(host.disk.platter.operations for host in self.members.values())
@@ -448,16 +448,16 @@ def _term(host: Host) -> int:
 
 _LOGS = ("shaketable.node", "shaketable.name_server")
 
-Said = Callable[[float, str, str, str], None]
+LogLine = Callable[[float, str, str, str], None]
 """Told of each line: when (virtual milliseconds), by which host, at what level, the text."""
 
 
 class _Handler(logging.Handler):
-    def __init__(self, trace: Trace, clock: HeapClock, on_said: Said | None) -> None:
+    def __init__(self, trace: Trace, clock: HeapClock, on_log_line: LogLine | None) -> None:
         super().__init__()
         self._trace = trace
         self._clock = clock
-        self._on_said = on_said
+        self._on_said = on_log_line
 
     def emit(self, record: logging.LogRecord) -> None:
         process = CURRENT.get(None)
@@ -470,17 +470,19 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def node_log_to(trace: Trace, clock: HeapClock, on_said: Said | None = None) -> Iterator[None]:
-    """Send their logs to the trace's lines and to `on_said`, or nowhere.
+def node_log_to(
+    trace: Trace, clock: HeapClock, on_log_line: LogLine | None = None
+) -> Iterator[None]:
+    """Send their logs to the trace's lines and to `on_log_line`, or nowhere.
 
     They are as they were afterwards.
     """
     logs = [logging.getLogger(name) for name in _LOGS]
     before = [(log.level, log.propagate) for log in logs]
-    handler = _Handler(trace, clock, on_said)
+    handler = _Handler(trace, clock, on_log_line)
     for log in logs:
         log.propagate = False
-        if trace.write is None and on_said is None:
+        if trace.write is None and on_log_line is None:
             log.setLevel(logging.CRITICAL + 1)
         else:
             log.setLevel(logging.INFO)
@@ -502,20 +504,20 @@ def node_log_to(trace: Trace, clock: HeapClock, on_said: Said | None = None) -> 
 Result = TypeVar("Result")
 
 
-def run_seeded(main: Callable[[], Awaitable[Result]], clock: HeapClock, draws: Random) -> Result:
-    """Run `main` on virtual time, tasks in an order drawn from `draws`.
+def run_seeded(main: Callable[[], Awaitable[Result]], clock: HeapClock, rng: Random) -> Result:
+    """Run `main` on virtual time, tasks in an order drawn from `rng`.
 
     Raises what `main` raises.
     """
-    with _scheduling_drawn_from(draws):
+    with _scheduling_drawn_from(rng):
         return trio.run(main, clock=clock, strict_exception_groups=True)
 
 
 @contextmanager
-def _scheduling_drawn_from(draws: Random) -> Iterator[None]:
+def _scheduling_drawn_from(rng: Random) -> Iterator[None]:
     private = vars(_run)
     before = {name: private[name] for name in ("_r", "_ALLOW_DETERMINISTIC_SCHEDULING")}
-    private.update(_r=draws, _ALLOW_DETERMINISTIC_SCHEDULING=True)
+    private.update(_r=rng, _ALLOW_DETERMINISTIC_SCHEDULING=True)
     try:
         yield
     finally:
@@ -543,7 +545,7 @@ def _check_live(world: TrioWorld) -> None:
     world.operator.check_done()
     committed = world.invariants.committed_index
     for host in world.members.values():
-        if host.is_gone:
+        if host.is_removed:
             continue
         if host.node is None:
             raise Violated("everybody-runs", "still down at the end", host.name)
@@ -573,8 +575,8 @@ def _check_acknowledged(world: TrioWorld, due_ms: float) -> None:
     asked = [operation for operation in since if operation.invoke_ms <= due_ms]
     if not asked or any(op.outcome == OK and op.end_ms <= due_ms for op in asked):
         return
-    is_told = any(op.outcome != UNKNOWN or op.end_ms - op.invoke_ms >= timeout_ms for op in asked)
-    if is_told or not any(op.outcome == OK for op in since):
+    is_known = any(op.outcome != UNKNOWN or op.end_ms - op.invoke_ms >= timeout_ms for op in asked)
+    if is_known or not any(op.outcome == OK for op in since):
         raise Violated(
             "appends-succeed",
             f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",

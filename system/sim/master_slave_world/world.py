@@ -7,16 +7,16 @@ from shaketable.system.raft.batch import LogEnd
 from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
 from shaketable.system.sim.broken_starts.file_damage import damage_broker_file
 from shaketable.system.sim.disks.disk import SimDisk
-from shaketable.system.sim.native_world.brokers import (
+from shaketable.system.sim.master_slave_world.brokers import (
     NAME_SERVER,
     NAME_SERVER_ADDRESS,
     NAME_SERVER_PORT,
     configs_of,
 )
-from shaketable.system.sim.native_world.clients import NativeClients
-from shaketable.system.sim.native_world.settled import Settled, check_settled
-from shaketable.system.sim.native_world.setup import MASTER, FileDamage, Setup
-from shaketable.system.sim.native_world.strangers import Strangers
+from shaketable.system.sim.master_slave_world.clients import MasterSlaveClients
+from shaketable.system.sim.master_slave_world.foreign_slaves import ForeignSlaves
+from shaketable.system.sim.master_slave_world.settled import Settled, check_settled
+from shaketable.system.sim.master_slave_world.setup import MASTER, FileDamage, Setup
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Trace
 from shaketable.system.sim.schedules.schedule import Schedule, Settings
@@ -27,12 +27,12 @@ from shaketable.system.store.native.commit_log import NativeCommitLog
 
 LOOK_EVERY_MS = 500.0
 LOST_LOOKS = 4
-"""So often in a row a slave is seen to need what its master has let expire; then it is wiped."""
+"""A slave seen so often in a row to need expired files is wiped."""
 REPLACED_AFTER_MS = 300.0
 
 
-class NativeWorld(TrioWorld):
-    """One run of masters and slaves. `run` returns the first broken invariant, or None."""
+class MasterSlaveWorld(TrioWorld):
+    """One run of masters and slaves. `run` returns the first violated invariant, or None."""
 
     def __init__(
         self, setup: Setup, *, mutant: Mutant = HEALTHY, trace: Trace | None = None
@@ -46,9 +46,9 @@ class NativeWorld(TrioWorld):
         schedule = Schedule(seed=setup.seed, settings=settings, faults=setup.faults, calls=())
         super().__init__(schedule, mutant=mutant, trace=trace, configs=configs_of(setup))
         self.setup = setup
-        self.native_clients = NativeClients(self)
+        self.broker_clients = MasterSlaveClients(self)
         setup.older.write(self.members[MASTER].disk, STORE_ROOT, setup.file_bytes)
-        self._strangers = Strangers(self, MASTER, address_of(MASTER))
+        self._foreign_slaves = ForeignSlaves(self, MASTER, address_of(MASTER))
         self.healed_ms = float(setup.healed_ms)
         at = ("--host", NAME_SERVER_ADDRESS, "--port", str(NAME_SERVER_PORT))
         self._names = SimulatedNameServer(
@@ -58,22 +58,22 @@ class NativeWorld(TrioWorld):
         self._settled: Settled | None = None
 
     def run(self) -> Violation | None:
-        """Run to the end, or to the first broken invariant."""
+        """Run to the end, or to the first violated invariant."""
         self.heap.push(0.0, self._names.start)
-        self.heap.push(0.0, self.native_clients.start)
+        self.heap.push(0.0, self.broker_clients.start)
         for at_ms, slave in self.setup.wiped:
             self.heap.push(float(at_ms), self._wipe, slave)
         for damage in self.setup.damages:
             self.heap.push(float(damage.at_ms), self._kill_and_damage, damage)
-        for stranger in self.setup.strangers:
-            self.heap.push(float(stranger.at_ms), self._strangers.comes, stranger)
+        for foreign in self.setup.foreign_slaves:
+            self.heap.push(float(foreign.at_ms), self._foreign_slaves.connect, foreign)
         self.heap.push(LOOK_EVERY_MS, self._look)
         self.heap.push(self.setup.settled_ms - 1.0, self._check_settled)
         self.heap.push(self.setup.run_ms - 1.0, self._check_taken_over)
         return super().run()
 
     def _wipe(self, name: str) -> None:
-        """Let a slave lose its disk; it comes back as one without messages."""
+        """Wipe a slave's disk; it restarts without messages."""
         host = self.members[name]
         if host.is_up:
             self.crash(host, loses_unsynced=True)
@@ -82,7 +82,7 @@ class NativeWorld(TrioWorld):
         self.counts.fault("wipe")
 
     def _kill_and_damage(self, damage: FileDamage) -> None:
-        """Kill a broker that runs; when it starts again one of its files is damaged."""
+        """Kill a running broker and damage one of its files before the restart."""
         host = self.members[damage.node]
         if host.is_up and not host.is_paused:
             self.crash(host, loses_unsynced=False)
@@ -96,9 +96,9 @@ class NativeWorld(TrioWorld):
             self.counts.fault(f"damage_{damage.file}")
 
     def _look(self) -> None:
-        """What operators do: have slaves copy anew that need what has expired.
+        """Wipe slaves that need expired files, as an operator does.
 
-        RocketMQ's slave never gets on by itself there.
+        RocketMQ's slave never recovers from that by itself.
         """
         if self.clock.now_ms > self.setup.settled_ms - LOOK_EVERY_MS:
             return
@@ -114,7 +114,7 @@ class NativeWorld(TrioWorld):
         self.heap.push(self.clock.now_ms + LOOK_EVERY_MS, self._look)
 
     def _check_settled(self) -> None:
-        """At last all is at the slaves that is at their master; their connections still stand."""
+        """Check that slaves have caught up, then fail the master and crash the slaves."""
         try:
             check_settled(self)
         except Violated as found:
@@ -125,11 +125,11 @@ class NativeWorld(TrioWorld):
             self.crash(host, loses_unsynced=True)
             if self.setup.last_damage is not None:
                 self._damage(host, self.setup.last_damage)
-            host.is_gone = host.name == MASTER and self.setup.slaves > 0
+            host.is_removed = host.name == MASTER and self.setup.slaves > 0
             self.heap.push(self.clock.now_ms + REPLACED_AFTER_MS, self.restart, host)
 
     def _check_taken_over(self) -> None:
-        """Who is left has kept all that there was for long before the power went."""
+        """Check that the remaining brokers kept all that was settled before the power loss."""
         assert self._settled is not None, "the run went on"
         try:
             self._settled.check_kept(self)
@@ -138,25 +138,25 @@ class NativeWorld(TrioWorld):
             self.violated(found, found.node)
 
     def _check_recoveries(self) -> None:
-        """Start on copies of each broker's disk, with a torn tail, again and again."""
-        draw = self.draws.stream("native_world/recovery")
+        """Recover copies of each broker's disk that have a torn tail, again and again."""
+        rng = self.rngs.stream("native_world/recovery")
         folder, file_bytes = f"{STORE_ROOT}/commitlog", self.setup.file_bytes
 
         def end_on(disk: SimDisk) -> LogEnd:
             return NativeCommitLog.open(disk, STORE_ROOT, folder, file_bytes).end
 
         for name, host in self.present.items():
-            # RocketMQ's format has no place for a mark as a member's log has one.
+            # RocketMQ's format has no durable watermark, as a member's log has.
             self.counts.broken += check_recovery(
-                host.disk, end_on, folder, file_bytes, draw, name, remembers_cuts=False
+                host.disk, end_on, folder, file_bytes, rng, name, remembers_cuts=False
             )
 
     def _check_end(self) -> None:
-        """All was looked at while the brokers still ran."""
+        """Do nothing: all was checked while the brokers still ran."""
 
 
 def _is_lost(slave: Host, master: Host) -> bool:
-    """Whether a slave's log ends in front of where its master's begins."""
+    """Return whether a slave's log ends before its master's starts."""
     if slave.node is None or master.node is None:
         return False
     end = slave.node.commit_log.end.position

@@ -1,9 +1,9 @@
-"""Logs as members of a group of Apache RocketMQ's leave them, for `import_log` to take over.
+"""Logs that members of an Apache RocketMQ group leave, for `import_log` to copy.
 
-Entries have no CRCs, and nothing is written at a term's start. Every member has what a majority
-had; of the others some are behind, or parted from it in an older term, and behind a log's end may
-stand what was removed from it: DLedger moves its end back and writes no zeros.
-Source: DLedgerMmapFileStore.truncate and appendAsLeader of DLedger 0.3.1.2; DLEDGER.md B.3.
+Entries have no CRCs, and no entry is written at a term's start. Every member has what a majority
+had; some lag behind, or diverged in an older term. After a log's end there may be removed entries:
+DLedger moves its end back and writes no zeros. Source: DLedgerMmapFileStore.truncate and
+appendAsLeader of DLedger 0.3.1.2; DLEDGER.md B.3.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC, ENTRY_MAGIC
 from shaketable.system.store.foreign_log import ForeignLog
 from shaketable.system.store.message import Message, encode_message, encode_properties
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from shaketable.system.store.commit_log import CommitLog
 
 SHAPES = ("even", "behind", "parted", "left_over")
-"""Members' logs: all the same; fewer than half of them `behind` the others, or `parted` from them;
-`left_over`: behind the end stands what was removed."""
+"""Members' logs: all equal; fewer than half of them `behind` the others, or `parted` (diverged)
+from them; `left_over`: removed entries follow the end."""
 FOLDER = "/old/dledger-"
 OLDER_TOPIC = b"older"
 PARTED_TOPIC = b"parted"
@@ -46,7 +46,7 @@ class _Files:
         self.term = 0
         self.ends: dict[tuple[bytes, int], int] = {}
         self.left_over = b""
-        """What stands behind the end."""
+        """The bytes after the end."""
 
     def copy(self) -> _Files:
         other = _Files(self.file_bytes)
@@ -55,7 +55,7 @@ class _Files:
         return other
 
     def append(self, term: int, queue: tuple[bytes, int], body: bytes, properties: bytes) -> bytes:
-        """Put a message at the end; return it as it is stored."""
+        """Append a message; return it as stored."""
         offset = self.ends.get(queue, 0)
         size = len(self._message(queue, offset, 0, body, properties)) + _HEADER.size
         left = self.file_bytes - len(self.data) % self.file_bytes
@@ -90,16 +90,16 @@ class ApacheLogs:
     """
 
     def __init__(
-        self, draws: Draws, shape: str, members: Sequence[str], file_bytes: int, topic: bytes
+        self, rngs: RandomStreams, shape: str, members: Sequence[str], file_bytes: int, topic: bytes
     ) -> None:
-        self._draw = draws.stream("apache_log")
+        self._rng = rngs.stream("apache_log")
         self._topic = topic
         self.queues: Queues = {}
         self.committed_index = -1
         self._term = 1
         self._files: dict[str, _Files] = {}
         self._known: dict[str, int] = {}
-        """Up to where each member's checkpoint says that entries are committed."""
+        """The committed index in each member's checkpoint."""
         if shape:
             self._fill(shape, members, file_bytes)
 
@@ -109,50 +109,50 @@ class ApacheLogs:
         ForeignLog(disk, FOLDER + member).copy_into(log)
 
     def _fill(self, shape: str, members: Sequence[str], file_bytes: int) -> None:
-        draw, files = self._draw, _Files(file_bytes)
-        count = draw.randint(_COUNT_MIN, _COUNT_MAX)
-        turn = draw.randint(2, count - 1) if shape == "parted" else count - 1
+        rng, files = self._rng, _Files(file_bytes)
+        count = rng.randint(_COUNT_MIN, _COUNT_MAX)
+        turn = rng.randint(2, count - 1) if shape == "parted" else count - 1
         prefixes: list[_Files] = []
         for number in range(count):
             prefixes.append(files.copy())
-            self._term += number == turn or draw.chance(_TERM_ENDS)
+            self._term += number == turn or rng.chance(_TERM_ENDS)
             self._append(files)
         self.committed_index = files.count - 1
-        few = draw.sample(list(members), (len(members) - 1) // 2)
+        few = rng.sample(list(members), (len(members) - 1) // 2)
         for member in members:
             own = files
             if shape == "parted" and few[:1] == [member]:
                 own = self._parted(prefixes[turn])
             elif shape in ("behind", "parted") and member in few:
-                own = draw.choice(prefixes[1:])
-            elif shape == "left_over" and draw.chance(0.6):
+                own = rng.choice(prefixes[1:])
+            elif shape == "left_over" and rng.chance(0.6):
                 own = self._with_left_over(files)
             self._files[member] = own
             shared = min(own.count - own.ends.get((PARTED_TOPIC, 0), 0), files.count) - 1
-            self._known[member] = draw.choice((-1, shared, draw.randint(-1, shared)))
+            self._known[member] = rng.choice((-1, shared, rng.randint(-1, shared)))
 
     def _append(self, files: _Files) -> None:
-        draw = self._draw
-        queue = (self._topic if draw.chance(0.8) else OLDER_TOPIC, draw.randrange(2))
-        properties = {"TAGS": "old", "KEYS": "before"} if draw.chance(0.3) else {}
-        body = draw.randbytes(draw.choice((10, 100, 700)))
+        rng = self._rng
+        queue = (self._topic if rng.chance(0.8) else OLDER_TOPIC, rng.randrange(2))
+        properties = {"TAGS": "old", "KEYS": "before"} if rng.chance(0.3) else {}
+        body = rng.randbytes(rng.choice((10, 100, 700)))
         stored = files.append(self._term, queue, body, encode_properties(properties))
         self.queues.setdefault(queue, []).append(stored)
 
     def _parted(self, front: _Files) -> _Files:
-        """Return a log that goes on in the term that ended there, with what nobody else has."""
+        """Return a log that diverged in the term that ended there, with entries of its own."""
         own = front.copy()
-        for _ in range(self._draw.randint(1, _PARTS_MAX)):
-            own.append(own.term, (PARTED_TOPIC, 0), self._draw.randbytes(50), b"")
+        for _ in range(self._rng.randint(1, _PARTS_MAX)):
+            own.append(own.term, (PARTED_TOPIC, 0), self._rng.randbytes(50), b"")
         return own
 
     def _with_left_over(self, files: _Files) -> _Files:
-        """Return the log with entries of an older leader behind its end, whole or in part."""
-        draw, own, before = self._draw, files.copy(), files.copy()
-        before.count += draw.choice((0, 0, 1))  # as many bytes were more entries then
-        for _ in range(draw.randint(1, _PARTS_MAX)):
-            before.append(self._term - 1, (PARTED_TOPIC, 0), draw.randbytes(50), b"")
-        first = draw.choice((0, 0, 20))
+        """Return the log followed by an older leader's entries, whole or in part."""
+        rng, own, before = self._rng, files.copy(), files.copy()
+        before.count += rng.choice((0, 0, 1))  # the same bytes were one entry more then
+        for _ in range(rng.randint(1, _PARTS_MAX)):
+            before.append(self._term - 1, (PARTED_TOPIC, 0), rng.randbytes(50), b"")
+        first = rng.choice((0, 0, 20))
         room = -len(own.data) % own.file_bytes
         own.left_over = bytes(before.data[len(own.data) :])[:room][first:]
         return own

@@ -1,7 +1,8 @@
-"""Draws a run's faults: which kinds this seed has at all, how many, when, where and how long.
+"""Random faults of a run: which kinds a seed has at all, how many, when, where and how long.
 
-What must not be combined is not drawn: disks are lost or rot on less than a majority, and clocks
-stay within what a lease allows. Then a broken promise is the system's fault, not the schedule's.
+Combinations that no system could survive are not generated: less than a majority loses its disk or
+suffers bit rot, and clocks stay within what leases tolerate. So a violation is the system's fault,
+not the schedule's.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from shaketable.system.sim.schedules.draws import Draws, Stream
-from shaketable.system.sim.schedules.fault_pairs import draw_beside, draw_first_strike, draw_return
+from shaketable.system.sim.schedules.fault_pairs import (
+    draw_first_strike,
+    draw_paired_faults,
+    draw_return_after_expiry,
+)
 from shaketable.system.sim.schedules.faults import (
-    EVERYBODY,
+    ALL,
     FOLLOWER,
     LEADER,
     AddMember,
@@ -41,59 +45,60 @@ from shaketable.system.sim.schedules.faults import (
     Transfer,
     Wipe,
 )
+from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 
 GRID_MS = 50
 CLOCK_RATE_OFF_MAX = 0.02
-"""How far from 1.0 a clock runs: two clocks together within RaftConfig.clock_drift_max."""
+"""Most that a clock rate differs from 1.0: two clocks stay within RaftConfig.clock_drift_max."""
 
 
-class Where:
-    """Draws nodes and links of one group."""
+class TargetPicker:
+    """Picks random nodes and links of one group as targets of faults."""
 
-    def __init__(self, draw: Stream, members: tuple[str, ...], *, leads: float) -> None:
-        self.draw = draw
+    def __init__(self, rng: RandomStream, members: tuple[str, ...], *, leads: float) -> None:
+        self.rng = rng
         self._leads = leads
         self.members = members
 
     def node(self) -> str:
-        """A member by id, or whoever leads, or whoever follows."""
-        roll = self.draw.random()
+        """Return a member by id, or "leader", or "follower"."""
+        roll = self.rng.random()
         if roll < self._leads:
             return LEADER
         if roll < self._leads + 0.15:
             return FOLLOWER
-        return self.draw.choice(self.members)
+        return self.rng.choice(self.members)
 
     def links(self) -> Links:
-        """Links that cut the group in two, one node off, one way, or only one pair."""
-        draw = self.draw
+        """Return links that split the group, isolate a node, cut one way, or cut one pair."""
+        rng = self.rng
         node = self.node()
-        roll = draw.random()
+        roll = rng.random()
         if roll < 0.35:
-            return ((node, EVERYBODY), (EVERYBODY, node))
+            return ((node, ALL), (ALL, node))
         if roll < 0.5:
-            return ((node, EVERYBODY),)
+            return ((node, ALL),)
         if roll < 0.65:
-            return ((EVERYBODY, node),)
+            return ((ALL, node),)
         if roll < 0.8:
-            other = draw.choice(self.members)
+            other = rng.choice(self.members)
             return ((node, other), (other, node))
-        some = [member for member in self.members if draw.random() < 0.5]
+        some = [member for member in self.members if rng.random() < 0.5]
         rest = [member for member in self.members if member not in some]
         pairs = [(a, b) for a in some for b in rest]
         return tuple(pairs + [(b, a) for a, b in pairs])
 
     def wide_links(self) -> Links:
-        """All links, or those of one node: for what does not part the group."""
-        if self.draw.random() < 0.5:
-            return ((EVERYBODY, EVERYBODY),)
+        """Return all links, or those of one node: for faults that do not partition the group."""
+        if self.rng.random() < 0.5:
+            return ((ALL, ALL),)
         return self.links()
 
 
-Maker = Callable[[Where, Stream, int, int], AnyFault]
-"""Makes a fault from its start and duration."""
+Maker = Callable[[TargetPicker, RandomStream, int, int], AnyFault]
+"""Creates a fault from its start and duration."""
 
-MAKERS: dict[str, Maker] = {
+FAULT_MAKERS: dict[str, Maker] = {
     "crash": lambda w, d, at, ms: Crash(
         start_ms=at, duration_ms=ms, node=w.node(), loses_unsynced=d.random() < 0.7
     ),
@@ -156,14 +161,14 @@ MAKERS: dict[str, Maker] = {
     ),
     "expire": lambda _, __, at, ms: Expire(start_ms=at, duration_ms=ms),
 }
-"""How each kind is drawn, by its name."""
+"""How each kind of fault is generated, by its name."""
 
-KINDS: tuple[str, ...] = tuple(MAKERS)
-LOSES_A_DISK = ("bit_rot", "wipe")
-"""Kinds after which a node's copy of the log is gone; at most one such fault a run."""
-MEMBERSHIP = ("wipe", "bit_rot", "add_member", "remove_member", "replace_member")
-"""Kinds that change the group's membership; each is given time before the next."""
-STORMY = (
+KINDS: tuple[str, ...] = tuple(FAULT_MAKERS)
+DISK_LOSS_KINDS = ("bit_rot", "wipe")
+"""Kinds that destroy a node's copy of the log; at most one such fault in a run."""
+MEMBERSHIP_KINDS = ("wipe", "bit_rot", "add_member", "remove_member", "replace_member")
+"""Kinds that change the membership; the group gets time to finish one before the next."""
+STORM_KINDS = (
     "crash",
     "crash_at_operation",
     "pause",
@@ -174,14 +179,14 @@ STORMY = (
     "stall_disk",
     "transfer",
 )
-"""What a storm is made of: all that ends a leadership, or makes its messages late."""
+"""Kinds of a storm: those that end a leadership, or delay its messages."""
 SHARE_OF_KINDS = 0.45
-"""Which part of the kinds a seed has at all."""
+"""Probability that a seed has a given kind at all."""
 MEMBERSHIP_GAP_MS = 5000
 
 
 def draw_faults(
-    draws: Draws,
+    rngs: RandomStreams,
     *,
     members: int,
     from_ms: int,
@@ -191,17 +196,17 @@ def draw_faults(
     ack: str,
     is_storm: bool = False,
 ) -> tuple[AnyFault, ...]:
-    """Draw `count` faults that start and end between `from_ms` and `until_ms`, in order of time.
+    """Generate `count` faults between `from_ms` and `until_ms`, in order of time.
 
-    Each fault has its own stream of draws. Under "page-cache" no machine loses what it had not
-    synced: that policy does not promise to bear it.
+    Each fault has its own random stream. Under "page-cache" no machine loses unsynced data: that
+    policy does not promise to survive it.
     """
-    mix = draws.stream("fault_mix")
+    mix = rngs.stream("fault_mix")
     allowed = KINDS if kinds is None else tuple(kind for kind in KINDS if kind in kinds)
     if not allowed:
         return ()
     if is_storm:
-        allowed = tuple(kind for kind in allowed if kind in STORMY) or allowed
+        allowed = tuple(kind for kind in allowed if kind in STORM_KINDS) or allowed
     own = tuple(kind for kind in allowed if mix.random() < SHARE_OF_KINDS) or allowed
     names = tuple(f"n{number}" for number in range(members))
     faults: list[AnyFault] = []
@@ -209,34 +214,34 @@ def draw_faults(
     changed_ms = -MEMBERSHIP_GAP_MS
     starts = sorted(mix.randrange(from_ms, until_ms - 500, GRID_MS) for _ in range(count))
     for number, start_ms in enumerate(starts):
-        draw = draws.stream(f"fault/{number}")
+        rng = rngs.stream(f"fault/{number}")
         usable = [
             kind
             for kind in own
-            if (kind not in LOSES_A_DISK or (members > 2 and not disks_lost))
-            and (kind not in MEMBERSHIP or start_ms - changed_ms >= MEMBERSHIP_GAP_MS)
+            if (kind not in DISK_LOSS_KINDS or (members > 2 and not disks_lost))
+            and (kind not in MEMBERSHIP_KINDS or start_ms - changed_ms >= MEMBERSHIP_GAP_MS)
         ]
-        kind = draw.choice(usable or ["crash"])
-        disks_lost += kind in LOSES_A_DISK
-        changed_ms = start_ms if kind in MEMBERSHIP else changed_ms
-        longest = draw.choice((400, 800) if is_storm else (500, 1500, 3500))
-        duration_ms = min(draw.randrange(GRID_MS, longest, GRID_MS), until_ms - start_ms)
-        where = Where(draw, names, leads=0.7 if is_storm else 0.45)
-        fault = MAKERS[kind](where, draw, start_ms, duration_ms)
-        faults += [fault, *draw_beside(draw, fault, names)]
+        kind = rng.choice(usable or ["crash"])
+        disks_lost += kind in DISK_LOSS_KINDS
+        changed_ms = start_ms if kind in MEMBERSHIP_KINDS else changed_ms
+        longest = rng.choice((400, 800) if is_storm else (500, 1500, 3500))
+        duration_ms = min(rng.randrange(GRID_MS, longest, GRID_MS), until_ms - start_ms)
+        where = TargetPicker(rng, names, leads=0.7 if is_storm else 0.45)
+        fault = FAULT_MAKERS[kind](where, rng, start_ms, duration_ms)
+        faults += [fault, *draw_paired_faults(rng, fault, names)]
     if members > 2:
-        faults += draw_first_strike(draws.stream("first_strike"))
-        faults += draw_return(draws.stream("return"), names, from_ms)
+        faults += draw_first_strike(rngs.stream("first_strike"))
+        faults += draw_return_after_expiry(rngs.stream("return"), names, from_ms)
     in_time = [
-        _kept(fault, until_ms, ack)
+        _limit(fault, until_ms, ack)
         for fault in faults
         if (kinds is None or fault.kind in kinds) and fault.start_ms < until_ms
     ]
     return tuple(sorted(in_time, key=lambda fault: fault.start_ms))
 
 
-def _kept(fault: AnyFault, until_ms: int, ack: str) -> AnyFault:
-    """Return `fault` so that it is mended in time and takes nothing that nobody promised."""
+def _limit(fault: AnyFault, until_ms: int, ack: str) -> AnyFault:
+    """Return `fault` so that it ends in time and loses only what the policy promises to keep."""
     if fault.end_ms > until_ms:
         fault = msgspec.structs.replace(fault, duration_ms=until_ms - fault.start_ms)
     if ack == "page-cache" and isinstance(fault, Crash | CrashAtOperation):

@@ -6,28 +6,28 @@ from collections.abc import Iterable, Sequence
 
 from shaketable.system.sim.stories.story_arrows import Arrow, in_series
 from shaketable.system.sim.stories.story_rows import WORLD, Row
-from shaketable.system.sim.stories.watch import Happening, Kind, entries
+from shaketable.system.sim.stories.watch import Event, Kind, entries
 
 
 def sentence(row: Row) -> str:
     """Say what a row shows: `n1 gets entry 3 from n0; writes entry 3 of term 1`."""
     if row.lane == WORLD:
-        return _world(row.happenings)
-    faults = _faults([h for h in row.happenings if h.kind in (Kind.FAULT, Kind.MENDED)])
-    broken = [f"BREAKS {h.text}" for h in row.happenings if h.kind is Kind.BROKEN]
+        return _world(row.events)
+    faults = _faults([h for h in row.events if h.kind in (Kind.FAULT, Kind.FAULT_ENDED)])
+    broken = [f"BREAKS {h.text}" for h in row.events if h.kind is Kind.BROKEN]
     parts = [*faults, *_got(row), *_happened(row), *_sent(row), *broken]
     return f"{row.lane} {'; '.join(parts)}"
 
 
-def _world(happenings: Sequence[Happening]) -> str:
+def _world(events: Sequence[Event]) -> str:
     """Several members that start alike, a fault of the network, or a violation of the group's."""
-    starts = [happening for happening in happenings if happening.kind is Kind.START]
+    starts = [event for event in events if event.kind is Kind.START]
     if starts:
-        names = _and([happening.node for happening in starts])
+        names = _and([event.node for event in starts])
         state = starts[0].text.partition(": ")[2].replace("its log is", "their logs are")
         return f"{names} start: {state.replace('its log ends', 'their logs end')}"
-    broken = [f"BREAKS {h.text}" for h in happenings if h.kind is Kind.BROKEN]
-    return "; ".join([*_faults(h for h in happenings if h.kind is not Kind.BROKEN), *broken])
+    broken = [f"BREAKS {h.text}" for h in events if h.kind is Kind.BROKEN]
+    return "; ".join([*_faults(h for h in events if h.kind is not Kind.BROKEN), *broken])
 
 
 def _got(row: Row) -> list[str]:
@@ -46,18 +46,18 @@ def _got(row: Row) -> list[str]:
 
 
 def _happened(row: Row) -> list[str]:
-    parts = _written([h for h in row.happenings if h.kind is Kind.APPEND])
-    for happening in row.happenings:
-        if happening.kind is Kind.VOTE:
-            parts.append(happening.text.replace(f"for {row.lane} ", "for itself "))
-        elif happening.kind is Kind.CRASH:
-            parts.append(happening.text.replace("crash", "crashes", 1))
-        elif happening.kind not in (Kind.FAULT, Kind.MENDED, Kind.BROKEN, Kind.APPEND):
-            parts.append(happening.text)
+    parts = _written([h for h in row.events if h.kind is Kind.APPEND])
+    for event in row.events:
+        if event.kind is Kind.VOTE:
+            parts.append(event.text.replace(f"for {row.lane} ", "for itself "))
+        elif event.kind is Kind.CRASH:
+            parts.append(event.text.replace("crash", "crashes", 1))
+        elif event.kind not in (Kind.FAULT, Kind.FAULT_ENDED, Kind.BROKEN, Kind.APPEND):
+            parts.append(event.text)
     return list(dict.fromkeys(parts))
 
 
-def _written(appends: Iterable[Happening]) -> list[str]:
+def _written(appends: Iterable[Event]) -> list[str]:
     """Say in one what was written in several batches of one term."""
     terms: dict[int, tuple[int, int]] = {}
     for append in appends:
@@ -66,12 +66,12 @@ def _written(appends: Iterable[Happening]) -> list[str]:
     return [f"writes {entries(*range_)} of term {term}" for term, range_ in terms.items()]
 
 
-def _faults(happenings: Iterable[Happening]) -> list[str]:
+def _faults(events: Iterable[Event]) -> list[str]:
     return [
-        f"FAULT {happening.index + 1}: {happening.text}"
-        if happening.kind is Kind.FAULT
-        else f"fault {happening.index + 1} ends: {happening.text}"
-        for happening in happenings
+        f"FAULT {event.index + 1}: {event.text}"
+        if event.kind is Kind.FAULT
+        else f"fault {event.index + 1} ends: {event.text}"
+        for event in events
     ]
 
 

@@ -1,4 +1,4 @@
-"""Runs one seed of masters and slaves."""
+"""Run one seed of masters and slaves."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.history import Operation
-from shaketable.system.sim.native_world.setup import draw_setup
-from shaketable.system.sim.native_world.world import NativeWorld
+from shaketable.system.sim.master_slave_world.setup import draw_setup
+from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
 from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class NativeResult:
-    """What became of one seed. `digest` is the same whenever and wherever the run is repeated."""
+class MasterSlaveResult:
+    """The outcome of one seed. `digest` is the same whenever and wherever the run is repeated."""
 
     seed: int
     violation: Violation | None
@@ -34,20 +34,20 @@ def run_seed(
     has_slaves: bool = True,
     mutant: Mutant | None = None,
     trace: Callable[[str], None] | None = None,
-) -> NativeResult:
-    """Run a seed with `run_ms` of faults until its end or the first violation.
+) -> MasterSlaveResult:
+    """Run a seed with `run_ms` of faults to its end or the first violation.
 
-    `role` is the master's; `mutant` plants a bug; `trace` is called with each line of what happens.
+    `role` is the master's; `mutant` plants a bug; `trace` is called with each line of the trace.
     """
     setup = draw_setup(seed, role, run_ms, has_slaves=has_slaves)
     recorder = Trace(trace)
-    world = NativeWorld(setup, mutant=mutant or HEALTHY, trace=recorder)
+    world = MasterSlaveWorld(setup, mutant=mutant or HEALTHY, trace=recorder)
     violation = world.run()
     ends = (
         f"{name} {shadow.begin} {shadow.end} {shadow.durable}"
-        for name, shadow in world.native_invariants.shadows.items()
+        for name, shadow in world.broker_invariants.shadows.items()
     )
-    digest = recorder.ended(ends, violation)
-    history = tuple(world.native_clients.history)
+    digest = recorder.final_digest(ends, violation)
+    history = tuple(world.broker_clients.history)
     ended_ms = setup.run_ms if violation is None else violation.at_ms
-    return NativeResult(seed, violation, ended_ms, world.counts, digest, history)
+    return MasterSlaveResult(seed, violation, ended_ms, world.counts, digest, history)

@@ -1,7 +1,7 @@
-"""Configurations, and files beside one, that no node may start with, as an operator mistypes them.
+"""Configurations, and log files, that no node may start with, as an operator mistypes them.
 
-A start says in one line which key it is. What it started with instead would be unsafe (a lease that
-outlasts an election's patience), or would be found out in service. Source: docs/deployments.md.
+The start's error names the key in one line. The node would otherwise be unsafe (a lease that is
+longer than the election timeout), or fail only in service. Source: docs/deployments.md.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BROKEN: Final[tuple[tuple[str, str], ...]] = (
     ("shaketableDisk", "floppy"),
     ("noSuchKey", "1"),
 )
-"""Keys, and values that they do not take."""
+"""Keys, and values that they refuse."""
 NATIVE: Final = {
     "brokerRole": "SYNC_MASTER",
     "brokerName": "a",
@@ -72,20 +72,20 @@ BROKEN_NATIVE: Final[tuple[tuple[str, str], ...]] = (
     ("messageDelayLevel", "1s 5x"),
     ("namesrvAddr", "10.0.0.1:0"),
 )
-"""The same of a broker without a group. A master's id is 0, whatever is said (BrokerStartup)."""
+"""The same of a broker without a group. A master's id is always 0 (BrokerStartup)."""
 FILE_BYTES: Final = 8_192
 BROKEN_FILES: Final = (
     ((0, 2 * FILE_BYTES),),
     ((FILE_BYTES // 2, FILE_BYTES),),
     ((0, FILE_BYTES), (2 * FILE_BYTES, FILE_BYTES)),
 )
-"""Where the files of a log begin and their sizes, beside mappedFileSizeCommitLog=8192."""
+"""Start and size of each file of a log, with mappedFileSizeCommitLog=8192."""
 NEEDED: Final = tuple(MEMBER)[1:]
-"""What a member's configuration must not lack."""
+"""Keys that a member's configuration must have."""
 
 
 def check_refused(node: str) -> int:
-    """Try all of them; return how many there are. Raises Violated for one that is taken."""
+    """Try all of them; return how many there are. Raises Violated for one that is accepted."""
     tried = [(key, {**MEMBER, key: value}) for key, value in BROKEN]
     tried += [(key, {**MEMBER, key: ""}) for key in NEEDED]
     tried += [(key, {**NATIVE, key: value}) for key, value in BROKEN_NATIVE]

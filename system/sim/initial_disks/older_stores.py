@@ -1,7 +1,7 @@
 """What a run's members find on their disks: a log and a config/ from before the group.
 
-What was there is there afterwards: every message at its offset, every topic, and where every
-consumer group stood. Source: docs/upgrading.md.
+All of it is there afterwards: every message at its offset, every topic, and every consumer group's
+offsets. Source: docs/upgrading.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shaketable.system.broker.topic_tables.taken_over import bodies_of
 from shaketable.system.broker.topic_tables.topics import TopicConfig
 from shaketable.system.native.config_files import OFFSETS, TOPICS
 from shaketable.system.remoting.fastjson import dumps
-from shaketable.system.sim.before.apache_log import ApacheLogs
+from shaketable.system.sim.initial_disks.apache_log import ApacheLogs
 from shaketable.system.sim.limits import broker_config
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     from shaketable.system.broker.broker import Broker
     from shaketable.system.sim.disks.disk import SimDisk
     from shaketable.system.sim.native_messages import NativeMessages, Queues
-    from shaketable.system.sim.schedules.draws import Draws
+    from shaketable.system.sim.schedules.random_streams import RandomStreams
     from shaketable.system.sim.schedules.schedule import Settings
 
 
 class OlderStores:
-    """All of it, for the bootstrap members of one run.
+    """The older stores of the bootstrap members of one run.
 
-    `committed_index` is the last entry that a majority had when the group was stopped, -1 where
+    `committed_index` is the last entry that a majority had when the old group was stopped, -1 where
     there was none.
     """
 
     def __init__(
         self,
-        draws: Draws,
+        rngs: RandomStreams,
         settings: Settings,
         members: Sequence[str],
         native: NativeMessages,
         topic: bytes,
     ) -> None:
-        self.config = OlderConfig(draws, is_there=settings.older_config)
+        self.config = OlderConfig(rngs, exists_before=settings.older_config)
         self._apache = ApacheLogs(
-            draws, settings.apache_log, members, settings.data_file_bytes, topic
+            rngs, settings.apache_log, members, settings.data_file_bytes, topic
         )
         self.committed_index = self._apache.committed_index
         self._held = native.queues | self._apache.queues
@@ -56,7 +56,7 @@ class OlderStores:
         self._members = frozenset(members)
         self._topic = topic
 
-    def bring(self, disk: SimDisk, root: str, member: str) -> None:
+    def write_older_files(self, disk: SimDisk, root: str, member: str) -> None:
         """Do what an operator does before a member's first start. Raises StoreError."""
         if member not in self._members:
             return
@@ -70,13 +70,13 @@ class OlderStores:
                 log.close()
 
     def to_migrate(self, member: str) -> tuple[bytes, ...]:
-        """Return the entries that a member which found the files has its group's log have."""
+        """Return the entries that a member with older files adds to its group's log."""
         if member not in self._members:
             return ()
         return bodies_of(self.config.state, body_bytes_max(broker_config(self._settings)))
 
     def newer(self, queues: Queues) -> list[bytes]:
-        """Return the messages of the run's topic in `queues` that stand behind the older ones."""
+        """Return the messages of the run's topic in `queues` that follow the older ones."""
         return [
             message
             for queue, messages in queues.items()
@@ -85,12 +85,12 @@ class OlderStores:
         ]
 
     def check_serving(self, broker: Broker, name: str) -> None:
-        """A member that had the files serves only once the tables hold what they say."""
+        """Check that a member that had older files serves only once its tables hold them."""
         if name in self._members and broker.is_ready:
             self.config.check(broker, name)
 
     def check_kept(self, queues: Queues) -> None:
-        """Raise Violated where something is missing of what was committed before the run."""
+        """Raise Violated where a message that was committed before the run is missing."""
         for (topic, queue_id), held in self._held.items():
             if queues.get((topic, queue_id), [])[: len(held)] != held:
                 of = f"{topic.decode()}/{queue_id}"
@@ -101,8 +101,8 @@ class OlderStores:
 
 # Topics and group offsets that a broker kept in config/ before it was a member of a group.
 #
-# Every bootstrap member finds the same files. Nobody changes in a run what they say, so it holds on
-# every member from the first leader on that serves. Source: RocketMQ's topics.json and
+# Every bootstrap member finds the same files. Nothing changes them in a run, so they hold on every
+# member from the first leader on that serves. Source: RocketMQ's topics.json and
 # consumerOffset.json; DLEDGER.md B.2, D.5.
 
 _GROUPS = ("billing", "audit")
@@ -113,31 +113,31 @@ _TORN = 0.3
 
 
 class OlderConfig:
-    """What the files of one run say; nothing where there are none.
+    """The contents of one run's config/ files; empty where there are none.
 
-    `state` is what the group's tables must hold of it.
+    `state` is what the group's tables must hold of them.
     """
 
-    def __init__(self, draws: Draws, *, is_there: bool) -> None:
-        self._draw = draws.stream("older_config")
+    def __init__(self, rngs: RandomStreams, *, exists_before: bool) -> None:
+        self._rng = rngs.stream("older_config")
         self.state = BrokerState()
-        if is_there:
+        if exists_before:
             self.state = BrokerState({}, *self._drawn())
 
     def write(self, disk: SimDisk, folder: str) -> None:
-        """Put the files into a member's folder config/: one torn perhaps, beside its `.bak`."""
+        """Write the files into a member's config/; one may be torn, beside its `.bak`."""
         if not self.state.topics:
             return
         disk.make_dirs(folder)
         for name, data in self._files().items():
-            is_torn = self._draw.chance(_TORN)
+            is_torn = self._rng.chance(_TORN)
             if is_torn:
                 _put(disk, f"{folder}/{name}.json.bak", data)
             _put(disk, f"{folder}/{name}.json", data[: len(data) // 2] if is_torn else data)
         disk.sync_dir(folder)
 
     def check(self, broker: Broker, name: str) -> None:
-        """Raise Violated where the member's tables lack something of it."""
+        """Raise Violated where the member's tables lack any of it."""
         tables = broker.tables
         for topic, fields in self.state.topics.items():
             expected = msgspec.convert(dict(fields), TopicConfig)
@@ -153,20 +153,20 @@ class OlderConfig:
     def _drawn(
         self,
     ) -> tuple[dict[str, dict[str, str | int | bool]], dict[str, dict[int, int]]]:
-        draw = self._draw
+        rng = self._rng
         topics: dict[str, dict[str, str | int | bool]] = {}
         offsets: dict[str, dict[int, int]] = {}
-        for number in range(draw.randint(1, _TOPICS_MAX)):
+        for number in range(rng.randint(1, _TOPICS_MAX)):
             topic = f"older-{number}"
-            queues = draw.randint(1, _QUEUES_MAX)
-            perm = draw.choice((2, 4, 6))
+            queues = rng.randint(1, _QUEUES_MAX)
+            perm = rng.choice((2, 4, 6))
             topics[topic] = msgspec.to_builtins(TopicConfig(topic, queues, queues, perm))
-            for group in _GROUPS[: draw.randint(0, len(_GROUPS))]:
+            for group in _GROUPS[: rng.randint(0, len(_GROUPS))]:
                 offsets[f"{topic}@{group}"] = {
-                    queue_id: draw.randint(0, _OFFSET_MAX) for queue_id in range(queues)
+                    queue_id: rng.randint(0, _OFFSET_MAX) for queue_id in range(queues)
                 }
         for group in _GROUPS:
-            offsets[f"%RETRY%{group}@{group}"] = {0: draw.randint(0, 9)}
+            offsets[f"%RETRY%{group}@{group}"] = {0: rng.randint(0, 9)}
         return topics, offsets
 
     def _files(self) -> dict[str, bytes]:

@@ -1,8 +1,8 @@
-"""Who hears a leader, or leads, votes for nobody else: a leadership that works is not disturbed.
+"""Leader stickiness: a member that hears a leader, or leads, grants no vote to others.
 
-A request is judged when it arrives, and its answer when it leaves, which may be much later: no
-vote leaves before it is durable. Source: Ongaro's dissertation sections 4.2.3 and 6.4.1 (leases
-rest on it); only a leader that hands over may ask to be disturbed (3.10).
+A request is judged when it arrives, and its answer when it is sent, which may be much later: no
+vote is sent before it is durable. Source: Ongaro's dissertation sections 4.2.3 and 6.4.1 (leases
+rely on it); only a leader that transfers its leadership may override it (3.10).
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.sim.rules.violation import Violated
 
-Asked = tuple[str, int, bool]
-"""Who asked for a vote, of which term, and whether it was a pre-vote."""
+VoteKey = tuple[str, int, bool]
+"""Candidate, term, and whether it is a pre-vote."""
 
 
-class Hearing:
-    """What one process of a member has heard of leaders, and whom it may therefore vote for."""
+class LeaderStickiness:
+    """What one process of a member has heard of leaders, and so whom it may vote for."""
 
-    __slots__ = ("_answerable", "_forbidden", "_heard_ms")
+    __slots__ = ("_allowed", "_forbidden", "_heard_ms")
 
     def __init__(self) -> None:
         self._heard_ms = float("-inf")
-        self._answerable: set[Asked] = set()
-        self._forbidden: set[Asked] = set()
+        self._allowed: set[VoteKey] = set()
+        self._forbidden: set[VoteKey] = set()
 
-    def arrives(self, core: RaftCore, message: Message, now_ms: float) -> None:
-        """Take a message before the member takes it, which goes by its own clock."""
+    def received(self, core: RaftCore, message: Message, now_ms: float) -> None:
+        """Record a message before the member handles it, by the member's own clock."""
         if isinstance(message, PushRequest | SnapshotRequest):
             if message.term >= core.term:
                 self._heard_ms = now_ms
         elif isinstance(message, VoteRequest):
-            asked = message.candidate, message.term, message.pre_vote
+            key = message.candidate, message.term, message.pre_vote
             if self._must_refuse(core, message, now_ms):
-                if asked not in self._answerable:
-                    self._forbidden.add(asked)
-            else:  # one that came before, or comes twice, may be answered by the same words
-                self._answerable.add(asked)
-                self._forbidden.discard(asked)
+                if key not in self._allowed:
+                    self._forbidden.add(key)
+            else:  # a repeated request may get the same answer
+                self._allowed.add(key)
+                self._forbidden.discard(key)
 
     def _must_refuse(self, core: RaftCore, request: VoteRequest, now_ms: float) -> bool:
         if request.is_transfer or request.candidate == core.leader:
@@ -52,7 +52,7 @@ class Hearing:
         hears = now_ms - self._heard_ms < core.config.election_timeout_min_ms
         return hears or core.role is Role.LEADER
 
-    def says(self, name: str, peer: str, message: Message) -> None:
+    def check_vote(self, name: str, peer: str, message: Message) -> None:
         """Raise Violated where a vote is granted that had to be refused."""
         if not isinstance(message, VoteResponse) or not message.granted:
             return

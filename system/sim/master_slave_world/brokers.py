@@ -1,4 +1,4 @@
-"""How the brokers of such a run are configured: as a broker.conf says it."""
+"""Configuration of the brokers of such a run, as in a broker.conf."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shaketable.system.broker.delays.delay_levels import LEVELS_MAX
 from shaketable.system.node.config import NodeConfig
-from shaketable.system.sim.native_world.setup import MASTER, Setup
+from shaketable.system.sim.master_slave_world.setup import MASTER, Setup
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT
 from shaketable.system.sim.trio_world.programs import CONF, node_config
 from shaketable.system.sim.trio_world.world import address_of
@@ -19,7 +19,7 @@ DELAYS = ("1s",) * LEVELS_MAX
 
 
 def configs_of(setup: Setup) -> dict[str, NodeConfig]:
-    """Return each node's configuration, by the node."""
+    """Return each node's configuration, by node."""
     return {node: _config(setup, node) for node in setup.nodes}
 
 

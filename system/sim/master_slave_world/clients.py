@@ -1,7 +1,7 @@
 """Clients of a master and its slaves: they send, read anywhere in a queue, and commit offsets.
 
-What they are told is checked at once. No place of a queue ever holds two messages, since the master
-keeps what it wrote; what it let expire a reader is led past, to the first message that is kept.
+Responses are checked at once. An offset of a queue never holds two messages, since the master keeps
+what it wrote; a reader of expired messages is sent on to the first message that is kept.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from shaketable.system.client import (
     RefusedError,
 )
 from shaketable.system.sim.history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
-from shaketable.system.sim.native_world.brokers import BROKER, NAME_SERVER_ADDRESS, NAME_SERVER_PORT
+from shaketable.system.sim.master_slave_world.brokers import (
+    BROKER,
+    NAME_SERVER_ADDRESS,
+    NAME_SERVER_PORT,
+)
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.process import CURRENT, Process
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.native_world.world import NativeWorld
+    from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
 
 TOPIC = "simulated"
 QUEUES = 2
@@ -35,7 +39,7 @@ TIMEOUT_S = 1.5
 PRODUCERS, READERS = 2, 2
 DELAYED = 0.1
 LEVELS = 4
-"""Of delayed messages; those of the last ones may have been there before."""
+"""Delay levels in use; those of the last ones may have been there before."""
 BATCHED = 0.3
 AT_ANY = 0.7
 FAR_BACK = 0.3
@@ -43,21 +47,21 @@ COMMITS = 0.15
 READ_EVERY_MS = 120.0
 
 
-class NativeClients:
-    """All clients of a world, and the history of what they did."""
+class MasterSlaveClients:
+    """All clients of a world, and their history."""
 
-    def __init__(self, world: NativeWorld) -> None:
+    def __init__(self, world: MasterSlaveWorld) -> None:
         self.history: list[Operation] = []
         self._world = world
         self._setup = world.setup
         self._stored: dict[tuple[int, int], bytes] = {}
-        """By queue and offset: what some client knows to stand there."""
+        """By queue and offset: the message that some client knows is stored there."""
         self._ends = dict.fromkeys(range(QUEUES), 0)
         self._producer: Producer | None = None
         self._consumer: PullConsumer | None = None
 
     def start(self) -> None:
-        """Let all begin, each a process of its own."""
+        """Start all clients, each as a process of its own."""
         for number in range(PRODUCERS + READERS):
             process = Process(f"c{number}", f"10.0.1.{number + 1}", 0)
             self._world.network.add_host(process.host, process.address)
@@ -72,26 +76,26 @@ class NativeClients:
 
     async def _produce(self, number: int) -> None:
         world, setup = self._world, self._setup
-        draw = world.draws.stream(f"native_world/producer/{number}")
+        rng = world.rngs.stream(f"native_world/producer/{number}")
         pause_s = PRODUCERS / setup.sends_per_s
         async with Producer(
-            f"{NAME_SERVER_ADDRESS}:{NAME_SERVER_PORT}", timeout_s=TIMEOUT_S, rng=draw
+            f"{NAME_SERVER_ADDRESS}:{NAME_SERVER_PORT}", timeout_s=TIMEOUT_S, rng=rng
         ) as producer:
             await self._make_topic(producer)
             while world.clock.now_ms < setup.healed_ms:
-                queue = draw.randrange(QUEUES)
-                size = draw.randint(1, setup.body_bytes_max)
-                if draw.chance(BATCHED):
+                queue = rng.randrange(QUEUES)
+                size = rng.randint(1, setup.body_bytes_max)
+                if rng.chance(BATCHED):
                     await self._send_batch(producer, number, queue, [size // 4 or 1] * 4)
                 else:
-                    delay = {"DELAY": str(self._level())} if draw.chance(DELAYED) else {}
+                    delay = {"DELAY": str(self._level())} if rng.chance(DELAYED) else {}
                     await self._send(producer, number, queue, size, delay)
-                await trio.sleep(draw.exponential(pause_s, 10 * pause_s))
+                await trio.sleep(rng.exponential(pause_s, 10 * pause_s))
 
     def _level(self) -> int:
-        """Return the level of delayed messages: one after the other, so that old files hold some.
+        """Return a delay level; levels follow one another, so that old files hold some messages.
 
-        How far deliveries of the first levels are, a slave then learns from no file that it copies.
+        A slave then learns the delivery progress of the first levels from no file that it copies.
         """
         part = self._world.clock.now_ms / self._setup.healed_ms
         return 1 + min(int(part * LEVELS), LEVELS - 1)
@@ -122,8 +126,8 @@ class NativeClients:
         except OutcomeUnknownError as error:
             self._unknown(operation, error)
         else:
-            if not properties:  # else this is its place in the schedule
-                self._stands(queue, sent.offset, operation.body)
+            if not properties:  # else the offset is that in the schedule topic
+                self._note_stored(queue, sent.offset, operation.body)
             self._end(operation, OK)
 
     async def _send_batch(
@@ -141,7 +145,7 @@ class NativeClients:
         else:
             outcome = OK
             for place, body in enumerate(bodies, sent.offset):
-                self._stands(queue, place, body)
+                self._note_stored(queue, place, body)
         for operation in operations:
             self._end(operation, outcome)
 
@@ -149,16 +153,16 @@ class NativeClients:
 
     async def _read(self, number: int) -> None:
         world, setup = self._world, self._setup
-        draw = world.draws.stream(f"native_world/reader/{number}")
+        rng = world.rngs.stream(f"native_world/reader/{number}")
         names = f"{NAME_SERVER_ADDRESS}:{NAME_SERVER_PORT}"
         async with PullConsumer(names, group=GROUP, timeout_s=TIMEOUT_S) as consumer:
             while world.clock.now_ms < setup.healed_ms:
-                await trio.sleep(draw.exponential(READ_EVERY_MS, 1_000.0) / 1_000)
-                queue = draw.randrange(QUEUES)
+                await trio.sleep(rng.exponential(READ_EVERY_MS, 1_000.0) / 1_000)
+                queue = rng.randrange(QUEUES)
                 end = self._ends[queue]
-                back = draw.randint(0, end) if draw.chance(FAR_BACK) else draw.randint(0, 20)
-                broker_id = draw.randint(0, setup.slaves) if draw.chance(AT_ANY) else 0
-                if draw.chance(COMMITS):
+                back = rng.randint(0, end) if rng.chance(FAR_BACK) else rng.randint(0, 20)
+                broker_id = rng.randint(0, setup.slaves) if rng.chance(AT_ANY) else 0
+                if rng.chance(COMMITS):
                     await self._commit(consumer, queue, max(0, end - back))
                 else:
                     await self._pull(consumer, number, queue, max(0, end - back), broker_id)
@@ -193,11 +197,11 @@ class NativeClients:
             if message.queue_offset != place:
                 self._violated(Violated("reads-agree", f"{operation!r} has gaps"))
                 return
-            self._stands(queue, place, message.body)
-        behind = offset + len(pulled.messages)
-        if pulled.messages and pulled.next_offset != behind:
-            told = f"{operation!r} is told to go on at {pulled.next_offset}"
-            self._violated(Violated("reads-go-on", told))
+            self._note_stored(queue, place, message.body)
+        end = offset + len(pulled.messages)
+        if pulled.messages and pulled.next_offset != end:
+            text = f"{operation!r} is told to go on at {pulled.next_offset}"
+            self._violated(Violated("reads-go-on", text))
         if pulled.status == "OFFSET_ILLEGAL":
             is_expired = offset < pulled.min_offset
             right = pulled.min_offset if is_expired else pulled.max_offset
@@ -209,8 +213,8 @@ class NativeClients:
                 )
                 self._violated(found)
 
-    def _stands(self, queue: int, offset: int, body: bytes) -> None:
-        """Note what stands at a place; nothing else may ever have."""
+    def _note_stored(self, queue: int, offset: int, body: bytes) -> None:
+        """Record the message at an offset; no other may ever be stored there."""
         self._ends[queue] = max(self._ends[queue], offset + 1)
         if self._stored.setdefault((queue, offset), body) != body:
             self._violated(

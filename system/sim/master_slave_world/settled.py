@@ -1,6 +1,6 @@
-"""What must hold of a master and its slaves when the faults are over and nobody sends any more.
+"""What must hold of a master and its slaves once faults and clients have stopped.
 
-All of it is asked once, `SETTLE_MS` behind the last fault: by then a slave has all of it.
+All of it is checked once, `SETTLE_MS` after the last fault: by then a slave has caught up.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_
 from shaketable.system.broker.groups.group_offsets import key_of
 from shaketable.system.native.core import NativeCore
 from shaketable.system.node.node import Node
-from shaketable.system.sim.native_world.setup import KEPT_MS, MASTER, SETTLE_MS
-from shaketable.system.sim.rules.native_invariants import NativeShadow
+from shaketable.system.sim.master_slave_world.setup import KEPT_MS, MASTER, SETTLE_MS
+from shaketable.system.sim.rules.native_invariants import MasterSlaveShadow
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import Host
 from shaketable.system.sim.trio_world.host_clock import WALL_MS_AT_START
 from shaketable.system.store.native.batch import iter_native_dispatches
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.native_world.world import NativeWorld
+    from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
 
 EXPIRED_AFTER_MS = 10_000
-"""How long a file may stay once its time is over: a node looks each second, at what is saved."""
+"""How long an expired file may stay: a node checks each second, only what is checkpointed."""
 Queue = tuple[bytes, int]
 Offsets = dict[str, dict[int, int]]
 _DELIVERY_KEY = key_of(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
 
 
-def check_settled(world: NativeWorld) -> None:
-    """The slaves are like their master, and each broker's queues are its log. Raises Violated."""
+def check_settled(world: MasterSlaveWorld) -> None:
+    """Check that slaves equal their master, and queues match the logs. Raises Violated."""
     nodes = {name: _running(host) for name, host in world.members.items()}
-    shadows = world.native_invariants.shadows
+    shadows = world.broker_invariants.shadows
     master = nodes[MASTER]
     wall_ms = WALL_MS_AT_START + int(world.clock.now_ms)
     for name, node in nodes.items():
@@ -54,7 +54,7 @@ def check_settled(world: NativeWorld) -> None:
 
 
 class Settled:
-    """What a master had when all was settled: log, topics, offsets and progress of deliveries."""
+    """A settled master's state: log, topics, offsets and progress of deliveries."""
 
     def __init__(self, end: int, topics: object, offsets: Offsets) -> None:
         self._end = end
@@ -62,29 +62,30 @@ class Settled:
         self._offsets = offsets
 
     @classmethod
-    def of(cls, world: NativeWorld) -> Settled:
-        """Look at a master that runs."""
+    def of(cls, world: MasterSlaveWorld) -> Settled:
+        """Return the state of a running master."""
         node = _running(world.members[MASTER])
         tables = node.broker.tables
         return cls(node.commit_log.end.position, tables.topics.state(), tables.offsets.state())
 
-    def check_kept(self, world: NativeWorld) -> None:
-        """Whoever is left has all of it, behind a loss of power. Raises Violated."""
+    def check_kept(self, world: MasterSlaveWorld) -> None:
+        """Check that every remaining broker has it all after a power loss. Raises Violated."""
         for name, host in world.present.items():
             broker = _running(host).broker
             for what, has, wanted in (
-                ("log", world.native_invariants.shadows[name].end, self._end),
+                ("log", world.broker_invariants.shadows[name].end, self._end),
                 ("topics", broker.tables.topics.state(), self._topics),
                 ("offsets", broker.tables.offsets.state(), self._offsets_at(broker)),
             ):
                 if has != wanted:
                     raise Violated("what-was-there-is-kept", f"{what}: {has}, not {wanted}", name)
-            _check_queues(name, broker, world.native_invariants.shadows[name])
+            _check_queues(name, broker, world.broker_invariants.shadows[name])
 
     def _offsets_at(self, broker: Broker) -> Offsets:
-        """Return what a broker is to have of them.
+        """Return the offsets that a broker must have.
 
-        A master takes progress back to the end of a queue that begins anew (`delay_delivery`).
+        A master moves delivery progress back to the end of a queue that restarts at 0
+        (`delay_delivery`).
         """
         if not broker.core.is_ready or _DELIVERY_KEY not in self._offsets:
             return self._offsets
@@ -107,8 +108,8 @@ def _core(node: Node) -> NativeCore:
     return core
 
 
-def _check_log(name: str, slave: NativeShadow, master: NativeShadow) -> None:
-    """It has all that its master has; where both have something it is the same."""
+def _check_log(name: str, slave: MasterSlaveShadow, master: MasterSlaveShadow) -> None:
+    """A slave has its master's log; where both hold bytes they are equal."""
     if slave.end != master.end:
         raise Violated(
             "everybody-catches-up",
@@ -122,7 +123,7 @@ def _check_log(name: str, slave: NativeShadow, master: NativeShadow) -> None:
 
 
 def _check_delivered(broker: Broker) -> None:
-    """The time of each delayed message is long over, and its master has delivered it."""
+    """The master has delivered every delayed message: each has been due for long."""
     topic = SCHEDULE_TOPIC.decode()
     for level in range(LEVELS_MAX):
         end = broker.queues.max_offset((SCHEDULE_TOPIC, level))
@@ -133,8 +134,8 @@ def _check_delivered(broker: Broker) -> None:
             )
 
 
-def _check_queues(name: str, broker: Broker, shadow: NativeShadow) -> None:
-    """Each queue is what the log holds of it, from the first message kept to the last."""
+def _check_queues(name: str, broker: Broker, shadow: MasterSlaveShadow) -> None:
+    """Each queue is what the log holds of it, from the first kept message to the last."""
     if broker.applied_index != shadow.end - 1:
         raise Violated(
             "everybody-catches-up",
@@ -158,27 +159,27 @@ def _check_queues(name: str, broker: Broker, shadow: NativeShadow) -> None:
             raise Violated("queues-are-the-log", f"{queue} leads to other places", name)
 
 
-def _messages(shadow: NativeShadow) -> Iterator[tuple[Queue, int, int, int]]:
-    """Yield (queue, offset, position, size) of all messages that a broker's log holds."""
+def _messages(shadow: MasterSlaveShadow) -> Iterator[tuple[Queue, int, int, int]]:
+    """Yield (queue, offset, position, size) of all messages in a broker's log."""
     for begin, data in _files(shadow):
         for queue, offset, position, size, *_ in iter_native_dispatches(data, begin):
             yield queue, offset, position, size
 
 
-def _files(shadow: NativeShadow) -> Iterator[tuple[int, bytes]]:
-    """Yield begin and bytes of each file of a log, as far as it is written."""
+def _files(shadow: MasterSlaveShadow) -> Iterator[tuple[int, bytes]]:
+    """Yield start and bytes of each file of a log, as far as it is written."""
     at, file_bytes = shadow.begin, shadow.file_bytes
     while at < shadow.end:
-        behind = min(at - at % file_bytes + file_bytes, shadow.end)
-        yield at, shadow.bytes_at(at, behind)
-        at = behind
+        end = min(at - at % file_bytes + file_bytes, shadow.end)
+        yield at, shadow.bytes_at(at, end)
+        at = end
 
 
-def _check_expired(name: str, shadow: NativeShadow, wall_ms: int, reserved_ms: int) -> None:
-    """A full file is gone when its time is over: it is as old as the message behind it."""
+def _check_expired(name: str, shadow: MasterSlaveShadow, wall_ms: int, reserved_ms: int) -> None:
+    """A full file is removed when expired: its age is that of the first message after it."""
     files = list(_files(shadow))
-    for (begin, _), (_, behind) in pairwise(files):
-        dispatch = next(iter_native_dispatches(behind, 0), None)
+    for (begin, _), (_, end) in pairwise(files):
+        dispatch = next(iter_native_dispatches(end, 0), None)
         if dispatch is None:
             continue
         age_ms = wall_ms - dispatch[5]
@@ -191,7 +192,7 @@ def _check_expired(name: str, shadow: NativeShadow, wall_ms: int, reserved_ms: i
 
 
 def _check_tables(name: str, slave: Broker, master: Broker) -> None:
-    """Topics, groups' offsets and how far deliveries are: a slave has its master's."""
+    """A slave has its master's topics, group offsets and progress of deliveries."""
     for what, has, wanted in (
         ("topics", slave.tables.topics.state(), master.tables.topics.state()),
         ("offsets", slave.tables.offsets.state(), master.tables.offsets.state()),
@@ -206,7 +207,7 @@ def _check_tables(name: str, slave: Broker, master: Broker) -> None:
 
 
 def _check_known_master(name: str, node: Node, master: Host) -> None:
-    """Clients that come to a slave are told where its master is."""
+    """A slave sends clients to the right master."""
     wanted = f"{master.address}:{master.config.listen_port}"
     if node.broker.core.leader != wanted:
         raise Violated(

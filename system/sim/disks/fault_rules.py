@@ -1,7 +1,7 @@
-"""Harms of a simulated disk that are ordered from outside, call by call, and counted.
+"""Disk faults that are injected from outside, call by call, and counted.
 
-The same orders as a node in a process takes (`system.node.steered.orders`): calls of a kind fail
-from the N-th on, or the machine loses power at it.
+The same rules as for a real process (`system.node.steered.orders`): calls of a kind fail from the
+N-th on, or the machine loses power at one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ KINDS: Final[Mapping[str, str]] = {
     "sync": "sync",
     "sync_dir": "sync",
 }
-"""What an operation of the simulated disk is called here; others are "name"."""
+"""The kind of each operation of the simulated disk; all others are "name"."""
 POWER: Final = "power"
 
 
 @dataclass(slots=True, eq=False)
-class OrderedHarm:
-    """One order. `error` is "EIO", "ENOSPC", POWER or "" (calls are counted alone)."""
+class DiskFaultRule:
+    """One rule. `error` is "EIO", "ENOSPC", POWER, or "" (only count calls)."""
 
     op: str
     error: str = ""
@@ -36,18 +36,18 @@ class OrderedHarm:
     errors: int = 0
 
 
-class OrderedHarms:
-    """The orders in force on one disk; its counts outlive processes, as the disk does."""
+class DiskFaultRules:
+    """The active rules of one disk; counts survive processes, as the disk does."""
 
     def __init__(self, platter: Platter) -> None:
         self.calls = dict.fromkeys(("read", "write", "sync", "name"), 0)
-        self._orders: tuple[OrderedHarm, ...] = ()
+        self._rules: tuple[DiskFaultRule, ...] = ()
         platter.on_operation = self._operation
         platter.on_read = self._read
 
-    def follow(self, orders: Sequence[OrderedHarm]) -> None:
-        """These are in force from now on."""
-        self._orders = tuple(orders)
+    def set_rules(self, rules: Sequence[DiskFaultRule]) -> None:
+        """Replace the active rules."""
+        self._rules = tuple(rules)
 
     def _operation(self, operation: str, path: str) -> None:
         self._call(KINDS.get(operation, "name"), path)
@@ -57,16 +57,16 @@ class OrderedHarms:
 
     def _call(self, kind: str, path: str) -> None:
         self.calls[kind] += 1
-        for order in self._orders:
-            if order.op not in (kind, "any"):
+        for rule in self._rules:
+            if rule.op not in (kind, "any"):
                 continue
-            order.calls += 1
-            behind = order.calls - max(order.nth, 1)
-            if not order.error or behind < 0 or (order.times and behind >= order.times):
+            rule.calls += 1
+            past = rule.calls - max(rule.nth, 1)
+            if not rule.error or past < 0 or (rule.times and past >= rule.times):
                 continue
-            order.errors += 1
-            if order.error == POWER:
+            rule.errors += 1
+            if rule.error == POWER:
                 raise PowerLoss
-            if order.error == "ENOSPC" and kind not in ("sync", "read"):
+            if rule.error == "ENOSPC" and kind not in ("sync", "read"):
                 raise DiskFull(f"cannot {kind} {path}: no space left on device (ordered)")
-            raise DiskFailed(f"cannot {kind} {path}: {order.error} (ordered)")
+            raise DiskFailed(f"cannot {kind} {path}: {rule.error} (ordered)")

@@ -1,0 +1,1 @@
+"""What the members' disks hold before the group's first start, written by other software."""

@@ -1,1 +1,0 @@
-"""Seeds of masters and slaves: whole brokers with small files, which lag, forget and lose."""
