@@ -62,7 +62,7 @@ class KeyQueries:
         self._seen: dict[Queue, int] = {queue: len(held) for queue, held in queues.items()}
         self._places: dict[bytes, list[tuple[int, int]]] = {}  # (position, store time)
 
-    def check(self, index: KeyIndex, begin_position: int, end_position: int) -> int:
+    def check(self, index: KeyIndex, start_position: int, end_position: int) -> int:
         """Look up some keys of messages between two log positions; return how many.
 
         Raises Violated where a message is not found by its key, or results are out of order.
@@ -79,22 +79,22 @@ class KeyQueries:
             lacking = {
                 position
                 for position, _ in self._places.get(key, ())
-                if begin_position <= position < end_position
+                if start_position <= position < end_position
             }.difference(found)
             if lacking:
                 raise Violated(
                     "keys-find-messages", f"{key!r} does not find the message at {min(lacking)}"
                 )
-            for position, store_ms in self._draw_places(key, begin_position, end_position):
+            for position, store_ms in self._draw_places(key, start_position, end_position):
                 if position not in index.candidates(self._topic, key, store_ms, store_ms):
                     raise Violated(
                         "keys-find-messages", f"{key!r} does not find {position} by its time"
                     )
         return len(asked)
 
-    def _draw_places(self, key: bytes, begin: int, end: int) -> list[tuple[int, int]]:
+    def _draw_places(self, key: bytes, start: int, end: int) -> list[tuple[int, int]]:
         """Choose a random message with that key between two log positions, if any."""
-        held = [place for place in self._places.get(key, ()) if begin <= place[0] < end]
+        held = [place for place in self._places.get(key, ()) if start <= place[0] < end]
         return [self._rng.choice(held)] if held else []
 
     def _learn(self) -> None:

@@ -254,10 +254,10 @@ class World:
         """
         self.acting = member  # its disk may fail in this
         member.log.advance_watermark()
-        begin, end = member.log.start.position, member.log.synced.position
-        if end - begin < 1:
+        first, end = member.log.start.position, member.log.synced.position
+        if end - first < 1:
             return False
-        position = begin + int(place * (end - begin))
+        position = first + int(place * (end - first))
         file_bytes = self.settings.data_file_bytes
         start = position // file_bytes * file_bytes
         path = f"{ROOT}/dledger-{member.name}/data/{start:020}"

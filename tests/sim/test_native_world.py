@@ -81,7 +81,7 @@ def test_a_slave_that_needs_what_has_expired_copies_anew() -> None:
     world = MasterSlaveWorld(SETUP)
     assert world.run() is None
     assert world.counts.faults == {"cut": 1, "slave_behind_expired": 1, "wipe": 1}
-    begin = world.broker_invariants.shadows["n1"].begin
+    begin = world.broker_invariants.shadows["n1"].start
     assert begin > 0
     assert begin % SETUP.file_bytes == 0
 
@@ -90,7 +90,7 @@ def test_a_slave_that_is_far_behind_copies_what_is_in_older_files() -> None:
     world = MasterSlaveWorld(msgspec.structs.replace(SETUP, reserved_ms=KEPT_MS))
     assert world.run() is None
     assert world.counts.faults == {"cut": 1}
-    assert world.broker_invariants.shadows["n1"].begin == 0
+    assert world.broker_invariants.shadows["n1"].start == 0
     assert world.broker_invariants.shadows["n1"].end > 4 * SETUP.file_bytes
 
 

@@ -44,7 +44,7 @@ def run_seed(
     world = MasterSlaveWorld(setup, mutant=mutant or HEALTHY, trace=recorder)
     violation = world.run()
     ends = (
-        f"{name} {shadow.begin} {shadow.end} {shadow.durable}"
+        f"{name} {shadow.start} {shadow.end} {shadow.durable}"
         for name, shadow in world.broker_invariants.shadows.items()
     )
     digest = recorder.final_digest(ends, violation)

@@ -117,9 +117,9 @@ def _check_log(name: str, slave: MasterSlaveShadow, master: MasterSlaveShadow) -
             f" {SETTLE_MS} ms after the last fault",
             name,
         )
-    begin = max(slave.begin, master.begin)
-    if slave.bytes_at(begin, slave.end) != master.bytes_at(begin, slave.end):
-        raise Violated("slave-copies-master", f"they differ behind {begin}", name)
+    start = max(slave.start, master.start)
+    if slave.bytes_at(start, slave.end) != master.bytes_at(start, slave.end):
+        raise Violated("slave-copies-master", f"they differ behind {start}", name)
 
 
 def _check_delivered(broker: Broker) -> None:
@@ -146,29 +146,29 @@ def _check_queues(name: str, broker: Broker, shadow: MasterSlaveShadow) -> None:
     for queue, offset, position, size in _messages(shadow):
         found.setdefault(queue, []).append((offset, position, size))
     for queue, messages in found.items():
-        begin, end = broker.queues.min_offset(queue), broker.queues.max_offset(queue)
+        start, end = broker.queues.min_offset(queue), broker.queues.max_offset(queue)
         first, last = messages[0][0], messages[-1][0]
-        if (begin, end) != (first, last + 1):
+        if (start, end) != (first, last + 1):
             raise Violated(
                 "queues-are-the-log",
-                f"{queue} is {begin}..{end}, the log holds {first}..{last + 1} of it",
+                f"{queue} is {start}..{end}, the log holds {first}..{last + 1} of it",
                 name,
             )
-        places = broker.queues.find(queue, begin, end - begin, 1 << 30)
+        places = broker.queues.find(queue, start, end - start, 1 << 30)
         if places != [(position, size) for _, position, size in messages]:
             raise Violated("queues-are-the-log", f"{queue} leads to other places", name)
 
 
 def _messages(shadow: MasterSlaveShadow) -> Iterator[tuple[Queue, int, int, int]]:
     """Yield (queue, offset, position, size) of all messages in a broker's log."""
-    for begin, data in _files(shadow):
-        for queue, offset, position, size, *_ in iter_native_dispatches(data, begin):
+    for start, data in _files(shadow):
+        for queue, offset, position, size, *_ in iter_native_dispatches(data, start):
             yield queue, offset, position, size
 
 
 def _files(shadow: MasterSlaveShadow) -> Iterator[tuple[int, bytes]]:
     """Yield start and bytes of each file of a log, as far as it is written."""
-    at, file_bytes = shadow.begin, shadow.file_bytes
+    at, file_bytes = shadow.start, shadow.file_bytes
     while at < shadow.end:
         end = min(at - at % file_bytes + file_bytes, shadow.end)
         yield at, shadow.bytes_at(at, end)
@@ -178,7 +178,7 @@ def _files(shadow: MasterSlaveShadow) -> Iterator[tuple[int, bytes]]:
 def _check_expired(name: str, shadow: MasterSlaveShadow, wall_ms: int, reserved_ms: int) -> None:
     """A full file is removed when expired: its age is that of the first message after it."""
     files = list(_files(shadow))
-    for (begin, _), (_, end) in pairwise(files):
+    for (start, _), (_, end) in pairwise(files):
         dispatch = next(iter_native_dispatches(end, 0), None)
         if dispatch is None:
             continue
@@ -186,7 +186,7 @@ def _check_expired(name: str, shadow: MasterSlaveShadow, wall_ms: int, reserved_
         if age_ms > reserved_ms + EXPIRED_AFTER_MS:
             raise Violated(
                 "expired-is-gone",
-                f"the file at {begin} is kept for {age_ms} ms, {reserved_ms} were asked for",
+                f"the file at {start} is kept for {age_ms} ms, {reserved_ms} were asked for",
                 name,
             )
 

@@ -32,7 +32,7 @@ class MasterSlaveShadow:
         end: the end of all writes handed to the disk.
         written: up to where the operating system has the bytes.
         durable: up to where they are flushed.
-        content: the bytes from `begin` to `end`.
+        content: the bytes from `start` to `end`.
         file_bytes: the size of its files.
         min_start: of a slave that has nothing: its log must start there or later.
         agrees: of a slave that has more than its restarted master: up to where both logs agree.
@@ -42,7 +42,7 @@ class MasterSlaveShadow:
         self.name = name
         self.group = group
         self.config = config
-        self.begin = self.end = self.written = self.durable = 0
+        self.start = self.end = self.written = self.durable = 0
         self.content = bytearray()
         self.file_bytes = 1 << 30
         self.min_start = 0
@@ -52,13 +52,13 @@ class MasterSlaveShadow:
         self.recovered = 0
         """The durable end at the process's start: recovery reported it, no flush did."""
 
-    def bytes_at(self, begin: int, end: int) -> bytes:
-        """Return the bytes from `begin` to `end`, as far as they are held."""
-        return bytes(self.content[max(0, begin - self.begin) : max(0, end - self.begin)])
+    def bytes_at(self, start: int, end: int) -> bytes:
+        """Return the bytes from `start` to `end`, as far as they are held."""
+        return bytes(self.content[max(0, start - self.start) : max(0, end - self.start)])
 
     def reset_to(self, position: int) -> None:
         """Reset to an empty log that starts at `position`."""
-        self.begin = self.end = self.written = self.durable = position
+        self.start = self.end = self.written = self.durable = position
         self.content.clear()
 
 
@@ -86,7 +86,7 @@ class MasterSlaveInvariants:
         else:
             self._check_recovered(shadow, log)
         shadow.config, shadow.file_bytes = config, log.file_bytes
-        del shadow.content[log.end.position - shadow.begin :]
+        del shadow.content[log.end.position - shadow.start :]
         shadow.end = shadow.written = log.end.position
         shadow.durable = min(shadow.durable, shadow.end)
         shadow.recovered = log.synced.position
@@ -128,7 +128,7 @@ class MasterSlaveInvariants:
             raise Violated(
                 "log-survives", f"the log ends at {end}, it was written up to {shadow.end}"
             )
-        for at, data in _pieces(log, max(shadow.begin, log.start.position)):
+        for at, data in _pieces(log, max(shadow.start, log.start.position)):
             if data != shadow.bytes_at(at, at + len(data)):
                 raise Violated("log-survives", f"other bytes were recovered at {at}")
 
@@ -152,9 +152,9 @@ class MasterSlaveInvariants:
                 self._check_begins(shadow, write.snapshot.end.position)
                 shadow.reset_to(write.snapshot.end.position)
             elif isinstance(write, Compact):
-                begin = write.snapshot.end.position
-                del shadow.content[: begin - shadow.begin]
-                shadow.begin = begin
+                start = write.snapshot.end.position
+                del shadow.content[: start - shadow.start]
+                shadow.start = start
 
     def _last_file(self, group: str) -> int:
         """Return where the last file starts that the group's master has written."""
@@ -180,7 +180,7 @@ class MasterSlaveInvariants:
                 "slave-behind-master",
                 f"it copies up to {end}, {master.name} has written up to {master.written}",
             )
-        if position >= master.begin and master.bytes_at(position, end) != data:
+        if position >= master.start and master.bytes_at(position, end) != data:
             raise Violated(
                 "slave-copies-master", f"bytes at {position} are not what {master.name} has there"
             )

@@ -1,1 +1,1 @@
-"""Tells a failing run to somebody who did not write the test: as text, as pictures, as a page."""
+"""Explains a failing run to a reader who did not write the test: as text, pictures and a page."""

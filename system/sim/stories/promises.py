@@ -1,6 +1,6 @@
-"""What each invariant promises, in plain words, and why it matters: for those who read a story.
+"""What each invariant promises in plain English, and why it matters, for readers of a story.
 
-The names are those of `Violated` in `system.sim`; a test holds the two together.
+The names are those of `Violated` in `system.sim`; a test keeps both in step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the group promises, and what it would mean if it did not keep it."""
+    """What the group promises, and what breaking it would mean."""
 
     says: str
     matters: str
@@ -326,5 +326,5 @@ PROMISES: dict[str, Promise] = {
 
 
 def promise_of(invariant: str) -> Promise:
-    """Return what an invariant promises; its own name for one that is not listed."""
+    """Return what an invariant promises; for an unlisted one, its own name."""
     return PROMISES.get(invariant, Promise(f"{invariant.replace('-', ' ').capitalize()}.", ""))

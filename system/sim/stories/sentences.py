@@ -1,4 +1,4 @@
-"""One row of a story in words: what arrived, what happened, what was sent, as one sentence."""
+"""One row of a story as a sentence: what arrived, what happened, what was sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shaketable.system.sim.stories.watch import Event, Kind, entries
 
 
 def sentence(row: Row) -> str:
-    """Say what a row shows: `n1 gets entry 3 from n0; writes entry 3 of term 1`."""
+    """Describe a row: `n1 gets entry 3 from n0; writes entry 3 of term 1`."""
     if row.lane == WORLD:
         return _world(row.events)
     faults = _faults([h for h in row.events if h.kind in (Kind.FAULT, Kind.FAULT_ENDED)])
@@ -20,7 +20,7 @@ def sentence(row: Row) -> str:
 
 
 def _world(events: Sequence[Event]) -> str:
-    """Several members that start alike, a fault of the network, or a violation of the group's."""
+    """Describe members that start alike, a network fault, or a violation of the whole group."""
     starts = [event for event in events if event.kind is Kind.START]
     if starts:
         names = _and([event.node for event in starts])
@@ -31,7 +31,7 @@ def _world(events: Sequence[Event]) -> str:
 
 
 def _got(row: Row) -> list[str]:
-    if row.has(Kind.ANSWER):  # what a client is answered stands among the happenings
+    if row.has(Kind.ANSWER):  # the events have the client's answer
         return []
     parts = []
     for what, arrows in _alike(row.got):
@@ -58,7 +58,7 @@ def _happened(row: Row) -> list[str]:
 
 
 def _written(appends: Iterable[Event]) -> list[str]:
-    """Say in one what was written in several batches of one term."""
+    """Describe the batches of each term as one range of entries."""
     terms: dict[int, tuple[int, int]] = {}
     for append in appends:
         first, last = terms.get(append.term, (append.first, append.index))
@@ -97,7 +97,7 @@ def _sent(row: Row) -> list[str]:
 
 
 def _alike(arrows: Sequence[Arrow]) -> Iterable[tuple[str, list[Arrow]]]:
-    """Take together what says the same, and what of a series is in several arrows of one pair."""
+    """Group arrows of equal text, and merge arrows of one series between the same pair."""
     found: dict[str, list[Arrow]] = {}
     series: dict[tuple[str, str, str], list[Arrow]] = {}
     for arrow in arrows:

@@ -1,4 +1,4 @@
-"""The space-time picture of a story in plain characters: time downwards, a column for each lane.
+"""A story's space-time diagram in plain text: time runs downwards, with a column for each lane.
 
 Source: Lamport's space-time diagrams, turned so that each moment has a line for its text.
 """
@@ -23,7 +23,7 @@ TEXT_WIDTH_MIN = 36
 
 
 def draw_text(rows: Rows, *, width: int = 120) -> str:
-    """Return the picture, at most about `width` characters wide."""
+    """Return the diagram, about `width` characters wide at most."""
     columns = _columns(rows.lanes)
     picture_width = sum(_width(lane) for lane in rows.lanes)
     text_width = max(TEXT_WIDTH_MIN, width - TIME_WIDTH - picture_width - 2)
@@ -49,7 +49,7 @@ def draw_text(rows: Rows, *, width: int = 120) -> str:
 
 
 def symbol(row: Row) -> str:
-    """Return the character that stands for a row on its lane."""
+    """Return the character that marks a row on its lane."""
     if row.is_broken:
         return "!"
     if row.has(Kind.CRASH):
@@ -58,7 +58,7 @@ def symbol(row: Row) -> str:
 
 
 def next_state(state: str, row: Row, lane: str) -> str:
-    """Return a lane's state behind a row: "|" up, "#" leading, ":" down."""
+    """Return a lane's state after a row: "|" up, "#" leading, ":" down."""
     for event in row.events:
         if event.node != lane:
             continue

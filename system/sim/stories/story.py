@@ -1,8 +1,8 @@
-"""Tells a failing run to somebody who did not write the test.
+"""Explains a failing run to a reader who did not write the test.
 
-First what was promised and is broken, then which bug was planted, if one was, then what happened,
-moment by moment, beside a space-time picture: in plain characters for a terminal (`Story.text`)
-and as one self-contained page (`Story.html`).
+First the violated promise, then the planted bug if there is one, then what happened, moment by
+moment, beside a space-time diagram: as plain text for a terminal (`Story.text`) and as one
+self-contained page (`Story.html`).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ TEXT_WIDTH = 120
 SHRUNK_FILE = "shrunk.json"
 STORY_FILE = "story.html"
 LISTED_MAX = 25
-"""Of faults, and of calls, so many are listed; a minimal run has fewer."""
+"""Most faults, and most calls, that are listed; a minimal run has fewer."""
 
 
 class NothingToTell(Exception):  # noqa: N818 - a finding about the run
-    """The run breaks nothing, so there is no story."""
+    """The run violates nothing, so there is no story."""
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A failing run, told. `text` is for a terminal, `html` one whole page."""
+    """The story of a failing run. `text` is for a terminal, `html` is a whole page."""
 
     violation: Violation
     text: str
@@ -43,7 +43,7 @@ class Story:
 
 
 def tell(schedule: Schedule, mutant: Mutant | None = None, *, width: int = TEXT_WIDTH) -> Story:
-    """Run a schedule again and tell what happens. Raises NothingToTell if nothing breaks."""
+    """Run a schedule again and build its story. Raises NothingToTell if nothing is violated."""
     seen = watch(schedule, mutant)
     if seen.violation is None:
         raise NothingToTell(f"seed {schedule.seed} breaks nothing: there is no story to tell")
@@ -53,7 +53,7 @@ def tell(schedule: Schedule, mutant: Mutant | None = None, *, width: int = TEXT_
 
 
 def save_story(shrunk: Shrunk, story: Story, folder: Path) -> tuple[Path, Path]:
-    """Write the run (to be replayed) and its story's page into a folder; return both paths."""
+    """Write the run (for replay) and its story's page into a folder; return both paths."""
     folder.mkdir(parents=True, exist_ok=True)
     run, page = folder / SHRUNK_FILE, folder / STORY_FILE
     save(shrunk, run)
@@ -90,7 +90,7 @@ def _listed(texts: Sequence[str], what: str) -> tuple[str, ...]:
 
 
 def planted_bug(mutant: Mutant | None) -> str:
-    """Return the name of a planted bug and its first line; "" where none is planted."""
+    """Return a planted bug's name and first line; "" where none is planted."""
     if mutant is None or mutant.name == "none":
         return ""
     breaks = next((bug.breaks for bug in catalogue() if bug.name == mutant.name), "")
@@ -98,7 +98,7 @@ def planted_bug(mutant: Mutant | None) -> str:
 
 
 def describe_call(call: Call) -> str:
-    """Say what a client is to do: `client 3, at 120 ms: 2 appends to queue 0`."""
+    """Describe a client's call: `client 3, at 120 ms: 2 appends to queue 0`."""
     times = f"{call.count} " if call.count > 1 else ""
     what = {
         "append": f"{times}append{'s' * (call.count > 1)} to",

@@ -1,7 +1,7 @@
-"""The messages of a run that carried something, as arrows from lane to lane.
+"""The messages of a run that carried something new, as arrows from lane to lane.
 
-Votes, entries, news of what is on a disk, snapshots, clients' requests and answers; heartbeats
-and what only repeats are left out.
+Votes, entries, acknowledgements, snapshots, clients' requests and replies; heartbeats and
+repetitions are left out.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ _WEIGHTS = {"transfer": 6, "snapshot": 6, "vote": 5, "push": 4, "client": 3, "ac
 
 @dataclass(slots=True)
 class Arrow:
-    """One message: `what` it says. `arrives_ms` is None where it did not (yet).
+    """One message; `what` describes its content. `arrives_ms` is None if it did not arrive.
 
-    `kind` is "vote", "push", "ack", "snapshot", "transfer" or "client". `waits`: its target
-    stands still when it arrives. Of a `series` (entries, or messages of a queue), `first` and
-    `last` are what it carries. `row` and `end_row` are the rows where it begins and ends, -1 as
-    long as there are none.
+    `kind` is "vote", "push", "ack", "snapshot", "transfer" or "client". `waits`: its target is
+    paused when it arrives. In a `series` (entries, or messages of a queue), `first` and `last` are
+    what it carries. `row` and `end_row` are the rows where it starts and ends, -1 if none.
     """
 
     sent_ms: float
@@ -52,7 +51,7 @@ class Arrow:
 
 
 def choose_arrows(seen: Watched) -> list[Arrow]:
-    """Return what mattered of a run's messages; where there are too many, the late and weighty."""
+    """Return the messages that mattered; of too many, the late and important ones."""
     arrows = [*_messages(seen.sendings), *_client_arrows(seen)]
     _apply_downtime(seen, arrows)
     arrows = _merge(arrows)
@@ -61,14 +60,14 @@ def choose_arrows(seen: Watched) -> list[Arrow]:
 
 
 def in_series(series: str, first: int, last: int) -> str:
-    """Name what an arrow of a series carries: `entries 3..5`, `message 7 for queue 0`."""
+    """Describe what an arrow of a series carries: `entries 3..5`, `message 7 for queue 0`."""
     if series == _ENTRIES:
         return entries(first, last)
     return f"{numbers('message', (first,) if first == last else (first, last))} {series}"
 
 
 def _merge(arrows: Iterable[Arrow]) -> list[Arrow]:
-    """Make one arrow of what is sent at once in several messages: it arrives with the first."""
+    """Merge messages of a series that are sent at once into one arrow, from the first arrival."""
     found: dict[tuple[object, ...], Arrow] = {}
     for number, arrow in enumerate(arrows):
         key: tuple[object, ...] = (number,)
@@ -86,7 +85,7 @@ def _merge(arrows: Iterable[Arrow]) -> list[Arrow]:
 
 
 def _apply_downtime(seen: Watched, arrows: Iterable[Arrow]) -> None:
-    """Lose what arrives at a node that is down; what arrives at one that stands still waits."""
+    """Mark arrows as lost whose target is down on arrival, and as waiting if it is paused."""
     down = _spans(seen, Kind.CRASH, Kind.START)
     paused = _spans(seen, Kind.FAULT, Kind.FAULT_ENDED, Pause)
     for arrow in arrows:
@@ -103,7 +102,7 @@ def _apply_downtime(seen: Watched, arrows: Iterable[Arrow]) -> None:
 def _spans(
     seen: Watched, begins: Kind, ends: Kind, fault: type[AnyFault] | None = None
 ) -> list[tuple[str, float, float]]:
-    """Return (node, from, until) of what begins and ends at nodes, or of faults of one kind."""
+    """Return (node, from, until) of spans between two kinds of events, or of one kind of fault."""
     spans = []
     open_since: dict[tuple[str, int], float] = {}
     for event in sorted(seen.events, key=lambda event: event.at_ms):
@@ -120,19 +119,19 @@ def _spans(
 
 
 def client_lane(number: int) -> str:
-    """Name a client's lane."""
+    """Return the name of a client's lane."""
     return f"client {number}"
 
 
 def numbers(noun: str, listed: Sequence[int]) -> str:
-    """Name things by number: `message 3` or `messages 3..5`."""
+    """Describe things by number: `message 3` or `messages 3..5`."""
     if len(listed) == 1:
         return f"{noun} {listed[0]}"
     return f"{noun}s {listed[0]}..{listed[-1]}"
 
 
 def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
-    """The messages between members that carried something new."""
+    """Yield the messages between members that carried something new."""
     last_acks: dict[tuple[str, str], tuple[int, bool, int, int]] = {}
     for sending in sendings:
         message = sending.message
@@ -169,7 +168,7 @@ def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
 def _client_arrows(seen: Watched) -> Iterable[Arrow]:
     delay_ms = seen.schedule.settings.client_delay_ms
     operations = {operation.number: operation for operation in seen.history}
-    # Of a request that was refused and sent again, the last time is what matters.
+    # Of a request that was refused and sent again, only the last attempt matters.
     asked_last = {
         (client, last): (at_ms, node, first) for at_ms, client, node, first, last in seen.asked
     }

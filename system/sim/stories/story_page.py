@@ -1,8 +1,7 @@
-"""A story as one self-contained HTML page: what broke, then picture and text side by side.
+"""A story as one self-contained HTML page: the violation, then diagram and text side by side.
 
-Every moment has a row of its own, as high as its text needs, so that no label can overlap
-another; lanes run downwards through the rows, and arrows from the row of their sending to that of
-their arrival.
+Each moment has a row of its own, as high as its text, so that no labels overlap. Lanes run down
+through the rows; arrows go from the row of the send to the row of the arrival.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from shaketable.system.sim.stories.watch import Kind
 
 WIDTH = 1180
 LEFT = 92
-"""Where the first lane stands; the times are left of it."""
+"""x of the first lane; the times are left of it."""
 LANE = 62
 CLIENT_LANE = 78
 TEXT_GAP = 26
@@ -28,14 +27,14 @@ LINE = 15
 ROW_MIN = 22
 CHARACTER = 6.3
 BOLD_CHARACTER = 7.3
-"""Width of a character of the rows' text, roughly, and where it is bold."""
+"""Approximate width of a bold character of the rows' text."""
 STAR = "M0,-7 L1.7,-2.3 6.7,-2.2 2.7,.9 4.1,5.7 0,2.9 -4.1,5.7 -2.7,.9 -6.7,-2.2 -1.7,-2.3Z"
 CROSS = "M-5,-5 L5,5 M-5,5 L5,-5"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is said of a run before what happened."""
+    """The facts of a run that come before its events."""
 
     invariant: str
     finding: str
@@ -52,7 +51,7 @@ class Facts:
 
     @property
     def where(self) -> str:
-        """When and where it was seen."""
+        """When and where the violation was seen."""
         return f"at {self.at_ms:.1f} ms" + (f", at {self.node}" if self.node else "")
 
     @property
@@ -63,7 +62,7 @@ class Facts:
 
 
 class Layout:
-    """Where everything stands, in the units of the picture."""
+    """Positions of everything, in the units of the picture."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -93,7 +92,7 @@ class Layout:
         self.height = y + 16
 
     def y(self, row: int) -> float:
-        """The height of a row's mark, and of its first line of text."""
+        """Return the y of a row's symbol and of its first line of text."""
         return self.tops[row] + 11
 
 
@@ -121,7 +120,7 @@ def render_page(facts: Facts, rows: Rows) -> str:
 
 
 def draw_picture(rows: Rows) -> str:
-    """Return the space-time picture as SVG."""
+    """Return the space-time diagram as SVG."""
     layout = Layout(rows)
     return "\n".join(
         [
@@ -138,7 +137,7 @@ def draw_picture(rows: Rows) -> str:
 
 
 def _stripes(layout: Layout) -> list[str]:
-    """The rows' backgrounds, times and texts."""
+    """Return the rows' backgrounds, times and texts."""
     out = []
     for number, (row, lines) in enumerate(zip(layout.rows.rows, layout.texts, strict=True)):
         top, y = layout.tops[number], layout.y(number)
@@ -163,7 +162,7 @@ def _is_bold(row: Row) -> bool:
 
 
 def _lanes(layout: Layout) -> list[str]:
-    """A line for each lane: thick where it leads, dashed where it is down."""
+    """Return a line for each lane: thick while it leads, dashed while it is down."""
     out = []
     for lane, x in layout.xs.items():
         out.append(f"<text class=lane x={x:.1f} y=20>{escape(lane)}</text>")
@@ -183,7 +182,7 @@ def _lane_part(x: float, start: float, end: float, state: str) -> str:
 
 
 def _bands(layout: Layout) -> list[str]:
-    """What a fault covers: its node's lane, or all members' where it is one of the network."""
+    """Return the faults: on the node's lane, or on all members' for a network fault."""
     out = []
     open_at: dict[int, tuple[int, str]] = {}
     spans: list[tuple[int, int, int, str]] = []
@@ -218,7 +217,7 @@ def _arrow(layout: Layout, arrow: Arrow) -> str:
     x2 = layout.xs[arrow.target]
     title = f"<title>{escape(f'{arrow.source} to {arrow.target}: {arrow.what}')}</title>"
     side = 1 if x2 > x1 else -1
-    if arrow.arrives_ms is None:  # it ends on its way: in a cross, if it was lost
+    if arrow.arrives_ms is None:  # it ends halfway, in a cross if it was lost
         x, y = x1 + 0.55 * (x2 - x1), y1 + 9
         line = f'<line class="arrow {arrow.kind}" x1={x1:.1f} y1={y1:.1f} x2={x:.1f} y2={y:.1f} />'
         end = (
@@ -240,10 +239,10 @@ def _marks(layout: Layout) -> list[str]:
         x = layout.xs.get(row.lane)
         if x is not None:
             out.append(f'<g transform="translate({x:.1f} {layout.y(number):.1f})">{_mark(row)}</g>')
-        elif row.is_broken:  # of the group as a whole: left of all lanes
+        elif row.is_broken:  # a violation of the whole group: left of all lanes
             at = f"{LEFT - 4} {layout.y(number):.1f}"
             out.append(f'<g transform="translate({at})">{_mark(row)}</g>')
-        else:  # of the world: a mark on each lane that it is about
+        else:  # a world event: a symbol on each lane that it concerns
             for event in row.events:
                 if event.node in layout.xs:
                     at = f"{layout.xs[event.node]:.1f} {layout.y(number):.1f}"

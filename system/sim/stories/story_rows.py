@@ -1,8 +1,8 @@
-"""What mattered in a run, moment by moment: the rows that both pictures draw and the text tells.
+"""What mattered in a run, moment by moment: the rows of both diagrams and of the text.
 
-Of thousands of messages only those are kept that carried something: votes, entries, news of what
-is on a disk, snapshots, clients' requests and answers. What happens at one node at one instant is
-one row, so that a row says cause and effect together.
+Of thousands of messages only those that carried something new are kept: votes, entries,
+acknowledgements, snapshots, clients' requests and replies. What happens at one node at one instant
+is one row, so that a row shows cause and effect together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shaketable.system.sim.stories.watch import Event, Kind, Watched
 
 ROWS_MAX = 80
 WORLD = ""
-"""The lane of what happens to the world as a whole."""
+"""The lane of events that concern the whole world."""
 
 _WEIGHTS = {
     Kind.BROKEN: 100,
@@ -35,7 +35,7 @@ _WEIGHTS = {
     Kind.VOTE: 35,
     Kind.DURABLE: 30,
 }
-"""What is told first where there is not room for all."""
+"""Priorities of events where there is no room for all."""
 _ARROW_WEIGHT = 25
 _LEADING = "leads"
 
@@ -52,23 +52,23 @@ class Row:
 
     @property
     def weight(self) -> int:
-        """The weight of the weightiest thing in it."""
+        """The highest weight in the row."""
         weights = [_WEIGHTS[event.kind] for event in self.events]
         return max(weights + [_ARROW_WEIGHT] * bool(self.got or self.sent))
 
     @property
     def is_broken(self) -> bool:
-        """Whether the violation is in it."""
+        """Whether the violation is in the row."""
         return any(event.kind is Kind.BROKEN for event in self.events)
 
     def has(self, kind: Kind) -> bool:
-        """Whether something of that kind is in it."""
+        """Return whether the row has an event of that kind."""
         return any(event.kind is kind for event in self.events)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows in order of time, the lanes that they stand on, and how many were left out."""
+    """The rows in order of time, their lanes, and how many were left out."""
 
     lanes: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -77,13 +77,13 @@ class Rows:
 
 
 def build_rows(seen: Watched) -> Rows:
-    """Choose what mattered in a run and put it in order."""
+    """Choose what mattered in a run, in order of time."""
     events = _significant(seen, [*seen.events, *_client_events(seen)])
     arrows = choose_arrows(seen)
     table: dict[tuple[float, str], Row] = {}
 
     def row_at(at_ms: float, lane: str) -> Row:
-        # Sums of the same times differ in their last digits.
+        # Rounded, since float sums of the same times may differ.
         return table.setdefault((round(at_ms, 6), lane), Row(at_ms, lane))
 
     for arrow in arrows:
@@ -100,7 +100,7 @@ def build_rows(seen: Watched) -> Rows:
             arrow.row = number
         for arrow in row.got:
             arrow.end_row = number
-    # One that begins or ends in a row that was left out would point nowhere.
+    # Arrows that start or end in a row that was left out are dropped.
     drawn = [a for a in arrows if a.row >= 0 and (a.arrives_ms is None or a.end_row >= 0)]
     busy = {row.lane for row in kept} | {arrow.target for arrow in drawn}
     clients = sorted({operation.client for operation in seen.history})
@@ -109,7 +109,7 @@ def build_rows(seen: Watched) -> Rows:
 
 
 def _join_starts(table: dict[tuple[float, str], Row]) -> None:
-    """Make one row of members that start at the same time with nothing."""
+    """Join members that start alike at the same time into one row."""
     alike: dict[tuple[float, str], list[tuple[float, str]]] = {}
     for key, row in table.items():
         if len(row.events) == 1 and row.has(Kind.START) and not (row.got or row.sent):
@@ -126,13 +126,13 @@ def _row_order(row: Row) -> tuple[float, bool]:
 
 
 def _most_weighty(rows: Sequence[Row]) -> list[Row]:
-    """Keep at most ROWS_MAX: the weightiest, and of equal ones the latest."""
+    """Keep at most ROWS_MAX rows: the heaviest, and of equal ones the latest."""
     ranked = sorted(rows, key=lambda row: (row.weight, row.at_ms), reverse=True)
     return sorted(ranked[:ROWS_MAX], key=_row_order)
 
 
 def _significant(seen: Watched, events: Iterable[Event]) -> Iterable[Event]:
-    """Leave out repetitions: who follows whom, and what others called committed before."""
+    """Drop repetitions: who follows whom, and commits that another member reported before."""
     leading: set[str] = set()
     started: dict[str, str] = {}
     committed = -1
@@ -143,7 +143,7 @@ def _significant(seen: Watched, events: Iterable[Event]) -> Iterable[Event]:
             started.pop(event.node, None)
         elif event.kind is Kind.START:
             if started.get(event.node) == event.text:
-                continue  # it tries to start again and again
+                continue  # repeated attempts to start
             started[event.node] = event.text
         if event.kind is Kind.COMMIT:
             if event.index > committed or event.at_ms == broken_ms:
@@ -165,7 +165,7 @@ def _time(event: Event) -> float:
 
 
 def _client_events(seen: Watched) -> Iterable[Event]:
-    """What became of the clients' operations, those that ended together in one."""
+    """Yield the outcomes of the clients' operations; those that ended together as one event."""
     ended: dict[tuple[float, int, str, str], list[Operation]] = {}
     for operation in seen.history:
         if operation.end_ms != float("inf"):

@@ -1,8 +1,7 @@
-"""Runs a schedule once more and notes all that happened, as data, for whoever tells of it.
+"""Runs a schedule again and records all events as data, for a story.
 
-The world is the same and does the same (a test holds the two together); its network, trace and
-invariants are replaced by ones that note what passes through them. That is too slow for
-thousands of seeds and costs nothing for one.
+The world and its behaviour are the same (a test checks that); its network, trace and invariants are
+replaced by recording ones. That is too slow for thousands of seeds and cheap for one.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _REQUESTS = re.compile(r"<- client (\d+) requests (\d+)\.\.(\d+)")
 
 
 class Kind(enum.Enum):
-    """What happened."""
+    """The kind of an event."""
 
     START = "starts"
     CRASH = "crashes"
@@ -62,23 +61,23 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened at one node, or to the world (`node` is ""); `text` says it."""
+    """One event at a node, or of the world (`node` is ""); `text` describes it."""
 
     at_ms: float
     node: str
     kind: Kind
     text: str
     index: int = -1
-    """The last entry that it is about, or the number of the fault."""
+    """The last entry that it concerns, or the number of the fault."""
     term: int = -1
-    """The term that it is about, where there is one."""
+    """The term that it concerns, if any."""
     first: int = -1
-    """The first entry that it is about, where there are several."""
+    """The first entry that it concerns, if there are several."""
 
 
 @dataclass(slots=True)
 class Sending:
-    """One message. `arrives_ms` is None as long as it has not arrived; a lost one never does."""
+    """One message. `arrives_ms` is None until it has arrived; a lost one never does."""
 
     sent_ms: float
     source: str
@@ -90,7 +89,7 @@ class Sending:
 
 @dataclass(slots=True)
 class Watched:
-    """A run as it was seen. `asked` lists (time, client, node, first and last operation)."""
+    """A recorded run. `asked` lists (time, client, node, first and last operation)."""
 
     schedule: Schedule
     violation: Violation | None = None
@@ -102,7 +101,7 @@ class Watched:
 
 
 def watch(schedule: Schedule, mutant: Mutant | None = None) -> Watched:
-    """Run a schedule and note everything."""
+    """Run a schedule and record everything."""
     seen = Watched(schedule)
     trace = _WatchedTrace(seen)
     world = World(schedule, mutant=mutant or HEALTHY, trace=trace)
@@ -120,7 +119,7 @@ def watch(schedule: Schedule, mutant: Mutant | None = None) -> Watched:
 
 
 class _WatchedNetwork(Network):
-    """Notes every message when it is sent and when it first arrives."""
+    """Records every message when it is sent and when it first arrives."""
 
     __slots__ = ("_on_the_way", "_seen", "_world")
 
@@ -150,7 +149,7 @@ class _WatchedNetwork(Network):
 
 
 class _WatchedTrace(Trace):
-    """Notes faults, crashes and clients' requests from the lines of the trace."""
+    """Records faults, crashes and clients' requests from the lines of the trace."""
 
     __slots__ = ("_faults", "_seen", "world")
 
@@ -161,7 +160,7 @@ class _WatchedTrace(Trace):
         self.world: World
 
     def _read(self, text: str) -> None:
-        """Nothing is written: `line` has what is needed."""
+        """Do nothing: `line` has what is needed."""
 
     def line(self, at_ms: float, node: str, text: str) -> None:
         note = self._seen.events.append
@@ -184,7 +183,7 @@ class _WatchedTrace(Trace):
             self._seen.asked.append((at_ms, client, node, first, last))
 
     def _target(self, fault: AnyFault) -> str | None:
-        """Say which node a fault means by "leader" or "follower" at this moment."""
+        """Return the node that a fault's "leader" or "follower" means at this moment."""
         if not isinstance(fault, NodeFault):
             return None
         member = FaultActions(self.world).member_of(fault.node)
@@ -196,11 +195,11 @@ def _fault_order(numbered: tuple[int, AnyFault]) -> int:
 
 
 class _WatchedInvariants(Invariants):
-    """Notes what the members report, then checks it."""
+    """Records what the members report, then checks it."""
 
     def __init__(self, world: World, seen: Watched) -> None:
         super().__init__(world.counts)
-        self.queues = world.invariants.queues  # what stood there before the run is in them
+        self.queues = world.invariants.queues  # they hold what was stored before the run
         self.older_index = world.invariants.older_index
         self._heap = world.heap
         self._seen = seen
@@ -270,7 +269,7 @@ class _WatchedInvariants(Invariants):
 
 
 def entries(first: int, last: int) -> str:
-    """Name entries: `entry 3` or `entries 3..5`."""
+    """Describe entries: `entry 3` or `entries 3..5`."""
     return f"entry {first}" if first == last else f"entries {first}..{last}"
 
 
@@ -278,7 +277,7 @@ _LEFT_OUT = ("start_ms", "duration_ms", "node", "links")
 
 
 def describe_fault(fault: AnyFault, target: str | None = None) -> str:
-    """Say in a few words what a fault is: `crash n1 for 300 ms, loses_unsynced=True`."""
+    """Describe a fault in a few words: `crash n1 for 300 ms, loses_unsynced=True`."""
     words = [fault.kind.replace("_", " ")]
     if isinstance(fault, NodeFault):
         words.append(target or fault.node)

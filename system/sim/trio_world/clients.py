@@ -1,7 +1,6 @@
 """The unchanged client (`system.client`) on simulated hosts: it carries out a schedule's calls.
 
-What it is told is recorded as in the core world, and checked at once against what the group
-committed.
+Outcomes are recorded as in the core world, and checked at once against what is committed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from shaketable.system.sim.trio_world.world import TrioWorld
 
 CALLS_MAX = 200
-"""What one client has under way at most; a call beyond it is not made."""
+"""Most calls that one client has in flight; calls beyond it are skipped."""
 
 
 class TrioClient:
@@ -49,7 +48,7 @@ class TrioClient:
 
 
 class TrioClients:
-    """All clients of a world, and the history of what they did."""
+    """All clients of a world, and their history."""
 
     def __init__(self, world: TrioWorld, count: int) -> None:
         self.history: list[Operation] = []
@@ -67,17 +66,17 @@ class TrioClients:
         self._world.spawn(self._call, client, call)
 
     def learn(self, host: Host) -> None:
-        """There is another node to ask."""
+        """Add a node that clients may ask."""
         for client in self._clients:
             client.group.learn(host.name, host.address, CLIENT_PORT)
 
     def forget(self, name: str) -> None:
-        """A node is gone for good."""
+        """Remove a node that is gone for good."""
         for client in self._clients:
             client.group.forget(name)
 
     def close(self) -> None:
-        """Close all connections. Raises Violated where one is left then."""
+        """Close all connections. Raises Violated where one stays open."""
         for client in self._clients:
             client.group.close()
             host = client.process.host
@@ -154,7 +153,7 @@ class TrioClients:
         keyed = self._world.settings.keyed
         return properties_of(operation.number, keyed) if keyed else ""
 
-    # ---- what became of them ----------------------------------------------------------
+    # ---- outcomes ---------------------------------------------------------------------
 
     def _operation(self, client: TrioClient, call: Call) -> Operation:
         number = len(self.history) + 1
@@ -186,7 +185,7 @@ class TrioClients:
         self._end(operation, OK)
 
     def _unread(self, operation: Operation, error: Exception) -> None:
-        """A read had no effect, whatever became of it; a damaged answer is a finding."""
+        """A failed read has no effect, so it is a fail; a damaged response is a violation."""
         if isinstance(error, DamagedResponseError):
             self._unknown(operation, error)
         else:
@@ -212,7 +211,7 @@ class TrioClients:
         self._world.note_operation(operation)
 
     def _check_pulled(self, operation: Operation, result: PullResult) -> None:
-        """A pull returns, without a gap, what is committed at its offsets."""
+        """A pull returns, without gaps, what is committed at its offsets."""
         stored = self._world.invariants.queues.get((TOPIC_BYTES, operation.queue), [])
         offsets = [message.queue_offset for message in result.messages]
         first = offsets[0] if offsets else operation.offset

@@ -1,7 +1,7 @@
-"""No process of a broker without a group begins with older offsets than the one before had saved.
+"""A broker without a group never starts with older offsets than its last process had saved.
 
-How old these files may be when it dies, the mode says; what stands in them is kept, whatever the
-machine goes through but the loss of its disk. Source: RocketMQ's ConfigManager; DLEDGER.md B.2.
+How stale these files may be at a crash depends on the mode, but what they hold survives everything
+except the loss of the disk. Source: RocketMQ's ConfigManager; DLEDGER.md B.2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 WATCHED: Final = (OFFSETS, DELAYS)
 TABLE: Final = "offsetTable"
 COUNTED: Final = {TOPICS: TOPIC_QUEUE, OFFSETS: OFFSET_QUEUE}
-"""Files that say how often a table was changed, and which table that is."""
+"""Files with a table's change counter, and the table."""
 Report = Callable[[Violated], None]
 
 
@@ -35,14 +35,14 @@ class SavedFiles:
         self._pending_counts: dict[str, int] = {}
 
     def replacing(self, name: str, data: bytes) -> None:
-        """A file is about to be replaced: from now on either may be found."""
+        """A file is about to be replaced: from now on a start may find either version."""
         if name in WATCHED:
             self._pending.setdefault(name, []).append(_table(data))
         if name in COUNTED:
             self._pending_counts[name] = loads(data).get("dataVersion", {}).get("counter", 0)
 
     def done(self, name: str) -> None:
-        """It has been."""
+        """The file has been replaced."""
         if pending := self._pending.pop(name, None):
             self._saved[name] = pending[-1]
         if name in self._pending_counts:
@@ -62,13 +62,13 @@ class SavedFiles:
                 raise Violated("saved-is-loaded", why)
 
     def unreadable(self, error: StoreError) -> None:
-        """A process could not load. Raises Violated where it had saved, and its disk is well."""
+        """A process failed to load. Raises Violated if it had saved, and its disk works."""
         if self._saved and not isinstance(error, DiskFailed | DiskFull):
             raise Violated("saved-is-loaded", str(error)) from error
 
 
 def watched(base: type[ConfigFiles], saved: SavedFiles, report: Report) -> type[ConfigFiles]:
-    """Return the files, with each load looked at; `report` is given what is wrong."""
+    """Return the files class with each load checked; `report` gets violations."""
 
     class Watched(base):  # type: ignore[valid-type, misc]
         def load(self) -> None:
@@ -99,7 +99,7 @@ def _table(data: bytes) -> Any:
 
 
 def _older_offset(loaded: Any, saved: Any, of: str = "") -> str:
-    """Name the first offset that was saved and is older now, or gone; "" if all are as far."""
+    """Describe the first saved offset that is older now, or gone; "" if there is none."""
     for key, value in saved.items():
         now = loaded.get(key)
         if isinstance(value, dict):
@@ -107,6 +107,6 @@ def _older_offset(loaded: Any, saved: Any, of: str = "") -> str:
                 return found
         elif now is None or now < value:
             where = "with none" if now is None else f"at {now}"
-            what = "queue" if of else "level"  # of delays, that is
+            what = "queue" if of else "level"  # of delayOffset.json
             return f"it begins {where} in {what} {key}{of}, {value} had been saved"
     return ""

@@ -1,9 +1,8 @@
-"""A simulated group for code that brings its own course of events: a harness, or a test.
+"""A simulated group for code that brings its own main function: a harness, or a test.
 
-`run_group` runs that code inside the world's own trio run, as one more process of it. So
-what it does with trio (clients, timeouts, nurseries) happens on virtual time and simulated
-sockets, and the words for faults are those that a harness has for processes (kill, restart,
-pause, resume, cut, mend).
+`run_group` runs that function inside the world's trio run, as one more process of it. So what it
+does with trio (clients, timeouts, nurseries) uses virtual time and simulated sockets, and it has a
+harness's operations on processes (kill, restart, pause, resume, cut, heal).
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ Result = TypeVar("Result")
 HARNESS = "harness"
 HARNESS_ADDRESS = "10.0.3.1"
 UNTOUCHED = -1
-"""The incarnation of a node that a fault found nothing to do to."""
+"""The incarnation of a node on which a fault had no effect."""
 
 
 class SimulatedGroup:
-    """The nodes of a group and what can be done to them. Made by `run_group`."""
+    """The nodes of a group and the operations on them. Made by `run_group`."""
 
     def __init__(self, world: TrioWorld) -> None:
         self._world = world
@@ -40,21 +39,21 @@ class SimulatedGroup:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Every node's id, in the order they came."""
+        """Every node's id, in the order they were added."""
         return tuple(self._world.present)
 
     @property
     def client_addresses(self) -> dict[str, tuple[str, int]]:
-        """Where clients reach the nodes."""
+        """Addresses of the nodes for clients."""
         return self._world.client_addresses()
 
     @property
     def violation(self) -> Violation | None:
-        """The first invariant that broke, if one did."""
+        """The first violated invariant, or None."""
         return self._world.found
 
     def leader(self) -> str | None:
-        """The node that leads the highest term, if any does."""
+        """Return the node that leads the highest term, or None."""
         return self._world.leader()
 
     def incarnation(self, node: str) -> int:
@@ -62,12 +61,12 @@ class SimulatedGroup:
         return self._host(node).incarnation
 
     def is_alive(self, node: str, incarnation: int) -> bool:
-        """Whether that incarnation of the node still runs, or is paused."""
+        """Return whether that incarnation of the node still runs, or is paused."""
         host = self._host(node)
         return host.is_up and host.incarnation == incarnation
 
     def is_paused(self, node: str) -> bool:
-        """Whether the node's process stands still."""
+        """Return whether the node's process is paused."""
         return self._host(node).is_paused
 
     def start(self, node: str) -> None:
@@ -75,7 +74,7 @@ class SimulatedGroup:
         self._world.restart(self._host(node))
 
     def kill(self, node: str, *, loses_unsynced: bool = False) -> int:
-        """End a node's process, or its machine; return its incarnation, or UNTOUCHED."""
+        """Kill a node's process, or crash its machine; return its incarnation, or UNTOUCHED."""
         host = self._host(node)
         if not host.is_up:
             return UNTOUCHED
@@ -83,17 +82,17 @@ class SimulatedGroup:
         return host.incarnation
 
     def restart(self, node: str, incarnation: int) -> None:
-        """Start the node again if that incarnation was its last and is dead (idempotent)."""
+        """Restart the node if that incarnation was its last and is dead (idempotent)."""
         host = self._host(node)
         if host.incarnation == incarnation and not host.is_up:
             self._world.restart(host)
 
     def stop(self, node: str) -> None:
-        """Tell a node to end in order (SIGTERM); it takes its time."""
+        """Stop a node cleanly (SIGTERM); it takes some time."""
         self._host(node).stop()
 
     def pause(self, node: str) -> int:
-        """Let a node stand still (SIGSTOP); return its incarnation, or UNTOUCHED."""
+        """Pause a node (SIGSTOP); return its incarnation, or UNTOUCHED."""
         host = self._host(node)
         if not host.is_up or host.is_paused:
             return UNTOUCHED
@@ -101,13 +100,13 @@ class SimulatedGroup:
         return host.incarnation
 
     def resume(self, node: str, incarnation: int) -> None:
-        """Let that incarnation go on (SIGCONT); nothing if it is gone (idempotent)."""
+        """Resume that incarnation (SIGCONT); nothing if it is gone (idempotent)."""
         host = self._host(node)
         if host.incarnation == incarnation:
             host.resume()
 
     def cut(self, links: Sequence[tuple[str, str]]) -> str:
-        """Hold all bytes that flow from a to b, for each (a, b); return a cut's id."""
+        """Hold all bytes from a to b, for each (a, b); return the cut's id."""
         self._cut_numbers += 1
         fault = Cut(start_ms=self._cut_numbers, duration_ms=0, links=tuple(links))
         found = [self._world.network.link(source, target) for source, target in links]
@@ -118,7 +117,7 @@ class SimulatedGroup:
         return cut
 
     def heal(self, cut: str, *, resets: bool = False) -> None:
-        """Deliver what the cut held, or (`resets`) break its connections (idempotent)."""
+        """Deliver what the cut held, or with `resets` reset its connections (idempotent)."""
         if cut in self._cuts:
             self._held[cut] = self.held(cut)
             fault, links = self._cuts.pop(cut)
@@ -127,7 +126,7 @@ class SimulatedGroup:
                 link.remove_fault(fault)
 
     def held(self, cut: str) -> tuple[int, int]:
-        """Return (bytes, connections) that a cut holds, or held when it was mended."""
+        """Return (bytes, connections) that a cut holds, or held when it was healed."""
         if cut not in self._cuts:
             return self._held.get(cut, (0, 0))
         network = self._world.network
@@ -146,10 +145,10 @@ def run_group(
     mutant: Mutant = HEALTHY,
     trace: Callable[[str], None] | None = None,
 ) -> Result:
-    """Run `main(group)` in a world of its own; every node is started, and ended behind it.
+    """Run `main(group)` in a new world; its nodes are started before, and stopped after it.
 
-    A broken invariant does not end the run: look at `group.violation`. Raises what `main`
-    raises, alone and not in a group.
+    A violated invariant does not end the run: check `group.violation`. Raises what `main` raises,
+    not wrapped in an exception group.
     """
     schedule = Schedule(seed=seed, settings=settings or Settings(), faults=(), calls=())
     world = TrioWorld(schedule, mutant=mutant, trace=Trace(trace), stops_at_violation=False)

@@ -1,7 +1,7 @@
 """A simulated machine that runs the unchanged node, incarnation after incarnation.
 
-It has the words that faults need (`system.sim.fault_actions`): crash, restart, pause, clocks
-and disk; the node on it is assembled as in a process.
+It has the operations that faults need (`system.sim.fault_actions`): crash, restart, pause, clocks
+and disk. The node is assembled as in a real process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STORE_ROOT = "/store"
 
 
 class Host:
-    """One node's machine. `disk` is its disk for the present incarnation."""
+    """One node's machine. `disk` is the current incarnation's view of its disk."""
 
     def __init__(self, world: TrioWorld, name: str, address: str, config: NodeConfig) -> None:
         self.world = world
@@ -67,21 +67,22 @@ class Host:
         self.incarnation = 0
         self.is_up = False
         self.is_damaged = False
+        """Its log or a file was damaged by a fault: a failing start is explained."""
         self._saved = SavedFiles()
-        """A bit of its log was flipped: that it does not start is explained."""
+        """The broker's saved config files; a new object once the disk is lost."""
         self.must_detect = False
-        """A file was damaged that no start may pass over."""
+        """A file was damaged in a way that every start must detect."""
         self.loses_unsynced = True
-        """Whether a crash at an operation takes what was not synced."""
+        """Whether a crash at a disk operation loses what was not synced."""
         self.is_removed = False
         """Removed for good: nothing restarts it."""
         self.slow_factor = 1.0
         self.slow_until_ms = 0.0
         self.stalled_until_ms = 0.0
         self.late_ms = 0.0
-        """How much longer each piece of disk work takes."""
+        """Extra time of each piece of disk work."""
         self.works = 0
-        """Pieces of disk work begun."""
+        """Number of pieces of disk work started."""
         self.process: Process | None = None
         self.node: Node | None = None
         self._disk_rng = world.rngs.stream(f"disk/{name}")
@@ -90,7 +91,7 @@ class Host:
         self._work: TimedDiskWork | None = None
         self._scope = trio.CancelScope()
 
-    # ---- what the world may ask -------------------------------------------------------
+    # ---- for the world ----------------------------------------------------------------
 
     @property
     def core(self) -> RaftCore:
@@ -110,10 +111,10 @@ class Host:
 
     @property
     def is_paused(self) -> bool:
-        """Whether its process stands still."""
+        """Whether its process is paused."""
         return self.process is not None and self.process.is_paused
 
-    # ---- a process' life --------------------------------------------------------------
+    # ---- process lifecycle ------------------------------------------------------------
 
     def start(self) -> None:
         """Start a process on what the disk holds; it recovers at once, then serves."""
@@ -128,7 +129,7 @@ class Host:
         self.world.spawn(self._run, process, self.disk, self._watch, self._work)
 
     def crash(self, *, loses_unsynced: bool) -> None:
-        """End the process, wherever its disk work is; perhaps the machine with it."""
+        """Kill the process in the middle of its disk work; with `loses_unsynced`, the machine."""
         assert self.process is not None
         assert self._work is not None
         assert self._watch is not None
@@ -146,36 +147,36 @@ class Host:
         self.world.counts.lost_bytes += platter.lost_bytes - lost
 
     def lose_disk(self) -> tuple[int, int]:
-        """Be a machine with an empty disk; return how many files went, and their bytes."""
+        """Replace the disk by an empty one; return the number of files lost, and their bytes."""
         assert not self.is_up, "the disk of a process that runs is its own"
         self.world.broker_invariants.lost_disk(self.name)
         self._saved = SavedFiles()
         return self.disk.platter.wipe()
 
     def end(self) -> None:
-        """The run is over: end the process where it stands."""
+        """End the process where it is, since the run is over."""
         if self.process is not None:
             self.process.end()
             self._scope.cancel()
 
     def stop(self) -> None:
-        """Tell the node to end in order, as by SIGTERM."""
+        """Stop the node cleanly, as by SIGTERM."""
         process = self.process
         if self.node is not None and process is not None:
             process.when_running(self.node.request_shutdown)
 
     def pause(self) -> None:
-        """Let the process stand still (SIGSTOP)."""
+        """Pause the process (SIGSTOP)."""
         if self.process is not None:
             self.process.is_paused = True
 
     def resume(self) -> None:
-        """Let it go on with all that came meanwhile (SIGCONT)."""
+        """Resume the process with all that came meanwhile (SIGCONT)."""
         if self.is_paused and self.process is not None:
             self.process.resume()
 
     def _new_watch(self) -> Watch | MasterSlaveWatch:
-        """Return what tells the invariants of the next incarnation."""
+        """Return the watch that reports the next incarnation to the invariants."""
         if self.config.native is not None:
             return MasterSlaveWatch(self.name, self.world.broker_invariants, self, self._saved)
         return Watch(self.config.self_id, self.world.invariants, self)
@@ -190,7 +191,7 @@ class Host:
                 await self._serve(process, disk, watch, work)
         except* Exception as raised:
             error = first_of(raised)
-        # What a process that is gone still says concerns nobody.
+        # An error of a process that was killed is ignored.
         if process.is_alive:
             self.world.process_ended(self, error)
 
@@ -209,45 +210,45 @@ class Host:
         await node.stop()
 
     def _lost_power(self) -> None:
-        """The disk stopped in the middle of an operation."""
+        """The disk lost power in the middle of an operation."""
         self.world.lost_power(self)
 
     # ---- clocks and disk --------------------------------------------------------------
 
     @property
     def wall_offset_ms(self) -> int:
-        """How wrong its wall clock is."""
+        """How far its wall clock is off, in milliseconds."""
         return self.clock.offset_ms
 
     @wall_offset_ms.setter
     def wall_offset_ms(self, offset_ms: int) -> None:
-        """Let it be wrong by so much."""
+        """Set how far its wall clock is off."""
         self.clock.offset_ms = offset_ms
 
     def measure_disk(self, *, older_by_ms: int = 0) -> None:
-        """Let the node look at its disk, on which everything is older by so much."""
+        """Make the node measure its disk, as if everything were older by `older_by_ms`."""
         process = self.process
         if self.node is not None and process is not None:
             process.when_running(self.node.measure_disk, older_by_ms)
 
     def run_clock_at(self, rate: float) -> None:
-        """Let its clocks run at another rate from now on."""
+        """Run its clocks at another rate from now on."""
         self.clock.set_rate(rate)
 
     def work_ms(self) -> float:
-        """Return how long the next piece of disk work takes on a disk that is well."""
+        """Return how long the next piece of disk work takes on a healthy disk."""
         settings = self.world.settings
         self.works += 1
         return settings.sync_ms + settings.sync_jitter_ms * self._disk_rng.random() + self.late_ms
 
-    # ---- what a watch tells -----------------------------------------------------------
+    # ---- reports of a watch -----------------------------------------------------------
 
     def violated(self, found: Violated) -> None:
-        """An invariant broke."""
+        """An invariant was violated."""
         self.world.violated(found, self.name)
 
     def served(self, broker: Broker) -> None:
-        """Time has passed for the node's broker. Raises Violated."""
+        """The node's broker was ticked. Raises Violated."""
         self.world.older.check_serving(broker, self.name)
 
     def changed_role(self, change: RoleChange) -> None:
@@ -255,12 +256,12 @@ class Host:
         self.world.changed_role(self, change)
 
     def received(self, role: str, message: Message) -> None:
-        """The node takes a message of another member."""
+        """The node receives a message from another member."""
         self.world.received(self, role, message)
 
 
 def first_of(error: BaseException) -> BaseException:
-    """Return the first error of a nested group that is none itself."""
+    """Return the first leaf error of a nested exception group."""
     return next(_flat(error))
 
 
@@ -272,36 +273,35 @@ def _flat(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-# A process' disk work in a simulated world: inline, after a virtual delay.
+# A process's disk work in a simulated world: inline, after a virtual delay.
 #
-# `system.sim.disks.disk` does everything at once; how long it takes is drawn here. What is done
-# becomes true at the delay's end, so a crash within the delay finds the work not begun or half
-# done.
+# `system.sim.disks.disk` does everything at once; its duration is random. The work is done at the
+# end of the delay, so a crash within the delay finds it not started or half done.
 
 OPERATIONS_BEFORE_CRASH_MAX = 12
-"""How far disk work under way gets at most when the process dies."""
+"""Most disk operations of work in progress that a crash still lets happen."""
 
 
 class DiskSpeed(Protocol):
     """How fast a host's disk is at present. Times in virtual milliseconds."""
 
     stalled_until_ms: float
-    """Nothing ends before."""
+    """No work ends before."""
     slow_factor: float
     slow_until_ms: float
-    """When the last fault ends that makes it slow."""
+    """When the last slow-disk fault ends."""
 
     def work_ms(self) -> float:
-        """Return how long the next piece of work takes on a disk that is well."""
+        """Return how long the next piece of work takes on a healthy disk."""
         ...
 
 
 class TimedDiskWork:
-    """One process' `system.node.machine.DiskWork`.
+    """One process's `system.node.machine.DiskWork`.
 
-    As with the thread of a real process, work that has begun is waited for, even by a node
-    that is told to stop; only its death ends it. `on_power_loss` hears of a disk that stopped
-    in the middle of an operation.
+    As with a real process's thread, work that has started is awaited, even by a node that is told
+    to stop; only a kill ends it. `on_power_loss` is called when the disk loses power in the middle
+    of an operation.
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class TimedDiskWork:
         raise PowerLoss
 
     def die(self, disk: SimDisk, rng: RandomStream) -> None:
-        """The process dies: what was under way is done up to a disk operation that is drawn."""
+        """Kill the process: a random number of disk operations in progress still happens."""
         started, self._started = self._started, {}
         for number in sorted(started):
             if disk.is_dead:
@@ -353,7 +353,8 @@ class TimedDiskWork:
         clock, speed = self._clock, self._speed
         work_ms = speed.work_ms()
         due_ms = clock.now_ms + work_ms * speed.slow_factor
-        # The rest is done at the usual pace: slow disks beside each other would take minutes more.
+        # After the fault the disk has its usual speed: overlapping slow faults would take minutes
+        # more.
         due_ms = min(due_ms, max(clock.now_ms, speed.slow_until_ms) + work_ms)
         park = Park(self._process)
         while (left_ms := max(due_ms, speed.stalled_until_ms) - clock.now_ms) > 0:
@@ -364,7 +365,7 @@ class TimedDiskWork:
                 timer.cancel()
 
 
-# Tells the invariants what a broker without a group does, as `watch` does of a group's member.
+# Reports to the invariants what a broker without a group does, as `watch` does for a member.
 
 
 class MasterSlaveWatch:
@@ -380,7 +381,7 @@ class MasterSlaveWatch:
         self._shadow: MasterSlaveShadow | None = None
         self._log: NativeCommitLog | None = None
         self._writes: deque[tuple[int, Write]] = deque()
-        """Given to the disk and not known to be carried out, by number."""
+        """Handed to the disk and not reported as carried out, by number."""
 
     def started(self, node: Node) -> None:
         """The broker has recovered."""
@@ -395,7 +396,7 @@ class MasterSlaveWatch:
             self._reporter.violated(found)
 
     def ended(self, *, loses_unsynced: bool) -> None:
-        """The process is gone; what was under way may have been carried out or not."""
+        """The process is gone; writes in flight may have been carried out or not."""
         if self._shadow is not None:
             self._invariants.ended(self._shadow, loses_unsynced=loses_unsynced)
             self._shadow = None
@@ -417,7 +418,7 @@ class MasterSlaveWatch:
             self._reporter.violated(found)
 
     def synced(self, write_seq: int) -> None:
-        """Writes up to that number were carried out."""
+        """Writes up to `write_seq` were carried out."""
         done: list[Write] = []
         while self._writes and self._writes[0][0] <= write_seq:
             done.append(self._writes.popleft()[1])
@@ -425,7 +426,7 @@ class MasterSlaveWatch:
             self._invariants.synced(self._shadow, done)
 
     def watched(self, parts: Mutant) -> Mutant:
-        """Return the same parts, with a broker that tells this watch what it is asked and does."""
+        """Return the same parts, with a broker that reports its inputs and effects here."""
         watch = self
 
         class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
@@ -448,7 +449,7 @@ class MasterSlaveWatch:
         return replace(parts, broker=WatchedBroker, native=native)
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
-        """Time has passed for the broker."""
+        """The broker was ticked."""
         try:
             check_answered(self._name, broker, now_ms)
             check_appends(self._name, broker)
@@ -462,7 +463,7 @@ def native_log(log: WritableLog) -> NativeCommitLog:
     return log
 
 
-# Which sockets of a simulated process have something to be read: its epoll instance.
+# A simulated process's epoll instance: which of its sockets are readable.
 
 
 class SimPoll:
@@ -471,10 +472,10 @@ class SimPoll:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._sockets: dict[SimSocket, int] = {}
-        """Each with its place in the order."""
+        """Each socket's place in the order."""
         self._places = count()
         self._heard: set[SimSocket] = set()
-        """Those that may be readable: all others are known not to be."""
+        """Sockets that may be readable: all others are known not to be."""
         self._park = Park(process)
 
     def add(self, sock: trio.socket.SocketType) -> None:
@@ -485,19 +486,19 @@ class SimPoll:
         self._hear(sock)
 
     def remove(self, sock: trio.socket.SocketType) -> None:
-        """Watch it no longer."""
+        """Stop watching a socket."""
         assert isinstance(sock, SimSocket)
         if self._sockets.pop(sock, None) is not None:
             sock.on_readable = None
             self._heard.discard(sock)
 
     def _hear(self, sock: SimSocket) -> None:
-        """Something has come of a socket."""
+        """A socket may have become readable."""
         self._heard.add(sock)
         self._park.wake()
 
     async def wait(self) -> list[trio.socket.SocketType]:
-        """Return the sockets to be read."""
+        """Wait for readable sockets and return them."""
         await trio.lowlevel.checkpoint_if_cancelled()
         has_waited = False
         while not (found := self._readable()):
@@ -508,11 +509,11 @@ class SimPoll:
         return found
 
     def _readable(self) -> list[trio.socket.SocketType]:
-        """Return the sockets to be read, and listen anew to those that are not."""
+        """Return the readable sockets; the others wait for their next notification."""
         self._heard = {sock for sock in self._heard if sock.is_readable()}
         return [*sorted(self._heard, key=self._sockets.__getitem__)]
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all sockets."""
         for sock in tuple(self._sockets):
             self.remove(sock)

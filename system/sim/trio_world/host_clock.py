@@ -1,7 +1,7 @@
-"""A simulated host's clocks: they may run at another rate, and the wall clock may be wrong.
+"""A simulated host's clocks: they may run at another rate, and the wall clock may be off.
 
-Everything a node waits for, it waits on these (`system.node.clock.Clock`), so a wrong rate
-moves the node's timers and nobody else's (DESIGN.md decision 9).
+All waits of a node use these clocks (`system.node.clock.Clock`), so a wrong rate affects only the
+node's own timers (DESIGN.md decision 9).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from shaketable.system.sim.trio_world.process import Process
 
 STEP_MS = 0.001
 WALL_MS_AT_START = 1_700_000_000_000
-"""Where every host's wall clock starts: a fixed instant, so that runs are the same."""
+"""Where every host's wall clock starts: a fixed instant, so that runs are reproducible."""
 
 
 class HostClock:
-    """What the host's hardware counts. It outlives the host's processes."""
+    """The host's hardware clock. It outlives the host's processes."""
 
     def __init__(self, clock: HeapClock) -> None:
         self.offset_ms = 0
-        """How wrong the wall clock is."""
+        """How far the wall clock is off."""
         self._clock = clock
         self._rate = 1.0
         self._shown_ms = 0.0
@@ -33,28 +33,28 @@ class HostClock:
         self._waits = 0
 
     def now_ms(self) -> float:
-        """Monotonic milliseconds, as this host counts them."""
+        """Return monotonic milliseconds, as this host counts them."""
         return self._shown_ms + (self._clock.now_ms - self._since_ms) * self._rate
 
     def set_rate(self, rate: float) -> None:
-        """Count at that rate from now on (1.0 is right, 0: stand); who waits, waits accordingly."""
+        """Run at that rate from now on (1.0 is correct, 0 stops it); waits change with it."""
         assert rate >= 0
         self._restart_from(self.now_ms(), rate)
 
     def advance(self, ahead_ms: float) -> None:
-        """Jump ahead; the wall clock stays as wrong as it was."""
+        """Jump ahead; the wall clock's error stays the same."""
         assert ahead_ms >= 0
         self.offset_ms -= round(ahead_ms)
         self._restart_from(self.now_ms() + ahead_ms, self._rate)
 
     @property
     def ahead_ms(self) -> float:
-        """How far the monotonic clock is ahead of the world's time."""
+        """How far the monotonic clock is ahead of virtual time."""
         return self.now_ms() - self._clock.now_ms
 
     @property
     def wall_error_ms(self) -> float:
-        """How far the wall clock is ahead of the world's time."""
+        """How far the wall clock is ahead of virtual time."""
         return self.ahead_ms + self.offset_ms
 
     def _restart_from(self, shown_ms: float, rate: float) -> None:
@@ -77,15 +77,15 @@ class HostClock:
         self._waiting.pop(number).timer.cancel()
 
     def _timer(self, waiting: _Waiting) -> Timer:
-        if self._rate == 0:  # until it goes on
+        if self._rate == 0:  # waits until the clock runs again
             return Timer(waiting.fire)
-        # Not less than a step of time: by its last digit a float may never reach what is due.
+        # At least a step of time: by rounding a float may never reach the due time.
         pause_ms = max((waiting.due_ms - self.now_ms()) / self._rate, STEP_MS)
         return self._clock.timer(pause_ms, waiting.fire)
 
 
 class _Waiting:
-    """Something in a process waits until `due_ms`."""
+    """A wait of a process until `due_ms`."""
 
     __slots__ = ("due_ms", "process", "scope", "timer")
 
@@ -100,24 +100,24 @@ class _Waiting:
 
 
 class ProcessClock:
-    """A process' view of its host's clocks; implements `system.node.clock.Clock`."""
+    """A process's view of its host's clocks; implements `system.node.clock.Clock`."""
 
     def __init__(self, host_clock: HostClock, process: Process) -> None:
         self._host_clock = host_clock
         self._process = process
 
     def now_ms(self) -> float:
-        """Monotonic milliseconds."""
+        """Return monotonic milliseconds."""
         return self._host_clock.now_ms()
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as this host believes."""
+        """Return milliseconds since 1970 by this host's clock."""
         clock = self._host_clock
         return WALL_MS_AT_START + int(clock.now_ms()) + clock.offset_ms
 
     @contextmanager
     def move_on_at(self, due_ms: float) -> Iterator[trio.CancelScope]:
-        """Cancel what is inside when this clock shows `due_ms`."""
+        """Cancel the body when this clock shows `due_ms`."""
         with trio.CancelScope() as scope:
             number = self._host_clock.wait(self._process, due_ms, scope)
             try:

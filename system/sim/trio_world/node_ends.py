@@ -1,4 +1,4 @@
-"""With which exit status a simulated node's process ends: as the real one would."""
+"""Exit status of a simulated node's process, as of the real one."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["exit_status", "reason"]
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the exit status of a node that raised this error out of its serving."""
+    """Return the exit status of a node that raised this error."""
     return EXIT_OTHER if isinstance(error, RESOURCE_ERRORS) else of_node(error)

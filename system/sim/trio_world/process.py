@@ -1,8 +1,8 @@
 """A simulated process: what its tasks wait on, and how it is paused and killed.
 
-A node's tasks wake up by the world alone: by a socket, by a timer of its clock, by its disk.
-All of these go through `Process.when_running`, so a paused process stands still with all its
-tasks and finds what came in the meantime when it is resumed (SIGSTOP, SIGCONT).
+A node's tasks are woken only by the world: by a socket, a timer of its clock, or its disk. All of
+these use `Process.when_running`, so a paused process stops with all its tasks, and handles what
+came meanwhile when it is resumed (SIGSTOP, SIGCONT).
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class Process:
         self.is_alive = True
         self.is_paused = False
         self.shielded: dict[int, trio.CancelScope] = {}
-        """What only the process' death cancels, by any number of its own."""
+        """Scopes that only the process's death cancels, by an arbitrary number."""
         self._asleep: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def when_running(self, work: Callable[..., object], *args: Any) -> None:
-        """Do it now, or when the process is resumed; never once it is dead."""
+        """Run `work` now, or when the process is resumed; never once it is dead."""
         if self.is_paused:
             self._asleep.append((work, args))
         elif self.is_alive:
             work(*args)
 
     def resume(self) -> None:
-        """Go on with all that came while it stood still, in order."""
+        """Resume with all that came while it was paused, in order."""
         self.is_paused = False
         asleep, self._asleep = self._asleep, []
         for work, args in asleep:
             self.when_running(work, *args)
 
     def end(self) -> None:
-        """It is gone: nothing wakes its tasks any more but their cancellation."""
+        """End the process: only cancellation wakes its tasks from now on."""
         self.is_alive = self.is_paused = False
         self._asleep = []
         for scope in list(self.shielded.values()):
@@ -52,11 +52,11 @@ class Process:
 
 
 CURRENT: ContextVar[Process] = ContextVar("simulated process")
-"""The process that the running task belongs to; child tasks inherit it."""
+"""The process of the running task; child tasks inherit it."""
 
 
 class Park:
-    """Where one task of a process waits for the world. It may wake for nothing: look again."""
+    """Where one task of a process waits for the world. Wake-ups may be spurious: check again."""
 
     __slots__ = ("_process", "_task")
 
@@ -65,7 +65,7 @@ class Park:
         self._task: trio.lowlevel.Task | None = None
 
     async def wait(self) -> None:
-        """Wait until somebody calls `wake` (while the process runs)."""
+        """Wait until `wake` is called (while the process runs)."""
         assert self._task is None, "one task waits here"
         self._task = trio.lowlevel.current_task()
 
@@ -76,7 +76,7 @@ class Park:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def wake(self) -> None:
-        """Let the task that waits go on."""
+        """Wake the waiting task."""
         if self._task is not None:
             self._process.when_running(self._wake)
 

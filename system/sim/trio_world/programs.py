@@ -1,8 +1,7 @@
-"""The system's programs on simulated machines: what a command line and its files stand for.
+"""The system's programs on simulated machines, from their command lines and files.
 
-`python -m shaketable.system.node -c broker.conf` is a node whose configuration the file says, and
-`python -m shaketable.system.node.name_server` a name server; both are the ones that run as
-processes.
+`python -m shaketable.system.node -c broker.conf` is a node with that configuration, and `python -m
+shaketable.system.node.name_server` a name server; both run the same code as real processes.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ SMALL_FILES: Mapping[str, int] = {
     "maxIndexNum": 1000,
     "haTransferBatchSize": 200,
 }
-"""Keys of each node's configuration: a simulated disk holds its files in memory.
+"""Keys added to each node's configuration: a simulated disk keeps its files in memory.
 
-And a master sends so little at once that messages, and the blanks between files, come in pieces.
+A master also sends so little at once that messages, and the blanks between files, arrive in pieces.
 """
 
 
 def node_config(files: Mapping[str, str]) -> NodeConfig:
-    """Return how the node is configured that is started with these files."""
+    """Return the configuration of a node that is started with these files."""
     conf = files[CONF] + "".join(f"{key}={value}\n" for key, value in SMALL_FILES.items())
     return parse(conf)
 
@@ -50,12 +49,12 @@ class SimulatedNameServer:
     """A name server on a machine of its own, incarnation after incarnation.
 
     Attributes:
-        incarnation: how often it was started.
-        failure: what it ended of, if it ended by itself.
+        incarnation: number of starts.
+        failure: the error that ended it, if it ended by itself.
     """
 
     def __init__(self, world: TrioWorld, name: str, argv: Sequence[str]) -> None:
-        """`argv` is the command; the address that it names is the machine's."""
+        """Create it from its command line; the address in `argv` is the machine's."""
         given = dict(pairwise(argv))
         assert given["-m"] == NAME_SERVER, "it is a name server's command"
         self.name = name
@@ -77,11 +76,11 @@ class SimulatedNameServer:
 
     @property
     def is_paused(self) -> bool:
-        """Whether its process stands still."""
+        """Whether its process is paused."""
         return self._process is not None and self._process.is_paused
 
     def start(self) -> None:
-        """Start it, if it does not run, without anything that it knew. It ends with the world."""
+        """Start it, if it does not run, with an empty registry. It ends with the world."""
         if self.is_up:
             return
         self.incarnation += 1
@@ -90,19 +89,19 @@ class SimulatedNameServer:
         self._world.spawn(self._run, process, scope)
 
     def kill(self) -> None:
-        """End its process at once; its machine stays, and closes the connections."""
+        """Kill its process; its machine stays, and closes the connections."""
         assert self._process is not None
         self._world.network.end_process(self._process, loses_power=False)
         self._process.end()
         self._scope.cancel()
 
     def pause(self) -> None:
-        """Let its process stand still (SIGSTOP)."""
+        """Pause its process (SIGSTOP)."""
         if self._process is not None:
             self._process.is_paused = True
 
     def resume(self) -> None:
-        """Let it go on with all that came meanwhile (SIGCONT)."""
+        """Resume its process with all that came meanwhile (SIGCONT)."""
         if self.is_paused and self._process is not None:
             self._process.resume()
 
@@ -118,7 +117,7 @@ class SimulatedNameServer:
                 await server.run()
         except* Exception as raised:
             error = first_of(raised)
-        # What a process that is gone still says concerns nobody.
+        # An error of a process that was killed is ignored.
         if process.is_alive:
             self.failure = error
             self._world.network.end_process(process, loses_power=False)

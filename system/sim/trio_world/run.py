@@ -1,4 +1,4 @@
-"""Runs one seed of the whole-node world."""
+"""Run one seed of the whole-node world."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_sch
 from shaketable.system.sim.trio_world.world import TrioWorld
 
 OPERATIONS_PER_S = 60
-"""Fewer than in the core world: a whole node costs ten times as much a message."""
+"""Fewer than in the core world: a whole node costs ten times as much per message."""
 
 
 def run_seed(
@@ -22,9 +22,9 @@ def run_seed(
     mutant: Mutant | None = None,
     trace: Callable[[str], None] | None = None,
 ) -> SeedResult:
-    """Run the schedule of a seed, or the given one, until its end or the first violation.
+    """Run a seed's schedule, or the given one, to its end or the first violation.
 
-    `mutant` plants a bug; `trace` is called with each line of what happens.
+    `mutant` plants a bug; `trace` is called with each line of the trace.
     """
     if schedule is None:
         schedule = draw_schedule(seed, options or Options(operations_per_s=OPERATIONS_PER_S))

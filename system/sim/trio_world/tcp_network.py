@@ -1,7 +1,7 @@
 """The simulated network between processes: TCP over the links of `system.sim.network`.
 
-Sockets come from here through trio's documented hooks (`set_custom_socket_factory` and
-`set_custom_hostname_resolver`), so the code that uses them is the code that runs in processes.
+Sockets are injected through trio's documented hooks (`set_custom_socket_factory` and
+`set_custom_hostname_resolver`), so the code that uses them is the one that runs in real processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shaketable.system.sim.trio_world.tcp_pipe import RETRANSMISSION_MS, Flag, P
 
 # A socket of a simulated process, as trio's own code sees it.
 #
-# Source: trio.socket.SocketType (the documented way to put in another network).
+# Source: trio.socket.SocketType (the documented way to plug in another network).
 
 BACKLOG_MAX = 128
 FIRST_FILENO = 100_000
@@ -63,7 +63,7 @@ class SimSocket(trio.socket.SocketType):
         self._readable = Park(process)
         self._writable = Park(process)
         self.on_readable: Callable[[], None] | None = None
-        """Called when there may be something to be read, beside whoever waits for it here."""
+        """Called when the socket may have become readable, in addition to waking a waiting task."""
 
     # trio keeps sockets in sets, whose order must be the same in every run.
     def __hash__(self) -> int:
@@ -75,7 +75,7 @@ class SimSocket(trio.socket.SocketType):
     def __repr__(self) -> str:
         return f"<simulated socket {self.number} of {self.process.host}>"
 
-    # ---- what does not wait -------------------------------------------------------------
+    # ---- non-blocking -------------------------------------------------------------------
 
     @property
     def family(self) -> socket.AddressFamily:
@@ -94,7 +94,7 @@ class SimSocket(trio.socket.SocketType):
 
     @property
     def did_shutdown_SHUT_WR(self) -> bool:  # noqa: N802 - trio's name
-        """Whether this side has said that it sends nothing more."""
+        """Whether this side has shut down sending."""
         return self._has_shut
 
     def fileno(self) -> int:
@@ -102,24 +102,24 @@ class SimSocket(trio.socket.SocketType):
         return -1 if self._is_closed else FIRST_FILENO + self.number
 
     def getsockname(self) -> Any:
-        """Return this side's address."""
+        """Return the local address."""
         self._check_open()
         return self.local
 
     def getpeername(self) -> Any:
-        """Return the other side's address. Raises OSError where there is none."""
+        """Return the remote address. Raises OSError where there is none."""
         self._check_open()
         if self.remote is None or self._connect_error != 0:
             raise failure(errno.ENOTCONN)
         return self.remote
 
     def getsockopt(self, level: int, optname: int, buflen: int | None = None) -> Any:
-        """Know SO_ACCEPTCONN, which trio asks for."""
+        """Support SO_ACCEPTCONN, which trio queries."""
         assert buflen is None
         return int(level == socket.SOL_SOCKET and optname == socket.SO_ACCEPTCONN)
 
     def setsockopt(self, level: int, optname: int, value: Any, optlen: int | None = None) -> None:
-        """Accept every option; none matters here."""
+        """Accept every option; all are ignored."""
 
     def listen(self, backlog: int = BACKLOG_MAX) -> None:
         """Accept connections from now on."""
@@ -128,7 +128,7 @@ class SimSocket(trio.socket.SocketType):
         self._network.listen(self)
 
     def shutdown(self, flag: int) -> None:
-        """Say that this side sends nothing more."""
+        """Shut down sending."""
         self._check_open()
         assert flag == socket.SHUT_WR
         assert self.outgoing is not None
@@ -137,7 +137,7 @@ class SimSocket(trio.socket.SocketType):
             self.outgoing.send(Flag.FIN)
 
     def recv_nowait(self, buffer: memoryview) -> int | None:
-        """Receive what has come; 0 at the other side's end, None where nothing has."""
+        """Receive available bytes; return 0 at the remote end's FIN, None if there are none yet."""
         self._check_open()
         pipe = self.incoming
         assert pipe is not None
@@ -152,7 +152,7 @@ class SimSocket(trio.socket.SocketType):
         return 0 if self._has_ended else None
 
     def send_nowait(self, data: bytes | memoryview) -> int:
-        """Send some of the bytes, none while the window is full."""
+        """Send some of the bytes; return 0 while the window is full."""
         self._check_open()
         pipe = self.outgoing
         if pipe is None or self._has_shut or self._is_reset:
@@ -172,14 +172,14 @@ class SimSocket(trio.socket.SocketType):
         return len(segment)
 
     def is_readable(self) -> bool:
-        """Whether `recv_nowait` has bytes, an end or an error to tell."""
+        """Return whether `recv_nowait` has bytes, an end or an error to return."""
         has_bytes = self.incoming is not None and bool(self.incoming.unread)
         return has_bytes or self._is_reset or self._has_ended or not self.is_open
 
     def close(self) -> None:
-        """Close: the other side reads what was sent and then the end, or a reset.
+        """Close: the remote end reads what was sent and then the end.
 
-        A reset where bytes were left unread, as Linux does it.
+        It gets a reset where unread bytes were left, as Linux does.
         """
         if self._is_closed:
             return
@@ -197,16 +197,16 @@ class SimSocket(trio.socket.SocketType):
         self._writable.wake()
 
     def vanish(self) -> None:
-        """The machine lost its power: nobody says anything to the other side."""
+        """The machine lost power: the remote end is not notified."""
         self._is_closed = True
         self._network.forget(self)
         for waiting in self.accepted:
             waiting.vanish()
 
-    # ---- what waits ---------------------------------------------------------------------
+    # ---- blocking -----------------------------------------------------------------------
 
     async def bind(self, address: Any) -> None:
-        """Take an address of this host. Raises OSError where it is taken."""
+        """Bind to an address of this host. Raises OSError where it is in use."""
         await trio.lowlevel.checkpoint()
         self._check_open()
         self.local = self._network.free_address(self.process, address[1])
@@ -223,7 +223,7 @@ class SimSocket(trio.socket.SocketType):
         return found, found.remote
 
     async def connect(self, address: Any) -> None:
-        """Connect. Raises OSError; a host that is cut off or down answers nothing."""
+        """Connect. Raises OSError; a host that is cut off or down does not answer."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
         self.remote = (address[0], address[1])
@@ -233,19 +233,19 @@ class SimSocket(trio.socket.SocketType):
                 await self._writable.wait()
                 self._check_waiting()
         except trio.Cancelled:
-            self.close()  # as trio: half an attempt cannot be taken up again
+            self.close()  # as in trio: a cancelled attempt cannot be resumed
             raise
         if self._connect_error:
             raise failure(self._connect_error)
 
     async def recv(self, buflen: int, flags: int = 0, /) -> bytes:
-        """Receive at most `buflen` bytes, none at the other side's end."""
+        """Receive at most `buflen` bytes, none at the remote end's FIN."""
         data = bytearray(buflen)
         count = await self.recv_into(data)
         return bytes(data[:count])
 
     async def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive into a buffer; 0 at the other side's end."""
+        """Receive into a buffer; 0 at the remote end's FIN."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
         view = memoryview(buffer).cast("B")[: nbytes or None]
@@ -273,10 +273,10 @@ class SimSocket(trio.socket.SocketType):
         return count
 
     async def wait_writable(self) -> None:
-        """Return at once: `send` waits by itself."""
+        """Return at once: `send` does the waiting."""
         await trio.lowlevel.checkpoint()
 
-    # ---- what the network does to it ----------------------------------------------------
+    # ---- for the network ----------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -289,23 +289,23 @@ class SimSocket(trio.socket.SocketType):
         return self.is_open and not self._is_reset and self.outgoing is not None
 
     def joined(self, outgoing: Pipe, incoming: Pipe) -> None:
-        """The connection stands."""
+        """The connection is established."""
         self.outgoing, self.incoming = outgoing, incoming
         self._connect_error = 0
         self._writable.wake()
 
     def refused(self, number: int) -> None:
-        """Nobody listens there."""
+        """The connection failed with that error number."""
         self._connect_error = number
         self._writable.wake()
 
     def offered(self, connection: SimSocket) -> None:
-        """A connection came in."""
+        """An incoming connection is waiting to be accepted."""
         self.accepted.append(connection)
         self._readable.wake()
 
     def arrived(self, segment: Segment) -> None:
-        """Take the next segment (bytes are in the pipe already)."""
+        """Receive the next segment (its bytes are already in the pipe)."""
         if segment is Flag.RST:
             self.reset()
         elif segment is Flag.FIN:
@@ -313,11 +313,11 @@ class SimSocket(trio.socket.SocketType):
         self._wake_reader()
 
     def refuse(self) -> None:
-        """A segment came, and this socket is gone: its machine answers with a reset."""
+        """A segment came for this closed socket: its machine answers with a reset."""
         self._network.refuse(self)
 
     def reset(self) -> None:
-        """The connection is broken, both ways."""
+        """Reset the connection, both ways."""
         self._is_reset = True
         for pipe in (self.incoming, self.outgoing):
             if pipe is not None:
@@ -326,7 +326,7 @@ class SimSocket(trio.socket.SocketType):
         self._writable.wake()
 
     def may_send(self) -> None:
-        """The other side has read."""
+        """The remote end has read: the window may be open again."""
         self._writable.wake()
 
     def _wake_reader(self) -> None:
@@ -346,12 +346,12 @@ class SimSocket(trio.socket.SocketType):
 FIRST_FREE_PORT = 49_152
 
 Note = Callable[[str, str, int, int], None]
-"""Called with (from, to, kind or size, checksum) of each segment that arrives."""
+"""Called with (from, to, size or flag number, checksum) of each segment that arrives."""
 _FLAG_NUMBERS = {Flag.FIN: -1, Flag.RST: -2}
 
 
 class TcpLink(Link):
-    """A link whose cuts hold what was sent, until they are mended."""
+    """A link whose cuts hold what was sent, until they are healed."""
 
     __slots__ = ("_on_healed", "resets")
 
@@ -365,10 +365,10 @@ class TcpLink(Link):
         super().__init__(random, delay_ms, jitter_ms)
         self._on_healed = on_mended
         self.resets = False
-        """Whether the next end of a cut breaks the connections that it held."""
+        """Whether the end of the next cut resets the connections that it held."""
 
     def remove_fault(self, fault: LinkFault) -> None:
-        """A fault is mended."""
+        """End a fault on this link."""
         was_cut = self.is_cut
         super().remove_fault(fault)
         if was_cut and not self.is_cut:
@@ -377,12 +377,12 @@ class TcpLink(Link):
 
 
 class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
-    """All hosts' sockets and the links among them. A host is named by a node's id.
+    """All hosts' sockets and the links between them. A host is named by a node's id.
 
-    `link_times` says how long a link between two hosts takes: delay and jitter in milliseconds;
-    `chopped`, which part of the connections has sockets that now and then take only the first
-    bytes of what is sent, and hand over only the first of what came, as full buffers do.
-    `report` is told of senders that do not go on from there.
+    `link_times` returns a link's delay and jitter in milliseconds; `chopped` is the share of
+    connections whose sockets sometimes take only the first bytes of what is sent, and return only
+    the first of what came, as full buffers do. `report` is called for senders that do not continue
+    correctly from there.
     """
 
     def __init__(
@@ -402,7 +402,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         self._note_segment = note
         self._chopped = chopped
         self.report = report
-        """Told of what must hold of connections, and does not."""
+        """Called with violations of the connections' invariants."""
         self._links: dict[tuple[str, str], TcpLink] = {}
         self._hosts: dict[str, str] = {}  # by address
         self._without_power: dict[str, None] = {}
@@ -410,13 +410,14 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         self._sockets: dict[int, SimSocket] = {}
         self._pairs: dict[int, SimSocket] = {}  # a connected socket's number: the other side
         self._of_closed: list[Pipe] = []
-        """Where closed sockets sent: a cut may hold their end, or a reset for who still asks."""
+        """Outgoing pipes of closed sockets: a cut may hold their FIN, or a reset for a peer that
+        still sends."""
         self._numbers = 0
 
     # ---- hosts and links ------------------------------------------------------------------
 
     def add_host(self, host: str, address: str) -> None:
-        """Put a host into the network."""
+        """Add a host to the network."""
         assert address not in self._hosts
         self._hosts[address] = host
 
@@ -431,7 +432,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         return found
 
     def _on_healed(self, link: TcpLink) -> None:
-        """What a cut held is delivered now, or its connections break."""
+        """Deliver what a healed cut held, or reset its connections."""
         for number in sorted(self._sockets):
             sock = self._sockets.get(number)
             if sock is None:
@@ -447,14 +448,14 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         for pipe in self._of_closed:
             if pipe.link is not link or not pipe.held:
                 continue
-            if link.resets:  # what a process said last goes with it
+            if link.resets:  # last data of a closed socket is lost with it
                 pipe.drop()
                 pipe.receiver.reset()
             else:
                 pipe.release()
 
     def connections(self, source: str, target: str) -> list[tuple[SimSocket, SimSocket]]:
-        """Return both ends of each live connection between two hosts: source's first."""
+        """Return both ends of each live connection between two hosts, source's first."""
         ends = [
             (self._sockets[number], self._pairs.get(number)) for number in sorted(self._sockets)
         ]
@@ -468,7 +469,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         ]
 
     def open_of(self, host: str) -> dict[str, int]:
-        """Return how many sockets a host's processes have open, by what they lead to."""
+        """Return how many open sockets a host's processes have, by remote end."""
         remotes = [sock.remote for sock in self._sockets.values() if sock.process.host == host]
         names = [
             "nowhere" if remote is None else f"{self._hosts.get(remote[0], remote[0])}:{remote[1]}"
@@ -484,7 +485,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         return sum(pipe.held_bytes for pipe in held), len(held)
 
     def end_process(self, process: Process, *, loses_power: bool) -> None:
-        """A process is gone: its kernel closes its sockets, or its machine is gone as well."""
+        """A process ended: its kernel closes its sockets, or its machine lost power as well."""
         if loses_power:
             self._without_power[process.host] = None
         for number in sorted(self._sockets):
@@ -496,7 +497,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
                     sock.close()
 
     def power_up(self, host: str) -> None:
-        """The machine is there again: it answers for the connections that it forgot."""
+        """The machine is up again, and answers segments of forgotten connections with resets."""
         self._without_power.pop(host, None)
 
     # ---- trio's hooks -----------------------------------------------------------------------
@@ -507,7 +508,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         type: int | None = None,  # noqa: A002 - trio's name
         proto: int | None = None,
     ) -> SimSocket:
-        """Make a socket for the running task's process."""
+        """Create a socket for the running task's process."""
         if family not in (None, socket.AF_INET):
             raise failure(errno.EAFNOSUPPORT)
         process = CURRENT.get()
@@ -524,7 +525,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         proto: int = 0,
         flags: int = 0,
     ) -> Any:
-        """Refuse: hosts are named by their address here, which needs no resolver."""
+        """Refuse: hosts are addressed by IP here, which needs no resolver."""
         raise socket.gaierror(socket.EAI_NONAME, f"no host {host!r} in the simulated network")
 
     async def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
@@ -534,32 +535,32 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
     # ---- for sockets ------------------------------------------------------------------------
 
     def free_address(self, process: Process, port: int) -> Address:
-        """Return an address of the process' host, with a free port where `port` is 0."""
+        """Return an address of the process's host, with a free port where `port` is 0."""
         address = (process.address, port or FIRST_FREE_PORT + self._numbers)
         if address in self._listeners:
             raise failure(errno.EADDRINUSE)
         return address
 
     def listen(self, sock: SimSocket) -> None:
-        """Connections to its address go to this socket."""
+        """Route connections to the socket's address to this socket."""
         self._listeners[sock.local] = sock
 
     def connect(self, sock: SimSocket) -> None:
-        """Send a SYN, and again for as long as nothing answers."""
+        """Send a SYN, and repeat it until it is answered."""
         assert sock.remote is not None
         if not sock.local[1]:
             sock.local = self.free_address(sock.process, 0)
         self._send_syn(sock, 0)
 
     def forget(self, sock: SimSocket) -> None:
-        """A socket is closed; its machine goes on sending what is under way."""
+        """Remove a closed socket; its machine still sends what is in flight."""
         if self._sockets.pop(sock.number, None) is not None and sock.outgoing is not None:
             self._of_closed.append(sock.outgoing)
         if self._listeners.get(sock.local) is sock:
             del self._listeners[sock.local]
 
     def read(self, sock: SimSocket) -> None:
-        """Bytes were read: the other side may send more."""
+        """Bytes were read: the remote end may send more."""
         other = self._pairs.get(sock.number)
         if other is not None:
             other.may_send()
@@ -568,7 +569,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         """A segment came for a closed socket: a machine with power answers with a reset."""
         other = self._pairs[sock.number]
         if sock.process.host in self._without_power:
-            # The other side sends it again until somebody answers.
+            # The remote end retransmits until the machine answers.
             self._clock.after(RETRANSMISSION_MS, self._refuse_again, sock)
         elif other.is_open and sock.outgoing is not None:
             sock.outgoing.send(Flag.RST)
@@ -631,7 +632,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
             sock.refused(errno.ECONNREFUSED)
 
     def _chops(self, source: str, target: str) -> Callable[[], float] | None:
-        """Return the dice of a new connection's sockets, where it is one that is chopped."""
+        """Return the random numbers that chop a new connection's transfers, or None."""
         if not self._chopped:
             return None
         rng = self._rngs.stream(f"chops/{source}/{target}")
@@ -640,8 +641,8 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
     def _pipe(
         self, source: str, target: str, receiver: SimSocket, chops: Callable[[], float] | None
     ) -> Pipe:
-        # One stream a direction of a pair of hosts is enough: what a connection more or less
-        # draws shifts only what comes later on the same link.
+        # One stream for each direction of a pair of hosts is enough: an additional connection only
+        # shifts the numbers of later ones on the same link.
         rng: RandomStream = self._rngs.stream(f"tcp/{source}/{target}")
         return Pipe(
             self._clock,
@@ -660,7 +661,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
             self._note_segment(source, target, _FLAG_NUMBERS[segment], 0)
 
     def _delay_ms(self, source: str, target: str) -> float:
-        """Return how long a handshake's segment takes."""
+        """Return the delay of a handshake's segment."""
         link = self.link(source, target)
         rng = self._rngs.stream(f"tcp/{source}/{target}")
         return link.delay_ms + link.slow_ms + link.jitter_ms * rng.random()

@@ -1,8 +1,8 @@
-"""One direction of a simulated TCP connection: in order, bounded, late; cut and reset.
+"""One direction of a simulated TCP connection: in order, bounded, delayed; cut and reset.
 
-Unlike the members' messages of the core world, bytes of TCP are never lost alone, doubled or
-overtaken: a lost segment is late by a retransmission, a cut holds everything until it is
-mended, and what cannot be delivered any more ends the connection.
+Unlike the core world's messages, bytes of TCP are never lost alone, duplicated or reordered: a lost
+segment is delayed by a retransmission, a cut holds everything until it is healed, and what can no
+longer be delivered ends the connection.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from shaketable.system.sim.network import Link
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 
 WINDOW_BYTES_MAX = 256 * 1024
-"""Sent and not yet read by the other side: past this, sending waits."""
+"""The window: bytes sent and not yet read by the remote end. Beyond it, sending waits."""
 SEGMENT_BYTES_MAX = 64 * 1024
 RETRANSMISSION_MS = 200.0
-"""Linux' least retransmission timeout: how late a lost segment is, each time it is lost."""
+"""Linux's minimum retransmission timeout: the delay of each loss of a segment."""
 LOSSES_MAX = 4
-"""How often one segment is lost at most; no back-off, so that a mended link is well soon."""
+"""Most losses of one segment; there is no back-off, so that a healed link recovers soon."""
 SPLIT_CHANCE = 0.05
-"""How often one send arrives in two pieces, so that frames come apart."""
+"""Probability that a send arrives in two pieces, so that frames are split."""
 CHOP_CHANCE = 0.5
-"""How often the sockets of a connection that is chopped take, or hand over, a part only."""
+"""Probability that a socket of a chopped connection takes or returns only a part."""
 
 
 class Flag(Enum):
@@ -46,23 +46,23 @@ class Receiver(Protocol):
         ...
 
     def arrived(self, segment: Segment) -> None:
-        """Take the next segment."""
+        """Receive the next segment."""
         ...
 
     def reset(self) -> None:
-        """The connection is broken, both ways."""
+        """Reset the connection, both ways."""
         ...
 
     def refuse(self) -> None:
-        """A segment came for a socket that nobody holds."""
+        """A segment came for a closed socket."""
         ...
 
 
 class Pipe:
     """Bytes from one socket to another.
 
-    `random` draws for this connection's direction alone; `chops`, where its sockets take and hand
-    over what a full buffer would let them, says where they stop.
+    `random` is for this direction alone; `chops`, if set, limits how much its sockets take or
+    return at once, as a full buffer would.
     """
 
     __slots__ = (
@@ -101,26 +101,27 @@ class Pipe:
         self.held: list[Segment] = []
         self.held_bytes = 0
         self.swallowed: int | None = None
-        """Bytes that went into nothing since the far side ended without this one being told."""
+        """Bytes lost since the far side vanished without this side being notified; None: it has
+        not."""
 
     def room_for(self, size: int) -> int:
-        """Return how many of so many bytes may be sent now, before somebody reads.
+        """Return how many of `size` bytes may be sent now, before the remote end reads more.
 
-        All of them, or a whole segment, or none: no window opens for the few bytes that were just
-        read. Source: RFC 9293, section 3.8.6.2 (the silly window syndrome).
+        All of them, or a whole segment, or none: the window does not open for a few bytes. Source:
+        RFC 9293, section 3.8.6.2 (silly window syndrome).
         """
         wanted = min(size, SEGMENT_BYTES_MAX)
         return wanted if wanted <= WINDOW_BYTES_MAX - self.in_flight - len(self.unread) else 0
 
     def part(self, size: int) -> int:
-        """Return how many of so many bytes are taken, or handed over, at once."""
+        """Return how many of `size` bytes are taken, or returned, at once."""
         chops = self._chops
         if chops is None or size < 2 or chops() >= CHOP_CHANCE:
             return size
         return 1 + int(chops() * (size - 1))
 
     def send(self, segment: Segment) -> None:
-        """Put bytes, or the end, on their way."""
+        """Send bytes, or a flag."""
         if isinstance(segment, bytes):
             self.in_flight += len(segment)
             if len(segment) > 1 and self._random() < SPLIT_CHANCE:
@@ -130,11 +131,11 @@ class Pipe:
         self._start(segment)
 
     def release(self) -> None:
-        """The cut is mended: what it held comes through with the next retransmission."""
+        """The cut is healed: what it held arrives with the next retransmission."""
         self._clock.after(RETRANSMISSION_MS * self._random(), self._deliver_held)
 
     def drop(self) -> None:
-        """Forget everything: the connection is over."""
+        """Drop everything: the connection is over."""
         self.in_flight = 0
         self.held.clear()
         self.held_bytes = 0
@@ -159,7 +160,7 @@ class Pipe:
         self._clock.heap.push(self._last_ms, self._arrive, segment)
 
     def _queue_ms(self, size: int, delay_ms: float) -> float:
-        """How long a segment waits for a narrow link, behind those of all connections there."""
+        """Return how long a segment waits for a narrow link that all connections share."""
         link = self.link
         if not link.bytes_per_ms:
             return 0.0

@@ -1,6 +1,6 @@
-"""The operator of a simulated group: the unchanged admin client, asked until it is done.
+"""The operator of a simulated group: the unchanged admin client, retried until it is done.
 
-Source: as in `system.sim.group_operator`, whose goals these are.
+Source: as in `system.sim.group_operator`, which has the same goals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ADDRESS = "10.0.2.1"
 TIMEOUT_S = 1.0
 
 Goal = tuple[bool, str]
-"""A member that is to vote (True), or to be gone."""
+"""A member that is to vote (True), or to be removed (False)."""
 
 
 class TrioOperator:
@@ -45,18 +45,18 @@ class TrioOperator:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a change of the membership is under way."""
+        """Whether a membership change is in progress."""
         return bool(self._jobs)
 
     @property
     def jobs(self) -> int:
-        """How many changes are asked for and not done."""
+        """Number of changes requested and not yet done."""
         return len(self._jobs)
 
-    # ---- what faults ask for ----------------------------------------------------------
+    # ---- for faults -------------------------------------------------------------------
 
     def add(self) -> None:
-        """Start a new node, and let it join and vote."""
+        """Start a new node, add it and make it a voter."""
         host = self._world.new_member()
         self._add_job(f"add {host.name}", [(True, host.name)])
 
@@ -65,33 +65,33 @@ class TrioOperator:
         self._add_job(f"remove {name}", [(False, name)])
 
     def replace(self, name: str) -> None:
-        """Let a new node join and vote, then remove the old one."""
+        """Add a new node as a voter, then remove the old one."""
         host = self._world.new_member()
         self._add_job(f"replace {name}", [(True, host.name), (False, name)])
 
     def transfer(self, to: str) -> None:
-        """Ask the leader, once, to hand over."""
+        """Ask the leader, once, to transfer its leadership."""
         self._world.spawn(self._transfer, to)
 
     def request_refused_change(self, why: str) -> None:
-        """Ask the leader for something that it must refuse."""
+        """Request a change that the leader must refuse."""
         self._world.spawn(self._request_refused_change, why)
 
     def check_done(self) -> None:
-        """Raise Violated if something that was asked for is not done."""
+        """Raise Violated if a requested change is not done."""
         for name, goals in self._jobs:
             raise Violated("membership-change-completes", f"{name}: still to do {goals}")
 
     def learn(self, host: Host) -> None:
-        """There is another node."""
+        """Add a node."""
         self._client.learn(host.name, host.address, CLIENT_PORT)
 
     def forget(self, name: str) -> None:
-        """A node is gone."""
+        """Remove a node."""
         self._client.forget(name)
 
     def close(self) -> None:
-        """Close all connections. Raises Violated where one is left then."""
+        """Close all connections. Raises Violated where one stays open."""
         self._client.close()
         check_all_closed(NAME, self._world.network.open_of(NAME))
 
@@ -99,7 +99,7 @@ class TrioOperator:
 
     def _add_job(self, name: str, goals: list[Goal]) -> None:
         self._jobs.append((name, goals))
-        if not self._is_at_work:  # it may still sleep after its last job
+        if not self._is_at_work:  # the worker may still sleep after its last job
             self._is_at_work = True
             self._world.spawn(self._work)
 
@@ -130,7 +130,7 @@ class TrioOperator:
             self._world.violated(found, leader)
 
     async def _work(self) -> None:
-        """Do all jobs, step by step; whatever is refused or unknown is looked at again."""
+        """Do all jobs, step by step; a step that is refused or indeterminate is retried."""
         CURRENT.set(self._process)
         while self._jobs:
             goals = self._jobs[0][1]
@@ -145,7 +145,7 @@ class TrioOperator:
         self._is_at_work = False
 
     async def _membership(self) -> Metadata:
-        """Ask for the group's members; the last question may be asked at the deadline."""
+        """Request the group's members; the last attempt may start at the deadline."""
         start_ms = self._world.clock.now_ms
         try:
             return await self._admin.membership()
@@ -157,7 +157,7 @@ class TrioOperator:
                 self._world.violated(found, NAME)
 
     async def _step(self, group: Metadata, wants_vote: bool, member: str) -> bool:
-        """Take one step towards a goal; True once it is reached."""
+        """Take one step towards a goal; return True once it is reached."""
         if wants_vote:
             if member in group.voters:
                 return True

@@ -1,7 +1,7 @@
-"""Tells the invariants what a node does, from between its broker and its shell.
+"""Reports to the invariants what a node does, from between its broker and its shell.
 
-The broker's class is put in as any planted bug is (`system.mutants.Mutant`); it hands on every
-input and every effect unchanged.
+The broker's class is replaced like that of a planted bug (`system.mutants.Mutant`); it passes on
+every input and every effect unchanged.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from shaketable.system.store.commit_log import CommitLog
 
 
 class Reporter(Protocol):
-    """Whom a watch tells."""
+    """Receiver of a watch's reports."""
 
     def violated(self, found: Violated) -> None:
-        """An invariant broke: the run ends."""
+        """An invariant was violated: the run ends."""
         ...
 
     def served(self, broker: Broker) -> None:
-        """Time has passed for the node's broker. Raises Violated."""
+        """The node's broker was ticked. Raises Violated."""
         ...
 
     def changed_role(self, change: RoleChange) -> None:
@@ -39,7 +39,7 @@ class Reporter(Protocol):
         ...
 
     def received(self, role: str, message: Message) -> None:
-        """The node is about to take a message of another member."""
+        """The node is about to receive a message from another member."""
         ...
 
 
@@ -49,7 +49,7 @@ class Watch:
     def __init__(self, name: str, invariants: Invariants, reporter: Reporter) -> None:
         self.shadow: Shadow | None = None
         self.writes: deque[tuple[int, Write]] = deque()
-        """Given to the disk and not known to be carried out, by number."""
+        """Handed to the disk and not reported as carried out, by number."""
         self._name = name
         self._invariants = invariants
         self._reporter = reporter
@@ -61,7 +61,7 @@ class Watch:
         assert isinstance(log, CommitLog), "this is a member of a group"
         before = self._invariants.shadows.get(self._name)
         if before is not None:
-            before.log = log  # what it has no longer in memory: the old log's disk is dead
+            before.log = log  # for entries no longer in memory: the old log's disk is dead
         try:
             self.shadow = self._invariants.started(self._name, core, log)
         except Violated as found:
@@ -84,7 +84,7 @@ class Watch:
             self._reporter.violated(found)
 
     def synced(self, write_seq: int) -> None:
-        """Writes up to that number were carried out."""
+        """Writes up to `write_seq` were carried out."""
         done: list[Write] = []
         while self.writes and self.writes[0][0] <= write_seq:
             done.append(self.writes.popleft()[1])
@@ -92,11 +92,11 @@ class Watch:
             self._invariants.synced(self.shadow, done)
 
     def received(self, core: RaftCore, message: Message) -> None:
-        """A message is about to be taken."""
+        """A message is about to be handled."""
         self._reporter.received(core.role.value, message)
 
     def ended(self, *, loses_unsynced: bool) -> None:
-        """The process is gone; what was under way may have been carried out or not."""
+        """The process is gone; writes in flight may have been carried out or not."""
         del loses_unsynced  # only what is durable counts here
         if self.shadow is not None:
             self.shadow.in_flight = tuple(write for _, write in self.writes)
@@ -104,7 +104,7 @@ class Watch:
             self.shadow = None
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
-        """Time has passed for the node."""
+        """The node was ticked."""
         core = broker.core
         assert isinstance(core, RaftCore), "this is a member of a group"
         try:
@@ -115,7 +115,7 @@ class Watch:
             self._reporter.violated(found)
 
     def watched(self, parts: Mutant) -> Mutant:
-        """Return the same parts, with a broker that tells this watch what it is asked and does."""
+        """Return the same parts, with a broker that reports its inputs and effects here."""
         watch = self
 
         class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]

@@ -1,7 +1,7 @@
-"""The whole-node world: unchanged nodes and clients on trio, one seed, the faults of the core's.
+"""The whole-node world: unchanged nodes and clients on trio, one seed, the core world's faults.
 
-Everything follows from the schedule: time is the heap's, sockets and disks are simulated, and
-the order in which trio runs its tasks is drawn.
+Everything follows from the schedule: time is the heap's, sockets and disks are simulated, and the
+order in which trio runs its tasks comes from a random stream.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ GROUP = "simulated"
 
 
 class TrioWorld:
-    """One run. `run` returns the first broken invariant, or None."""
+    """One run. `run` returns the first violated invariant, or None."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class TrioWorld:
         stops_at_violation: bool = True,
         configs: Mapping[str, NodeConfig] | None = None,
     ) -> None:
-        """Put a world together.
+        """Assemble a world.
 
         Args:
-            schedule: what it is drawn from, and what is done.
-            mutant: what its nodes are made of.
-            trace: who is told of everything that happens.
-            stops_at_violation: whether the first broken invariant ends the run.
-            configs: the nodes by their machines' names, if they are not as the settings say.
+            schedule: the seed, settings, faults and calls.
+            mutant: the parts of its nodes; one with a planted bug, perhaps.
+            trace: records everything that happens.
+            stops_at_violation: whether the first violated invariant ends the run.
+            configs: the nodes' configurations by machine, if not from the settings.
         """
         settings = self.settings = schedule.settings
         self.mutant = mutant
@@ -121,17 +121,19 @@ class TrioWorld:
         self._schedule = schedule
         self.actions = FaultActions(cast("World", self))
         self.found: Violation | None = None
-        """The first broken invariant."""
+        """The first violated invariant."""
         self.on_log_line: LogLine | None = None
-        """Told of what nodes write to their logs."""
+        """Called with each line that nodes log."""
         self._stops_at_violation = stops_at_violation
         self._nursery: trio.Nursery | None = None
-        self._stopping: dict[str, bool] = {}  # who was told to, and whether power goes then
+        self._stopping: dict[
+            str, bool
+        ] = {}  # nodes that are stopping, and whether they lose power then
 
     # ---- running ----------------------------------------------------------------------
 
     def run(self) -> Violation | None:
-        """Run to the end, or to the first broken invariant."""
+        """Run to the end, or to the first violated invariant."""
         heap, schedule = self.heap, self._schedule
         for fault in schedule.faults:
             heap.push(fault.start_ms, self.actions.apply, fault)
@@ -162,7 +164,7 @@ class TrioWorld:
             self._nursery.start_soon(work, *args)
 
     def violated(self, found: Violated, node: str) -> None:
-        """An invariant broke: the run ends with the first of them."""
+        """Record a violated invariant: the first one ends the run."""
         if self.found is None:
             self.found = Violation(
                 found.invariant, found.finding, self.clock.now_ms, found.node or node
@@ -188,7 +190,7 @@ class TrioWorld:
                 self.violated(found, found.node)
 
     def _finish(self) -> None:
-        """End the run here: nobody does anything more."""
+        """End the run here: no task goes on."""
         if self._nursery is None:
             return
         nursery, self._nursery = self._nursery, None
@@ -244,11 +246,11 @@ class TrioWorld:
 
     @property
     def present(self) -> dict[str, Host]:
-        """All members but those removed for good, in the order they came."""
+        """All members except those removed for good, in the order they were added."""
         return {name: host for name, host in self.members.items() if not host.is_removed}
 
     def new_member(self) -> Host:
-        """Start an empty node that waits to be let in."""
+        """Start an empty node that waits to be added to the group."""
         host = self._add_host(f"n{len(self.members)}", is_joining=True)
         self.clients.learn(host)
         self.operator.learn(host)
@@ -256,7 +258,7 @@ class TrioWorld:
         return host
 
     def shut_down(self, name: str) -> None:
-        """End a node for good."""
+        """Stop a node for good."""
         host = self.members[name]
         if host.is_removed:
             return
@@ -267,44 +269,45 @@ class TrioWorld:
         self.operator.forget(name)
 
     def lose_disk(self, host: Host) -> None:
-        """A node's disk is lost: a new node, with a new id, takes its place."""
+        """Lose a node's disk: a new node with a new id replaces it."""
         self.shut_down(host.name)
         self.operator.replace(host.name)
 
     def flip_log_bit(self, host: Host, place: float, bit: int) -> bool:
-        """End a node and let one bit of its log rot below the mark; False where there is none.
+        """Kill a node and flip one bit of its log before the durable watermark.
 
-        Behind the mark it would be a torn tail, which a node rightly cuts off.
+        Return False where there is no such bit. After the watermark it would be a torn tail, which
+        a node rightly truncates.
         """
         if host.node is None:
             return False
         try:
             host.log.advance_watermark()
         except (DiskFailed, DiskFull, PowerLoss):
-            return False  # the node will meet it, too
-        begin, end = host.log.start.position, host.log.synced.position
-        if end - begin < 1:
+            return False  # the node will see that error, too
+        first, end = host.log.start.position, host.log.synced.position
+        if end - first < 1:
             return False
-        position = begin + int(place * (end - begin))
+        position = first + int(place * (end - first))
         file_bytes = self.settings.data_file_bytes
         start = position // file_bytes * file_bytes
         path = f"{STORE_ROOT}/dledger-{host.name}/data/{start:020}"
         platter = host.disk.platter
         if path not in platter.inodes or position - start >= platter.written_size(path):
-            return False  # behind a file's last entry
+            return False  # after a file's last entry
         self.crash(host, loses_unsynced=False)
         platter.flip_bit(path, position - start, bit)
         host.is_damaged = True
         return True
 
     def stop(self, host: Host, *, loses_power: bool) -> None:
-        """Tell a node to end in order; it takes its time, and comes back."""
+        """Stop a node cleanly; it takes some time, and is restarted."""
         self._stopping[host.name] = loses_power
         self.counts.stops += 1
         host.stop()
 
     def damage(self, host: Host, fault: DamageFile) -> bool:
-        """End a node and damage one of its files; False where there is none."""
+        """Kill a node and damage one of its files; return False where there is none."""
         if host.node is not None:
             with suppress(DiskFailed, DiskFull, PowerLoss):
                 host.log.advance_watermark()
@@ -318,16 +321,16 @@ class TrioWorld:
         return True
 
     def client_addresses(self) -> dict[str, tuple[str, int]]:
-        """Where clients reach the members."""
+        """Return the members' addresses for clients."""
         return {name: (host.address, CLIENT_PORT) for name, host in self.members.items()}
 
     def node_rng_factory(self, host: Host) -> Callable[[str], Random]:
-        """Return what makes a node's streams of draws, other ones in each incarnation."""
+        """Return a factory of a node's random streams, new ones for each incarnation."""
         prefix = f"node/{host.name}/{host.incarnation}"
         return lambda purpose: self.rngs.stream(f"{prefix}/{purpose}")
 
     def leader(self) -> str | None:
-        """The member that leads, of the highest term if there are several."""
+        """Return the leader; if several members claim to lead, the one of the highest term."""
         leaders = [
             host
             for host in self.members.values()
@@ -336,7 +339,7 @@ class TrioWorld:
         return max(leaders, key=_term).name if leaders else None
 
     def crash(self, host: Host, *, loses_unsynced: bool) -> None:
-        """End a host's process, and the machine's memory with it."""
+        """Kill a host's process; with `loses_unsynced`, crash the machine."""
         self.counts.crashes += 1
         self.trace.event(self.clock.now_ms, host.name, loses_unsynced)
         text = "crash with loss of what was not synced" if loses_unsynced else "crash"
@@ -351,7 +354,7 @@ class TrioWorld:
             self.counts.restarts += 1
         host.start()
 
-    # ---- what hosts tell --------------------------------------------------------------
+    # ---- reports of hosts -------------------------------------------------------------
 
     def node_started(self, host: Host) -> None:
         """A node has recovered and serves."""
@@ -363,14 +366,14 @@ class TrioWorld:
         self._line(host.name, f"starts, log up to {end_index}, term {_term(host)}")
 
     def lost_power(self, host: Host) -> None:
-        """A host's disk stopped in the middle of an operation."""
+        """A host's disk lost power in the middle of an operation."""
         if host.is_up:
             self.counts.fault("crash_at_operation")
             self.crash(host, loses_unsynced=host.loses_unsynced)
             self.heap.push(self.clock.now_ms + RESTART_AFTER_MS, self.restart, host)
 
     def process_ended(self, host: Host, error: BaseException | None) -> None:
-        """A node's process ended by itself. A violation, unless a fault explains it."""
+        """A node's process ended by itself: a violation, unless a fault explains it."""
         if isinstance(error, PowerLoss):
             self.lost_power(host)
             return
@@ -381,7 +384,7 @@ class TrioWorld:
                 self.heap.push(self.clock.now_ms + RESTART_AFTER_MS, self.restart, host)
             return
         if host.is_damaged and isinstance(error, StoreError):
-            self.lose_disk(host)  # as it says itself: to be restored from the group
+            self.lose_disk(host)  # as its error says: restore it from the group
             return
         if isinstance(error, DiskFailed | DiskFull):
             self.counts.stopped_by_disk += 1
@@ -399,11 +402,11 @@ class TrioWorld:
         self._line(host.name, text)
 
     def received(self, host: Host, role: str, message: Message) -> None:
-        """A node takes a message of another member."""
+        """A node receives a message from another member."""
         self.counts.states.add((role, type(message).__name__))
 
     def note_operation(self, operation: Operation) -> None:
-        """A client's operation is over."""
+        """A client's operation ended."""
         self.trace.event(operation.end_ms, operation.outcome, operation.number, operation.offset)
         if self.trace.write is not None:
             self._line(f"c{operation.client}", repr(operation))
@@ -424,7 +427,7 @@ class TrioWorld:
         return settings.client_delay_ms, settings.client_delay_ms
 
     def _check_end(self) -> None:
-        """Check what must hold at the end. A world that others drive may ask less."""
+        """Check what must hold at the end; a subclass may check other things."""
         check_end(self)
 
     def _count_up(self) -> None:
@@ -436,7 +439,7 @@ class TrioWorld:
 
 
 def address_of(name: str) -> str:
-    """Return where the node of that id lives, as `system.sim.group_operator` says it."""
+    """Return a node's IP address; `system.sim.group_operator` uses the same scheme."""
     return f"10.0.0.{1 + int(name[1:])}"
 
 
@@ -444,12 +447,12 @@ def _term(host: Host) -> int:
     return host.node.broker.core.term if host.node is not None else -1
 
 
-# What simulated nodes and name servers log: part of the run's trace, and told to who asks.
+# The log of simulated nodes and name servers: part of the trace, and passed to `on_log_line`.
 
 _LOGS = ("shaketable.node", "shaketable.name_server")
 
 LogLine = Callable[[float, str, str, str], None]
-"""Told of each line: when (virtual milliseconds), by which host, at what level, the text."""
+"""Called with each line: virtual milliseconds, host, level, text."""
 
 
 class _Handler(logging.Handler):
@@ -473,9 +476,9 @@ class _Handler(logging.Handler):
 def node_log_to(
     trace: Trace, clock: HeapClock, on_log_line: LogLine | None = None
 ) -> Iterator[None]:
-    """Send their logs to the trace's lines and to `on_log_line`, or nowhere.
+    """Send the nodes' logs to the trace's lines and to `on_log_line`, or discard them.
 
-    They are as they were afterwards.
+    The loggers are restored afterwards.
     """
     logs = [logging.getLogger(name) for name in _LOGS]
     before = [(log.level, log.propagate) for log in logs]
@@ -496,16 +499,16 @@ def node_log_to(
             log.setLevel(level)
 
 
-# trio.run under a seed: its run queue is shuffled by our draws, the same way every time.
+# trio.run under a seed: its run queue is shuffled by our random stream, reproducibly.
 #
-# trio shuffles the tasks that are ready by a module-level Random, and in a deterministic order
-# only if a module flag is set. Both are private, so trio is pinned, and both are set back.
+# trio shuffles the ready tasks with a module-level Random, and in a deterministic order only if a
+# module flag is set. Both are private, so trio's version is pinned, and both are restored.
 
 Result = TypeVar("Result")
 
 
 def run_seeded(main: Callable[[], Awaitable[Result]], clock: HeapClock, rng: Random) -> Result:
-    """Run `main` on virtual time, tasks in an order drawn from `rng`.
+    """Run `main` on virtual time, with tasks in an order that `rng` decides.
 
     Raises what `main` raises.
     """
@@ -524,11 +527,11 @@ def _scheduling_drawn_from(rng: Random) -> Iterator[None]:
         private.update(before)
 
 
-# What must hold when a run of whole nodes is over: what clients saw, and that all came back.
+# What must hold when a run of whole nodes is over: the clients' history, and recovery of all nodes.
 
 
 def check_end(world: TrioWorld) -> None:
-    """What clients saw is right, and the group came back. Raises Violated."""
+    """Check the clients' history, and that the group recovered. Raises Violated."""
     history = world.clients.history
     check_history(history)
     check_refusals(history, stored_numbers(world.older.newer(world.invariants.queues)))
@@ -537,7 +540,7 @@ def check_end(world: TrioWorld) -> None:
 
 
 def _check_live(world: TrioWorld) -> None:
-    """After the last fault is mended the group acknowledges, and everybody catches up."""
+    """Check that after the last fault appends succeed and all members catch up."""
     due_ms = world.healed_ms + SETTLE_MS_MAX
     if due_ms > world.settings.run_ms - world.settings.idle_ms:
         return  # a schedule that leaves no time to settle promises nothing
@@ -561,10 +564,10 @@ def _check_live(world: TrioWorld) -> None:
 
 
 def _check_acknowledged(world: TrioWorld, due_ms: float) -> None:
-    """Appends that were called since the last fault was mended succeed, one in time at least.
+    """Check that appends succeed after the last fault, at least one in time.
 
-    A client finds its connection to a node that had crashed broken when it uses it the next time.
-    That says nothing of the group, unless it never says anything else.
+    A client detects that its connection to a crashed node is broken only when it next uses it. That
+    says nothing about the group, unless all operations end like that.
     """
     timeout_ms = world.settings.client_timeout_ms
     since = [
