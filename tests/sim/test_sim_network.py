@@ -20,7 +20,7 @@ class Wire:
         self.got: list[tuple[float, int]] = []
         self.network = Network(self.heap, RandomStreams(seed), self.deliver, 1.0, 3.0)
         for fault in faults:
-            self.network.link("a", "b").begin(fault)
+            self.network.link("a", "b").add_fault(fault)
         for number in range(COUNT):
             self.heap.push(float(number), self.send, number)
         self.run()
@@ -66,11 +66,11 @@ def test_what_was_sent_before_a_cut_arrives():
     wire.got.clear()
     fault = Cut(**WHEN)
     wire.send(1)
-    wire.network.link("a", "b").begin(fault)
+    wire.network.link("a", "b").add_fault(fault)
     wire.send(2)
     wire.run()
     assert wire.numbers == [1]
-    wire.network.link("a", "b").end(fault)
+    wire.network.link("a", "b").remove_fault(fault)
     wire.send(3)
     wire.run()
     assert wire.numbers == [1, 3]
@@ -99,12 +99,12 @@ def test_faults_on_a_link_add_up_and_end_one_by_one():
     network = Network(EventHeap(), RandomStreams(1), lambda *_: None, 1.0, 1.0)
     link = network.link("a", "b")
     slow, slower = SlowLink(**WHEN, delay_ms=5.0), SlowLink(**WHEN, delay_ms=7.0)
-    link.begin(slow)
-    link.begin(slower)
+    link.add_fault(slow)
+    link.add_fault(slower)
     assert link.slow_ms == 12.0
-    link.end(slow)
+    link.remove_fault(slow)
     assert (link.slow_ms, link.is_wrong) == (7.0, True)
-    link.end(slower)
+    link.remove_fault(slower)
     assert (link.slow_ms, link.is_wrong) == (0.0, False)
 
 
