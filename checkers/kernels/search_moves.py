@@ -121,7 +121,7 @@ def add_steps(key: Int64s, after: Int32s, count: Int64s, keys: Int64s, states: I
             count[FILLED] += 1
 
 
-PLENTY = 2**40
+UNLIMITED = 2**40
 """How often a window may use an indeterminate operation of a kind: without limit."""
 RANKS = 5
 """Moves are tried by rank: 0 drops an optional operation; 1 passes the return by an operation of
@@ -175,7 +175,7 @@ def _unknown_left(h: History, c: Cursor, a: Arena, used: int, k: int) -> bool:
 
 
 @inlined
-def _count_anew(c: Cursor, value: int) -> None:
+def _reset_count(c: Cursor, value: int) -> None:
     if c.reach[value, STAMP] != c.place[TICK]:
         c.reach[value, STAMP] = c.place[TICK]
         c.reach[value, AVAILABLE] = 0
@@ -191,20 +191,20 @@ def _count_producers(h: History, c: Cursor, a: Arena, state: int, used: int) -> 
     """
     end = h.op.shape[0]
     c.place[TICK] += 1
-    _count_anew(c, state)
+    _reset_count(c, state)
     c.reach[state, AVAILABLE] = 1
     i = int(c.open[end, NEXT])
     while i != end:
         k = int(h.op[i, KIND])
         if not h.does[k, OBSERVES] and not has(c.child, int(h.op[i, SLOT])):
-            _count_anew(c, int(h.does[k, B]))
+            _reset_count(c, int(h.does[k, B]))
             c.reach[h.does[k, B], AVAILABLE] += 1
         i = int(c.open[i, NEXT])
     for k in range(h.facts[UNKNOWN_KINDS]):
         if _unknown_left(h, c, a, used, k):
-            left = PLENTY if a.at[IS_WINDOW] else int(c.called_unknown[k] - a.used[used, k])
+            left = UNLIMITED if a.at[IS_WINDOW] else int(c.called_unknown[k] - a.used[used, k])
             value = int(h.does[h.unknown_kind[k], B])
-            _count_anew(c, value)
+            _reset_count(c, value)
             c.reach[value, AVAILABLE] += left
 
 
@@ -272,12 +272,12 @@ def is_doomed(h: History, c: Cursor, a: Arena, e: int, state: int, used: int, wa
                 # Done or optional: it needs nothing, but CONSUMED_BY and `passed` count it as a
                 # consumer until its return.
                 if consumes(h, i):
-                    _count_anew(c, needs)
+                    _reset_count(c, needs)
                     c.reach[needs, SPARED] += 1
             elif _comes_too_late(h, a, i, e) and not _is_reachable(c, needs):
                 return True
             elif consumes(h, i) and h.op[i, RETURNED] < a.at[STOP]:
-                _count_anew(c, needs)
+                _reset_count(c, needs)
                 if _lacks_producers(h, c, i):
                     return True
         i = int(c.open[i, NEXT])

@@ -70,7 +70,7 @@ NO_STALL = 2**62
 
 
 @inlined
-def _has_room(h: History, a: Arena, start: int) -> bool:
+def _push_states(h: History, a: Arena, start: int) -> bool:
     """Push the states that are possible at a window's start; False if the stack is too small.
 
     These are the values that were produced before: those that are needed later, and one of the
@@ -95,13 +95,13 @@ def _has_room(h: History, a: Arena, start: int) -> bool:
 
 
 @bare
-def _try(
+def _search_window(
     h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s, start: int, stop: int
 ) -> int:
     """Start or continue the search of the window from `start` to before `stop`."""
     if not refutation[RUNNING]:
         clear(a)
-        if not _has_room(h, a, start):
+        if not _push_states(h, a, start):
             return NEEDS_STACK
         a.at[START], a.at[STOP], a.at[IS_WINDOW] = start, stop, 1
         refutation[RUNNING] = 1
@@ -163,7 +163,7 @@ def _widen(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int
         start = _return_before(h, refutation[FROM] - refutation[LOW], 1)
         if start < 0:
             return LINEARIZED
-        status = _try(h, c, a, t, refutation, start, refutation[TO])
+        status = _search_window(h, c, a, t, refutation, start, refutation[TO])
         if status == REFUTED:
             refutation[PHASE] = SHORTEN_END
             refutation[FROM] = start
@@ -182,7 +182,7 @@ def _shorten_end(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) 
     """
     while refutation[LOW] < refutation[HIGH]:
         middle = (refutation[LOW] + refutation[HIGH]) // 2
-        status = _try(h, c, a, t, refutation, refutation[FROM], middle)
+        status = _search_window(h, c, a, t, refutation, refutation[FROM], middle)
         if status == REFUTED:
             refutation[HIGH] = middle
         elif status == LINEARIZED:
@@ -207,7 +207,7 @@ def _shorten_start(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s
             refutation[FROM] = refutation[LOW]
             refutation[PHASE] = SHOW
             return REFUTED
-        status = _try(h, c, a, t, refutation, middle, refutation[TO])
+        status = _search_window(h, c, a, t, refutation, middle, refutation[TO])
         if status == REFUTED:
             refutation[LOW] = middle
         elif status == LINEARIZED:
@@ -231,5 +231,5 @@ def continue_refutation(h: History, c: Cursor, a: Arena, t: Steps, refutation: I
     if status == REFUTED and refutation[PHASE] == SHORTEN_START:
         status = _shorten_start(h, c, a, t, refutation)
     if status == REFUTED:
-        status = _try(h, c, a, t, refutation, refutation[FROM], refutation[TO])
+        status = _search_window(h, c, a, t, refutation, refutation[FROM], refutation[TO])
     return status

@@ -177,7 +177,7 @@ class Texts(NamedTuple):
 
 
 @compiled
-def note_seen(
+def propagate_seen(
     edge_start: Int32s, edge: Int32s, kind_to: Int32s, state_seen: Int64s, kind_seen: Int64s
 ) -> None:
     """Propagate the latest returns of gets back along edges, and to the kinds of these edges.
@@ -196,7 +196,7 @@ def note_seen(
 
 
 @compiled
-def note_awaited(parent: Int32s, put_kind: Int32s, awaited: Int64s) -> None:
+def propagate_awaited(parent: Int32s, put_kind: Int32s, awaited: Int64s) -> None:
     """Propagate the latest calls of gets up the tree of texts, but not past a text that is put.
 
     `awaited` has the calls of gets that show a state itself.
@@ -215,7 +215,7 @@ def note_awaited(parent: Int32s, put_kind: Int32s, awaited: Int64s) -> None:
 
 
 @compiled
-def note_needed(
+def find_needed(
     edge_start: Int32s, edge: Int32s, put_kind: Int32s, start: int, called: Int64s,
     ways: Int32s, kind_awaited: Int64s,
 ) -> None:  # fmt: skip

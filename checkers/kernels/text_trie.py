@@ -171,7 +171,7 @@ def reach(shown: Trie, appended: Trie, r: Reach, steps_max: int) -> int:
 
 
 @compiled
-def nearest(t: Trie, used: int, state: Int32s, near: Int32s, parent: Int32s) -> None:
+def find_parents(t: Trie, used: int, state: Int32s, near: Int32s, parent: Int32s) -> None:
     """Find for each state the longest other state that is a prefix of it, NOWHERE for none.
 
     `near` has a row for each node. A parent has a smaller number than its children, so one pass
@@ -186,7 +186,7 @@ def nearest(t: Trie, used: int, state: Int32s, near: Int32s, parent: Int32s) -> 
 
 
 @compiled
-def number(parent: Int32s, free: Int32s, first: Int32s, last: Int32s) -> None:
+def number_in_preorder(parent: Int32s, free: Int32s, first: Int32s, last: Int32s) -> None:
     """Number states in preorder: those that s is a prefix of are first[s] .. last[s].
 
     A state's parent has a smaller number. `first` and `last` have one more row, for junk, which
@@ -213,7 +213,7 @@ def number(parent: Int32s, free: Int32s, first: Int32s, last: Int32s) -> None:
 
 
 @compiled
-def carry_down(parent: Int32s, mark: Int32s, above: Int32s) -> None:
+def longest_marked_prefix(parent: Int32s, mark: Int32s, above: Int32s) -> None:
     """Find for each state its longest marked prefix, itself included, NOWHERE for none."""
     for s in range(parent.size):
         if mark[s] >= 0:

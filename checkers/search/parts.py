@@ -112,11 +112,11 @@ def _states_of(setting: Setting, numbers: list[int]) -> tuple[State, ...]:
     problem = setting.problem
     if problem.family is not Family.VALUE:
         return tuple(setting.table.states[number] for number in numbers)
-    by = _ways(problem)
-    return tuple(_made(problem, by, number) for number in numbers)
+    by = _producing_kinds(problem)
+    return tuple(_produced_state(problem, by, number) for number in numbers)
 
 
-def _made(problem: Problem, by: dict[int, tuple[int, int | None]], number: int) -> State:
+def _produced_state(problem: Problem, by: dict[int, tuple[int, int | None]], number: int) -> State:
     moves = []
     needed: int | None = number
     while needed is not None and needed != problem.initial:
@@ -130,7 +130,7 @@ def _made(problem: Problem, by: dict[int, tuple[int, int | None]], number: int) 
     return state
 
 
-def _ways(problem: Problem) -> dict[int, tuple[int, int | None]]:
+def _producing_kinds(problem: Problem) -> dict[int, tuple[int, int | None]]:
     """Return for each value a kind that produces it, and which value that kind needs.
 
     A write, which needs none, or a cas on a shortest path to the value (breadth first).

@@ -154,7 +154,7 @@ def _seen(states: TextStates, operations: Ints) -> tuple[Any, Any]:
     gets = operations[operations[:, arrays.SHOWN] >= 0]
     np.maximum.at(state_seen, gets[:, arrays.SHOWN], gets[:, arrays.RETURNED])
     begin, edge = states.edge_start, states.edge
-    arrays.note_seen(begin, edge, states.kind_to, state_seen, kind_seen)
+    arrays.propagate_seen(begin, edge, states.kind_to, state_seen, kind_seen)
     return state_seen, kind_seen
 
 
@@ -166,10 +166,10 @@ def _awaited(states: TextStates, operations: Ints) -> tuple[Any, Any]:
     awaited = np.full((states.junk + 1, 3), arrays.UNSEEN, np.int64)
     awaited[:, arrays.LATEST] = called
     awaited[:, arrays.LATEST_BELOW] = NOWHERE
-    arrays.note_awaited(states.parent, states.put_kind, awaited)
+    arrays.propagate_awaited(states.parent, states.put_kind, awaited)
     kind_awaited = np.full(len(states.kind_to), arrays.UNSEEN, np.int64)
     ways = np.zeros(states.junk + 1, np.int32)
-    arrays.note_needed(
+    arrays.find_needed(
         states.edge_start, states.edge, states.put_kind, states.start, called, ways, kind_awaited
     )
     return awaited, kind_awaited

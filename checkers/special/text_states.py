@@ -262,9 +262,9 @@ def _tree(shown: _TrieBuilder, reached: Reach) -> tuple[Int32s, Int32s, Int32s]:
     """Return each state's parent, and the range of states below it; `shown` is overwritten."""
     size = int(reached.at[tries.STATES])
     parent = np.empty(size, np.int32)
-    tries.nearest(shown.trie, shown.used, reached.state, shown.trie.child, parent)
+    tries.find_parents(shown.trie, shown.used, reached.state, shown.trie.child, parent)
     first, last = np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)
-    tries.number(parent, np.empty(size, np.int32), first, last)
+    tries.number_in_preorder(parent, np.empty(size, np.int32), first, last)
     return parent, first, last
 
 
@@ -282,5 +282,5 @@ def _kinds(problem: Problem, texts: Sequence[str], number: Ints, appends: int) -
 def _put_above(parent: Int32s, put_kind: Int32s) -> Int32s:
     """Return for each state its longest prefix that is put, itself included."""
     above = np.empty(len(parent), np.int32)
-    tries.carry_down(parent, put_kind, above)
+    tries.longest_marked_prefix(parent, put_kind, above)
     return above
