@@ -32,11 +32,11 @@ class Core(Protocol):
 
     @property
     def log(self) -> LogView:
-        """The log's begin, end and recent entries."""
+        """The log's start, end and recent entries."""
 
     @property
     def ledger(self) -> Ledger:
-        """The log with what is durable and what is committed of it."""
+        """The log with its durable and committed indexes."""
 
     @property
     def is_ready(self) -> bool:
@@ -80,7 +80,7 @@ class Core(Protocol):
         """Transfer the leadership. Raises NotLeaderError, TransferError."""
 
     def resign(self, now_ms: float) -> None:
-        """Hand the leadership over, if there is one and somebody to take it."""
+        """Transfer the leadership, if this member leads and another voter can take it."""
 
     def compact(self, snapshot: Snapshot) -> None:
         """Replace the entries up to the snapshot's end by the snapshot."""

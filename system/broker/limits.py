@@ -30,7 +30,7 @@ class BrokerConfig:
     filtered_units_max: int = 800  # queue units that one pull with a filter scans
     long_polling: bool = True  # RocketMQ's longPollingEnable
     short_polling_ms: float = 1000.0  # how long a pull is held without it, shortPollingTimeMills
-    pull_hold_ms_max: float = 60_000.0  # RocketMQ's consumers ask for 15 to 20 s
+    pull_hold_ms_max: float = 60_000.0  # RocketMQ's consumers request 15 to 20 s
     refused_pull_hold_ms: float = 1000.0  # else the consumer would pull again at once
     pulls_held_max: int = 20_000
     slave_read_enable: bool = False  # RocketMQ's slaveReadEnable

@@ -73,7 +73,7 @@ class GroupConsumer:
     membership_type: ClassVar[type[GroupMembership]] = GroupMembership
     reader_type: ClassVar[type[QueueReader]] = QueueReader
 
-    def __init__(  # noqa: PLR0913 - what a push consumer is told, each given by name
+    def __init__(  # noqa: PLR0913 - a push consumer's parameters, all passed by name
         self,
         name_servers: str | Sequence[str],
         *,

@@ -1,8 +1,8 @@
-"""Planted bugs for calibration: loaded only where somebody asks for one (`--mutant`).
+"""Planted bugs for calibration: loaded only on request (`--mutant`).
 
-Each module has several in `PLUGINS`; the folder is their family. What a `Mutant` says of itself
-(`about`) links the real bug it is after. It replaces parts that a node, a name server or a client
-is made of; processes and simulated worlds load it the same way.
+Each module has several in `PLUGINS`; its folder is their family. A `Mutant` replaces parts of a
+node, a name server or a client, and its `about` links the real bug that it is modelled on.
+Processes and simulated worlds load it in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUP = ("dledger",)
 MASTERS = ("multi-master", "async-replication", "sync-double-write")
 REPLICATED = ("sync-double-write", "async-replication")
 ALL = (*GROUP, *MASTERS)
-"""The targets whose nodes, clients or name servers have the part that a bug is in."""
+"""Targets whose nodes, clients or name servers have the part that a bug is in."""
 
 _NATIVE_PARTS, _CLIENT_PARTS = NativeParts(), ClientParts()
 _LINK = re.compile(r"https?://[^\s,;)]+[^\s,;).:]")
@@ -34,7 +34,7 @@ _LINK = re.compile(r"https?://[^\s,;)]+[^\s,;).:]")
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """Where a bug is looked for: a workload, and faults, by their names; empty: any."""
+    """The workload and the faults that should expose a bug, by name; empty: any."""
 
     workload: str = ""
     faults: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class Hunt:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A planted bug: parts of a system, each the right one or one that breaks a rule.
+    """A planted bug: the parts of a system, at least one of them replaced by a broken one.
 
-    `about` says in its first line what it breaks, then what comes of it, and after "Source:" what
-    it is modelled on. `targets` and `hunt` are those of its family where they are None
+    The first line of `about` names what it breaks; then come the consequences, and after
+    "Source:" the bug that it is modelled on. If `targets` or `hunt` is None, its family's applies
     (`FAMILIES`).
     """
 
@@ -68,7 +68,7 @@ HEALTHY = Mutant("none")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the bugs of one folder have in common, unless one says something else."""
+    """The defaults for the bugs of one folder."""
 
     targets: tuple[str, ...]
     hunt: Hunt
@@ -82,23 +82,23 @@ FAMILIES = {
     "name-server": Family(ALL, Hunt("queue", ("kill", "pause", "name-server-links"))),
     "master-slave": Family(REPLICATED, Hunt("queue", ("kill", "wipe"))),
 }
-"""By name, which is that of the folder."""
+"""Families by name, which is that of their folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """What is said of a planted bug.
+    """The description of a planted bug.
 
     Attributes:
-        name: as the command line gives it.
+        name: its name on the command line.
         family: one of FAMILIES.
-        targets: the targets that have the part which it breaks.
+        targets: the targets that have the part that it breaks.
         breaks: what it breaks, one line.
-        source: after what it is modelled, one line.
-        links: the addresses in `source`.
-        workload: with which it is hunted.
-        faults: under which it is hunted.
-        is_simulated: whether the simulated worlds of the group have that part.
+        source: what it is modelled on, one line.
+        links: the URLs in `source`.
+        workload: the workload that should expose it.
+        faults: the faults that should expose it.
+        is_simulated: whether the simulated worlds of the group have the part that it breaks.
     """
 
     name: str
@@ -113,24 +113,24 @@ class PlantedBug:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all planted bugs, as the command line gives them."""
+    """Return the names of all planted bugs, sorted."""
     return tuple(sorted(_planted()))
 
 
 def load(name: str) -> Mutant:
-    """Return the planted bug of that name. Raises KeyError where there is none."""
+    """Return the planted bug of that name. Raises KeyError if there is none."""
     return _planted()[name][1]
 
 
 def catalogue() -> tuple[PlantedBug, ...]:
-    """Return what is said of each planted bug, by family and name."""
+    """Return the descriptions of all planted bugs, by family and name."""
     bugs = [_described(family, mutant) for family, mutant in _planted().values()]
     return tuple(sorted(bugs, key=lambda bug: (list(FAMILIES).index(bug.family), bug.name)))
 
 
 @cache
 def _planted() -> dict[str, tuple[str, Mutant]]:
-    """Return the family of each bug and the bug, by its name."""
+    """Return each bug and its family, by the bug's name."""
     found: dict[str, tuple[str, Mutant]] = {}
     for family in FAMILIES:
         package = importlib.import_module(f"{__name__}.{family.replace('-', '_')}")
@@ -162,7 +162,7 @@ def _described(family_name: str, mutant: Mutant) -> PlantedBug:
 
 
 def _is_simulated(mutant: Mutant) -> bool:
-    """Whether it breaks a part of a member, or the client that knows the members."""
+    """Whether it breaks a part of a member, or the client of a group's members."""
     of_members = ("core", "commit_log", "log_writer", "broker")
     breaks_member = any(getattr(mutant, part) != getattr(HEALTHY, part) for part in of_members)
     return breaks_member or mutant.client.group_client is not HEALTHY.client.group_client

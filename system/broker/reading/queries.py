@@ -48,7 +48,7 @@ _I64 = struct.Struct(">q").unpack_from
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """A query by key. `is_unique`: it asks for a UNIQ_KEY."""
+    """A query by key. `is_unique`: the key is a UNIQ_KEY."""
 
     fields: QueryMessage
     is_unique: bool

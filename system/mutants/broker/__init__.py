@@ -1,1 +1,1 @@
-"""Planted bugs of what a broker makes of requests and entries (`system.broker`)."""
+"""Planted bugs in the broker's handling of requests and entries (`system.broker`)."""

@@ -1,4 +1,4 @@
-"""Planted bugs of delayed messages."""
+"""Planted bugs in delayed messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shaketable.system.store.message import decode_message
 
 
 class _SkipsRefusedDeliveries(DelayDelivery):
-    """Takes what it has built for delivered."""
+    """Considers refused deliveries as done."""
 
     def _refused(self, before: dict[int, int]) -> None:
         return
 
 
 class DelaySkippedWhenRefused(Broker):
-    """A broker that delivers so."""
+    """A broker with this delivery."""
 
     delays_type = _SkipsRefusedDeliveries
 
@@ -41,7 +41,7 @@ DELAY_SKIPPED_WHEN_REFUSED = Mutant(
 
 
 class _DelaysFromBornTime(DelayDelivery):
-    """Asks the message itself."""
+    """Counts the delay from the message's born time."""
 
     def _must_wait(self, level: int, place: tuple[int, int], due_ms: int, wall_ms: int) -> bool:
         message = decode_message(self._core.log.read(*place))
@@ -49,7 +49,7 @@ class _DelaysFromBornTime(DelayDelivery):
 
 
 class DelayedByBornTime(Broker):
-    """A broker that delivers so."""
+    """A broker with this delivery."""
 
     delays_type = _DelaysFromBornTime
 
@@ -71,7 +71,7 @@ DELAYED_BY_BORN_TIME = Mutant(
 
 
 class _UsesPreviousLevel(DelayDelivery):
-    """Looks at each level as late as the time between it and the one before."""
+    """Delivers each level after the delay of the level before."""
 
     def _deliver_level(
         self, level: int, count_max: int, bytes_max: int, wall_ms: int
@@ -82,7 +82,7 @@ class _UsesPreviousLevel(DelayDelivery):
 
 
 class DelaysCutShort(Broker):
-    """A broker that delivers so."""
+    """A broker with this delivery."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -103,7 +103,7 @@ DELAYS_CUT_SHORT = Mutant(
 
 
 class _StartsAtMaxOffset(DelayDelivery):
-    """Begins each term at the end of every level's queue."""
+    """Starts each term at the max offset of every level's queue."""
 
     def _deliver_level(
         self, level: int, count_max: int, bytes_max: int, wall_ms: int
@@ -114,7 +114,7 @@ class _StartsAtMaxOffset(DelayDelivery):
 
 
 class DelaysLeftAtElection(Broker):
-    """A broker that delivers so."""
+    """A broker with this delivery."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -139,7 +139,7 @@ COPY_INTERVAL_MS = 10_000.0
 
 
 class _UsesCopiedProgress(DelayDelivery):
-    """Knows how far the delivery was when it was copied last."""
+    """Uses the progress as of its last copy."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -147,7 +147,7 @@ class _UsesCopiedProgress(DelayDelivery):
         self._copy_due_ms = 0.0
 
     def deliver(self, now_ms: float, wall_ms: int) -> None:
-        """Copy when it is time, and deliver."""
+        """Copy the progress if due, then deliver."""
         if now_ms >= self._copy_due_ms:
             self._copy_due_ms = now_ms + COPY_INTERVAL_MS
             self._copied = {
@@ -160,7 +160,7 @@ class _UsesCopiedProgress(DelayDelivery):
 
 
 class DelaysRepeatedByNewLeader(Broker):
-    """A broker that delivers so."""
+    """A broker with this delivery."""
 
     delays_type = _UsesCopiedProgress
 

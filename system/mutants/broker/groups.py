@@ -1,4 +1,4 @@
-"""Planted bugs of consumer groups: members, locks, offsets."""
+"""Planted bugs in consumer groups: members, locks, offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shaketable.system.remoting.requests import (
 
 
 class _KeepsClosedConsumers(ClientHeartbeats):
-    """Waits for the heartbeat that does not come."""
+    """Keeps clients whose connection closed until their heartbeats are missed."""
 
     def connection_closed(self, connection: Connection) -> None:
         """Do nothing."""
@@ -37,7 +37,7 @@ class _GoneConsumersStayGroups(GroupRequests):
 
 
 class GoneConsumersStay(Broker):
-    """A broker that knows groups so."""
+    """A broker with these heartbeats."""
 
     groups_type = _GoneConsumersStayGroups
 
@@ -58,12 +58,12 @@ GONE_CONSUMERS_STAY = Mutant(
 
 
 class _LocksWithoutLease(QueueLocks):
-    """Makes locks that look as if their lease were over."""
+    """Creates locks whose lease is already over."""
 
     def lock(
         self, group: str, client_id: str, queues: Sequence[LockedQueue], now_ms: float
     ) -> list[LockedQueue]:
-        """Lock, and leave the lease of what is new where it began."""
+        """Lock, but let new locks expire at once."""
         own = {
             queue
             for queue in queues
@@ -80,7 +80,7 @@ class _LockCountsFromRenewalGroups(GroupRequests):
 
 
 class LockCountsFromRenewal(Broker):
-    """A broker that locks so."""
+    """A broker with these locks."""
 
     groups_type = _LockCountsFromRenewalGroups
 
@@ -101,7 +101,7 @@ LOCK_COUNTS_FROM_RENEWAL = Mutant(
 
 
 class _LeaseInSeconds(GroupRequests):
-    """Takes locks of the wrong unit whenever a term begins."""
+    """Creates locks with a lease in the wrong unit at each new term."""
 
     def _current_locks(self) -> QueueLocks:
         is_new = self._locks_term != self._events.term
@@ -112,7 +112,7 @@ class _LeaseInSeconds(GroupRequests):
 
 
 class LockLeaseInSeconds(Broker):
-    """A broker with such locks."""
+    """A broker with these locks."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -135,7 +135,7 @@ LOCK_LEASE_IN_SECONDS = Mutant(
 
 
 class _IgnoresOffsetResets(OffsetCommits):
-    """Puts the higher of what is known and what is said."""
+    """Commits the higher of the known and the requested offset."""
 
     def _stage(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
         topic, _, group = key.rpartition("@")
@@ -148,7 +148,7 @@ class _OffsetResetIgnoredGroups(GroupRequests):
 
 
 class OffsetResetIgnored(Broker):
-    """A broker that takes commits so."""
+    """A broker with these commits."""
 
     groups_type = _OffsetResetIgnoredGroups
 
@@ -167,7 +167,7 @@ OFFSET_RESET_IGNORED = Mutant(
 
 
 class OffsetsNotReplicated(Broker):
-    """A member whose table of offsets is its own, as a master's is that has no group."""
+    """A member that does not replicate offsets, like a master without a group."""
 
     def __init__(self, *args: Any, mode: Mode = DLEDGER, **more: Any) -> None:
         super().__init__(*args, mode=replace(mode, offset_events=TableEvents), **more)
@@ -193,7 +193,7 @@ PULL = 16
 
 
 class _RoundsOffsetsUp(OffsetTable):
-    """Knows offsets to the next whole pull."""
+    """Rounds offsets up to a whole pull."""
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         offset = super().get(group, topic, queue_id)
@@ -225,7 +225,7 @@ OFFSETS_ROUNDED_UP = Mutant(
 
 
 class OffsetsUnconfirmed(Broker):
-    """A broker that answers for offsets at once."""
+    """A broker that answers offset queries without a read index."""
 
     def _command(
         self,
@@ -265,7 +265,7 @@ OFFSETS_UNCONFIRMED = Mutant(
 
 
 class _KeepsLastQueueOnly(OffsetCommits):
-    """Begins a new map for each commit of a turn."""
+    """Keeps only the last commit of a step for each topic and group."""
 
     def _stage(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
         self._staged.pop(key, None)
@@ -277,7 +277,7 @@ class _OneCommitOfManyGroups(GroupRequests):
 
 
 class OneCommitOfMany(Broker):
-    """A broker that takes commits so."""
+    """A broker with these commits."""
 
     groups_type = _OneCommitOfManyGroups
 
@@ -296,7 +296,7 @@ ONE_COMMIT_OF_MANY = Mutant(
 
 
 class _CommitsAllQueues(OffsetCommits):
-    """Stores what comes one-way for every queue that it knows."""
+    """Stores a one-way commit for every known queue of the topic."""
 
     def update(self, connection: Connection, command: Command, wall_ms: int) -> None:
         super().update(connection, command, wall_ms)
@@ -308,7 +308,7 @@ class _CommitsAllQueues(OffsetCommits):
 
 
 class OnewayCommitOfAllQueues(Broker):
-    """A broker that commits so."""
+    """A broker with these one-way commits."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

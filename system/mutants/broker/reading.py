@@ -1,4 +1,4 @@
-"""Planted bugs of pulls, subscriptions and queries."""
+"""Planted bugs in pulls, subscriptions and queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shaketable.system.remoting.requests import PullMessage, QueueOffsetResponse
 
 
 class DispatchBeforeCommit(Broker):
-    """Dispatches everything that the log holds."""
+    """Dispatches uncommitted entries, too."""
 
     def _dispatch_limit(self, commit_index: int) -> int:
         return self.core.log.end_index
@@ -44,11 +44,11 @@ DISPATCH_BEFORE_COMMIT = Mutant(
 
 
 ANSWERS = 4
-"""So many requests are answered with one look at the queue."""
+"""Requests that one cached max offset answers."""
 
 
 class _CachesMaxOffsets(Reads):
-    """Remembers the ends of queues, and how often each was told."""
+    """Caches queues' max offsets for a few answers."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -72,7 +72,7 @@ class _CachesMaxOffsets(Reads):
 
 
 class EndsFromCache(Broker):
-    """A broker that answers for ends so."""
+    """A broker with this cache."""
 
     reads_type = _CachesMaxOffsets
 
@@ -93,7 +93,7 @@ ENDS_FROM_CACHE = Mutant(
 
 
 class _FiltersByFirstTag(Reads):
-    """Reads a subscription up to its first tag."""
+    """Uses only the first tag of a subscription."""
 
     def _tags(self, fields: PullMessage) -> TagFilter | None:
         if super()._tags(fields) is None:
@@ -103,7 +103,7 @@ class _FiltersByFirstTag(Reads):
 
 
 class FirstTagOnly(Broker):
-    """A broker that filters so."""
+    """A broker with this filter."""
 
     reads_type = _FiltersByFirstTag
 
@@ -122,7 +122,7 @@ FIRST_TAG_ONLY = Mutant(
 
 
 class _SkipsAfterFullPull(Reads):
-    """Counts the message behind a full pull as delivered."""
+    """Skips the message after a full pull."""
 
     def _answer(self, read: Read, result: GetMessageResult) -> None:
         asked = read.request
@@ -132,7 +132,7 @@ class _SkipsAfterFullPull(Reads):
 
 
 class FullPullSkipsOne(Broker):
-    """A broker that answers pulls so."""
+    """A broker with these pulls."""
 
     reads_type = _SkipsAfterFullPull
 
@@ -152,10 +152,10 @@ FULL_PULL_SKIPS_ONE = Mutant(
 
 
 class _NeverWakesPulls(HeldPulls[Read]):
-    """Looks at no arrival."""
+    """Ignores arriving messages."""
 
     def take_arrived(self, queues: ConsumeQueues) -> list[Read]:
-        """Return none."""
+        """Return no pull, whatever arrived."""
         for queue in queues.take_arrived():
             if queue in self._by_queue:
                 queues.watch(queue)
@@ -167,7 +167,7 @@ class _HeldPullNotWokenReads(Reads):
 
 
 class HeldPullNotWoken(Broker):
-    """A broker that holds pulls so."""
+    """A broker with these held pulls."""
 
     reads_type = _HeldPullNotWokenReads
 
@@ -189,7 +189,7 @@ HELD_PULL_NOT_WOKEN = Mutant(
 
 
 class _UnsignedTagCodes(Reads):
-    """Compares codes as if none were below 0."""
+    """Compares tags codes as unsigned numbers."""
 
     def _tags(self, fields: PullMessage) -> TagFilter | None:
         tags = super()._tags(fields)
@@ -197,7 +197,7 @@ class _UnsignedTagCodes(Reads):
 
 
 class NegativeTagCodesUnmatched(Broker):
-    """A broker that filters so."""
+    """A broker with this filter."""
 
     def __init__(self, *args: Any, mode: Mode = DLEDGER, **more: Any) -> None:
         super().__init__(*args, mode=mode, **more)
@@ -220,7 +220,7 @@ NEGATIVE_TAG_CODES_UNMATCHED = Mutant(
 
 
 class _PrefersLastHeartbeat(Reads):
-    """Asks the group first."""
+    """Prefers the group's last heartbeat to the pull's own subscription."""
 
     def _tags(self, fields: PullMessage) -> TagFilter | None:
         group = self._groups.get(fields.consumer_group)
@@ -231,7 +231,7 @@ class _PrefersLastHeartbeat(Reads):
 
 
 class TagsOfTheLastHeartbeat(Broker):
-    """A broker that filters so."""
+    """A broker with this filter."""
 
     reads_type = _PrefersLastHeartbeat
 
@@ -252,7 +252,7 @@ TAGS_OF_THE_LAST_HEARTBEAT = Mutant(
 
 
 class _IgnoresUniqueKey(Reads):
-    """Does not heed that a unique key is asked for."""
+    """Treats a query for a unique key as one for any key."""
 
     def _read(self, connection: Connection, command: Command, now_ms: float) -> Read:
         read = super()._read(connection, command, now_ms)
@@ -262,7 +262,7 @@ class _IgnoresUniqueKey(Reads):
 
 
 class UniqueKeysAreKeys(Broker):
-    """A broker that answers queries so."""
+    """A broker with these queries."""
 
     reads_type = _IgnoresUniqueKey
 

@@ -1,4 +1,4 @@
-"""Planted bugs of what a broker makes of sends."""
+"""Planted bugs in sends."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from shaketable.system.remoting.requests import SendMessageV2, SendRequest
 
 
 class AckTimeoutsNeverFire(Broker):
-    """Lets the core tick, and forgets the appends that wait."""
+    """Never expires pending appends."""
 
     def tick(self, now_ms: float) -> None:
-        """Let the core alone know what time it is."""
+        """Advance only the core's time."""
         self.core.tick(now_ms)
 
 
@@ -42,7 +42,7 @@ ACK_TIMEOUTS_NEVER_FIRE = Mutant(
 
 
 class _StoresFirstHalf(Sends):
-    """Builds the first half, and tells of as many messages as were sent."""
+    """Stores the first half of a batch, and answers with as many ids as were sent."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -58,7 +58,7 @@ class _StoresFirstHalf(Sends):
 
 
 class BatchHalfStored(Broker):
-    """A broker that takes batches so."""
+    """A broker with these batches."""
 
     sends_type = _StoresFirstHalf
 
@@ -77,14 +77,14 @@ BATCH_HALF_STORED = Mutant(
 
 
 class _RepeatsFirstId(Sends):
-    """Does not move on."""
+    """Answers with the first message's id for each message."""
 
     def _response_ids(self, ids: list[bytes]) -> list[bytes]:
         return ids[:1] * len(ids)
 
 
 class BatchHasOneId(Broker):
-    """A broker that takes batches so."""
+    """A broker with these batches."""
 
     sends_type = _RepeatsFirstId
 
@@ -105,7 +105,7 @@ BATCH_HAS_ONE_ID = Mutant(
 
 
 class _ComparesWithCommitted(ConditionalSends):
-    """Compares with the consume queue's end."""
+    """Compares with the consume queue's max offset."""
 
     def __init__(self, queues: Callable[[], ConsumeQueues], *more: Any) -> None:
         super().__init__(*more)
@@ -116,7 +116,7 @@ class _ComparesWithCommitted(ConditionalSends):
 
 
 class ConditionOnCommitted(Broker):
-    """A broker that takes conditional appends so."""
+    """A broker with these conditional appends."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -141,7 +141,7 @@ CONDITION_ON_COMMITTED = Mutant(
 
 
 class _IgnoresWritePermission(Sends):
-    """Looks only for the queue."""
+    """Checks that the queue exists, not that the topic is writable."""
 
     def _is_refused(
         self,
@@ -158,7 +158,7 @@ class _IgnoresWritePermission(Sends):
 
 
 class ReadOnlyTopicsWritten(Broker):
-    """A broker that takes sends so."""
+    """A broker with these sends."""
 
     sends_type = _IgnoresWritePermission
 
@@ -179,7 +179,7 @@ READ_ONLY_TOPICS_WRITTEN = Mutant(
 
 
 class _AnswersSystemError(Sends):
-    """Gives no reason."""
+    """Refuses with SYSTEM_ERROR, whatever the reason."""
 
     def _is_refused(
         self,
@@ -199,7 +199,7 @@ class _AnswersSystemError(Sends):
 
 
 class RefusedAsSystemError(Broker):
-    """A broker that answers so."""
+    """A broker with these refusals."""
 
     sends_type = _AnswersSystemError
 

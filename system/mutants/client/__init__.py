@@ -1,4 +1,4 @@
-"""Planted bugs of the client (`system.client`)."""
+"""Planted bugs in the client (`system.client`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from shaketable.system.client import ClientParts, GroupConsumer, GroupMembership
 
 
 def client_parts(membership: type[GroupMembership]) -> ClientParts:
-    """Return a client whose consumers, those that are pushed to as well, are members so."""
+    """Return client parts whose consumers, push consumers included, use this membership."""
 
     class _GroupConsumer(GroupConsumer):
         membership_type = membership

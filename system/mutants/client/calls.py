@@ -1,4 +1,4 @@
-"""Planted bugs of a client's calls: what it makes of answers, and of none."""
+"""Planted bugs in a client's calls: responses, retries and timeouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shaketable.system.remoting.command import Command
 
 
 class _MatchesByArrival(Connection):
-    """Gives an answer to whoever waits longest."""
+    """Gives each response to the oldest call in flight."""
 
     def _call_for(self, response: Command) -> PendingCall | None:
         return next((call for call in self._calls.values() if call.response is None), None)
@@ -62,7 +62,7 @@ ANSWERS_BY_ARRIVAL = Mutant(
 
 
 class _AnyStoredIsOkProducer(Producer):
-    """Knows one status."""
+    """Reports every stored message as SEND_OK."""
 
     async def _stored(self, *args: Any) -> Sent:
         return replace(await super()._stored(*args), status="SEND_OK")
@@ -85,10 +85,10 @@ ANY_STORED_IS_OK = Mutant(
 
 
 class _NeverRefreshesRoutes(NameService):
-    """Remembers each route."""
+    """Never refreshes a route."""
 
     async def route(self, topic: str, timeout_s: float = NAME_SERVER_TIMEOUT_S) -> Route:
-        """Return the first route that was said."""
+        """Return the first route ever received."""
         known = self._routes.get(topic)
         return known[1] if known is not None else await super().route(topic, timeout_s)
 
@@ -120,7 +120,7 @@ SENDS_MAX = 3
 
 
 class _SendsAgainWhenUnknownGroupClient(BrokerGroupClient):
-    """Tries everything again."""
+    """Retries any request of unknown outcome."""
 
     async def _at_leader(self, attempt: Callable[[Connection, float], Awaitable[Result]]) -> Result:
         for _ in range(SENDS_MAX - 1):
@@ -134,7 +134,7 @@ class _SendsAgainWhenUnknownGroupClient(BrokerGroupClient):
 
 
 class _SendsAgainWhenUnknownProducer(Producer):
-    """Tries sends again."""
+    """Retries sends of unknown outcome."""
 
     async def _until_stored(self, *args: Any) -> Sent:
         for _ in range(SENDS_MAX - 1):
@@ -163,10 +163,10 @@ SENDS_AGAIN_WHEN_UNKNOWN = Mutant(
 
 
 class _TimeoutMeansRefused(Connection):
-    """Knows of no unknown outcome."""
+    """Reports unknown outcomes as refusals."""
 
     async def call(self, command: Command, timeout_s: float) -> Command:
-        """Ask, and take silence for a refusal."""
+        """Call, and raise RefusedError where the outcome is unknown."""
         try:
             return await super().call(command, timeout_s)
         except OutcomeUnknownError as error:

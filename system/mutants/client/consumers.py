@@ -1,4 +1,4 @@
-"""Planted bugs of consumers: how they divide queues, commit, and leave."""
+"""Planted bugs in consumers: rebalance, commits, and leaving a group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shaketable.system.store.message import Message
 
 
 class _CommitsBeforeHandling(QueueReader):
-    """Moves on before it hands over."""
+    """Advances its offset before the handler runs."""
 
     async def _consume(self, messages: list[Message]) -> bool:
         self._offset = messages[-1].queue_offset + 1
@@ -43,7 +43,7 @@ COMMITTED_BEFORE_HANDLED = Mutant(
 
 
 class _PropagatesErrors(GroupMembership):
-    """Takes it that brokers are always there."""
+    """Raises if a broker is unreachable."""
 
     async def _try(self, address: str, command: Command) -> Command | None:
         return await self._source.ask_broker(address, command, self._timeout_s)
@@ -65,7 +65,7 @@ CONSUMER_ENDS_WITH_BROKER = Mutant(
 
 
 class _LeftWithoutACommitGroupConsumer(GroupConsumer):
-    """Commits while it consumes."""
+    """Does not commit when it leaves."""
 
     _is_over = False
 
@@ -98,7 +98,7 @@ LEFT_WITHOUT_A_COMMIT = Mutant(
 
 
 class _LeavesSilently(GroupMembership):
-    """Leaves, and says nothing."""
+    """Leaves without unregistering."""
 
     async def leave(self) -> tuple[str, ...]:
         return await self._brokers()
@@ -121,7 +121,7 @@ LEFT_WITHOUT_WORD = Mutant(
 
 
 class _OverlappingAllocation(GroupMembership):
-    """Takes the first queue of the next share as well."""
+    """Also takes the first queue of the next share."""
 
     def _allocate(
         self, queues: Sequence[MessageQueue], ids: Sequence[str]
@@ -147,7 +147,7 @@ OVERLAPPING_SHARES = Mutant(
 
 
 class _DropsRemainder(GroupMembership):
-    """Gives nobody a longer range than others have."""
+    """Gives all members equal shares and leaves the remaining queues unassigned."""
 
     def _allocate(
         self, queues: Sequence[MessageQueue], ids: Sequence[str]
@@ -170,7 +170,7 @@ OWN_DIVISION_OF_QUEUES = Mutant(
 
 
 class _DropsSendBacks(QueueReader):
-    """Takes for granted that it came there."""
+    """Reports messages as sent back without sending them."""
 
     async def _send_back(self, messages: Sequence[Message], delay_level: int) -> bool:
         await trio.lowlevel.checkpoint()
@@ -197,7 +197,7 @@ SENT_BACK_TO_NOBODY = Mutant(
 
 
 class _UnlocksBeforeCommit(GroupConsumer):
-    """Lets others in at once."""
+    """Releases the lock before it commits."""
 
     async def _release(self, queue: MessageQueue) -> None:
         await self._unlock((queue,))

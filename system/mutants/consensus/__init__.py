@@ -1,1 +1,1 @@
-"""Planted bugs of elections, replication and commitment (`system.raft`)."""
+"""Planted bugs in elections, replication and commitment (`system.raft`)."""

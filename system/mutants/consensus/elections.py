@@ -1,4 +1,4 @@
-"""Planted bugs of elections, votes, terms and leases."""
+"""Planted bugs in elections, votes, terms and leases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shaketable.system.raft.protocol import PushResponse, Role, VoteRequest
 
 
 class DoubleVote(RaftCore):
-    """Forgets at once whom it voted for."""
+    """Votes for several candidates in one term."""
 
     def _may_vote_for(self, request: VoteRequest) -> bool:
         return True
@@ -32,7 +32,7 @@ DOUBLE_VOTE = Mutant(
 
 
 class VoteForShorterLog(RaftCore):
-    """Takes every log for complete."""
+    """Considers every candidate's log up to date."""
 
     def _is_up_to_date(self, request: VoteRequest) -> bool:
         return True
@@ -53,7 +53,7 @@ VOTE_FOR_SHORTER_LOG = Mutant(
 
 
 class VoteNotAwaited(RaftCore):
-    """Says everything at once."""
+    """Answers before its hard state is durable."""
 
     def _hard_state_seq(self) -> int:
         return 0
@@ -75,7 +75,7 @@ VOTE_NOT_AWAITED = Mutant(
 
 
 class EndTermIsCurrentTerm(RaftCore):
-    """Believes that its log ends with an entry of the current term."""
+    """Reports the current term as the term of its last entry."""
 
     def _log_end_term(self) -> int:
         return self.term
@@ -98,7 +98,7 @@ END_TERM_IS_CURRENT_TERM = Mutant(
 
 
 class LearnerStands(RaftCore):
-    """A member that stands whatever it is."""
+    """A member that campaigns even as a learner."""
 
     def _may_campaign(self) -> bool:
         return bool(self.membership.voters) and self._disk.may_lead(self._now_ms)
@@ -118,7 +118,7 @@ LEARNER_STANDS = Mutant(
 
 
 class NoPrevote(RaftCore):
-    """Stands for election without a pre-vote, and lets live leaders be disturbed."""
+    """Campaigns without a pre-vote, and lets candidates disturb a live leader."""
 
     def _start_pre_vote(self) -> None:
         if self._may_campaign():
@@ -147,17 +147,17 @@ NO_PREVOTE = Mutant(
 
 
 class _CountsAnyAnswer(Elector):
-    """Looks at the term alone."""
+    """Compares only the term of an answer."""
 
     __slots__ = ()
 
     def granted(self, voter: str, term: int, *, pre_vote: bool) -> None:
-        """Count it, whatever it answers."""
+        """Count any answer as a vote."""
         super().granted(voter, term, pre_vote=self.pre_vote)
 
 
 class PrevotesCountAsVotes(RaftCore):
-    """A candidate that counts so."""
+    """A candidate with this elector."""
 
     elector_type = _CountsAnyAnswer
 
@@ -177,7 +177,7 @@ PREVOTES_COUNT_AS_VOTES = Mutant(
 
 
 class LeaseAfterRestart(RaftCore):
-    """Votes right after a start, also where leases are on."""
+    """Votes right after a start, even with leases on."""
 
     def _last_contact_before_start_ms(self) -> float:
         return float("-inf")
@@ -198,7 +198,7 @@ LEASE_AFTER_RESTART = Mutant(
 
 
 class DeafToHigherTerms(RaftCore):
-    """Does not step down for a term that it learns of while it leads."""
+    """Does not step down when it sees a higher term while it leads."""
 
     def _on_push_response(self, response: PushResponse) -> None:
         if self.role is Role.LEADER and response.term > self.term:
@@ -224,7 +224,7 @@ DEAF_TO_HIGHER_TERMS = Mutant(
 
 
 class _IgnoresDiskHealth(DiskHealth):
-    """Sees no stall, and lets a full disk lead."""
+    """Ignores stalls, and lets a member with a full disk lead."""
 
     __slots__ = ()
 
@@ -236,7 +236,7 @@ class _IgnoresDiskHealth(DiskHealth):
 
 
 class _NeverLeaves(Leadership):
-    """Never hands over because it must leave."""
+    """Never transfers leadership because it must step down."""
 
     def continue_transfer(self, now_ms: float, *, must_step_down: bool) -> None:
         if not must_step_down:
@@ -244,7 +244,7 @@ class _NeverLeaves(Leadership):
 
 
 class LeadsWithDeadDisk(RaftCore):
-    """A member made of the two."""
+    """A member with both parts."""
 
     disk_type = _IgnoresDiskHealth
     leadership_type = _NeverLeaves

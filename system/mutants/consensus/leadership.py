@@ -1,4 +1,4 @@
-"""Planted bugs of what a leader may do: serve reads, change members, hand over."""
+"""Planted bugs in what a leader may do: serve reads, change members, transfer leadership."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from shaketable.system.raft.transfer import Transfer
 
 
 class ReadBeforeTermStart(RaftCore):
-    """A leader that is ready at once."""
+    """A leader that serves reads before its term's first entry is committed."""
 
     def read(self, token: Token, now_ms: float) -> None:
-        """Ask for a read, whatever is committed. Raises NotLeaderError, TooManyReadsError."""
+        """Start a read, whatever is committed. Raises NotLeaderError, TooManyReadsError."""
         leading = self._leadership
         if leading is None or leading.is_ready:
             super().read(token, now_ms)
@@ -40,7 +40,7 @@ READ_BEFORE_TERM_START = Mutant(
 
 
 class _LeaseNeverEnds(ReadRounds):
-    """Believes in its leadership without asking anybody."""
+    """Holds its lease without asking a quorum."""
 
     __slots__ = ()
 
@@ -52,7 +52,7 @@ class _LeaseNeverEnds(ReadRounds):
 
 
 class StaleRead(RaftCore):
-    """A leader that serves every read at once."""
+    """A leader that confirms every read at once."""
 
     reads_type = _LeaseNeverEnds
 
@@ -73,7 +73,7 @@ STALE_READ = Mutant(
 
 
 class _AllowsAnyChange(Leadership):
-    """Asks neither for the term's start nor whether an earlier change is committed."""
+    """Checks neither that the term's first entry nor that an earlier change is committed."""
 
     def change_refusal(self) -> str | None:
         return None
@@ -100,18 +100,18 @@ CHANGE_BEFORE_TERM_START = Mutant(
 
 
 class _NeverGivesUp(Transfer):
-    """Waits for its target."""
+    """Waits for its target without a timeout."""
 
     __slots__ = ()
 
     def give_up(self, now_ms: float) -> bool:
-        """Do not."""
+        """Never give up."""
         del now_ms
         return False
 
 
 class TransferNeverGivenUp(RaftCore):
-    """A leader that hands over so."""
+    """A leader that never aborts a leadership transfer."""
 
     transfer_type = _NeverGivesUp
 

@@ -1,4 +1,4 @@
-"""Planted bugs of replication, and of what counts as committed."""
+"""Planted bugs in replication and commitment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shaketable.system.raft.protocol import PushRequest, PushResponse, Role
 
 
 class _CountsUnsynced(Follower):
-    """Counts what stands in memory."""
+    """Acknowledges entries that are only in memory."""
 
     __slots__ = ()
 
@@ -23,7 +23,7 @@ class _CountsUnsynced(Follower):
 
 
 class AckBeforeFsync(RaftCore):
-    """A member that follows like that."""
+    """A member with this follower."""
 
     follower_type = _CountsUnsynced
 
@@ -43,7 +43,7 @@ ACK_BEFORE_FSYNC = Mutant(
 
 
 class AckBeforeQuorum(RaftCore):
-    """Answers appends when they stand in the leader's own memory."""
+    """Answers appends as soon as they are in the leader's own memory."""
 
     def _acknowledged_index(self) -> int:
         if self.role is Role.LEADER:
@@ -72,7 +72,7 @@ ACK_BEFORE_QUORUM = Mutant(
 
 
 class _CountsLearners(Leadership):
-    """Counts every follower, and asks for a majority of the voters only."""
+    """Counts learners' copies towards a majority of the voters."""
 
     def adopt(self, membership: Membership, now_ms: float) -> None:
         super().adopt(membership, now_ms)
@@ -80,7 +80,7 @@ class _CountsLearners(Leadership):
 
 
 class LearnersCount(RaftCore):
-    """A leader that counts like that."""
+    """A leader with this counting."""
 
     leadership_type = _CountsLearners
 
@@ -100,7 +100,7 @@ LEARNERS_COUNT = Mutant(
 
 
 class CommitByCounting(RaftCore):
-    """Commits whatever a majority has, of whatever term."""
+    """Commits an entry of any term once a majority has it."""
 
     def _may_commit(self, index: int) -> bool:
         return index >= 0
@@ -122,7 +122,7 @@ COMMIT_BY_COUNTING = Mutant(
 
 
 class _CommitsUnmatchedTail(Follower):
-    """Limits the commit index by its own end, whatever stands there."""
+    """Limits the commit index by its own log's end, without checking that entries match."""
 
     __slots__ = ()
 
@@ -131,14 +131,14 @@ class _CommitsUnmatchedTail(Follower):
 
 
 class _TruncatesCommitted(Ledger):
-    """Truncates what it called committed, and goes on calling it so."""
+    """Truncates committed entries and keeps its commit index."""
 
     def _may_truncate(self, end_index: int) -> bool:
         return True
 
 
 class CommittedSurvivesTruncation(RaftCore):
-    """A member made of the two."""
+    """A member with both parts."""
 
     follower_type = _CommitsUnmatchedTail
     ledger_type = _TruncatesCommitted
@@ -171,7 +171,7 @@ class _NeverClampsCommitIndex(Follower):
 
 
 class _CommitsBeyondEnd(Ledger):
-    """Takes a commit index beyond the end of its log."""
+    """Accepts a commit index beyond the end of its log."""
 
     def commit(self, index: int) -> bool:
         is_new = index > self.commit_index
@@ -180,7 +180,7 @@ class _CommitsBeyondEnd(Ledger):
 
 
 class UnclampedCommitIndex(RaftCore):
-    """A member made of the two."""
+    """A member with both parts."""
 
     follower_type = _NeverClampsCommitIndex
     ledger_type = _CommitsBeyondEnd
@@ -201,7 +201,7 @@ UNCLAMPED_COMMIT_INDEX = Mutant(
 
 
 class _AlwaysReplacesTail(Ledger):
-    """Never sees that it holds a batch already, and lets committed entries go."""
+    """Truncates its tail at every push, even if it matches, and even committed entries."""
 
     def _last_matching_index(self, batch: Batch) -> int:
         return max(self.log.start.index, batch.first_index - 1)
@@ -211,7 +211,7 @@ class _AlwaysReplacesTail(Ledger):
 
 
 class StalePushTruncates(RaftCore):
-    """A member with such a ledger."""
+    """A member with this ledger."""
 
     ledger_type = _AlwaysReplacesTail
 
@@ -232,7 +232,7 @@ STALE_PUSH_TRUNCATES = Mutant(
 
 
 class _NeverForgetsPushes(Follower):
-    """Keeps every push that came too early in a map that nobody clears."""
+    """Remembers every push that came too early, and never clears that map."""
 
     __slots__ = ("_write_requests",)
 
@@ -251,7 +251,7 @@ class _NeverForgetsPushes(Follower):
 
 
 class RepeatedPushRefused(RaftCore):
-    """A member with such a map."""
+    """A member with this map."""
 
     follower_type = _NeverForgetsPushes
 
@@ -272,7 +272,7 @@ REPEATED_PUSH_REFUSED = Mutant(
 
 
 class _NeverCompares(EntryDispatcher):
-    """Never falls back to comparing."""
+    """Never falls back to the compare state."""
 
     __slots__ = ()
 
@@ -284,7 +284,7 @@ class _NeverCompares(EntryDispatcher):
 
 
 class IdleFollowerNotRefilled(RaftCore):
-    """A leader with such dispatchers."""
+    """A leader with these dispatchers."""
 
     dispatcher_type = _NeverCompares
 
@@ -304,7 +304,7 @@ IDLE_FOLLOWER_NOT_REFILLED = Mutant(
 
 
 class _NeverInstalls(EntryDispatcher):
-    """Asks again at the log's begin where the snapshot ought to be sent."""
+    """Compares again from the log's start where it should send the snapshot."""
 
     __slots__ = ()
 
@@ -313,7 +313,7 @@ class _NeverInstalls(EntryDispatcher):
 
 
 class ExpiredEntriesNotServed(RaftCore):
-    """A leader with such dispatchers."""
+    """A leader with these dispatchers."""
 
     dispatcher_type = _NeverInstalls
 

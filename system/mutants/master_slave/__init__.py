@@ -1,1 +1,1 @@
-"""Planted bugs of masters and slaves without a group (`system.native` and its shell)."""
+"""Planted bugs in masters and slaves without a group (`system.native` and its shell)."""

@@ -1,4 +1,4 @@
-"""Planted bugs of the files in config/."""
+"""Planted bugs in the files of config/."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shaketable.system.node.master_slave.parts import NativeParts
 
 
 class ConfigFileInPlace(ConfigFiles):
-    """Keeps no copy, and waits for no disk."""
+    """Overwrites the file in place, without a backup and without fsync."""
 
     def _replace(self, name: str, data: bytes) -> None:
         path = self._path(name)
@@ -37,7 +37,7 @@ CONFIG_FILE_IN_PLACE = Mutant(
 
 
 class OffsetsNotLoaded(ConfigFiles):
-    """Passes one file over."""
+    """Skips the file of offsets."""
 
     def _load(self, name: str) -> None:
         if name != OFFSETS:

@@ -1,4 +1,4 @@
-"""Planted bugs of replication, and of what counts as committed."""
+"""Planted bugs in replication from master to slave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shaketable.system.remoting.codes import ResponseCode
 
 
 class AnyReportCounts(SlaveConnection):
-    """Checks nothing."""
+    """Accepts any reported position."""
 
     def _check(self, position: int, sent_position: int) -> None:
         return
@@ -41,7 +41,7 @@ ANY_REPORT_COUNTS = Mutant(
 
 
 class DelaysNotSynchronized(SlaveSynchronize):
-    """Asks for the rest."""
+    """Synchronizes all but the delay offsets."""
 
     requests: ClassVar[TableRequests] = tuple(each for each in TABLE_REQUESTS if each[1] != DELAYS)
 
@@ -62,7 +62,7 @@ DELAYS_NOT_SYNCHRONIZED = Mutant(
 
 
 class FlushStandsForSlave(GroupCommit):
-    """Asks the disk alone."""
+    """Waits for the disk only, not for the slave."""
 
     def _outcome_with_slave(self, append: PendingAppend) -> ResponseCode | None:
         return self._outcome_without_slave(append, ResponseCode.SUCCESS)
@@ -88,7 +88,7 @@ _NOT_AT_SLAVE = (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILA
 
 
 class LateSlaveIsOk(GroupCommit):
-    """Knows no such answers."""
+    """Reports FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE as success."""
 
     def _reply(self, append: PendingAppend, code: ResponseCode) -> None:
         super()._reply(append, ResponseCode.SUCCESS if code in _NOT_AT_SLAVE else code)
@@ -112,7 +112,7 @@ _SIZE_BYTES = 4
 
 
 class SlaveReadsOnAnywhere(MasterConnection):
-    """Never compares positions."""
+    """Appends what it receives without comparing positions."""
 
     def _receive_body(self, position: int, body: bytes, now_ms: float) -> None:
         end = self._core.log.end_position + len(self._partial)
@@ -148,11 +148,11 @@ SLAVE_READS_ON_ANYWHERE = Mutant(
 
 
 class ReportsWhatItReceived(NativeCore):
-    """A slave that is quick to say yes."""
+    """A slave that reports positions before it has written them."""
 
     @property
     def reported_position(self) -> int:
-        """The end of what it has in memory."""
+        """The end of the log in memory."""
         return self._log.end_position
 
 

@@ -1,1 +1,1 @@
-"""Planted bugs of the name server (`system.nameserver`)."""
+"""Planted bugs in the name server (`system.nameserver`)."""

@@ -1,4 +1,4 @@
-"""Planted bugs of what a name server knows of brokers and topics."""
+"""Planted bugs in a name server's routes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shaketable.system.nameserver.registry import (
 
 
 class DeadBrokerKept(RouteRegistry):
-    """Forgets nobody."""
+    """Never removes a broker."""
 
     def connection_closed(self, connection: Connection) -> list[str]:
-        """Forget none of those that registered over the connection."""
+        """Remove none of the connection's brokers."""
         del connection
         return []
 
     def expire(self, now_ms: float) -> list[Connection]:
-        """Forget none of those that are silent."""
+        """Remove no silent broker."""
         del now_ms
         return []
 
@@ -40,7 +40,7 @@ DEAD_BROKER_KEPT = Mutant(
 
 
 class DeletedTopicStays(RouteRegistry):
-    """Deletes no topic."""
+    """Never deletes a topic."""
 
     def delete_topic(self, topic: str) -> None:
         """Do nothing."""
@@ -60,7 +60,7 @@ DELETED_TOPIC_STAYS = Mutant(
 
 
 class LateCloseForgetsNewcomer(RouteRegistry):
-    """Remembers which addresses ever registered over a connection."""
+    """Removes every broker that ever registered over a closed connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,13 +69,13 @@ class LateCloseForgetsNewcomer(RouteRegistry):
     def register(
         self, registration: Registration, connection: Connection, now_ms: float
     ) -> Registered:
-        """Take a broker in."""
+        """Register a broker, and remember its connection."""
         answer = super().register(registration, connection, now_ms)
         self._of_connection.setdefault(connection, set()).add(registration.address)
         return answer
 
     def connection_closed(self, connection: Connection) -> list[str]:
-        """Forget all of them."""
+        """Remove all brokers that ever registered over the connection."""
         addresses = sorted(self._of_connection.pop(connection, ()))
         return self._forget_all([each for each in addresses if each in self._live])
 
@@ -96,7 +96,7 @@ LATE_CLOSE_FORGETS_NEWCOMER = Mutant(
 
 
 class OlderStateAccepted(RouteRegistry):
-    """Compares no states."""
+    """Accepts a registration with an older state version."""
 
     def _check_state_version(self, new: Registration, holder: str | None) -> None:
         return
@@ -119,7 +119,7 @@ OLDER_STATE_ACCEPTED = Mutant(
 
 
 class UnregisterById(RouteRegistry):
-    """Remembers by which id an address registered."""
+    """Unregisters by broker id instead of address."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,12 +128,12 @@ class UnregisterById(RouteRegistry):
     def register(
         self, registration: Registration, connection: Connection, now_ms: float
     ) -> Registered:
-        """Take a broker in."""
+        """Register a broker, and remember its id."""
         self._ids[registration.address] = registration.broker_id
         return super().register(registration, connection, now_ms)
 
     def unregister(self, broker_name: str, address: str) -> None:
-        """Forget who has that id."""
+        """Remove the current holder of the address's id."""
         brokers = self._brokers.get(broker_name)
         holder = brokers.addresses.get(self._ids.get(address, -1)) if brokers else None
         super().unregister(broker_name, holder or address)

@@ -1,1 +1,1 @@
-"""Planted bugs of the log's files, their recovery and what counts as durable (`system.store`)."""
+"""Planted bugs in the log's files, their recovery and their durability (`system.store`)."""

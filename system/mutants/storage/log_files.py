@@ -1,4 +1,4 @@
-"""Planted bugs of the log's files, their recovery and what counts as durable."""
+"""Planted bugs in the log's files, their recovery and their durability."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from shaketable.system.store.segment_files import SegmentFiles
 
 
 class AckFromPageCache(LogWriter):
-    """Promises fsync, and does none on the write path."""
+    """Reports writes as durable without fsync."""
 
     def sync(self) -> None:
-        """Leave it to the operating system."""
+        """Do nothing: leave it to the operating system."""
         return
 
 
@@ -40,14 +40,14 @@ ACK_FROM_PAGE_CACHE = Mutant(
 
 
 class _NeverSyncsNames(SegmentFiles):
-    """Syncs what is in the files."""
+    """Syncs the files but not their directory."""
 
     def sync_names(self) -> None:
-        """Leave it to the operating system."""
+        """Do nothing: leave it to the operating system."""
 
 
 class DirectoryNotSynced(CommitLog):
-    """A log in such files."""
+    """A log with these files."""
 
     files_type = _NeverSyncsNames
 
@@ -69,7 +69,7 @@ DIRECTORY_NOT_SYNCED = Mutant(
 
 
 class _SwallowsSyncErrors(SegmentFiles):
-    """Takes a failed fsync for one that went well."""
+    """Considers a failed fsync successful."""
 
     def _sync_file(self, file: File) -> None:
         with suppress(DiskFailed):
@@ -77,7 +77,7 @@ class _SwallowsSyncErrors(SegmentFiles):
 
 
 class FlushErrorSwallowed(CommitLog):
-    """A log in such files."""
+    """A log with these files."""
 
     files_type = _SwallowsSyncErrors
 
@@ -97,12 +97,12 @@ FLUSH_ERROR_SWALLOWED = Mutant(
 
 
 class FlushedBeyondTruncation(CommitLog):
-    """Skips an fsync up to the highest position that was ever flushed."""
+    """Skips fsync below the highest position that was ever flushed."""
 
     _flushed_position = 0
 
     def sync(self) -> None:
-        """Sync only what lies above the highest position."""
+        """Sync only if the log's end is above the highest flushed position."""
         if self.end.position <= self._flushed_position:
             self.synced = self.end
             return
@@ -110,7 +110,7 @@ class FlushedBeyondTruncation(CommitLog):
         self._flushed_position = self.end.position
 
     def truncate(self, end_index: int) -> LogEnd:
-        """Truncate, and keep that position."""
+        """Truncate, but keep the flushed position."""
         self._flushed_position = max(self._flushed_position, self.synced.position)
         return super().truncate(end_index)
 
@@ -130,10 +130,10 @@ FLUSHED_BEYOND_TRUNCATION = Mutant(
 
 
 class MarkAheadOfFsync(CommitLog):
-    """Moves its mark to where it has written."""
+    """Moves the durable watermark on write, not on fsync."""
 
     def append(self, batch: Batch) -> None:
-        """Write, and note at once that it is durable."""
+        """Write, and move the durable watermark at once."""
         super().append(batch)
         self._watermark.move(self.end)
 
@@ -155,10 +155,10 @@ MARK_AHEAD_OF_FSYNC = Mutant(
 
 
 class PartialWriteNotRetried(LogWriter):
-    """Reports nothing as left undone."""
+    """Reports writes that did not fit as done."""
 
     def carry_out(self, writes: Sequence[Write]) -> Sequence[Write]:
-        """Carry out what there is room for."""
+        """Carry out the writes that fit; report none as left."""
         super().carry_out(writes)
         return ()
 
@@ -178,7 +178,7 @@ PARTIAL_WRITE_NOT_RETRIED = Mutant(
 
 
 class _ChecksHeadersOnly(LogScan):
-    """Takes the body on trust where the head fits."""
+    """Checks an entry's header, but not its body."""
 
     def _verify(self, window: memoryview, at: int, position: int) -> LogEnd:
         head = window[at : at + HEADER.size]
@@ -191,7 +191,7 @@ class _ChecksHeadersOnly(LogScan):
 
 
 class TornBodyAccepted(CommitLog):
-    """A log that recovers so."""
+    """A log with this recovery."""
 
     scan_type = _ChecksHeadersOnly
 
@@ -213,7 +213,7 @@ TORN_BODY_ACCEPTED = Mutant(
 
 
 class TruncationInMemory(CommitLog):
-    """Cuts nothing out of its files, and does not lower its mark."""
+    """Truncates in memory only: neither the files nor the durable watermark."""
 
     def _truncate(self, end_index: int) -> LogEnd:
         end = self.log_end_at(end_index)
