@@ -78,6 +78,8 @@ def check_history(history: Sequence[Operation]) -> None:
     floors: dict[int, int] = {}
     at = 0
     for operation in sorted(done, key=lambda op: (op.invoke_ms, op.number)):
+        # Only operations that ended strictly before this invocation precede it in real time; all
+        # others are concurrent with it, and may take effect in either order.
         while at < len(done) and done[at].end_ms < operation.invoke_ms:
             earlier = done[at]
             end = earlier.offset + 1 if earlier.kind == APPEND else earlier.end

@@ -67,7 +67,7 @@ WALL_MS = 1_700_000_000_000
 STEP_MS = 0.1
 """How soon a broker that lags in applying entries goes on with it."""
 QUEUE_FILE_BYTES = 20 * 200
-LOOK_EVERY = 16
+CHECK_EVERY = 16
 """A member's queues are checked after so many of its steps."""
 
 
@@ -351,7 +351,7 @@ class SimMember:
         if commit_index != shadow.commit_index:
             invariants.committed(shadow, commit_index)
         self._pumps += 1
-        if self._pumps % LOOK_EVERY == 0:
+        if self._pumps % CHECK_EVERY == 0:
             check_bounds(self.name, self.broker, self.core)
             world.older.check_serving(self.broker, self.name)
             check_handles(self.name, self.disk)

@@ -108,7 +108,7 @@ class World:
             node = found.node or (self.acting.name if self.acting else "")
             return Violation(found.invariant, found.finding, self.heap.now_ms, node)
         finally:
-            self._count_up()
+            self._finish_counts()
         return None
 
     def clear(self) -> None:
@@ -367,7 +367,7 @@ class World:
             self.older.config.check(member.broker, member.name)
         self.older.check_kept(self.invariants.queues)
 
-    def _count_up(self) -> None:
+    def _finish_counts(self) -> None:
         counts = self.counts
         counts.events = self.heap.popped
         counts.messages = self.network.sent

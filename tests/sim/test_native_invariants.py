@@ -274,7 +274,7 @@ def test_what_a_slave_has_beyond_its_master_is_no_copy() -> None:
     invariants.shadows = {"n0": master, "n1": slave}
     master.end, slave.end, slave.written = 60, 100, 100
     invariants._masters["broker-0"], invariants._copied["broker-0"] = master, 100
-    invariants._part_slaves(master)
+    invariants._mark_diverged(master)
     invariants.flushed(slave, 100)
     assert invariants._copied["broker-0"] == 60
     slave.end = slave.written = 60

@@ -32,9 +32,9 @@ def test_every_invariant_has_its_promise() -> None:
 
 def test_promises_are_whole_sentences() -> None:
     for promise in PROMISES.values():
-        assert promise.says.endswith(".")
-        assert promise.matters.endswith(".")
+        assert promise.statement.endswith(".")
+        assert promise.impact.endswith(".")
 
 
 def test_an_unknown_one_is_called_by_its_name() -> None:
-    assert promise_of("no-such-thing").says == "No such thing."
+    assert promise_of("no-such-thing").statement == "No such thing."

@@ -165,12 +165,12 @@ class Flush:
         self._save_checkpoint(durable_seq)
         self._note_progress()
         self._is_busy = False
-        self._look_for_space(left)
+        self._handle_full_disk(left)
         member.pump()
         if self._writes and not self._is_busy:
             self._start()
 
-    def _look_for_space(self, left: Sequence[Write]) -> None:
+    def _handle_full_disk(self, left: Sequence[Write]) -> None:
         """Keep in order the writes that a full disk refused, and retry them a little later."""
         member, heap = self._member, self._world.heap
         if left:

@@ -83,7 +83,11 @@ class Inode:
         self._journal.clear()
 
     def drop_unsynced(self) -> None:
-        """Drop all changes as a failed fsync does: never written to disk, but still read."""
+        """Drop all changes as a failed fsync does: never written to disk, but still read.
+
+        The page cache then marks the pages clean, so that a later fsync succeeds without them
+        ("fsyncgate").
+        """
         self._dropped += [(change, False) for change in self._journal]
         self._journal.clear()
 

@@ -41,8 +41,8 @@ DELAYED = 0.1
 LEVELS = 4
 """Delay levels in use; those of the last ones may have been there before."""
 BATCHED = 0.3
-AT_ANY = 0.7
-FAR_BACK = 0.3
+READS_ANY_BROKER = 0.7
+READS_FAR_BACK = 0.3
 COMMITS = 0.15
 READ_EVERY_MS = 120.0
 
@@ -160,8 +160,8 @@ class MasterSlaveClients:
                 await trio.sleep(rng.exponential(READ_EVERY_MS, 1_000.0) / 1_000)
                 queue = rng.randrange(QUEUES)
                 end = self._ends[queue]
-                back = rng.randint(0, end) if rng.chance(FAR_BACK) else rng.randint(0, 20)
-                broker_id = rng.randint(0, setup.slaves) if rng.chance(AT_ANY) else 0
+                back = rng.randint(0, end) if rng.chance(READS_FAR_BACK) else rng.randint(0, 20)
+                broker_id = rng.randint(0, setup.slaves) if rng.chance(READS_ANY_BROKER) else 0
                 if rng.chance(COMMITS):
                     await self._commit(consumer, queue, max(0, end - back))
                 else:

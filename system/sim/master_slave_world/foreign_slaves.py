@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
 
 HOST, ADDRESS = "stranger", "10.0.1.100"
-STAYS_S = 5.0
+CONNECTED_MAX_S = 5.0
 """A correct master closes the connection at once."""
-REPORTS_EVERY_S = 0.2
+REPORT_INTERVAL_S = 0.2
 AHEAD = (1 << 20, 1 << 40)
 """Bytes after the master's end that it claims to have. More than is written before its report
 arrives, since a slave that reports what was sent meanwhile is accepted."""
@@ -57,14 +57,14 @@ class ForeignSlaves:
         self._world = world
         self._master = master
         self._address = address
-        self._came = 0
+        self._started = 0
 
     def connect(self, slave: ForeignSlave) -> None:
         """Start one."""
-        if not self._came:
+        if not self._started:
             self._world.network.add_host(HOST, ADDRESS)
-        process = Process(HOST, ADDRESS, self._came)
-        self._came += 1
+        process = Process(HOST, ADDRESS, self._started)
+        self._started += 1
         self._world.spawn(self._run, process, slave)
 
     async def _run(self, process: Process, slave: ForeignSlave) -> None:
@@ -76,9 +76,9 @@ class ForeignSlaves:
         if position != NOWHERE:
             position += node.commit_log.end.position
         # Refused or not, the connection may end early: the master may close it or go down.
-        with trio.move_on_after(STAYS_S), suppress(OSError, trio.BrokenResourceError):
+        with trio.move_on_after(CONNECTED_MAX_S), suppress(OSError, trio.BrokenResourceError):
             async with await trio.open_tcp_stream(self._address, PEER_PORT) as stream:
                 self._world.counts.fault("stranger")
                 while True:
                     await stream.send_all(REPORT.pack(position))
-                    await trio.sleep(REPORTS_EVERY_S)
+                    await trio.sleep(REPORT_INTERVAL_S)

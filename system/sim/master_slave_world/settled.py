@@ -72,13 +72,15 @@ class Settled:
         """Check that every remaining broker has it all after a power loss. Raises Violated."""
         for name, host in world.present.items():
             broker = _running(host).broker
-            for what, has, wanted in (
+            for what, actual, expected in (
                 ("log", world.broker_invariants.shadows[name].end, self._end),
                 ("topics", broker.tables.topics.state(), self._topics),
                 ("offsets", broker.tables.offsets.state(), self._offsets_at(broker)),
             ):
-                if has != wanted:
-                    raise Violated("what-was-there-is-kept", f"{what}: {has}, not {wanted}", name)
+                if actual != expected:
+                    raise Violated(
+                        "what-was-there-is-kept", f"{what}: {actual}, not {expected}", name
+                    )
             _check_queues(name, broker, world.broker_invariants.shadows[name])
 
     def _offsets_at(self, broker: Broker) -> Offsets:
@@ -193,12 +195,12 @@ def _check_expired(name: str, shadow: MasterSlaveShadow, wall_ms: int, reserved_
 
 def _check_tables(name: str, slave: Broker, master: Broker) -> None:
     """A slave has its master's topics, group offsets and progress of deliveries."""
-    for what, has, wanted in (
+    for what, actual, expected in (
         ("topics", slave.tables.topics.state(), master.tables.topics.state()),
         ("offsets", slave.tables.offsets.state(), master.tables.offsets.state()),
     ):
-        if has != wanted:
-            raise Violated("slave-has-tables", f"{what}: {has} and not {wanted}", name)
+        if actual != expected:
+            raise Violated("slave-has-tables", f"{what}: {actual} and not {expected}", name)
     for queue_id, changes in master.tables.versions.items():
         counted = slave.tables.versions[queue_id]
         if counted < changes:
@@ -208,8 +210,8 @@ def _check_tables(name: str, slave: Broker, master: Broker) -> None:
 
 def _check_known_master(name: str, node: Node, master: Host) -> None:
     """A slave sends clients to the right master."""
-    wanted = f"{master.address}:{master.config.listen_port}"
-    if node.broker.core.leader != wanted:
+    expected = f"{master.address}:{master.config.listen_port}"
+    if node.broker.core.leader != expected:
         raise Violated(
-            "slave-knows-master", f"it names {node.broker.core.leader}, that is {wanted}", name
+            "slave-knows-master", f"it names {node.broker.core.leader}, that is {expected}", name
         )

@@ -25,8 +25,8 @@ from shaketable.system.sim.trio_world.programs import SimulatedNameServer
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
 from shaketable.system.store.native.commit_log import NativeCommitLog
 
-LOOK_EVERY_MS = 500.0
-LOST_LOOKS = 4
+CHECK_INTERVAL_MS = 500.0
+LOST_CHECKS_MAX = 4
 """A slave seen so often in a row to need expired files is wiped."""
 REPLACED_AFTER_MS = 300.0
 
@@ -67,7 +67,7 @@ class MasterSlaveWorld(TrioWorld):
             self.heap.push(float(damage.at_ms), self._kill_and_damage, damage)
         for foreign in self.setup.foreign_slaves:
             self.heap.push(float(foreign.at_ms), self._foreign_slaves.connect, foreign)
-        self.heap.push(LOOK_EVERY_MS, self._look)
+        self.heap.push(CHECK_INTERVAL_MS, self._wipe_lost_slaves)
         self.heap.push(self.setup.settled_ms - 1.0, self._check_settled)
         self.heap.push(self.setup.run_ms - 1.0, self._check_taken_over)
         return super().run()
@@ -95,23 +95,23 @@ class MasterSlaveWorld(TrioWorld):
             self.counts.files_damaged += 1
             self.counts.fault(f"damage_{damage.file}")
 
-    def _look(self) -> None:
+    def _wipe_lost_slaves(self) -> None:
         """Wipe slaves that need expired files, as an operator does.
 
         RocketMQ's slave never recovers from that by itself.
         """
-        if self.clock.now_ms > self.setup.settled_ms - LOOK_EVERY_MS:
+        if self.clock.now_ms > self.setup.settled_ms - CHECK_INTERVAL_MS:
             return
         master = self.members[MASTER]
         for host in self.members.values():
             if host is not master:
-                looks = self._lost.get(host.name, 0) + 1 if _is_lost(host, master) else 0
-                self._lost[host.name] = looks
-                if looks >= LOST_LOOKS:
+                checks = self._lost.get(host.name, 0) + 1 if _is_lost(host, master) else 0
+                self._lost[host.name] = checks
+                if checks >= LOST_CHECKS_MAX:
                     self._lost[host.name] = 0
                     self.counts.fault("slave_behind_expired")
                     self._wipe(host.name)
-        self.heap.push(self.clock.now_ms + LOOK_EVERY_MS, self._look)
+        self.heap.push(self.clock.now_ms + CHECK_INTERVAL_MS, self._wipe_lost_slaves)
 
     def _check_settled(self) -> None:
         """Check that slaves have caught up, then fail the master and crash the slaves."""

@@ -35,6 +35,8 @@ def check_committed_survives(
             continue  # every majority has a member with a newer log, which refuses its vote
         if shadow.name not in membership.voters or shadow.holds(index, crc):
             continue
+        # The up-to-date check of Raft section 5.4.1: a voter grants its vote unless its own log is
+        # newer.
         place = log.end_term, log.end_index
         votes = sum(
             voter.name in membership.voters and (asked.log.end_term, asked.log.end_index) <= place

@@ -188,6 +188,8 @@ class Invariants:
             data = batch.data
             crc = batch.last_chain_crc()
             stored = _CHAIN_CRC_AT_36(data)[0]
+            # The first entry's chainCrc includes that of the entry before it. By induction equal
+            # chainCrcs mean equal logs up to there (the log matching property).
             if stored != chain_crc(shadow.end_crc, data[:ENTRY_HEADER_BYTES]):
                 raise Violated("log-matching", f"what stands before {batch.first_index} differs")
             if known is None:
@@ -247,6 +249,7 @@ class Invariants:
 
         A member that was paused may count its votes of a term that is long over.
         """
+        # The last of them stands for all: its chainCrc covers the entries before it.
         last = max((index for at, index in self._committed_in.items() if at < term), default=-1)
         if last >= 0 and not shadow.holds(last, self.committed_crcs[last]):
             raise Violated(
@@ -268,6 +271,7 @@ class Invariants:
             raise Violated(
                 "committed-is-held", f"{index} is committed, the log ends at {shadow.end_index}"
             )
+        # State machine safety: comparing the last common entry compares all entries before it.
         known = min(index, self.committed_index)
         if known >= 0:
             self._check_crc(known, shadow.crc_at(known), shadow.name)

@@ -35,7 +35,7 @@ class MasterSlaveShadow:
         content: the bytes from `start` to `end`.
         file_bytes: the size of its files.
         min_start: of a slave that has nothing: its log must start there or later.
-        agrees: of a slave that has more than its restarted master: up to where both logs agree.
+        agrees_until: of a slave with more than its restarted master: where both logs still agree.
     """
 
     def __init__(self, name: str, group: str, config: NativeConfig) -> None:
@@ -46,7 +46,7 @@ class MasterSlaveShadow:
         self.content = bytearray()
         self.file_bytes = 1 << 30
         self.min_start = 0
-        self.agrees: int | None = None
+        self.agrees_until: int | None = None
         self.lost_disk = False
         self.lost_power = False
         self.recovered = 0
@@ -95,10 +95,10 @@ class MasterSlaveInvariants:
         if config.is_master:
             if self._masters.get(group) is not shadow:
                 self._masters[group], self._copied[group] = shadow, 0
-            self._part_slaves(shadow)
+            self._mark_diverged(shadow)
         return shadow
 
-    def _part_slaves(self, master: MasterSlaveShadow) -> None:
+    def _mark_diverged(self, master: MasterSlaveShadow) -> None:
         """A master restarted, perhaps with less: what slaves have more is no copy of it."""
         self._copied[master.group] = min(self._copied[master.group], master.end)
         for slave in self.shadows.values():
@@ -106,7 +106,9 @@ class MasterSlaveInvariants:
                 continue
             slave.min_start = min(slave.min_start, master.end)
             if slave.end > master.end:
-                slave.agrees = min(master.end, slave.end if slave.agrees is None else slave.agrees)
+                slave.agrees_until = min(
+                    master.end, slave.end if slave.agrees_until is None else slave.agrees_until
+                )
 
     def lost_disk(self, name: str) -> None:
         """A broker lost its disk."""
@@ -145,11 +147,11 @@ class MasterSlaveInvariants:
                     )
                 if not shadow.config.is_master:
                     self._check_copy(shadow, batch.position, bytes(batch.data))
-                self._check_begins(shadow, batch.position)
+                self._check_start(shadow, batch.position)
                 shadow.content += batch.data
                 shadow.end = batch.end_position
             elif isinstance(write, Install):
-                self._check_begins(shadow, write.snapshot.end.position)
+                self._check_start(shadow, write.snapshot.end.position)
                 shadow.reset_to(write.snapshot.end.position)
             elif isinstance(write, Compact):
                 start = write.snapshot.end.position
@@ -161,7 +163,7 @@ class MasterSlaveInvariants:
         master = self._masters.get(group)
         return master.written - master.written % master.file_bytes if master is not None else 0
 
-    def _check_begins(self, shadow: MasterSlaveShadow, position: int) -> None:
+    def _check_start(self, shadow: MasterSlaveShadow, position: int) -> None:
         """An empty slave starts with its master's last file, and copies no older ones."""
         min_start, shadow.min_start = shadow.min_start, 0
         if position < min_start:
@@ -197,11 +199,11 @@ class MasterSlaveInvariants:
             shadow.durable = max(shadow.durable, position)
         if not shadow.config.is_master:
             has = position if shadow.config.is_sync_flush else shadow.written
-            if shadow.agrees is not None:
-                if shadow.end <= shadow.agrees:
-                    shadow.agrees = None  # it has truncated what its master lacks
+            if shadow.agrees_until is not None:
+                if shadow.end <= shadow.agrees_until:
+                    shadow.agrees_until = None  # it has truncated what its master lacks
                 else:
-                    has = min(has, shadow.agrees)
+                    has = min(has, shadow.agrees_until)
             self._copied[shadow.group] = max(self._copied.get(shadow.group, 0), has)
 
     # ---- replies to clients -----------------------------------------------------------------

@@ -101,11 +101,11 @@ class RouteShadow:
                 f"{address} has gone, and is {_place_text(routed[address])}",
             )
         for address, known in self._known.items():
-            ought = known.broker_name, known.broker_id
-            if (is_ := routed.get(address)) != ought:
+            expected = known.broker_name, known.broker_id
+            if (place := routed.get(address)) != expected:
                 raise Violated(
                     "routes-name-who-is-there",
-                    f"{address} registered as {_place_text(ought)}, and is {_place_text(is_)}",
+                    f"{address} registered as {_place_text(expected)}, and is {_place_text(place)}",
                 )
 
     def _keep(self, is_there: Callable[[_Known], bool]) -> None:
@@ -121,7 +121,7 @@ def watched(base: type[RouteRegistry], report: Report) -> type[RouteRegistry]:
         def __init__(self) -> None:
             super().__init__()
             self._shadow = RouteShadow()
-            self._is_right = True
+            self._is_valid = True
 
         def register(
             self, registration: Registration, connection: Connection, now_ms: float
@@ -129,41 +129,41 @@ def watched(base: type[RouteRegistry], report: Report) -> type[RouteRegistry]:
             try:
                 answer: Registered = super().register(registration, connection, now_ms)
             except RegistrationRefused:
-                self._look(lambda shadow: shadow.refused(registration.address, self))
+                self._check_call(lambda shadow: shadow.refused(registration.address, self))
                 raise
-            self._look(lambda shadow: shadow.registered(registration, connection, now_ms))
+            self._check_call(lambda shadow: shadow.registered(registration, connection, now_ms))
             return answer
 
         def unregister(self, broker_name: str, address: str) -> None:
             super().unregister(broker_name, address)
-            self._look(lambda shadow: shadow.unregistered(broker_name, address))
+            self._check_call(lambda shadow: shadow.unregistered(broker_name, address))
 
         def heartbeat(self, address: str, now_ms: float) -> None:
             super().heartbeat(address, now_ms)
-            self._look(lambda shadow: shadow.heartbeat(address, now_ms))
+            self._check_call(lambda shadow: shadow.heartbeat(address, now_ms))
 
         def connection_closed(self, connection: Connection) -> list[str]:
             forgotten: list[str] = super().connection_closed(connection)
-            self._look(lambda shadow: shadow.connection_closed(connection))
+            self._check_call(lambda shadow: shadow.connection_closed(connection))
             return forgotten
 
         def expire(self, now_ms: float) -> list[Connection]:
             late: list[Connection] = super().expire(now_ms)
-            self._look(lambda shadow: shadow.expired(now_ms))
+            self._check_call(lambda shadow: shadow.expired(now_ms))
             return late
 
         def delete_topic(self, topic: str) -> None:
             super().delete_topic(topic)
-            self._look(lambda _: _check_deleted(self, topic))
+            self._check_call(lambda _: _check_deleted(self, topic))
 
-        def _look(self, at: Callable[[RouteShadow], None]) -> None:
-            if not self._is_right:
+        def _check_call(self, at: Callable[[RouteShadow], None]) -> None:
+            if not self._is_valid:
                 return
             try:
                 at(self._shadow)
                 self._shadow.check(self)
             except Violated as found:
-                self._is_right = False
+                self._is_valid = False
                 report(found)
 
     return Watched

@@ -214,6 +214,7 @@ def draw_faults(
     changed_ms = -MEMBERSHIP_GAP_MS
     starts = sorted(mix.randrange(from_ms, until_ms - 500, GRID_MS) for _ in range(count))
     for number, start_ms in enumerate(starts):
+        # A stream of its own: what one fault consumes changes no other fault.
         rng = rngs.stream(f"fault/{number}")
         usable = [
             kind

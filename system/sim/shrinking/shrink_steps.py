@@ -83,6 +83,8 @@ def _try_other_seeds(search: Search) -> None:
             stuck = search.best
             if count_events(stuck) <= STUCK_EVENTS:
                 return
+            # Another seed changes timing and disk behaviour only: what happens is still the
+            # schedule's.
             thinned = replace(_thinned(stuck, count_max, step, seed % step), seed=seed)
             for candidate in (thinned, _with_large_bodies(thinned)):
                 if search.fails(candidate):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 class Promise:
     """What the group promises, and what breaking it would mean."""
 
-    says: str
-    matters: str
+    statement: str
+    impact: str
 
 
 PROMISES: dict[str, Promise] = {

@@ -72,8 +72,8 @@ def _facts(schedule: Schedule, violation: Violation, mutant: Mutant | None) -> F
         finding=violation.finding,
         at_ms=violation.at_ms,
         node=violation.node,
-        says=promise.says,
-        matters=promise.matters,
+        statement=promise.statement,
+        impact=promise.impact,
         bug=planted_bug(mutant),
         seed=schedule.seed,
         members=schedule.settings.members,
@@ -111,9 +111,9 @@ def describe_call(call: Call) -> str:
 
 def _text(facts: Facts, rows: Rows, width: int) -> str:
     lines = [f"BROKEN: {facts.invariant}", ""]
-    lines += _wrapped("promised", facts.says, width)
-    if facts.matters:
-        lines += _wrapped("why it matters", facts.matters, width)
+    lines += _wrapped("promised", facts.statement, width)
+    if facts.impact:
+        lines += _wrapped("why it matters", facts.impact, width)
     lines += _wrapped("seen", f"{facts.finding} ({facts.where})", width)
     if facts.bug:
         lines += _wrapped("planted bug", facts.bug, width)

@@ -40,8 +40,8 @@ class Facts:
     finding: str
     at_ms: float
     node: str
-    says: str
-    matters: str
+    statement: str
+    impact: str
     bug: str
     seed: int
     members: int
@@ -101,8 +101,8 @@ def render_page(facts: Facts, rows: Rows) -> str:
     parts = {
         "title": escape(f"{facts.invariant} is broken"),
         "invariant": escape(facts.invariant),
-        "says": escape(facts.says),
-        "matters": escape(facts.matters),
+        "says": escape(facts.statement),
+        "matters": escape(facts.impact),
         "seen": escape(f"{facts.finding} ({facts.where})"),
         "bug": f"<dt>Planted bug</dt><dd>{escape(facts.bug)}</dd>" if facts.bug else "",
         "run": escape(facts.run),

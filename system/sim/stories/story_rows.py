@@ -94,7 +94,7 @@ def build_rows(seen: Watched) -> Rows:
         row_at(event.at_ms, event.node).events.append(event)
     _join_starts(table)
     rows = sorted(table.values(), key=_row_order)
-    kept = _most_weighty(rows)
+    kept = _heaviest(rows)
     for number, row in enumerate(kept):
         for arrow in row.sent:
             arrow.row = number
@@ -125,7 +125,7 @@ def _row_order(row: Row) -> tuple[float, bool]:
     return row.at_ms, row.is_broken
 
 
-def _most_weighty(rows: Sequence[Row]) -> list[Row]:
+def _heaviest(rows: Sequence[Row]) -> list[Row]:
     """Keep at most ROWS_MAX rows: the heaviest, and of equal ones the latest."""
     ranked = sorted(rows, key=lambda row: (row.weight, row.at_ms), reverse=True)
     return sorted(ranked[:ROWS_MAX], key=_row_order)

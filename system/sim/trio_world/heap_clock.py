@@ -97,6 +97,8 @@ class HeapClock(trio.abc.Clock):
             assert self._idle_polls < LAST_POLLS_MAX, "a task does not end with the run"
             return 0.0
         try:
+            # One event may make several tasks ready; they run before the next event, at the same
+            # instant.
             while not run_queue:
                 self.when_idle()
                 if run_queue:

@@ -156,7 +156,7 @@ class TrioWorld:
         with node_log_to(self.trace, self.clock, self.on_log_line), watched_frames(self._bad_frame):
             run_seeded(partial(self._main, main), self.clock, self.rngs.stream("scheduler"))
         self._raise_failure()
-        self._count_up()
+        self._finish_counts()
 
     def spawn(self, work: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Start a task, which ends with the run at the latest."""
@@ -430,7 +430,7 @@ class TrioWorld:
         """Check what must hold at the end; a subclass may check other things."""
         check_end(self)
 
-    def _count_up(self) -> None:
+    def _finish_counts(self) -> None:
         counts = self.counts
         counts.events = self.heap.popped
         counts.messages = self.network.sent
