@@ -136,7 +136,7 @@ class _World(TrioWorld):
         self.broken.append(
             Broken(
                 found.invariant, found.finding, found.node or node, at_ns,
-                promise.says, promise.matters,
+                promise.statement, promise.impact,
             )
         )  # fmt: skip
 
