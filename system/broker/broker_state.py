@@ -70,8 +70,11 @@ def decode_state(data: bytes) -> BrokerState:
         raise DamagedBrokerState(f"the broker's state cannot be read: {error}") from None
     if stored.format != _FORMAT:
         raise DamagedBrokerState(f"the broker's state has format {stored.format}, not {_FORMAT}")
-    ranges = {(topic, number): (begin, end) for topic, number, begin, end in stored.queues}
-    if any(not 0 <= begin <= end for begin, end in ranges.values()):
+    ranges = {
+        (topic, number): (min_offset, max_offset)
+        for topic, number, min_offset, max_offset in stored.queues
+    }
+    if any(not 0 <= min_offset <= max_offset for min_offset, max_offset in ranges.values()):
         raise DamagedBrokerState("a queue of the broker's state ends in front of its begin")
     return BrokerState(
         ranges,

@@ -234,10 +234,10 @@ class ConsumeQueues:
             tail.saved = max(tail.saved, start + len(data) // UNIT_BYTES)
             tail.is_new = tail.saved < tail.max_offset
             tail.notify_next = True
-            spare = min(tail.saved, tail.max_offset - self._tail_units_max) - tail.first
-            if spare > 0 and self._reader is not None:
-                del tail.units[: spare * UNIT_BYTES]
-                tail.first += spare
+            drop_count = min(tail.saved, tail.max_offset - self._tail_units_max) - tail.first
+            if drop_count > 0 and self._reader is not None:
+                del tail.units[: drop_count * UNIT_BYTES]
+                tail.first += drop_count
         self._new = [queue for queue in self._new if self._queues[queue].is_new]
 
     # ---- expiry -----------------------------------------------------------------------
@@ -259,10 +259,10 @@ class ConsumeQueues:
         """Raise each queue's min offset to its first message at or after the log's new start."""
         for queue, tail in self._queues.items():
             tail.min_offset = self._offset_at(queue, tail, position)
-            spare = min(tail.min_offset, tail.max_offset) - tail.first
-            if spare > 0:
-                del tail.units[: spare * UNIT_BYTES]
-                tail.first += spare
+            drop_count = min(tail.min_offset, tail.max_offset) - tail.first
+            if drop_count > 0:
+                del tail.units[: drop_count * UNIT_BYTES]
+                tail.first += drop_count
                 tail.saved = max(tail.saved, tail.first)
 
     def _offset_at(self, queue: Queue, tail: _Tail, position: int) -> int:

@@ -108,7 +108,7 @@ class Reput:
         return self._key_count * 2 >= self._config.key_items_max > 0
 
     @property
-    def has_native_left(self) -> bool:
+    def is_native_pending(self) -> bool:
         """Whether messages of a native commit log remain to be dispatched."""
         return self._native is not None
 
@@ -121,8 +121,8 @@ class Reput:
             self._apply_native()
         else:
             self._apply_entries(index)
-        is_left = self._native is not None or self.applied_index < index
-        return is_left and not self.is_key_buffer_full
+        has_more = self._native is not None or self.applied_index < index
+        return has_more and not self.is_key_buffer_full
 
     def install(self, snapshot: Snapshot) -> None:
         """Replace the applied state by a snapshot's. Raises DamagedBrokerState."""

@@ -125,21 +125,21 @@ class AdminClient:
         )
 
     async def _wait(
-        self, holds: Callable[[Metadata], bool], timeout_s: float, complaint: str
+        self, condition: Callable[[Metadata], bool], timeout_s: float, failure: str
     ) -> None:
-        seen = "no leader answered"
+        last_seen = "no leader answered"
         with trio.move_on_after(timeout_s):
             while True:
                 try:
                     group = await self.membership()
                 except (RefusedError, OutcomeUnknownError) as error:
-                    seen = str(error)
+                    last_seen = str(error)
                 else:
-                    if holds(group):
+                    if condition(group):
                         return
-                    seen = f"voters {group.voters}, learners {group.learners}"
+                    last_seen = f"voters {group.voters}, learners {group.learners}"
                 await trio.sleep(POLL_INTERVAL_S)
-        raise AdminTimeoutError(f"{complaint} within {timeout_s:g} s: {seen}")
+        raise AdminTimeoutError(f"{failure} within {timeout_s:g} s: {last_seen}")
 
     async def _ask(self, code: RequestCode, request: MemberRequest) -> None:
         await self.client.ask_leader(code, request.to_ext())

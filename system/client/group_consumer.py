@@ -175,20 +175,20 @@ class GroupConsumer:
 
         Return False if an assignment is unknown or a lock was not granted: retry soon.
         """
-        mine: set[MessageQueue] = set()
+        assigned: set[MessageQueue] = set()
         is_settled = True
         for topic in self._subscriptions:
             assignment = await self._membership.assignment(topic)
             if assignment is None:
                 is_settled = topic.startswith("%RETRY%") and is_settled
-                mine.update(queue for queue in self._readers if queue.topic == topic)
+                assigned.update(queue for queue in self._readers if queue.topic == topic)
             else:
-                mine.update(assignment)
+                assigned.update(assignment)
         before = self.assigned
         for queue in before:
-            if queue not in mine:
+            if queue not in assigned:
                 await self._release(queue)
-        for queue in sorted(mine - set(self._readers) - self._releasing):
+        for queue in sorted(assigned - set(self._readers) - self._releasing):
             if self._is_ordered and not await self._lock((queue,)):
                 is_settled = False
                 continue

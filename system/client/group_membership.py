@@ -50,11 +50,11 @@ class GroupMembership:
         An unreachable broker gets the next one.
         """
         body = encode_heartbeat(self.client_id, self._source.group, self.subscriptions)
-        taken = 0
+        accepted = 0
         for address in await self._brokers():
             answer = await self._try(address, Command(RequestCode.HEART_BEAT, body=body))
-            taken += answer is not None and answer.code == ResponseCode.SUCCESS
-        return taken
+            accepted += answer is not None and answer.code == ResponseCode.SUCCESS
+        return accepted
 
     async def leave(self) -> tuple[str, ...]:
         """Unregister at all brokers; return the addresses of those that accepted it.
@@ -62,13 +62,13 @@ class GroupMembership:
         The others notice when the connection closes or the heartbeats stop.
         """
         fields = UnregisterClient(self.client_id, consumer_group=self._source.group)
-        taken: list[str] = []
+        accepted: list[str] = []
         for address in await self._brokers():
             command = Command(RequestCode.UNREGISTER_CLIENT, ext=fields.to_ext())
             answer = await self._try(address, command)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                taken.append(address)
-        return tuple(taken)
+                accepted.append(address)
+        return tuple(accepted)
 
     async def members(self, address: str) -> tuple[str, ...]:
         """Return the ids of the group's clients that a broker knows of.
@@ -76,8 +76,8 @@ class GroupMembership:
         Raises RefusedError, OutcomeUnknownError; DamagedResponseError is one.
         """
         fields = GroupRequest(self._source.group)
-        asked = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=fields.to_ext())
-        answer = await self._source.ask_broker(address, asked, self._timeout_s)
+        request = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=fields.to_ext())
+        answer = await self._source.ask_broker(address, request, self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RefusedError(answer.code, answer.remark or "")
         try:
@@ -92,11 +92,11 @@ class GroupMembership:
             addresses = await self._source.brokers(topic)
         except RefusedError:
             return None
-        asked = Command(
+        request = Command(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=GroupRequest(self._source.group).to_ext()
         )
         for address in addresses:
-            answer = await self._try(address, asked)
+            answer = await self._try(address, request)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 try:
                     ids = decode_client_ids(answer.body)

@@ -181,7 +181,7 @@ class PullConsumer:
             PULL_STATUSES.get(ResponseCode(answer.code)) if answer.code in PULL_STATUSES else None
         )
         if status is None:
-            raise _unanswered(answer)
+            raise _error_of(answer)
         try:
             response = PullMessageResponse.from_ext(answer.ext)
             messages = tuple(walk_messages(answer.body))
@@ -207,7 +207,7 @@ class PullConsumer:
         self.last_address = address
         answer = await self._channels.call(address, command, self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
-            raise _unanswered(answer)
+            raise _error_of(answer)
         try:
             (message,) = walk_messages(answer.body)
         except (ValueError, DamagedMessage) as error:
@@ -237,7 +237,7 @@ class PullConsumer:
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return ()
         if answer.code != ResponseCode.SUCCESS:
-            raise _unanswered(answer)
+            raise _error_of(answer)
         try:
             return tuple(walk_messages(answer.body))
         except DamagedMessage as error:
@@ -261,7 +261,7 @@ class PullConsumer:
         fields = UpdateConsumerOffset(self.group, queue.topic, queue.queue_id, offset)
         answer = await self._ask_for(queue, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         if answer.code != ResponseCode.SUCCESS:
-            raise _unanswered(answer)
+            raise _error_of(answer)
 
     async def commit_oneway(self, queue: MessageQueue, offset: int) -> None:
         """Commit the group's offset one-way, as RocketMQ's consumers do by default.
@@ -280,7 +280,7 @@ class PullConsumer:
         body = encode_locks(self.group, client_id, [_name(queue)])
         answer = await self.ask_master(queue, Command(RequestCode.LOCK_BATCH_MQ, body=body))
         if answer.code != ResponseCode.SUCCESS:
-            raise _unanswered(answer)
+            raise _error_of(answer)
         try:
             return _name(queue) in decode_locked(answer.body)
         except CommandError as error:
@@ -291,7 +291,7 @@ class PullConsumer:
         body = encode_locks(self.group, client_id, [_name(queue)])
         answer = await self.ask_master(queue, Command(RequestCode.UNLOCK_BATCH_MQ, body=body))
         if answer.code != ResponseCode.SUCCESS:
-            raise _unanswered(answer)
+            raise _error_of(answer)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the queue's next message. Raises as `pull` does."""
@@ -310,10 +310,10 @@ class PullConsumer:
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return a broker's start configuration (MQAdmin.getBrokerConfig). Raises as `pull`."""
-        asked = Command(RequestCode.GET_BROKER_CONFIG)
-        answer = await self._channels.call(address, asked, self._timeout_s)
+        request = Command(RequestCode.GET_BROKER_CONFIG)
+        answer = await self._channels.call(address, request, self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
-            raise _unanswered(answer)
+            raise _error_of(answer)
         lines = bytes(answer.body).decode(errors="replace").splitlines()
         pairs = (line.partition("=") for line in lines)
         return {name.strip(): value.strip() for name, _, value in pairs}
@@ -372,14 +372,14 @@ def _name(queue: MessageQueue) -> QueueName:
 
 def _offset(answer: Command) -> int:
     if answer.code != ResponseCode.SUCCESS:
-        raise _unanswered(answer)
+        raise _error_of(answer)
     try:
         return QueueOffsetResponse.from_ext(answer.ext).offset
     except CommandError as error:
         raise DamagedResponseError(f"a broker sent a bad answer: {error}") from None
 
 
-def _unanswered(answer: Command) -> RefusedError | OutcomeUnknownError:
+def _error_of(answer: Command) -> RefusedError | OutcomeUnknownError:
     """Return the error for an unsuccessful response: refused or unknown, by its code."""
     remark = answer.remark or ""
     if outcome_of(answer.code) == "fail":

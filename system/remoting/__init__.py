@@ -1,1 +1,1 @@
-"""PURE RocketMQ remoting codec: frames, JSON and ROCKETMQ headers, request and response structs."""
+"""Pure codec of RocketMQ remoting: frames, JSON and ROCKETMQ headers, requests and responses."""

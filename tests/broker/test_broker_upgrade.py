@@ -78,7 +78,7 @@ def test_an_upgraded_broker_goes_on_from_its_checkpoint() -> None:
         leader.answer(send("old", 1, b"new"))
         assert leader.save_checkpoint()
         again = group.restart("n0")
-        assert not again.broker._reput.has_native_left
+        assert not again.broker._reput.is_native_pending
         assert again.core.ledger.snapshot == leader.core.ledger.snapshot
         group.lead()
     assert bodies(again, 1, 4) == [b"native 09", b"native 11", b"new", b"new"]

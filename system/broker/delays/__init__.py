@@ -1,1 +1,1 @@
-"""Messages that come later: delayed ones, and those that consumers send back. Pure."""
+"""Delayed messages, and retries of messages that consumers send back. Pure."""

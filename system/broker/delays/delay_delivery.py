@@ -27,7 +27,7 @@ from shaketable.system.store.entry import EntryTooLarge
 from shaketable.system.store.group_events import EVENT_TOPIC
 from shaketable.system.store.message import decode_message
 
-LOOK_INTERVAL_MS = 50.0
+POLL_INTERVAL_MS = 50.0
 """How late a delivery may be if the leader is not busy (RocketMQ's DELAY_FOR_A_WHILE: 100)."""
 BYTES_A_STEP_MAX = 4 << 20
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.decode()
@@ -47,14 +47,14 @@ class DelayDelivery:
         self._config = config
         self._next: dict[int, int] = {}  # by level: first offset not delivered in this term
         self._term = -1
-        self._look_ms = 0.0
+        self._next_poll_ms = 0.0
         self.has_more = False
         """Whether the last step ended at a limit, so that the next should follow soon."""
 
     def deliver(self, now_ms: float, wall_ms: int) -> None:
         """Append the due deliveries. The builder must be empty. Raises StoreError."""
         appender = self._appender
-        if now_ms < self._look_ms and not self.has_more:
+        if now_ms < self._next_poll_ms and not self.has_more:
             return
         self.has_more = False
         if not appender.is_ready or self._core.transferee is not None:
@@ -70,7 +70,7 @@ class DelayDelivery:
             left -= count
             bytes_left -= size
         self.has_more = left <= 0 or bytes_left <= 0
-        self._look_ms = now_ms + LOOK_INTERVAL_MS
+        self._next_poll_ms = now_ms + POLL_INTERVAL_MS
         if appender.append(now_ms) is not None:  # refused: retry later
             self._refused(before)
             self.has_more = False
@@ -105,13 +105,13 @@ class DelayDelivery:
     def _build(self, level: int, offset: int, position: int, size: int, wall_ms: int) -> None:
         """Build one delivery. A message without a destination is skipped; we never write one."""
         message = decode_message(self._core.log.read(position, size))
-        goal = destination(message.properties)
-        if goal is None or goal.topic in (EVENT_TOPIC, SCHEDULE_TOPIC):
+        target = destination(message.properties)
+        if target is None or target.topic in (EVENT_TOPIC, SCHEDULE_TOPIC):
             return
         try:
             self._appender.copy(
                 message,
-                (goal.topic, goal.queue_id),
+                (target.topic, target.queue_id),
                 delivered(message.properties, level, offset),
                 message.reconsume_times,
                 wall_ms,

@@ -122,8 +122,8 @@ class OffsetCommits:
         if self.table.has(key, queue_id):
             return True
         if not self.table.knows(key):
-            on_its_way = len(self._staged) + len(self._written)
-            if len(self.table) + on_its_way >= KEYS_MAX:
+            unapplied = len(self._staged) + len(self._written)
+            if len(self.table) + unapplied >= KEYS_MAX:
                 return False
         return self.table.count + self._staged_count + len(self._written) < OFFSETS_MAX
 

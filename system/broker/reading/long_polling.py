@@ -130,14 +130,14 @@ class HeldPulls(Generic[Pull]):
         return held.pull
 
     def _is_wanted(self, held: _Held[Pull], queues: ConsumeQueues) -> bool:
-        begin, end = queues.min_offset(held.queue), queues.max_offset(held.queue)
-        if end <= held.next_offset:
+        min_offset, max_offset = queues.min_offset(held.queue), queues.max_offset(held.queue)
+        if max_offset <= held.next_offset:
             return False  # this follower lags behind the requested offset
-        count = end - held.next_offset
-        if held.tags is None or held.next_offset < begin or count > self._units_max:
+        count = max_offset - held.next_offset
+        if held.tags is None or held.next_offset < min_offset or count > self._units_max:
             return True
         units = queues.units(held.queue, held.next_offset, count)
         if any(held.tags.passes(tags_code) for _, _, tags_code in units):
             return True
-        held.next_offset = end
+        held.next_offset = max_offset
         return False

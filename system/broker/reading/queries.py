@@ -115,7 +115,7 @@ def offset_by_time(
     offsets where they cross `wall_ms`. Raises StoreError.
     """
     low, high = queues.min_offset(queue), queues.max_offset(queue)
-    begin = low
+    min_offset = low
     while low < high:  # binary search: the message before low is too early, the one at high is not
         middle = (low + high) // 2
         store_ms = _store_ms(queues, log, queue, middle)
@@ -123,16 +123,16 @@ def offset_by_time(
             low = middle + 1
         else:
             high = middle
-    return max(begin, low - 1) if is_upper else low
+    return max(min_offset, low - 1) if is_upper else low
 
 
 def _end(queues: ConsumeQueues, log: LogView, query: EndQuery) -> Answer:
     queue = (query.fields.topic.encode(), query.fields.queue_id)
-    begin, end = queues.min_offset(queue), queues.max_offset(queue)
+    min_offset, max_offset = queues.min_offset(queue), queues.max_offset(queue)
     if query.code == RequestCode.GET_EARLIEST_MSG_STORETIME:
-        store_ms = _store_ms(queues, log, queue, begin) if begin < end else -1
+        store_ms = _store_ms(queues, log, queue, min_offset) if min_offset < max_offset else -1
         return Answer(EarliestStoreTimeResponse(store_ms).to_ext())
-    offset = end if query.code == RequestCode.GET_MAX_OFFSET else begin
+    offset = max_offset if query.code == RequestCode.GET_MAX_OFFSET else min_offset
     return Answer(QueueOffsetResponse(offset).to_ext())
 
 

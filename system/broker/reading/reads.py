@@ -58,7 +58,7 @@ _NO_OFFSET = 1 << 63
 class Read:
     """A pending pull or query, and the core's token for it. `number` identifies it.
 
-    `hold_ms` is how long a pull may be held if it finds nothing, from `asked_ms` on. A held pull
+    `hold_ms` is how long a pull may be held if it finds nothing, from `received_ms` on. A held pull
     `is_confirmed` if a read index round has confirmed that this member leads.
     """
 
@@ -68,7 +68,7 @@ class Read:
     request: PullMessage | Query = field(compare=False)
     tags: TagFilter | None = field(default=None, compare=False)
     hold_ms: float = field(default=0.0, compare=False)
-    asked_ms: float = field(default=0.0, compare=False)
+    received_ms: float = field(default=0.0, compare=False)
     is_confirmed: bool = field(default=False, compare=False)
 
 
@@ -187,8 +187,8 @@ class Reads:
         hold_ms = 0.0
         if fields.sys_flag & SUSPEND_FLAG:
             config = self._config
-            asked_ms = fields.suspend_timeout_millis if config.long_polling else None
-            hold_ms = config.short_polling_ms if asked_ms is None else asked_ms
+            suspend_ms = fields.suspend_timeout_millis if config.long_polling else None
+            hold_ms = config.short_polling_ms if suspend_ms is None else suspend_ms
             hold_ms = max(0.0, min(hold_ms, config.pull_hold_ms_max))
         command = _without_body(command)
         return Read(self._count, connection, command, fields, tags, hold_ms, now_ms)
@@ -247,7 +247,7 @@ class Reads:
             self._refuse_busy(read, f"{self._config.pulls_held_max} pulls are held already")
             return
         held = replace(read, hold_ms=0.0, is_confirmed=is_confirmed)
-        due_ms = read.asked_ms + hold_ms
+        due_ms = read.received_ms + hold_ms
         queue = _queue(read.request)
         self._held.hold(held, self._hold_context[0], queue, offset, read.tags, due_ms)
 

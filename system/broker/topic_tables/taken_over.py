@@ -135,7 +135,7 @@ def native_dispatches(messages: Iterable[tuple[Message, int]]) -> Iterator[Dispa
 
 
 def upgraded_snapshot(
-    begin: LogEnd,
+    start: LogEnd,
     membership: Membership,
     native: Callable[[], Iterable[Dispatch]],
     checkpoint: BrokerCheckpoint | None = None,
@@ -146,13 +146,13 @@ def upgraded_snapshot(
     The core sends it to members that have no native log: their queues start where the native
     messages end. A loaded checkpoint of an upgraded broker is used instead of the native log.
     """
-    assert begin.index < 0, "entries are gone: the snapshot that stands for them is stored"
+    assert start.index < 0, "entries are gone: the snapshot that stands for them is stored"
     offsets: dict[Queue, int] = {}
     if checkpoint is not None:
         queues = ConsumeQueues(decode_state(checkpoint.state).ranges, reader)
-        offsets = queues.offsets_at(begin.position)
+        offsets = queues.offsets_at(start.position)
     else:
         for queue, offset, *_ in native():
             offsets[queue] = offset + 1
     state = encode_state(BrokerState(snapshot_ranges(offsets)))
-    return Snapshot(begin, membership, -1, state)
+    return Snapshot(start, membership, -1, state)

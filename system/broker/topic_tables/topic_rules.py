@@ -50,13 +50,15 @@ class Topics:
         self._events = events
         self._queues = queues
         self._topics_max = topics_max
-        self._building: dict[str, TopicConfig | None] = {}
-        self._built: deque[tuple[int, str, TopicConfig | None]] = deque()  # by entry, not applied
-        events.on_discard(self._forget_building)
+        self._pending: dict[str, TopicConfig | None] = {}
+        self._pending_entries: deque[tuple[int, str, TopicConfig | None]] = (
+            deque()
+        )  # by entry, not applied
+        events.on_discard(self._discard_pending)
 
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic's configuration, appended changes included; None if there is none."""
-        return self._building[name] if name in self._building else self.table.get(name)
+        return self._pending[name] if name in self._pending else self.table.get(name)
 
     def admit(self, fields: SendMessageV2, wall_ms: int) -> Refusal | None:
         """Return why a send is refused, None if it is not; create a new topic.
@@ -88,12 +90,12 @@ class Topics:
         name = config.topic_name
         if problem := name_problem(name):
             return ResponseCode.MESSAGE_ILLEGAL, problem
-        while self._built and self._built[0][0] <= self._events.applied_index:
-            self._built.popleft()
-        if not self._built:
-            self._building.clear()  # all are applied to the table
-        is_new = not self.table.is_known(name) and name not in self._building
-        if is_new and len(self.table) + len(self._building) >= self._topics_max:
+        while self._pending_entries and self._pending_entries[0][0] <= self._events.applied_index:
+            self._pending_entries.popleft()
+        if not self._pending_entries:
+            self._pending.clear()  # all are applied to the table
+        is_new = not self.table.is_known(name) and name not in self._pending
+        if is_new and len(self.table) + len(self._pending) >= self._topics_max:
             remark = f"there are {self._topics_max} topics already: use one of them"
             return ResponseCode.NO_PERMISSION, remark
         self._write(name, config, wall_ms)
@@ -148,18 +150,18 @@ class Topics:
     def _write(self, name: str, config: TopicConfig | None, wall_ms: int) -> None:
         body = msgspec.json.encode(TopicEvent(name, config))
         self._events.write(TOPIC_QUEUE, TOPIC_PROPERTIES, body, wall_ms)
-        self._building[name] = config
-        self._built.append((self._events.end_index, name, config))
+        self._pending[name] = config
+        self._pending_entries.append((self._events.end_index, name, config))
         self.table.allow(name, config)
 
-    def _forget_building(self, last_kept: int) -> None:
+    def _discard_pending(self, last_kept: int) -> None:
         """Forget the changes built after entry `last_kept`; the others may still be applied."""
-        built = self._built
-        if not built or built[-1][0] <= last_kept:
+        pending = self._pending_entries
+        if not pending or pending[-1][0] <= last_kept:
             return
-        while built and built[-1][0] > last_kept:
-            built.pop()
-        self._building = {name: config for _, name, config in built}
-        self.table.forget_building()
-        for name, config in self._building.items():
+        while pending and pending[-1][0] > last_kept:
+            pending.pop()
+        self._pending = {name: config for _, name, config in pending}
+        self.table.reset_write_queues()
+        for name, config in self._pending.items():
             self.table.allow(name, config)

@@ -113,7 +113,7 @@ class TopicTable:
         else:
             self.write_queues.pop(name.encode(), None)
 
-    def forget_building(self) -> None:
+    def reset_write_queues(self) -> None:
         """Reset `write_queues` to the committed topics."""
         self.write_queues.clear()
         for name, config in self._configs.items():
@@ -135,7 +135,7 @@ class TopicTable:
             }
         except msgspec.ValidationError as error:
             raise DamagedBrokerState(f"the broker's state holds a bad topic: {error}") from None
-        self.forget_building()
+        self.reset_write_queues()
 
 
 def name_problem(name: str, bytes_max: int = NAME_BYTES_MAX) -> str | None:

@@ -238,9 +238,9 @@ class OffsetsUnconfirmed(Broker):
         if command.is_response or command.code != RequestCode.QUERY_CONSUMER_OFFSET:
             super()._command(connection, born_host, command, now_ms, wall_ms)
             return
-        asked = QueryConsumerOffset.from_ext(command.ext)
+        request = QueryConsumerOffset.from_ext(command.ext)
         known = self.tables.offsets
-        offset = known.get(asked.consumer_group, asked.topic, asked.queue_id)
+        offset = known.get(request.consumer_group, request.topic, request.queue_id)
         if offset is None:
             remark = "nothing is committed here"
             self._outbox.answer(connection, command, ResponseCode.QUERY_NOT_FOUND, remark)

@@ -55,11 +55,11 @@ class _CachesMaxOffsets(Reads):
         self._ends: dict[tuple[str, int], tuple[int, int]] = {}
 
     def _serve(self, read: Read, *, is_confirmed: bool) -> None:
-        asked = read.request
-        if not isinstance(asked, EndQuery) or asked.code != RequestCode.GET_MAX_OFFSET:
+        request = read.request
+        if not isinstance(request, EndQuery) or request.code != RequestCode.GET_MAX_OFFSET:
             super()._serve(read, is_confirmed=is_confirmed)
             return
-        fields = asked.fields
+        fields = request.fields
         key = fields.topic, fields.queue_id
         end, left = self._ends.get(key, (0, 0))
         if not left:
@@ -125,8 +125,8 @@ class _SkipsAfterFullPull(Reads):
     """Skips the message after a full pull."""
 
     def _answer(self, read: Read, result: GetMessageResult) -> None:
-        asked = read.request
-        if isinstance(asked, PullMessage) and 1 < asked.max_msg_nums <= len(result.places):
+        request = read.request
+        if isinstance(request, PullMessage) and 1 < request.max_msg_nums <= len(result.places):
             result = result._replace(next_offset=result.next_offset + 1)
         super()._answer(read, result)
 

@@ -126,11 +126,11 @@ class _OverlappingAllocation(GroupMembership):
     def _allocate(
         self, queues: Sequence[MessageQueue], ids: Sequence[str]
     ) -> tuple[MessageQueue, ...]:
-        in_order, mine = sorted(queues), allocate(queues, ids, self.client_id)
-        if not mine:
-            return mine
-        end = in_order.index(mine[-1]) + 1
-        return (*mine, *in_order[end : end + 1])
+        in_order, own_share = sorted(queues), allocate(queues, ids, self.client_id)
+        if not own_share:
+            return own_share
+        end = in_order.index(own_share[-1]) + 1
+        return (*own_share, *in_order[end : end + 1])
 
 
 OVERLAPPING_SHARES = Mutant(
