@@ -1,1 +1,1 @@
-"""Pure broker: requests and committed entries in, replies out. No clock, no sockets, no random generator."""
+"""Pure broker: requests and committed entries in, replies out. No clock, socket or rng."""
