@@ -112,14 +112,14 @@ class FaultActions:
         links = [world.network.link(source, target) for source, target in pairs]
         for link in links:
             link.add_fault(fault)
-        world.heap.push(fault.end_ms, self._end_links, fault, links)
+        world.heap.push(fault.end_ms, self._undo_links, fault, links)
         return bool(links)
 
-    def _end_links(self, fault: LinkFault, links: list[Link]) -> None:
+    def _undo_links(self, fault: LinkFault, links: list[Link]) -> None:
         for link in links:
             link.remove_fault(fault)
 
-    def _end_strike(self, strike: Strike) -> None:
+    def _undo_strike(self, strike: Strike) -> None:
         if strike in self._strikes:
             self._strikes.remove(strike)
 
@@ -146,7 +146,7 @@ class FaultActions:
         elif isinstance(fault, CrashAtOperation):
             platter.stop_at = platter.operations + fault.operations
             member.loses_unsynced = fault.loses_unsynced
-            heap.push(fault.end_ms, self._end_crash_at_operation, member)
+            heap.push(fault.end_ms, self._undo_crash_at_operation, member)
             return  # counted when it happens
         elif isinstance(fault, Pause):
             member.pause()
@@ -156,7 +156,7 @@ class FaultActions:
             heap.push(fault.end_ms, member.run_clock_at, 1.0)
         elif isinstance(fault, ClockOffset):
             member.wall_offset_ms += fault.offset_ms
-            heap.push(fault.end_ms, self._end_offset, member, fault.offset_ms)
+            heap.push(fault.end_ms, self._undo_offset, member, fault.offset_ms)
         else:
             self._apply_to_disk(fault, member)
         self._count(fault)
@@ -211,7 +211,7 @@ class FaultActions:
             world.operator.transfer(target.name)
         elif isinstance(fault, Strike):
             self._strikes.append(fault)
-            world.heap.push(fault.end_ms, self._end_strike, fault)
+            world.heap.push(fault.end_ms, self._undo_strike, fault)
             return  # counted when it happens
         elif isinstance(fault, AddMember):
             if world.operator.is_busy or len(world.present) >= MEMBERS_MAX:
@@ -240,38 +240,38 @@ class FaultActions:
         if isinstance(fault, SlowDisk):
             member.slow_factor *= fault.factor
             member.slow_until_ms = max(member.slow_until_ms, fault.end_ms)
-            heap.push(fault.end_ms, self._end_slow_disk, member, fault.factor)
+            heap.push(fault.end_ms, self._undo_slow_disk, member, fault.factor)
         elif isinstance(fault, StallDisk):
             member.stalled_until_ms = max(member.stalled_until_ms, fault.end_ms)
         elif isinstance(fault, FailFsync):
             platter.sync_failures += 1
-            heap.push(fault.end_ms, self._end_fail_fsync, member)
+            heap.push(fault.end_ms, self._undo_fail_fsync, member)
         elif isinstance(fault, Eio):
             platter.is_failing = True
-            heap.push(fault.end_ms, self._end_eio, member)
+            heap.push(fault.end_ms, self._undo_eio, member)
         elif isinstance(fault, FullDisk):
             platter.capacity_bytes = platter.used_bytes + fault.spare_bytes
             platter.copies_on_write = fault.copies_on_write
-            heap.push(fault.end_ms, self._end_full, member)
+            heap.push(fault.end_ms, self._undo_full_disk, member)
 
-    def _end_crash_at_operation(self, member: SimMember) -> None:
+    def _undo_crash_at_operation(self, member: SimMember) -> None:
         member.disk.platter.stop_at = None
         self._world.restart(member)
 
-    def _end_offset(self, member: SimMember, offset_ms: int) -> None:
+    def _undo_offset(self, member: SimMember, offset_ms: int) -> None:
         member.wall_offset_ms -= offset_ms
 
-    def _end_slow_disk(self, member: SimMember, factor: float) -> None:
+    def _undo_slow_disk(self, member: SimMember, factor: float) -> None:
         member.slow_factor /= factor
 
-    def _end_fail_fsync(self, member: SimMember) -> None:
+    def _undo_fail_fsync(self, member: SimMember) -> None:
         member.disk.platter.sync_failures = 0
 
-    def _end_eio(self, member: SimMember) -> None:
+    def _undo_eio(self, member: SimMember) -> None:
         member.disk.platter.is_failing = False
         self._world.restart(member)
 
-    def _end_full(self, member: SimMember) -> None:
+    def _undo_full_disk(self, member: SimMember) -> None:
         member.disk.platter.capacity_bytes = None
         member.disk.platter.copies_on_write = False
         self._world.restart(member)

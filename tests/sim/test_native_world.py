@@ -28,8 +28,8 @@ from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER
 from shaketable.system.sim.master_slave_world.foreign_slaves import AHEAD, NOWHERE, ForeignSlave
 from shaketable.system.sim.master_slave_world.run import run_seed
 from shaketable.system.sim.master_slave_world.setup import (
-    KEPT_MS,
     MASTER,
+    NO_EXPIRY_MS,
     FileDamage,
     OlderStore,
     Setup,
@@ -87,7 +87,7 @@ def test_a_slave_that_needs_what_has_expired_copies_anew() -> None:
 
 
 def test_a_slave_that_is_far_behind_copies_what_is_in_older_files() -> None:
-    world = MasterSlaveWorld(msgspec.structs.replace(SETUP, reserved_ms=KEPT_MS))
+    world = MasterSlaveWorld(msgspec.structs.replace(SETUP, reserved_ms=NO_EXPIRY_MS))
     assert world.run() is None
     assert world.counts.faults == {"cut": 1}
     assert world.broker_invariants.shadows["n1"].start == 0
@@ -96,7 +96,7 @@ def test_a_slave_that_is_far_behind_copies_what_is_in_older_files() -> None:
 
 DOWN = msgspec.structs.replace(
     SETUP,
-    reserved_ms=KEPT_MS,
+    reserved_ms=NO_EXPIRY_MS,
     faults=(Crash(start_ms=2_000, duration_ms=CUT_MS, node="n1", loses_unsynced=False),),
 )
 
@@ -199,7 +199,7 @@ def test_a_planted_bug_is_found_by_a_seed_and_replayed(tmp_path: Path) -> None:
 def test_what_is_lost_beside_a_whole_log_is_built_anew(file: str, node: str) -> None:
     one = FileDamage(at_ms=3_000, node=node, file=file, way="short", place=0.5)
     setup = msgspec.structs.replace(
-        SETUP, reserved_ms=KEPT_MS, healed_ms=4_000, faults=(), damages=(one,), last_damage=one
+        SETUP, reserved_ms=NO_EXPIRY_MS, healed_ms=4_000, faults=(), damages=(one,), last_damage=one
     )
     world = MasterSlaveWorld(setup)
     assert world.run() is None

@@ -80,14 +80,14 @@ BROKEN_FILES: Final = (
     ((0, FILE_BYTES), (2 * FILE_BYTES, FILE_BYTES)),
 )
 """Start and size of each file of a log, with mappedFileSizeCommitLog=8192."""
-NEEDED: Final = tuple(MEMBER)[1:]
+REQUIRED: Final = tuple(MEMBER)[1:]
 """Keys that a member's configuration must have."""
 
 
 def check_refused(node: str) -> int:
     """Try all of them; return how many there are. Raises Violated for one that is accepted."""
     tried = [(key, {**MEMBER, key: value}) for key, value in BROKEN]
-    tried += [(key, {**MEMBER, key: ""}) for key in NEEDED]
+    tried += [(key, {**MEMBER, key: ""}) for key in REQUIRED]
     tried += [(key, {**NATIVE, key: value}) for key, value in BROKEN_NATIVE]
     for values in (MEMBER, NATIVE):
         _parsed(values)

@@ -122,7 +122,7 @@ class OlderConfig:
         self._rng = rngs.stream("older_config")
         self.state = BrokerState()
         if exists_before:
-            self.state = BrokerState({}, *self._drawn())
+            self.state = BrokerState({}, *self._random_tables())
 
     def write(self, disk: SimDisk, folder: str) -> None:
         """Write the files into a member's config/; one may be torn, beside its `.bak`."""
@@ -150,7 +150,7 @@ class OlderConfig:
                     finding = f"group {group} stood at {offset} in {topic}/{queue_id}, now at {at}"
                     raise Violated("older-config-stays", finding, name)
 
-    def _drawn(
+    def _random_tables(
         self,
     ) -> tuple[dict[str, dict[str, str | int | bool]], dict[str, dict[int, int]]]:
         rng = self._rng

@@ -141,7 +141,7 @@ class MasterSlaveClients:
             outcome = FAIL
         except OutcomeUnknownError as error:
             outcome = UNKNOWN
-            self._check_whole(error)
+            self._check_damaged(error)
         else:
             outcome = OK
             for place, body in enumerate(bodies, sent.offset):
@@ -187,7 +187,7 @@ class MasterSlaveClients:
         try:
             await consumer.commit(_queue(queue), offset)
         except (RefusedError, OutcomeUnknownError) as error:
-            self._check_whole(error)
+            self._check_damaged(error)
 
     # ---- what they know ---------------------------------------------------------------
 
@@ -231,10 +231,10 @@ class MasterSlaveClients:
         return operation
 
     def _unknown(self, operation: Operation, error: OutcomeUnknownError) -> None:
-        self._check_whole(error)
+        self._check_damaged(error)
         self._end(operation, UNKNOWN)
 
-    def _check_whole(self, error: Exception) -> None:
+    def _check_damaged(self, error: Exception) -> None:
         if isinstance(error, DamagedResponseError):
             self._violated(Violated("answers-are-whole", str(error)))
 

@@ -14,7 +14,7 @@ from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_
 from shaketable.system.broker.groups.group_offsets import key_of
 from shaketable.system.native.core import NativeCore
 from shaketable.system.node.node import Node
-from shaketable.system.sim.master_slave_world.setup import KEPT_MS, MASTER, SETTLE_MS
+from shaketable.system.sim.master_slave_world.setup import MASTER, NO_EXPIRY_MS, SETTLE_MS
 from shaketable.system.sim.rules.native_invariants import MasterSlaveShadow
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import Host
@@ -39,7 +39,7 @@ def check_settled(world: MasterSlaveWorld) -> None:
     wall_ms = WALL_MS_AT_START + int(world.clock.now_ms)
     for name, node in nodes.items():
         _check_queues(name, node.broker, shadows[name])
-        if world.setup.reserved_ms < KEPT_MS:
+        if world.setup.reserved_ms < NO_EXPIRY_MS:
             _check_expired(name, shadows[name], wall_ms, world.setup.reserved_ms)
         if name != MASTER:
             _check_log(name, shadows[name], shadows[MASTER])
@@ -53,7 +53,7 @@ def check_settled(world: MasterSlaveWorld) -> None:
         )
 
 
-class Settled:
+class SettledState:
     """A settled master's state: log, topics, offsets and progress of deliveries."""
 
     def __init__(self, end: int, topics: object, offsets: Offsets) -> None:
@@ -62,7 +62,7 @@ class Settled:
         self._offsets = offsets
 
     @classmethod
-    def of(cls, world: MasterSlaveWorld) -> Settled:
+    def of(cls, world: MasterSlaveWorld) -> SettledState:
         """Return the state of a running master."""
         node = _running(world.members[MASTER])
         tables = node.broker.tables

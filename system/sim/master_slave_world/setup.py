@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 MASTER = "n0"
-CALM_MS = 1_500
+FAULTS_FROM_MS = 1_500
 """No faults before this time."""
 SETTLE_MS = 30_000
 """Time after the last fault in which a slave must catch up.
@@ -48,9 +48,9 @@ queues, topics, offsets, progress of deliveries.
 """
 TAKE_OVER_MS = 3_000
 """Time after that in which the master is gone, and its slaves restart from a power loss."""
-KEPT_MS = 3_600_000
-_LONGEST_MS = {"cut": 12_000, "away": 12_000, "stall": 6_000}
-_LONGEST_OF_OTHERS_MS = 2_500
+NO_EXPIRY_MS = 3_600_000
+_DURATION_MAX_MS = {"cut": 12_000, "away": 12_000, "stall": 6_000}
+_OTHER_DURATION_MAX_MS = 2_500
 
 
 # What a master finds on its disk of an older RocketMQ broker: delayed messages.
@@ -59,7 +59,7 @@ _LONGEST_OF_OTHERS_MS = 2_500
 # their source in the log, as ours do. Source: RocketMQ's ScheduleMessageService.
 
 TOPIC = b"older"
-IS_THERE = 0.3
+OLDER_STORE_SHARE = 0.3
 LEVELS = (LEVELS_MAX - 1, LEVELS_MAX)
 """Clients use other levels: a delivery of one of theirs would record the level's progress."""
 MESSAGES_MAX = 4
@@ -98,7 +98,7 @@ class OlderStore(msgspec.Struct, frozen=True, kw_only=True):
 
 def draw_older_store(rng: RandomStream) -> OlderStore:
     """Generate an older store, or an empty one."""
-    if not rng.chance(IS_THERE):
+    if not rng.chance(OLDER_STORE_SHARE):
         return OlderStore()
     waiting = tuple(rng.randint(1, MESSAGES_MAX) for _ in LEVELS)
     return OlderStore(waiting=waiting, delivered=tuple(rng.randint(0, n) for n in waiting))
@@ -197,10 +197,10 @@ def draw_setup(seed: int, role: str, run_ms: int, *, has_slaves: bool = True) ->
     file_bytes = rng.choice((4_096, 8_192, 16_384, 65_536))
     slaves = rng.choice((1, 1, 2)) if has_slaves else 0
     faults = draw_faults(rngs.stream("native_world/faults"), slaves, run_ms)
-    reserved_ms = rng.choice((2_000, 4_000, 8_000, KEPT_MS))
+    reserved_ms = rng.choice((2_000, 4_000, 8_000, NO_EXPIRY_MS))
     damage = rngs.stream("native_world/damage")
     # A queue whose messages have all expired restarts at 0 when rebuilt, as RocketMQ's does.
-    damages = _draw_damages(damage, slaves, run_ms) if reserved_ms == KEPT_MS else ()
+    damages = _draw_damages(damage, slaves, run_ms) if reserved_ms == NO_EXPIRY_MS else ()
     return Setup(
         seed=seed,
         role=role,
@@ -219,7 +219,9 @@ def draw_setup(seed: int, role: str, run_ms: int, *, has_slaves: bool = True) ->
         wiped=_draw_wiped(rngs.stream("native_world/wiped"), slaves, run_ms),
         damages=damages,
         last_damage=_draw_damage(damage, "", run_ms) if damage.chance(0.6) else None,
-        foreign_slaves=draw_foreign_slaves(rngs.stream("native_world/strangers"), CALM_MS, run_ms),
+        foreign_slaves=draw_foreign_slaves(
+            rngs.stream("native_world/strangers"), FAULTS_FROM_MS, run_ms
+        ),
         older=draw_older_store(rngs.stream("native_world/older")),
     )
 
@@ -234,8 +236,8 @@ def draw_faults(rng: RandomStream, slaves: int, run_ms: int) -> tuple[AnyFault, 
 
 
 def _draw_fault(rng: RandomStream, kind: str, slaves: int, run_ms: int) -> AnyFault:
-    start_ms = rng.randrange(CALM_MS, max(CALM_MS + 1, run_ms - 500))
-    longest = _LONGEST_MS.get(kind, _LONGEST_OF_OTHERS_MS)
+    start_ms = rng.randrange(FAULTS_FROM_MS, max(FAULTS_FROM_MS + 1, run_ms - 500))
+    longest = _DURATION_MAX_MS.get(kind, _OTHER_DURATION_MAX_MS)
     duration_ms = max(50, min(int(rng.uniform(0.03, 1.0) ** 2 * longest), run_ms - start_ms))
     node = f"n{rng.randint(0, slaves)}"
     if kind == "cut" and slaves:
@@ -273,7 +275,7 @@ def _draw_fault(rng: RandomStream, kind: str, slaves: int, run_ms: int) -> AnyFa
 
 def _draw_damages(rng: RandomStream, slaves: int, run_ms: int) -> tuple[FileDamage, ...]:
     found = [
-        _draw_damage(rng, f"n{rng.randint(0, slaves)}", rng.randrange(CALM_MS, run_ms))
+        _draw_damage(rng, f"n{rng.randint(0, slaves)}", rng.randrange(FAULTS_FROM_MS, run_ms))
         for _ in range(rng.randint(0, 3))
     ]
     return tuple(sorted(found, key=lambda damage: damage.at_ms))
@@ -290,5 +292,7 @@ def _draw_wiped(rng: RandomStream, slaves: int, run_ms: int) -> tuple[tuple[int,
     if not slaves:
         return ()
     times = rng.choice((0, 1, 2))
-    found = [(rng.randrange(CALM_MS, run_ms), f"n{rng.randint(1, slaves)}") for _ in range(times)]
+    found = [
+        (rng.randrange(FAULTS_FROM_MS, run_ms), f"n{rng.randint(1, slaves)}") for _ in range(times)
+    ]
     return tuple(sorted(found))

@@ -15,7 +15,7 @@ from shaketable.system.sim.master_slave_world.brokers import (
 )
 from shaketable.system.sim.master_slave_world.clients import MasterSlaveClients
 from shaketable.system.sim.master_slave_world.foreign_slaves import ForeignSlaves
-from shaketable.system.sim.master_slave_world.settled import Settled, check_settled
+from shaketable.system.sim.master_slave_world.settled import SettledState, check_settled
 from shaketable.system.sim.master_slave_world.setup import MASTER, FileDamage, Setup
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Trace
@@ -55,7 +55,7 @@ class MasterSlaveWorld(TrioWorld):
             self, NAME_SERVER, ("-m", "shaketable.system.node.name_server", *at)
         )
         self._lost: dict[str, int] = {}
-        self._settled: Settled | None = None
+        self._settled: SettledState | None = None
 
     def run(self) -> Violation | None:
         """Run to the end, or to the first violated invariant."""
@@ -120,7 +120,7 @@ class MasterSlaveWorld(TrioWorld):
         except Violated as found:
             self.violated(found, found.node)
             return
-        self._settled = Settled.of(self)
+        self._settled = SettledState.of(self)
         for host in self.members.values():
             self.crash(host, loses_unsynced=True)
             if self.setup.last_damage is not None:

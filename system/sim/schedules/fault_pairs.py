@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 AWAY_DURING_EXPIRY = 0.6
 """How often a node is away while files expire, so that it needs a snapshot."""
-RETURNS = 0.25
+RETURN_SHARE = 0.25
 """Share of the seeds that have such an absence, whatever else they have."""
 CRASHES_IN_EXPIRY = 0.3
 """How often another node loses power within the first disk operations of an expiry."""
@@ -42,7 +42,7 @@ PAUSED_TRANSFER_TARGET = 0.3
 """How often a leadership is transferred, twice, to a paused member."""
 ELECTED_WHEN_FULL = 0.3
 """How often a node with a full disk is asked to lead."""
-FIRST_LEADER_STRUCK = 0.08
+FIRST_LEADER_ISOLATED = 0.08
 """How often the first leader is isolated when elected: its log is truncated to nothing."""
 _GRID_MS = 50
 
@@ -71,7 +71,7 @@ def draw_paired_faults(
 
 def draw_first_strike(rng: RandomStream) -> list[AnyFault]:
     """Generate, for some seeds, that the first leader is isolated at its election."""
-    if not rng.chance(FIRST_LEADER_STRUCK):
+    if not rng.chance(FIRST_LEADER_ISOLATED):
         return []
     return [Strike(start_ms=_GRID_MS, duration_ms=rng.choice((1500, 3000)), moment="elected")]
 
@@ -80,7 +80,7 @@ def draw_return_after_expiry(
     rng: RandomStream, members: tuple[str, ...], from_ms: int
 ) -> list[AnyFault]:
     """Generate, for some seeds, a node that is away while files expire."""
-    if not rng.chance(RETURNS):
+    if not rng.chance(RETURN_SHARE):
         return []
     start_ms = from_ms + rng.randrange(1000, 12_000, _GRID_MS)
     expiry = Expire(start_ms=start_ms, duration_ms=rng.choice((1000, 2000)))
@@ -98,7 +98,7 @@ def _node_away(rng: RandomStream, fault: Expire, members: tuple[str, ...]) -> li
     away: AnyFault
     if rng.chance(0.5) and trouble not in (
         _power_lost,
-        _full_then,
+        _full_on_return,
     ):  # a restart would run into the trouble too early
         away = Crash(
             start_ms=start_ms, duration_ms=back_ms - start_ms, node=node, loses_unsynced=False
@@ -121,7 +121,7 @@ def _full_before(rng: RandomStream, start_ms: int, back_ms: int, node: str) -> l
     ]
 
 
-def _full_then(rng: RandomStream, _: int, back_ms: int, node: str) -> list[AnyFault]:
+def _full_on_return(rng: RandomStream, _: int, back_ms: int, node: str) -> list[AnyFault]:
     """There is no space for the snapshot."""
     lasts_ms = rng.choice((300, 900))
     return [FullDisk(start_ms=back_ms - _GRID_MS, duration_ms=lasts_ms, node=node)]
@@ -136,7 +136,7 @@ def _stalled(rng: RandomStream, _: int, back_ms: int, node: str) -> list[AnyFaul
     ]
 
 
-def _late(rng: RandomStream, _: int, back_ms: int, __: str) -> list[AnyFault]:
+def _late_messages(rng: RandomStream, _: int, back_ms: int, __: str) -> list[AnyFault]:
     """The leader's messages may arrive under another leader, twice, or when it has compacted."""
     start_ms = back_ms - rng.choice((50, 500))
     lost_ms = back_ms + rng.choice((100, 200, 400))
@@ -161,8 +161,8 @@ def _power_loss(rng: RandomStream, at_ms: int, node: str) -> AnyFault:
 
 _TROUBLES: tuple[Callable[[RandomStream, int, int, str], list[AnyFault]], ...] = (
     _full_before,
-    _full_then,
+    _full_on_return,
     _stalled,
-    _late,
+    _late_messages,
     _power_lost,
 )

@@ -50,16 +50,16 @@ SCENARIOS_MAX = 3
 LATEST_MS = 5000
 """The last scenario starts no later than this before the end; one that would outlast it is
 dropped."""
-PARTED_MIN = 4
+PARTITION_MIN = 4
 """Smallest group in which a membership change under a partition is interesting."""
 TWO_CHANGES_MEMBERS = 3
 """In a group of this size the two members cut off from the leader are a majority, and so are the
 leader and a new member."""
 GAP_MS = 800
 """Time for the group to settle between two scenarios."""
-STRUCK_IN_TURN_MIN = 5
+TWO_AWAY_MIN = 5
 """Smallest group that keeps a quorum with two members away."""
-LED_AFTER_MS = 400
+TRANSFER_MS = 400
 """Time after which a requested transfer is done."""
 LATE_MS = 400
 """A delay longer than this outlasts its fault."""
@@ -174,7 +174,7 @@ def two_changes_under_partition(rng: RandomStream, group: Group, at_ms: int) -> 
     if len(group.members) != TWO_CHANGES_MEMBERS:
         return change_under_partition(rng, group, at_ms)
     first, *others = group.members
-    joins_ms = at_ms + LED_AFTER_MS
+    joins_ms = at_ms + TRANSFER_MS
     part_ms = joins_ms + rng.randint(0, 100)
     lasts_ms = rng.randint(4, 8) * group.timeout_ms
     pairs = [(first, other) for other in others]
@@ -245,7 +245,7 @@ def deposed_unaware(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFaul
 def strike_the_elected(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
     """Each newly elected leader is isolated at once, two or three times."""
     away_ms = rng.randint(3, 5) * group.timeout_ms
-    count = 2 if len(group.members) < STRUCK_IN_TURN_MIN else 3
+    count = 2 if len(group.members) < TWO_AWAY_MIN else 3
     strikes = [
         Strike(start_ms=at_ms + 10 + number, duration_ms=away_ms, moment="elected")
         for number in range(count)
@@ -261,7 +261,7 @@ def strike_the_elected(rng: RandomStream, group: Group, at_ms: int) -> list[AnyF
 def stale_tail(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
     """A leader with an unreplicated tail returns, and the new leader dies just then."""
     first = rng.choice(group.members)
-    cut_ms = at_ms + LED_AFTER_MS
+    cut_ms = at_ms + TRANSFER_MS
     away_ms = group.timeout_ms * rng.randint(10, 25) // 5
     back_ms = cut_ms + away_ms
     off: Links = ((first, ALL), (ALL, first))
@@ -345,7 +345,7 @@ def slow_leader_and_wipe(rng: RandomStream, group: Group, at_ms: int) -> list[An
     """The leader's disk is slow while a follower loses its own; the leader may then crash."""
     first, second = rng.sample(group.members, 2)
     slow_ms = rng.choice((1000, 2000))
-    from_ms = at_ms + LED_AFTER_MS
+    from_ms = at_ms + TRANSFER_MS
     faults: list[AnyFault] = [
         Transfer(start_ms=at_ms, duration_ms=100, to=first),
         SlowDisk(
@@ -362,12 +362,12 @@ def slow_leader_and_wipe(rng: RandomStream, group: Group, at_ms: int) -> list[An
 def snapshot_during_truncation(rng: RandomStream, group: Group, at_ms: int) -> list[AnyFault]:
     """A follower gets a snapshot while an old leader's tail is truncated; then one dies."""
     first, second = rng.sample(group.members, 2)
-    cut_ms = at_ms + LED_AFTER_MS
+    cut_ms = at_ms + TRANSFER_MS
     away_ms = rng.randint(3, 6) * group.timeout_ms
     back_ms = cut_ms + away_ms
     off: Links = ((first, ALL), (ALL, first))
     away: AnyFault = Crash(start_ms=cut_ms + 50, duration_ms=away_ms, node=second)
-    if len(group.members) < STRUCK_IN_TURN_MIN:
+    if len(group.members) < TWO_AWAY_MIN:
         away = Crash(start_ms=back_ms, duration_ms=600, node=second)
     dies = rng.choice((LEADER, first, second))
     return [
@@ -525,7 +525,7 @@ def _weight(name: str, group: Group, weights: Mapping[str, int]) -> int:
     if name == overlooked_promise.__name__:
         return 6 if group.has_lease else 0
     if name == change_under_partition.__name__:
-        return 3 if len(group.members) >= PARTED_MIN else 0
+        return 3 if len(group.members) >= PARTITION_MIN else 0
     return 4 if name == struck_candidate.__name__ else weights.get(name, 1)
 
 

@@ -134,7 +134,7 @@ class Host:
         assert self._work is not None
         assert self._watch is not None
         self._watch.ended(loses_unsynced=loses_unsynced)
-        self._work.die(self.disk, self._crash_rng)
+        self._work.kill(self.disk, self._crash_rng)
         self.is_up = False
         self.node = None
         self.disk.crash()
@@ -338,7 +338,7 @@ class TimedDiskWork:
                 process.shielded.pop(number, None)
         raise PowerLoss
 
-    def die(self, disk: SimDisk, rng: RandomStream) -> None:
+    def kill(self, disk: SimDisk, rng: RandomStream) -> None:
         """Kill the process: a random number of disk operations in progress still happens."""
         started, self._started = self._started, {}
         for number in sorted(started):
@@ -474,7 +474,7 @@ class SimPoll:
         self._sockets: dict[SimSocket, int] = {}
         """Each socket's place in the order."""
         self._places = count()
-        self._heard: set[SimSocket] = set()
+        self._maybe_readable: set[SimSocket] = set()
         """Sockets that may be readable: all others are known not to be."""
         self._park = Park(process)
 
@@ -482,19 +482,19 @@ class SimPoll:
         """Watch a socket from now on."""
         assert isinstance(sock, SimSocket)
         self._sockets.setdefault(sock, next(self._places))
-        sock.on_readable = partial(self._hear, sock)
-        self._hear(sock)
+        sock.on_readable = partial(self._notify, sock)
+        self._notify(sock)
 
     def remove(self, sock: trio.socket.SocketType) -> None:
         """Stop watching a socket."""
         assert isinstance(sock, SimSocket)
         if self._sockets.pop(sock, None) is not None:
             sock.on_readable = None
-            self._heard.discard(sock)
+            self._maybe_readable.discard(sock)
 
-    def _hear(self, sock: SimSocket) -> None:
+    def _notify(self, sock: SimSocket) -> None:
         """A socket may have become readable."""
-        self._heard.add(sock)
+        self._maybe_readable.add(sock)
         self._park.wake()
 
     async def wait(self) -> list[trio.socket.SocketType]:
@@ -510,8 +510,8 @@ class SimPoll:
 
     def _readable(self) -> list[trio.socket.SocketType]:
         """Return the readable sockets; the others wait for their next notification."""
-        self._heard = {sock for sock in self._heard if sock.is_readable()}
-        return [*sorted(self._heard, key=self._sockets.__getitem__)]
+        self._maybe_readable = {sock for sock in self._maybe_readable if sock.is_readable()}
+        return [*sorted(self._maybe_readable, key=self._sockets.__getitem__)]
 
     def close(self) -> None:
         """Stop watching all sockets."""

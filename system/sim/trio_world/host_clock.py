@@ -72,7 +72,7 @@ class HostClock:
         waiting.timer = self._timer(waiting)
         return self._waits
 
-    def wait_no_more(self, number: int) -> None:
+    def cancel_wait(self, number: int) -> None:
         """End a wait."""
         self._waiting.pop(number).timer.cancel()
 
@@ -123,4 +123,4 @@ class ProcessClock:
             try:
                 yield scope
             finally:
-                self._host_clock.wait_no_more(number)
+                self._host_clock.cancel_wait(number)

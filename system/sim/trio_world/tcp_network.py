@@ -288,18 +288,18 @@ class SimSocket(trio.socket.SocketType):
         """Whether it is connected, and neither closed nor reset."""
         return self.is_open and not self._is_reset and self.outgoing is not None
 
-    def joined(self, outgoing: Pipe, incoming: Pipe) -> None:
+    def connected(self, outgoing: Pipe, incoming: Pipe) -> None:
         """The connection is established."""
         self.outgoing, self.incoming = outgoing, incoming
         self._connect_error = 0
         self._writable.wake()
 
-    def refused(self, number: int) -> None:
+    def connect_failed(self, number: int) -> None:
         """The connection failed with that error number."""
         self._connect_error = number
         self._writable.wake()
 
-    def offered(self, connection: SimSocket) -> None:
+    def add_pending(self, connection: SimSocket) -> None:
         """An incoming connection is waiting to be accepted."""
         self.accepted.append(connection)
         self._readable.wake()
@@ -591,7 +591,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
             return
         target = self._hosts.get(sock.remote[0])
         if target is None:
-            sock.refused(errno.EHOSTUNREACH)
+            sock.connect_failed(errno.EHOSTUNREACH)
             return
         link = self.link(sock.process.host, target)
         if not link.is_cut and target not in self._without_power:
@@ -617,19 +617,19 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         there = self._pipe(source, target, served, chops)
         back_pipe = self._pipe(target, source, sock, chops)
         self._pairs[served.number], self._pairs[sock.number] = sock, served
-        served.joined(back_pipe, there)
+        served.connected(back_pipe, there)
         self._clock.after(self._delay_ms(target, source), self._on_accepted, sock, there, back_pipe)
-        listener.offered(served)
+        listener.add_pending(served)
 
     def _on_accepted(self, sock: SimSocket, outgoing: Pipe, incoming: Pipe) -> None:
         if sock.is_open:
-            sock.joined(outgoing, incoming)
+            sock.connected(outgoing, incoming)
         else:
             outgoing.send(Flag.RST)
 
     def _on_refusal(self, sock: SimSocket) -> None:
         if sock.is_open and sock.outgoing is None:
-            sock.refused(errno.ECONNREFUSED)
+            sock.connect_failed(errno.ECONNREFUSED)
 
     def _chops(self, source: str, target: str) -> Callable[[], float] | None:
         """Return the random numbers that chop a new connection's transfers, or None."""
