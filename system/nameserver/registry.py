@@ -213,7 +213,7 @@ class RouteRegistry:
             if cluster is None or any(self._brokers[name].cluster == cluster for name in queues)
         )
 
-    # ---- steps ------------------------------------------------------------------------
+    # ---- helpers ----------------------------------------------------------------------
 
     def _check_limits(self, new: Registration, *, is_new: bool) -> None:
         if is_new and len(self._live) >= BROKERS_MAX:

@@ -182,6 +182,7 @@ class MasterConnection:
         log, partial = self._core.log, self._partial
         expected = log.end_position + len(partial)
         if not expected and position:
+            # An empty slave starts its log at the master's last file, not at position 0.
             if position % self._file_bytes:
                 raise HAError(
                     f"the master begins at {position}, where no file of {self._file_bytes} bytes"

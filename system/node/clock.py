@@ -24,7 +24,7 @@ class Clock(Protocol):
         ...
 
     def move_on_at(self, due_ms: float) -> AbstractContextManager[trio.CancelScope]:
-        """Cancel what is inside when this clock shows `due_ms` (monotonic milliseconds)."""
+        """Cancel the `with` body when this clock shows `due_ms` (monotonic milliseconds)."""
         ...
 
 
@@ -40,7 +40,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def move_on_at(self, due_ms: float) -> AbstractContextManager[trio.CancelScope]:
-        """Cancel what is inside when this clock shows `due_ms`."""
+        """Cancel the `with` body when this clock shows `due_ms`."""
         return trio.move_on_after(max(0.0, due_ms - self.now_ms()) / 1000)
 
 

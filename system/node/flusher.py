@@ -103,7 +103,7 @@ class Flusher:
         if any(isinstance(write, Install) for write in writes):
             await self._before_install()
         left = await self._run_disk_work(partial(self._writer.carry_out, writes))
-        self._writes[:0] = left
+        self._writes[:0] = left  # before those queued meanwhile: writes keep their order
         now_ms = self._clock.now_ms()
         self._watermark_due_ms = min(self._watermark_due_ms, now_ms + WATERMARK_LAG_MS)
         if self._writer.ack == "page-cache":

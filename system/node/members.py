@@ -78,7 +78,7 @@ class Members:
         """Do nothing: all state is in the log."""
 
     def send(self, peer: str, message: Message) -> None:
-        """Send a message, or drop it where it cannot be sent."""
+        """Send a message, or drop it if it cannot be encoded or sent."""
         try:
             data = wire.encode(message, self._config.group, self._address)
         except (CommandError, FrameError) as error:  # a snapshot with too many queues

@@ -103,7 +103,7 @@ class SteeredClock:
 
     @contextmanager
     def move_on_at(self, due_ms: float) -> Iterator[trio.CancelScope]:
-        """Cancel what is inside when this clock shows `due_ms`."""
+        """Cancel the `with` body when this clock shows `due_ms`."""
         number = next(self._waits)
         with trio.CancelScope(deadline=self._deadline(due_ms)) as scope:
             self._waiting[number] = due_ms, scope
