@@ -1,4 +1,4 @@
-"""Questions that are asked again and again until the answer is the one that is waited for."""
+"""Requests to a group that are repeated until they succeed: transfers, membership changes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from shaketable.harness.contracts.plugins import Json, NodeLayout, NodeStatus
 from shaketable.harness.runtime.group_status import STATUS_INTERVAL_S, GroupStatus
 
 TRANSFER_TIMEOUT_S = 3.0
-"""How long a transfer of leadership is waited for."""
+"""How long to wait for a leadership transfer."""
 TRANSFER_POLL_S = 0.01
 MEMBERS_TIMEOUT_S = 8.0
-"""How long a change of the membership is waited for: less than a fault may take to begin."""
+"""How long to wait for a membership change: less than a fault may take to start."""
 
 
 async def wait_until(
     is_so: Callable[[], bool], timeout_s: float, interval_s: float = STATUS_INTERVAL_S / 2
 ) -> bool:
-    """Wait until `is_so()`; False if it is not within `timeout_s`. What it raises is raised."""
+    """Poll until `is_so()`; False if it is not within `timeout_s`. Its exceptions propagate."""
     deadline = trio.current_time() + timeout_s
     while not is_so():
         if trio.current_time() >= deadline:
@@ -34,9 +34,10 @@ async def wait_until(
 async def transfer(
     group_status: GroupStatus, ask: Callable[[str, str, float], Awaitable[None]], to: str
 ) -> Json:
-    """Ask whoever leads to hand leadership to `to`; see `World.transfer`.
+    """Ask the leader to transfer leadership to `to`; see `World.transfer`.
 
-    `ask(leader, to, timeout_s)` asks, and raises as the target's `transfer_leadership` does.
+    `ask(leader, to, timeout_s)` sends the request, and raises as the target's
+    `transfer_leadership`.
     """
     was, term = group_status.leading()
     answer: Json = {"from": was, "took_ms": None, "error": None}
@@ -46,7 +47,7 @@ async def transfer(
     with trio.move_on_after(TRANSFER_TIMEOUT_S):
         try:
             await ask(was, to, TRANSFER_TIMEOUT_S)
-        except IndefiniteError as error:  # it may still be handed over
+        except IndefiniteError as error:  # it may still happen
             answer["error"] = str(error)
         except DefiniteError as error:
             return {**answer, "error": str(error)}
@@ -63,15 +64,15 @@ def _leads_after(status: NodeStatus | None, term: int) -> bool:
 async def remove_member(
     target: ChangesMembers, layouts: Mapping[str, NodeLayout], node: str
 ) -> Json:
-    """Have a target take a node out of its group; see `MovesMembers.remove_member`."""
+    """Have the target remove a node from its group; see `MovesMembers.remove_member`."""
     return await _change(partial(target.remove_member, layouts, node))
 
 
 async def add_member(target: ChangesMembers, layouts: Mapping[str, NodeLayout], node: str) -> Json:
-    """Have a target take a node into its group; see `MovesMembers.add_member`.
+    """Have the target add a node to its group; see `MovesMembers.add_member`.
 
     Raises:
-        IndefiniteError: it has no vote in time.
+        IndefiniteError: it did not become a voter in time.
     """
     answer = await _change(partial(target.add_member, layouts, node))
     if answer["error"] is not None:

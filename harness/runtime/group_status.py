@@ -1,6 +1,6 @@
-"""How a group stands: what each node last said of itself, who leads, whether all agree.
+"""The status of a group: what each node last reported, who leads, whether all nodes agree.
 
-The same for every world: only who is asked, and how, differs.
+The same for every world; only the way to ask a node differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Nodes(Protocol):
     """What a world knows of its nodes' processes."""
 
     def incarnation(self, node: str) -> int:
-        """How often the node was started."""
+        """Return how often the node was started."""
         ...
 
     def is_running(self, node: str) -> bool:
@@ -32,20 +32,20 @@ class Nodes(Protocol):
         ...
 
     def last_line(self, node: str) -> str:
-        """The last line that the node itself wrote; "" if none."""
+        """Return the last line of the node's output; "" if none."""
         ...
 
 
 class GroupStatus:
-    """Asks the nodes of a group for their status all the time, and tells what is news.
+    """Polls the status of a group's nodes, and reports changes.
 
     Args:
         names: the nodes.
         nodes: what the world knows of their processes.
-        ask: asks one node within `STATUS_TIMEOUT_S`; what it raises is told once.
-        status_log: where changes of role and term are written.
-        observer: who is told.
-        now_ns: the time since the run's start.
+        ask: asks one node within `STATUS_TIMEOUT_S`; an exception is reported once.
+        status_log: receives changes of role and term.
+        observer: is notified of leader changes.
+        now_ns: returns the time since the run's start.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class GroupStatus:
         self.names = tuple(names)
         self.leader_changes = 0
         self.is_ending = False
-        """Set when the nodes are told to end: no news from then on."""
+        """Set when the nodes are stopped: status is not updated from then on."""
         self.undisturbed_s = 0.0
-        """Since when nothing is done to the nodes, as who undid all of it says (trio's clock)."""
+        """When the last fault or recovery action ended (trio's clock); set by the caller."""
         self.on_elected: Callable[[], None] = _nobody
-        """Called when somebody comes to lead a new term."""
+        """Called when a node leads a new term."""
         self.samples: Samples | None = None
-        """Where answers are written down now and then, news or not."""
+        """Records answers periodically, changed or not."""
         self._nodes = nodes
         self._ask = ask
         self._status_log = status_log
@@ -74,14 +74,14 @@ class GroupStatus:
         self._observer = observer
         self._now_ns = now_ns
         self._status: dict[str, NodeStatus | None] = dict.fromkeys(self.names)
-        self._asked = dict.fromkeys(self.names, -math.inf)  # when the last answer was asked for
+        self._asked = dict.fromkeys(self.names, -math.inf)  # when the last answer was requested
         self._written: dict[str, tuple[object, ...]] = {}
         self._led: tuple[str | None, int] = (None, 0)
         self._last_leader: tuple[str, int] | None = None
         self._puzzled: set[str] = set()
 
     async def poll(self, node: str) -> None:
-        """Ask a node again and again, until cancelled."""
+        """Poll a node until cancelled."""
         nodes = self._nodes
         while True:
             asked, asked_of = trio.current_time(), nodes.incarnation(node)
@@ -97,7 +97,9 @@ class GroupStatus:
     async def ask(self, node: str) -> NodeStatus | None:
         """Ask a node once; None if it does not answer."""
         try:
-            with trio.move_on_after(2 * STATUS_TIMEOUT_S):  # even if the target forgets its own
+            with trio.move_on_after(
+                2 * STATUS_TIMEOUT_S
+            ):  # even if the target does not honour its timeout
                 return await self._ask(node)
         except Exception as error:
             if node not in self._puzzled:
@@ -107,7 +109,7 @@ class GroupStatus:
         return None
 
     def learn(self, node: str, status: NodeStatus | None) -> None:
-        """Take in what a node said; write it down and tell it if that is news."""
+        """Store a node's status; log and report it if it changed."""
         if self.is_ending:
             return
         self._status[node] = status
@@ -121,13 +123,15 @@ class GroupStatus:
             if led[0] is not None and (led[0], led[1]) != self._last_leader:
                 self.leader_changes += self._last_leader is not None
                 self._last_leader = (led[0], led[1])
-                if led[1] > self._elected_term:  # not one of before, whose successor fell silent
+                if (
+                    led[1] > self._elected_term
+                ):  # not an old leader whose successor stopped answering
                     self._elected_term = led[1]
                     self.on_elected()
             self._observer.leader_changed(*led, self._now_ns())
 
     def leading(self) -> tuple[str | None, int]:
-        """(node, term) of the leader of the highest term; (None, last term) without one."""
+        """Return (node, term) of the leader of the highest term; (None, last term) without one."""
         leaders = [
             (status.term, node)
             for node, status in self._status.items()
@@ -139,12 +143,12 @@ class GroupStatus:
         return node, term
 
     def leader(self, order: Sequence[str] = ()) -> str | None:
-        """Return who leads; where several groups have leaders, the first of these in `order`."""
+        """Return the leader; if several groups have leaders, the first of these in `order`."""
         leads = {led for led in self._leaders().values() if led is not None}
         return next((node for node in order if node in leads), self.leading()[0])
 
     def _leaders(self) -> dict[str, str | None]:
-        """Return who leads each group in its highest term, by what the nodes said last."""
+        """Return the leader of each group in its highest term, by the last answers."""
         found: dict[str, tuple[int, str]] = {}
         for node, status in self._status.items():
             if status is not None and status.role == "leader":
@@ -152,13 +156,13 @@ class GroupStatus:
         return {group: node for group, (_, node) in found.items()}
 
     def statuses(self) -> dict[str, NodeStatus | None]:
-        """What each node last said of itself; None if it did not answer."""
+        """Return what each node last reported; None if it did not answer."""
         return dict(self._status)
 
     def is_ready(self, since: float) -> bool:
-        """True if every running node answers, and in each group names one leader, which agrees.
+        """True if every running node answers, and all nodes of a group agree on its leader.
 
-        Answers to questions asked before `since` (trio's clock) do not count.
+        Answers to requests sent before `since` (trio's clock) do not count.
         """
         names = [node for node in self.names if self._nodes.is_running(node)]
         if not all(self._asked[node] >= since for node in names):
@@ -175,7 +179,7 @@ class GroupStatus:
         return bool(leaders)
 
     async def until_ready(self, timeout_s: float) -> bool:
-        """Wait until the group is ready, by answers to questions from now on; False if not."""
+        """Wait until the group is ready, by requests sent from now on; False if not in time."""
         since = trio.current_time()
         with trio.move_on_after(timeout_s):
             while not self.is_ready(since):  # noqa: ASYNC110 - a question, no event
@@ -184,7 +188,7 @@ class GroupStatus:
         return False
 
     def is_settled(self, since: float) -> bool:
-        """True if the group is ready and all has been committed everywhere, since then."""
+        """True if the group is ready and every log is committed to its end, since then."""
         if not self.is_ready(since):
             return False
         running = [self._status[node] for node in self.names if self._nodes.is_running(node)]
@@ -197,7 +201,7 @@ class GroupStatus:
         return len(indexes) == len({status.group for status in known})
 
     def behind(self) -> tuple[str, ...]:
-        """Nodes that run and keep their group from being settled, those that say least first."""
+        """Return running nodes that keep their group from being settled, least responsive first."""
         leaders, ends = self._leaders(), self._ends()
         rank: dict[str, int] = {}
         for node in self.names:
@@ -216,7 +220,7 @@ class GroupStatus:
         return tuple(sorted(rank, key=lambda node: (rank[node], node)))
 
     def _ends(self) -> dict[str, int]:
-        """How far the log of each group reaches, by what the nodes said last."""
+        """Return the end of each group's log, by the last answers."""
         ends: dict[str, int] = {}
         for status in self._status.values():
             if status is not None:
@@ -224,11 +228,11 @@ class GroupStatus:
         return ends
 
     def why_not_ready(self) -> str:
-        """Say of each node in a few words why the group is not ready."""
+        """Describe each node's state, to explain why the group is not ready."""
         return "; ".join(self.state_of(node) for node in self.names)
 
     def state_of(self, node: str) -> str:
-        """Say in a few words how a node stands."""
+        """Describe a node's state in a few words."""
         status = self._status[node]
         if not self._nodes.is_running(node):
             return f"{node} does not run"
@@ -249,4 +253,4 @@ class GroupStatus:
 
 
 def _nobody() -> None:
-    """Nobody is told."""
+    """Ignore the event."""

@@ -1,10 +1,10 @@
-"""The nemesis: does the faults of a schedule, proves that they bit, and undoes each of them.
+"""The nemesis: applies the faults of a schedule, proves that they took effect, and undoes them.
 
-Each fault has a task of its own, so that faults of a schedule may overlap. Whatever ends a
-fault (its time, a cancelled run, an error), it is probed and undone, shielded but bounded.
+Each fault has its own task, so faults may overlap. Whatever ends a fault (its time, a cancelled
+run, an error), it is probed and undone, shielded but bounded.
 
-Source: jepsen.nemesis and jepsen.generator.interpreter (the nemesis is a process of the
-history whose operations are `info` twice); DESIGN.md decisions 10 to 12.
+Source: jepsen.nemesis and jepsen.generator.interpreter (the nemesis is a process of the history
+whose operations are `info` twice); DESIGN.md decisions 10 to 12.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from shaketable.harness.runtime.ledger import Ledger
 from shaketable.harness.runtime.observer import Observer
 
 LEADER_WAIT_S = 2.0
-"""How long a fault waits for somebody to lead before it aims at whoever was drawn first."""
+"""How long a fault waits for a leader before it falls back to the first node drawn."""
 LEADER_POLL_S = 0.05
 APPLY_TIMEOUT_S = 15.0
 PROBE_TIMEOUT_S = 5.0
 UNDO_TIMEOUT_S = 15.0
 UNDO_ATTEMPTS_MAX = 8
-"""Two minutes in all: so long may a node without its disk take to have a large log again."""
+"""Two minutes in all: a node without its disk may take that long to catch up with a large log."""
 RETRY_DURATION_MAX_S = 5.0
 HELD_SHARE_MIN = 0.5
-"""A fault that began late still holds for this share of its duration."""
+"""A fault that started late is still held for this share of its duration."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the faults so far."""
+    """The outcomes of the faults so far."""
 
     applied: int = 0
     took_effect: int = 0
@@ -55,7 +55,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Aimed:
-    """A fault that is about to be done: its plan, that in words, what undoes it however far."""
+    """A fault about to be applied: its plan, its description, its undo if known ahead."""
 
     plan: Json
     what: str
@@ -67,19 +67,19 @@ class Nemesis:
 
     Args:
         faults: the plug-ins by name.
-        world: what they act on.
-        ledger: what is to be undone, written ahead.
-        record: takes a nemesis event (f, value) into the history.
-        observer: who is told.
-        now_ns: the time since the run's start.
-        budget: what faults may take out of the group together; None: anything.
+        world: the world to act on.
+        ledger: the write-ahead log of undos.
+        record: appends a nemesis event (f, value) to the history.
+        observer: is notified of faults.
+        now_ns: returns the time since the run's start.
+        budget: how many nodes faults may take out together; None: any number.
 
     Attributes:
-        tally: what became of the faults so far.
-        happenings: told of elections, so that faults of a script can wait for them.
-        left: the names of faults that could not be undone, and may still be in force.
-        is_hopeless: whether a node ended by a bug of its own: what cannot be undone then at once
-            never will be.
+        tally: the outcomes of the faults so far.
+        events: counts elections and faults, so that faults of a script can wait for them.
+        left: the names of faults that could not be undone and may still be in force.
+        is_hopeless: returns whether a node ended because of its own bug: an undo that then fails is
+            not retried.
     """
 
     def __init__(
@@ -110,10 +110,9 @@ class Nemesis:
         self._next_number = 0
 
     async def run(self, schedule: Sequence[Planned], room_s: float = math.inf) -> None:
-        """Do all faults of a schedule, whose times count from now; return when all are undone.
+        """Run all faults of a schedule, with times counted from now; return when all are undone.
 
-        A fault that waits for an event, or for its turn under the budget, begins within `room_s`
-        or not at all.
+        A fault that waits for an event, or for the budget, starts within `room_s` or not at all.
         """
         began = trio.current_time()
         since = self.events.mark(self._world)
@@ -123,16 +122,17 @@ class Nemesis:
                 nursery.start_soon(self._perform, planned, began, began + room_s, since)
 
     def never_bit(self, schedule: Sequence[Planned]) -> list[Planned]:
-        """Return of each kind of fault that was drawn, and of which none has bitten, the last.
+        """Return, for each kind of fault of which none took effect, the last one in the schedule.
 
-        Steps of scenarios count where a kind has no fault of its own; a script's never do.
+        Scenario steps count if a kind has no fault outside scenarios; those of a script never
+        count.
         """
         drawn = [one for one in schedule if one.scenario != SCRIPT]
         drawn.sort(key=lambda one: not one.scenario)
         return list({one.fault: one for one in drawn if one.fault not in self._effective}.values())
 
     async def retry(self, planned: Planned) -> None:
-        """Do a fault of a schedule again, by itself and at once, if its kind has not bitten yet."""
+        """Run a fault again, alone and now, unless its kind has taken effect meanwhile."""
         if planned.fault in self._effective:
             return
         again = Planned(
@@ -147,12 +147,12 @@ class Nemesis:
     async def _perform(
         self, planned: Planned, began: float, end: float, since: Mapping[str, int]
     ) -> None:
-        """One fault from its time on: wait, aim, apply, hold, probe, undo."""
+        """Run one fault: wait, aim, apply, hold, probe, undo."""
         fault = self._faults[planned.fault]
         if planned.on is None or planned.start_s > 0:
             await trio.sleep_until(min(began + planned.start_s, end))
         if planned.on is not None and planned.start_s > 0:
-            since = self.events.mark(self._world)  # events count from then on
+            since = self.events.mark(self._world)  # events count from now on
         latest = math.inf if planned.until_s is None else began + planned.until_s
         if planned.on is not None and not await self._await_event(
             planned, planned.on, end, latest, since
@@ -176,15 +176,15 @@ class Nemesis:
                 return
             await self._strike(fault, planned, aimed, start + planned.duration_s)
         finally:
-            if planned.number not in self._stuck:  # who is still down is still out
+            if planned.number not in self._stuck:  # a node that is still down still counts
                 self._budget.give_back(planned.number)
 
     async def _await_event(
         self, planned: Planned, event: str, end: float, latest: float, since: Mapping[str, int]
     ) -> bool:
-        """Wait for the event of a fault, and what passes after it; False if it does not come.
+        """Wait for the event of a fault and the delay after it; False if it does not come in time.
 
-        The fault begins by `latest`, and is over by `end`.
+        The fault starts by `latest` and ends by `end`.
         """
         if counted(event) is not None and not isinstance(self._world, CountsEffects):
             self._observer.note(f"fault {planned.number}: nobody counts {event} in this world")
@@ -198,10 +198,10 @@ class Nemesis:
         return True
 
     async def _aim(self, fault: Fault, planned: Planned, latest: float) -> _Aimed | str:
-        """Name the victims, as many as the budget has room for; say why if there are none in time.
+        """Choose the victims within the budget; return the reason if there are none in time.
 
         Raises:
-            PlugInError: the fault cannot; what fails of ours is not called its own.
+            PlugInError: the plug-in failed. Failures of our own code are not attributed to it.
         """
         while True:
             leader = await self._find_leader(_order(planned.plan))
@@ -223,9 +223,9 @@ class Nemesis:
                 return f"the budget keeps a quorum, and {self._budget}"
 
     def _play(self, planned: Planned, leader: str | None) -> Json | None:
-        """Return a step's plan, aimed at those who play its roles; None if nobody does.
+        """Return a step's plan, aimed at the nodes with its roles; None if no node has one.
 
-        The roles of a scenario are given out when the first of its steps is aimed.
+        The roles of a scenario are assigned when its first step is aimed.
         """
         if not planned.scenario:
             return planned.plan
@@ -235,7 +235,7 @@ class Nemesis:
         return cast.aimed(planned.plan, planned.roles) if planned.roles else planned.plan
 
     def _remember(self, planned: Planned, plan: Json) -> None:
-        """Keep whom a step strikes, for later steps of its scenario."""
+        """Store the victims of a step for later steps of its scenario."""
         if planned.remember:
             struck = plan.get("victims")
             nodes = [node for node in struck if isinstance(node, str)] if struck else []
@@ -259,7 +259,7 @@ class Nemesis:
     async def _hold(
         self, fault: Fault, number: int, aimed: _Aimed, undo: Json, stop: float
     ) -> None:
-        """Let the fault be in force; one that acts is over when it has done what it wanted."""
+        """Keep the fault in force for its duration, or until its `act` returns."""
         note = partial(self._ledger.applied, number)
         try:
             with blamed(), trio.move_on_at(stop):
@@ -272,12 +272,12 @@ class Nemesis:
             undo["failure"] = what
 
     async def _fail(self, fault: Fault, planned: Planned, error: str) -> None:
-        """Tell of a fault whose plan it cannot even aim or describe."""
+        """Report a fault whose plan it cannot aim or describe."""
         self.tally.failed += 1
         await self._tell_unbegun(fault, planned, f"its plan cannot be done: {error}")
 
     async def _leave_out(self, fault: Fault, planned: Planned, why: str) -> None:
-        """Tell of a fault that did not begin, in the history too."""
+        """Report a fault that was not started, in the history too."""
         self.tally.left_out += 1
         await self._tell_unbegun(fault, planned, why)
 
@@ -295,7 +295,7 @@ class Nemesis:
         self._observer.note(f"fault {planned.number}, {what}, did not begin: {why}")
 
     async def _find_leader(self, order: Sequence[str]) -> str | None:
-        """Who leads; waits a little for somebody to. Of several, the first in `order`."""
+        """Return the leader, waiting a little for one; of several, the first in `order`."""
         with trio.move_on_after(LEADER_WAIT_S):
             while (leader := await self._world.leader(order)) is None:  # noqa: ASYNC110 - a question, no event
                 await trio.sleep(LEADER_POLL_S)
@@ -303,7 +303,7 @@ class Nemesis:
         return None
 
     async def _apply(self, fault: Fault, number: int, aimed: _Aimed, event: Json) -> Json | None:
-        """Apply; None (and a window of its own in the history, not bitten) if that failed."""
+        """Apply the fault; None if that failed, with a window in the history without effect."""
         known = aimed.ahead
         try:
             with blamed(), _in_time(APPLY_TIMEOUT_S, "not applied"):
@@ -314,7 +314,7 @@ class Nemesis:
             error = str(failure)
         self.tally.failed += 1
         what = f"could not be applied: {error}"
-        if (left := await self._take_back(fault, known)) is None:  # before all that may fail
+        if (left := await self._take_back(fault, known)) is None:  # before anything that may fail
             self._ledger.failed(number, error)
         else:
             self._keep_open(fault, number, f"{error}; {left}")
@@ -326,12 +326,12 @@ class Nemesis:
         return None
 
     async def _take_back(self, fault: Fault, known: Json | None) -> str | None:
-        """Undo what an `apply` did before it failed; say what may be left, None if nothing is."""
+        """Undo what a failed `apply` did; return what may be left, None if nothing."""
         if known is not None:
             error = await self._undo(fault, known)
             return None if error is None else f"could not be undone: {error}"
         if discovery.is_built_in("faults", fault):
-            return None  # ours take back what they had begun, and use their world's words alone
+            return None  # built-in faults undo a failed apply themselves
         return "it gave no undo ahead, and so it is not known what it did: look after it (heal)"
 
     def _keep_open(self, fault: Fault, number: int, error: str) -> None:
@@ -373,7 +373,7 @@ class Nemesis:
             return Evidence(False, f"probe failed: {failure}")
 
     async def _undo(self, fault: Fault, undo: Json) -> str | None:
-        """Undo, trying again if it fails; return the last error, None when it is undone."""
+        """Undo with retries; return the last error, None if undone."""
         error: str | None = None
         for _ in range(self.undo_attempts_max):
             try:
@@ -389,10 +389,10 @@ class Nemesis:
 
 
 def undo_ahead(fault: Fault, plan: Json) -> Json | None:
-    """What undoes a fault however far its `apply` comes; None if it does not say that.
+    """Return the undo that a fault declares before `apply`; None if it declares none.
 
     Raises:
-        PlugInError: what it says is none; and whatever it raises.
+        PlugInError: the undo is malformed. Also whatever the plug-in raises.
     """
     if not isinstance(fault, UndoesAhead):
         return None
@@ -400,14 +400,14 @@ def undo_ahead(fault: Fault, plan: Json) -> Json | None:
 
 
 def _of_scenario(planned: Planned, what: str) -> str:
-    """Say of which scenario a fault is a step: "figure-8: isolate n1"."""
+    """Prefix a step's description with its scenario: "figure-8: isolate n1"."""
     if planned.scenario in ("", SCRIPT):
         return what
     return f"{planned.scenario.partition(' ')[0]}: {what}"
 
 
 def _order(plan: Json) -> list[str]:
-    """Whom the plan of a fault names first; of somebody else's the word may mean anything."""
+    """Return the nodes in a plan's order; third-party plans may use that key for anything."""
     order = plan.get("order")
     if not isinstance(order, list | tuple):
         return []
@@ -416,7 +416,7 @@ def _order(plan: Json) -> list[str]:
 
 @contextmanager
 def _in_time(timeout_s: float, not_done: str) -> Iterator[None]:
-    """Do something whatever ends the run, but no longer than that.
+    """Shield the body from cancellation, but bound it.
 
     Raises:
         PlugInError: it was not done in time.
@@ -433,7 +433,7 @@ def _in_time(timeout_s: float, not_done: str) -> Iterator[None]:
 # Source: harness.campaigns.scripts, which names the events.
 
 COUNTS_POLL_S = 0.02
-"""How often nodes' own counts are looked at: an event is noticed so late at most."""
+"""How often the nodes' counts are polled: the maximum delay of an event."""
 
 
 class RunEvents:
@@ -444,15 +444,15 @@ class RunEvents:
         self._more = trio.Event()
 
     def leader_elected(self) -> None:
-        """Somebody came to lead a new term."""
+        """Count an election: a node leads a new term."""
         self._tell(LEADER_ELECTED)
 
     def fault_began(self, name: str) -> None:
-        """A fault of that name took effect."""
+        """Count the start of a fault of that name."""
         self._tell(f"{FAULT_BEGAN}:{name}")
 
     def fault_healed(self, name: str) -> None:
-        """A fault of that name was undone."""
+        """Count the end of a fault of that name."""
         self._tell(f"{FAULT_HEALED}:{name}")
 
     def _tell(self, event: str) -> None:
@@ -461,13 +461,13 @@ class RunEvents:
         self._more = trio.Event()
 
     async def wait(self, event: str, nth: int, since: Mapping[str, int], world: World) -> None:
-        """Return when the event has happened for the `nth` time since `since`.
+        """Wait until the event has happened for the `nth` time since `since`.
 
         Args:
             event: as a script names it; "sync:100" is each 100th of one node.
             nth: counted from 1.
             since: what `mark` returned.
-            world: asked for what nodes count.
+            world: provides the nodes' counts.
         """
         of_nodes = counted(event)
         if of_nodes is None:
@@ -483,7 +483,7 @@ class RunEvents:
             await trio.sleep(COUNTS_POLL_S)
 
     def mark(self, world: World) -> Mapping[str, int]:
-        """Return how often everything has happened so far, for `wait`."""
+        """Return the counts of all events so far, for `wait`."""
         of_nodes: dict[str, int] = {}
         if isinstance(world, CountsEffects):
             for node in world.nodes:

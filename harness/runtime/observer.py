@@ -1,8 +1,8 @@
-"""What a campaign tells whoever watches it: the progress display, or nobody.
+"""What a campaign reports to its observer, such as the progress display.
 
-The supervisor calls an observer from its own trio task; a callback must return at once and
-must not raise. All times are nanoseconds since the run's start (`time.monotonic_ns`), like
-the times in the history.
+The supervisor calls an observer from its own trio task; a callback must return at once and must not
+raise. All times are nanoseconds since the run's start (`time.monotonic_ns`), like the times in the
+history.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PHASES = ("setup", "steady", "chaos", "heal", "drain", "teardown")
-"""The phases of a campaign, in the order in which each run goes through them."""
+"""The phases of a campaign, in the order of each run."""
 RETRY = "retry"
-"""Follows "chaos" where a kind of fault had not bitten."""
+"""Follows "chaos" if a kind of fault had no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many operations ended in which way so far, over all workers."""
+    """The numbers of operations by outcome so far, over all workers."""
 
     ok: int = 0
     fail: int = 0
@@ -29,11 +29,11 @@ class Observer(Protocol):
     """Callbacks of a running campaign."""
 
     def phase_started(self, phase: str, at_ns: int, planned_s: float | None) -> None:
-        """A phase of `PHASES` begins; `planned_s` is its length where that is planned."""
+        """A phase of `PHASES` starts; `planned_s` is its planned length, if any."""
         ...
 
     def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
-        """Fault number `fault` took effect."""
+        """Fault number `fault` was applied."""
         ...
 
     def fault_stopped(
@@ -43,7 +43,7 @@ class Observer(Protocol):
         ...
 
     def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
-        """Another node leads (or nobody answers as leader: None), as seen by polling."""
+        """Another node leads, as seen by polling; None: no node claims to lead."""
         ...
 
     def counts(self, counts: Counts) -> None:
@@ -51,11 +51,11 @@ class Observer(Protocol):
         ...
 
     def note(self, line: str) -> None:
-        """Tell one line for a person (a node ended by itself, a fault failed to apply)."""
+        """One line for the user (a node ended by itself, a fault failed to apply)."""
         ...
 
     def on_drain(self) -> None:
-        """The drain begins: the moment to start whatever the check will need (the JVM).
+        """The drain starts: the time to start what the check will need (the JVM).
 
         Called once, also when the run is cancelled. Start threads; do not wait for them.
         """

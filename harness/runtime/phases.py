@@ -1,7 +1,7 @@
 """The phases of a campaign: setup, steady, chaos, (retry,) heal, drain, teardown.
 
-Each is a function of the rig; the supervisor says in which order, and what happens when one
-of them ends early.
+Each is a function of the rig; the supervisor decides their order, and what happens when one ends
+early.
 
 Source: jepsen.core `run!` (setup, generator phases, final generator, teardown).
 """
@@ -26,7 +26,7 @@ from shaketable.harness.runtime.liveness import PATIENCE_S, Standstill, never_se
 from shaketable.harness.runtime.rig import Rig, is_broken
 
 READY_TIMEOUT_S = 30.0
-"""How long the group may take to have a leader that all nodes know."""
+"""How long the group may take until all nodes know one leader."""
 WORKERS_READY_TIMEOUT_S = 60.0
 HEAL_TIMEOUT_S = 30.0
 FINISH_MARGIN_S = 3.0
@@ -35,13 +35,13 @@ FINALS_TIMEOUT_S = 30.0
 SETTLE_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
 BROKEN_PATIENCE_S = 5.0
-"""So long any wait for the group takes once a node broke a rule of its own: it may never end."""
+"""Limit of any wait for the group after a node violated an invariant: it may never recover."""
 RETRIES_MAX = 3
-"""How often each kind of fault that never bit is tried again."""
+"""How often each kind of fault that had no effect is retried."""
 RETRY_ROOM_S = 30.0
-"""No such fault begins later than this after the chaos phase."""
+"""A retry starts within this time after the chaos phase."""
 RETRY_READY_S = 10.0
-"""So long it waits for a group that knows its leader, to strike it when it is well."""
+"""How long a retry waits for a healthy group with a leader."""
 TEARDOWN_TIMEOUT_S = 30.0
 COUNTS_INTERVAL_S = 0.5
 
@@ -49,7 +49,7 @@ COUNTS_INTERVAL_S = 0.5
 async def set_up(rig: Rig) -> bool:
     """Start nodes and clients; wait until all nodes know one leader. Returns whether they do.
 
-    Where time is virtual there is nobody to blame for a group that does not: it is judged as it is.
+    With virtual time nothing else can be the cause of a group without a leader: it is judged as is.
 
     Raises:
         HarnessError: a node or worker ended, or there is no leader in time.
@@ -76,7 +76,7 @@ async def _wait_for_the_group(rig: Rig) -> None:
 
 
 async def _serves(rig: Rig) -> bool:
-    """Wait until all nodes know one leader, or one ended by itself; note a group that stays so."""
+    """Wait until all nodes know one leader, or one ended; note a group without a leader."""
     since, group_status = trio.current_time(), rig.world.group_status
     group_status.undisturbed_s = since
 
@@ -90,9 +90,9 @@ async def _serves(rig: Rig) -> bool:
 
 @asynccontextmanager
 async def telling_counts(rig: Rig, look: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
-    """Tell the observer, and note for a later analysis, how far clients are, inside.
+    """Report the clients' progress to the observer and the history while the body runs.
 
-    `look` is called as often, and looks at what they recorded.
+    `look` is called as often, to look at what they recorded.
     """
 
     async def tell() -> None:
@@ -112,15 +112,15 @@ async def telling_counts(rig: Rig, look: Callable[[], None] = lambda: None) -> A
 
 
 async def steady(rig: Rig, began: float) -> None:
-    """Let clients work undisturbed. `began` is when they began (trio's clock)."""
+    """Let clients work without faults. `began` is when they started (trio's clock)."""
     await trio.sleep_until(began + rig.campaign.steady_s)
 
 
 async def chaos(rig: Rig, began: float) -> bool:
-    """Do the faults of the schedule until the clients' time is over and all are undone.
+    """Run the faults of the schedule until the clients' time is over and all are undone.
 
-    Returns whether clients were stopped when their time was over: they go on where a kind of
-    fault had not bitten until then, for `retry` to try it again.
+    Returns whether the clients were stopped then. They go on if a kind of fault had no effect so
+    far, for `retry`.
     """
     async with trio.open_nursery() as nursery:
         end = began + rig.campaign.time_limit_s
@@ -133,10 +133,10 @@ async def chaos(rig: Rig, began: float) -> bool:
 
 
 async def retry(rig: Rig) -> None:
-    """Try each kind of fault that never bit again, on a group that is well; then stop clients.
+    """Retry each kind of fault that had no effect, on a healthy group; then stop clients.
 
-    A fault may find nobody to strike, or be refused, where others have just struck: a short run
-    with one of its kind would test less than it was asked to (checker "vacuity").
+    A fault may find no victim, or be refused, just after other faults: a short run with one fault
+    of its kind would test less than was requested (checker "vacuity").
     """
     latest = trio.current_time() + RETRY_ROOM_S
     for _ in range(RETRIES_MAX):
@@ -149,9 +149,9 @@ async def retry(rig: Rig) -> None:
 
 
 def patience_s(rig: Rig, longest_s: float) -> float:
-    """How long to wait for the group, which may never come back once a node broke a rule.
+    """Return how long to wait for the group, which may never recover after a violated invariant.
 
-    Nor does one that has had all the virtual time there is, once or for a node's disk.
+    The wait is short as well if the group has had all its virtual time, or a node's disk has.
     """
     if is_broken(rig.world) or (rig.is_virtual and (rig.not_back or rig.world.awaited())):
         return min(longest_s, BROKEN_PATIENCE_S)
@@ -159,10 +159,10 @@ def patience_s(rig: Rig, longest_s: float) -> float:
 
 
 async def heal(rig: Rig) -> tuple[str, ...]:
-    """Put right what faults left behind; wait until all know one leader, as far as that comes.
+    """Repair what faults left behind; wait until all nodes know one leader, as far as possible.
 
-    A group that does not come back is for the checkers to judge, not an error of ours.
-    Returns what there was to put right, in words.
+    A group that does not recover is for the checkers to judge, not an error of the harness. Returns
+    descriptions of what was repaired.
     """
     left = rig.world.restore()
     if rig.restore_disks is not None:
@@ -178,7 +178,7 @@ async def heal(rig: Rig) -> tuple[str, ...]:
 
 
 async def drain(rig: Rig) -> bool:
-    """Let clients finish and read once more; wait until all is committed on all live nodes.
+    """Let clients finish and read once more; wait until all live nodes have committed all.
 
     Writes drain.json. Returns whether the final operations were done and the nodes agreed.
     """
@@ -187,7 +187,7 @@ async def drain(rig: Rig) -> bool:
     longest_s = rig.campaign.op_timeout_s + hold_s + FINISH_MARGIN_S
     finished = await rig.workers.finish_main(longest_s)
     read = await rig.workers.run_finals(patience_s(rig, FINALS_TIMEOUT_S))
-    since = trio.current_time()  # what nodes said before the last operation's end is too old
+    since = trio.current_time()  # what nodes reported before the last operation's end is too old
     longest_s = patience_s(rig, SETTLE_TIMEOUT_S)
     settled = await wait_until(partial(rig.world.group_status.is_settled, since), longest_s)
     statuses = {
@@ -207,10 +207,10 @@ async def drain(rig: Rig) -> bool:
 
 
 def _note_not_back(rig: Rig, *, settled: bool, answered: bool) -> None:
-    """Keep what did not come back, where nothing but the group can be why: once.
+    """Record, once, what did not recover, if only the group can be the cause.
 
-    Where a node broke a rule of its own, the group was not waited for: that is told, and no more.
-    Nor was it while a disk is awaited: that alone is told then.
+    After a violated invariant, and while a node waits for its disk, the group was not waited for:
+    then only that is recorded.
     """
     if not rig.is_virtual or rig.not_back or is_broken(rig.world):
         return
@@ -243,7 +243,7 @@ def _standstill(rig: Rig) -> Standstill:
 
 
 async def tear_down(rig: Rig) -> dict[str, int | None]:
-    """End clients and nodes; return the events in each client's segment."""
+    """Stop clients and nodes; return the number of events in each client's segment."""
     segments: dict[str, int | None] = {}
     with trio.move_on_after(TEARDOWN_TIMEOUT_S):
         segments = await rig.workers.close(CLOSE_TIMEOUT_S)

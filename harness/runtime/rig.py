@@ -1,4 +1,4 @@
-"""Everything that a campaign on processes is made of, put together but not yet moving."""
+"""The parts of a campaign on processes, assembled but not started."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ from shaketable.harness.runtime.stored_logs import StoredLogs
 from shaketable.harness.runtime.world import ProcessWorld
 
 NAME_SERVERS = ("ns0", "ns1")
-"""Those that run beside the nodes, where clients need one."""
+"""The name servers that run beside the nodes, if clients need one."""
 
 
 class RunWorld(World, Protocol):
-    """What the phases of a run need of its world, besides what faults do."""
+    """What the phases of a run need of its world, besides the primitives of faults."""
 
     exits: list[Exit]
     group_status: GroupStatus
 
     def start_all(self) -> tuple[str, ...]:
-        """Start every node that does not run; return which ones these were."""
+        """Start every node that does not run; return which."""
         ...
 
     def restore(self) -> tuple[str, ...]:
-        """Put right whatever is still not as it should be; say what that was."""
+        """Repair whatever faults left behind; return what that was."""
         ...
 
     def is_running(self, node: str) -> bool:
@@ -72,28 +72,28 @@ class RunWorld(World, Protocol):
         ...
 
     async def stop_all(self) -> None:
-        """Ask all nodes to end, and see to it that they do."""
+        """Stop all nodes, gracefully if possible."""
         ...
 
     def explain(self, ended: Exit) -> str:
-        """Say in one line how a node ended by itself, and where to read more."""
+        """Describe in one line how a node ended by itself, and where to read more."""
         ...
 
     def remarks(self) -> tuple[str, ...]:
-        """What the world itself found wrong, in words: such a run is not valid."""
+        """Return problems that the world itself observed: such a run is not valid."""
         ...
 
     def broken(self) -> tuple[Broken, ...]:
-        """The invariants that it saw broken, in order: such a run is invalid."""
+        """Return the invariants that the world saw violated, in order: such a run is invalid."""
         ...
 
     def awaited(self) -> frozenset[str]:
-        """Nodes whose disk is gone, and that are not whole again yet."""
+        """Return the nodes that lost their disk and have not caught up yet."""
         ...
 
 
 def is_broken(world: RunWorld) -> bool:
-    """Whether a node ended because of a bug that it saw itself: it may never come back."""
+    """True if a node ended because of a bug that it detected itself: it may never come back."""
     return any(ended.cause and not ended.excuse for ended in world.exits)
 
 
@@ -105,35 +105,35 @@ class RunWorkers(Protocol):
         ...
 
     async def generate(self) -> None:
-        """Let clients begin; they go on until `stop`."""
+        """Start the workload; it runs until `stop`."""
         ...
 
     async def stop(self) -> None:
-        """Have clients begin no further operations. Idempotent."""
+        """Let clients start no further operations. Idempotent."""
         ...
 
     def counts(self) -> Counts:
-        """Operations so far."""
+        """Return the counts of operations so far."""
         ...
 
     def problems(self) -> tuple[str, ...]:
-        """One line for each worker that failed."""
+        """Return one line for each worker that failed."""
         ...
 
     def stalls(self) -> list[tuple[int, int]]:
-        """When (from, to, in ns of the run) the clients' own processes came to nothing."""
+        """Return when (from, to, in ns of the run) the client processes themselves stalled."""
         ...
 
     def waiting(self) -> tuple[str, ...]:
-        """What clients wait for, or gave up, a line for each; () where nobody here knows."""
+        """Return what clients wait for or gave up, a line each; () if unknown here."""
         ...
 
     def pids(self) -> Mapping[str, int]:
-        """Process ids of the clients' own processes, by name."""
+        """Return the process ids of the client processes, by name."""
         ...
 
     async def finish_main(self, timeout_s: float | None = None) -> bool:
-        """Stop clients; True if no operation is open in time."""
+        """Stop clients; True if no operation is still open in time."""
         ...
 
     async def run_finals(self, timeout_s: float) -> bool:
@@ -141,11 +141,11 @@ class RunWorkers(Protocol):
         ...
 
     async def close(self, timeout_s: float = 10.0) -> dict[str, int | None]:
-        """Close the segments: file name -> events written."""
+        """Close the segments; return file name -> events written."""
         ...
 
     async def kill(self) -> None:
-        """End what still runs. Idempotent."""
+        """Kill what still runs. Idempotent."""
         ...
 
 
@@ -153,13 +153,12 @@ class RunWorkers(Protocol):
 class Rig:
     """The parts of one run.
 
-    `clock_ns` is the clock that everybody in the run goes by: CLOCK_MONOTONIC, or a simulated
-    world's. `services` run in the background for as long as the run does, started in this
-    order; `collect` brings what the nodes wrote into the run's folder, once they have ended.
-    `is_virtual` says that no time passes but what somebody waits for, so that nothing is slow by
-    itself; `not_back` is then what had not come back in time (`harness.runtime.liveness`), and
-    `restore_disks` tries for some seconds to make nodes whole that wait for a disk, and says
-    which are not.
+    `clock_ns` is the clock of the whole run: CLOCK_MONOTONIC, or a simulated world's. `services`
+    run in the background for the length of the run, started in this order; `collect` copies what
+    the nodes wrote into the run's folder, after they have ended. With `is_virtual`, time passes
+    only while a task waits for it, so nothing is slow by itself. `not_back` is then what had not
+    recovered in time (`harness.runtime.liveness`), and `restore_disks` tries for some seconds to
+    complete nodes that wait for a disk, and returns the rest.
     """
 
     campaign: Campaign
@@ -182,7 +181,7 @@ class Rig:
     not_back: list[Broken] = field(default_factory=list)
 
     def close(self) -> int:
-        """Close the files that the harness writes; return the nemesis's count of events."""
+        """Close the files of the harness; return the number of nemesis events."""
         self.let_go()
         for log in self.logs:
             log.close()
@@ -201,14 +200,14 @@ def build(
     """Draw the schedule, choose ports, configure the nodes; start nothing.
 
     Args:
-        campaign: resolved: its seed is drawn, its names are known.
-        folder: the run's folder, made.
-        observer: who is told what happens.
+        campaign: resolved: with a seed and known names.
+        folder: the run's folder, which exists.
+        observer: is notified of progress.
         base_port: first of the loopback ports for the nodes; None: free ones.
         command: the command line, for the record.
 
     Raises:
-        UsageError: the campaign leaves its faults no room.
+        UsageError: the campaign leaves no room for its faults.
         HarnessError: a port is in use, a file cannot be written, a target fails.
     """
     target: Target = discovery.get("targets", campaign.target)
@@ -263,7 +262,7 @@ def build(
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The faults of a run and the files that its harness writes, whatever world it is in."""
+    """The faults of a run and the files that its harness writes, in any world."""
 
     faults: Mapping[str, Fault]
     schedule: Sequence[Planned]
@@ -290,10 +289,10 @@ def open_records(
     start_ns: int,
     clock_ns: Callable[[], int],
 ) -> Records:
-    """Draw the schedule and open the files. `now_ns` is the time since the run's start.
+    """Draw the schedule and open the files. `now_ns` returns the time since the run's start.
 
     Raises:
-        UsageError: the campaign leaves its faults no room, or none of them is available.
+        UsageError: the campaign leaves no room for its faults, or none of them is available.
         HarnessError: a file cannot be written.
     """
     choice = availability.choose(campaign)
@@ -322,7 +321,7 @@ def make_nemesis(
     observer: Observer,
     now_ns: Callable[[], int],
 ) -> Nemesis:
-    """Return the nemesis of a run, which is told of elections."""
+    """Return the nemesis of a run, subscribed to elections."""
     budget = Budget(world.nodes, keeps_quorum=campaign.budget == "quorum")
     record = records.recorder.nemesis
     nemesis = Nemesis(records.faults, world, records.ledger, record, observer, now_ns, budget)
@@ -334,7 +333,7 @@ def make_nemesis(
 def _services(
     site: Site, world: ProcessWorld, logs: StoredLogs | None
 ) -> Sequence[Callable[..., Awaitable[None]]]:
-    """What runs beside everything else; `logs` is given if faults will take of them."""
+    """Return the background services; `logs` is given if faults remove stored entries."""
     if logs is None:
         return (site.network.run, world.run)
     reading = partial(logs.warm_up, tuple(site.layouts.values()), world.group_status.until_ready)
@@ -342,11 +341,11 @@ def _services(
 
 
 def _nothing() -> None:
-    """The nodes of processes write into the run's folder themselves."""
+    """Do nothing: node processes write into the run's folder themselves."""
 
 
 def node_options(campaign: Campaign) -> Json:
-    """What a target is told about its nodes (`NodeLayout.options`)."""
+    """Return the options that a target gets for its nodes (`NodeLayout.options`)."""
     capabilities = capabilities_of(campaign)
     return {
         "mutant": campaign.mutant,
@@ -365,7 +364,7 @@ def node_options(campaign: Campaign) -> Json:
 
 
 def beside_nodes(campaign: Campaign) -> Sequence[str]:
-    """The name servers that run beside the nodes: two where faults strike one of them."""
+    """Return the name servers that run beside the nodes: two if faults strike one of them."""
     if not needs_name_server(campaign):
         return ()
     return (
@@ -376,12 +375,12 @@ def beside_nodes(campaign: Campaign) -> Sequence[str]:
 
 
 def capabilities_of(campaign: Campaign) -> frozenset[Capability]:
-    """All words that the faults of a campaign need."""
+    """Return all capabilities that the faults of a campaign need."""
     faults = (discovery.get("faults", name) for name in faults_of(campaign))
     return frozenset(capability for fault in faults for capability in needs_of(fault))
 
 
-# The processes of a run's nodes, configured and told to those who must know them, not started.
+# The processes of a run's nodes, configured and registered, not started.
 
 
 def configure_nodes(
@@ -391,12 +390,12 @@ def configure_nodes(
     start_ns: int,
     capabilities: Collection[Capability],
 ) -> dict[str, Member]:
-    """Have the target configure each node, for faults that need these words.
+    """Let the target configure each node, for faults with these capabilities.
 
-    Where clocks are to be wrong of nodes that take no orders, each runs under a faked one.
+    Nodes that need a skewed clock but cannot be steered run under libfaketime.
 
     Raises:
-        HarnessError: a folder cannot be made, or a file not be written.
+        HarnessError: a folder cannot be made, or a file cannot be written.
     """
     is_faked = Capability.CLOCK in capabilities and bool(availability.clocks_of(target))
     members = {}
@@ -412,7 +411,7 @@ def configure_nodes(
 def configure_name_servers(
     target: Target, site: Site, folder: RunFolder, start_ns: int, mutant: str | None = None
 ) -> list[NodeProcess]:
-    """Return the processes of the name servers, which have the planted bug if it is theirs.
+    """Return the name server processes; `mutant` is their planted bug, if it is one of theirs.
 
     Raises:
         HarnessError: a folder cannot be made.
@@ -426,7 +425,7 @@ def configure_name_servers(
 def note_in_ledger(
     ledger: Ledger, site: Site, members: Mapping[str, Member], helpers: Sequence[NodeProcess]
 ) -> None:
-    """Have the ledger name every process that is started, and links know who calls."""
+    """Register every started process in the ledger and with the proxies that identify callers."""
     if site.callers is not None:
         site.callers.pids = partial(_pids, members)
     for helper in helpers:
@@ -440,7 +439,7 @@ def note_in_ledger(
 
 
 def let_go(site: Site, members: Mapping[str, Member]) -> None:
-    """Close the links, and delete what faked clocks left: the nodes have ended (idempotent)."""
+    """Close the links, and delete files of faked clocks, after the nodes ended (idempotent)."""
     site.network.close()
     for member in members.values():
         if member.clock is not None:

@@ -1,8 +1,8 @@
-"""Runs one campaign from its first process to its last, whatever ends it.
+"""Runs one campaign from start to end, however it ends.
 
-Ctrl-C, SIGTERM or SIGHUP ends the shaking: faults are undone, the clients finish, the nodes agree
-as far as they do, and what was recorded is judged like any run. A second one only tears
-down. On every way out no process, proxy or fault is left.
+Ctrl-C, SIGTERM or SIGHUP ends the chaos: faults are undone, the clients finish, the nodes agree as
+far as possible, and the recorded history is judged like any other. A second signal only tears down.
+In all cases no process, proxy or fault is left.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What became of a run; the verdict on its history is the checkers'.
+    """The outcome of a run, without the checkers' verdict.
 
-    `status` is "complete" or "interrupted". `is_drained` says that the final operations
-    were done and all live nodes agreed on what is committed.
+    `status` is "complete" or "interrupted". `is_drained`: the final operations were done and all
+    live nodes agreed on what is committed.
     """
 
     folder: RunFolder
@@ -61,7 +61,7 @@ class RunResult:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a run has come, for whoever has to end it."""
+    """The progress of a run, for the code that ends it."""
 
     memory: MemoryUse
     shaking: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -73,7 +73,7 @@ class _Progress:
     stopped_at: str | None = None
 
     def look(self, is_to_stop: bool) -> None:
-        """Look for violations while clients work; end the shaking at the first if asked to."""
+        """Look for violations while clients work; end the chaos at the first one if asked to."""
         if self.watch is None:
             return
         self.watch.look()
@@ -93,9 +93,9 @@ async def run_campaign(
     """Run a resolved campaign into its folder. Must be called in the main thread.
 
     Args:
-        campaign: as `harness.campaigns.campaign.resolve` returned it.
-        folder: made by `harness.history.run_folder.create`.
-        observer: told of phases, faults, leaders and counts.
+        campaign: from `harness.campaigns.campaign.resolve`.
+        folder: from `harness.history.run_folder.create`.
+        observer: is notified of phases, faults, leaders and counts.
         base_port: first of the loopback ports for the nodes; None: free ones.
         command: the command line, for run.json.
 
@@ -107,12 +107,12 @@ async def run_campaign(
 
 
 async def run_rig(rig: Rig) -> RunResult:
-    """Run what was put together, whatever its world. Raises as `run_campaign` does."""
+    """Run an assembled rig in any world. Raises as `run_campaign` does."""
     memory_log = Lines(rig.folder.memory_jsonl)
     progress = _Progress(MemoryUse(memory_log, rig.workers.pids, rig.facts.now_ns))
     progress.watch = watch_for(rig.campaign, rig.folder.segments, rig.observer.note)
     if progress.watch is None and rig.campaign.stop_at_first_violation:
-        rig.observer.note(NOT_WATCHED)  # or somebody waits for it until the time limit
+        rig.observer.note(NOT_WATCHED)  # else a user may wait for it until the time limit
     try:
         with _one_line():
             async with trio.open_nursery() as nursery:
@@ -164,7 +164,7 @@ async def _run_phases(rig: Rig, progress: _Progress) -> None:
 
 
 async def _tear_down(rig: Rig, progress: _Progress) -> None:
-    """End everything, shielded from whatever ended the run, but bounded."""
+    """Stop everything, shielded from cancellation, but bounded."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + SHUTDOWN_TIMEOUT_S):
         with _phase(rig, "teardown", None):
             progress.problems += rig.workers.problems()
@@ -174,7 +174,9 @@ async def _tear_down(rig: Rig, progress: _Progress) -> None:
             finally:
                 await rig.workers.kill()
         progress.problems += rig.world.remarks()
-        rig.observer.counts(rig.workers.counts())  # the exact ones: told as each worker closed
+        rig.observer.counts(
+            rig.workers.counts()
+        )  # the exact counts, reported when each worker closed
         segments["nemesis.seg"] = rig.recorder.close()
         rig.facts.update(segments=segments, stalls=rig.workers.stalls())
 
@@ -208,13 +210,13 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
 
 
 def _seen_live(progress: _Progress) -> dict[str, object] | None:
-    """What was seen while clients worked, for run.json; None where nobody looked."""
+    """Return the violations seen while clients worked, for run.json; None without a watch."""
     watch = progress.watch
     return None if watch is None else {"count": watch.count, "first": [*map(asdict, watch.seen)]}
 
 
 async def _listen_for_signals(rig: Rig, progress: _Progress, everything: trio.CancelScope) -> None:
-    """First signal: end the shaking in good order. Second: end everything."""
+    """First signal: end the chaos gracefully. Second: stop everything."""
     with trio.open_signal_receiver(*ENDING_SIGNALS) as signals:
         async for number in signals:
             name = signal.Signals(number).name
@@ -236,7 +238,7 @@ def _phase(rig: Rig, name: str, planned_s: float | None) -> Iterator[None]:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn a group of errors with a clear one in it into that one."""
+    """Replace an exception group by the one clear error in it."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -249,31 +251,31 @@ def _one_line() -> Iterator[None]:
         raise first from group
 
 
-# Follows the recordings of clients while they work, and tells at once what cannot be.
+# Follows the clients' recordings while they work, and reports violations at once.
 #
-# Works on the recordings as they grow, so that clients know nothing of it; a bounded step at a
-# time, from the task that tells the counts, so that a simulated world stays as it is.
+# Reads the growing files, so clients are not involved, in bounded steps, from the task that reports
+# the counts, so that a simulated world does not change.
 
 log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 128 << 10
-"""Of a recording, read at once: some thousands of events, some milliseconds."""
+"""Read of a recording at once: some thousands of events, some milliseconds."""
 TOLD_MAX: Final = 5
-"""So many sightings are told in words, the first ones; of the rest, once, that there are more."""
+"""The first sightings are reported in full; then one line says that there are more."""
 KEPT_MAX: Final = 100
-"""So many are kept for run.json, the first ones; all are counted."""
+"""The first ones are kept for run.json; all are counted."""
 NOT_WATCHED: Final = (
     "--stop-at-first-violation has no effect: only appends and reads of a log (workloads log and"
     " combined) are watched live, under faults that the target promises to stand"
 )
 JUDGED: Final = frozenset({"append", "read", "end"})
 CHECKER: Final = "linearizable-log"
-"""The checker of whatever has the operations that the online check knows."""
+"""The checker for workloads whose operations the online check knows."""
 
 
 @dataclass(slots=True)
 class _Tail:
-    """How far a recording was read, and whether it can be read on."""
+    """How far a recording was read, and whether it is still readable."""
 
     place: int = len(MAGIC)
     is_readable: bool = True
@@ -281,10 +283,10 @@ class _Tail:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at one run's recordings; `seen` are the first sightings, `count` is of all.
+    """Watches one run's recordings. `seen` holds the first sightings, `count` counts all.
 
-    `topics`: those of the log, where other topics hold something else; None: all.
-    `is_off`: it failed, said so, and looks no more: a hint that fails ends no run.
+    `topics`: the topics that are logs, if other topics are not; None: all. `is_off`: it failed,
+    reported that, and stopped; a failed hint ends no run.
     """
 
     segments: Path
@@ -297,7 +299,7 @@ class Watch:
     _tails: dict[str, _Tail] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Read what came since the last look, or a step of it, and tell what cannot be."""
+        """Read what was appended since the last look, or a step of it, and report violations."""
         if self.is_off:
             return
         try:
@@ -325,7 +327,7 @@ class Watch:
                 self.tell("more violations are seen, and no more of them told; the check has all")
 
     def _read(self, path: Path, events: list[Event]) -> bool:
-        """Read a step of one recording; say whether that was all that it held."""
+        """Read a step of one recording; return whether that was all of it."""
         tail = self._tails.setdefault(path.name, _Tail())
         if not tail.is_readable:
             return False
@@ -343,17 +345,17 @@ class Watch:
 
 
 def watch_for(campaign: Campaign, segments: Path, tell: Callable[[str], None]) -> Watch | None:
-    """Return what watches a campaign's run; None where what it sees might break no promise.
+    """Return the watch for a campaign; None if a sighting might not be a violation.
 
-    It is certain where the operations are those of a log, and the target promises that they are
-    linearizable and that what it acknowledged survives every fault that is asked for.
+    A sighting is certain if the operations are those of a log, and the target promises that they
+    are linearizable and that acknowledged appends survive every requested fault.
     """
     try:
         target = discovery.get("targets", campaign.target)
         promises = promises_of(campaign, target) or target.promises
         workload = discovery.get("workloads", campaign.workload)
         faults = {name: discovery.get("faults", name) for name in faults_of(campaign)}
-    except UsageError:  # a rig that was put together by hand: of its parts nothing is known
+    except UsageError:  # a rig assembled by hand: its parts are unknown
         return None
     if CHECKER not in workload.checkers or not promises.linearizable >= JUDGED:
         return None
@@ -364,10 +366,10 @@ def watch_for(campaign: Campaign, segments: Path, tell: Callable[[str], None]) -
     return Watch(segments, tell, topics_of(workload).get(CHECKER))
 
 
-# How much memory the harness and its client workers use while clients work: it must not grow.
+# The memory of the harness and its client workers while clients work: it must not grow.
 #
-# Looked at every `SAMPLE_EVERY_S`, from when clients begin until they are to finish: what a check
-# needs comes later. All samples stand in memory.jsonl, first, last and most in run.json.
+# Sampled every `SAMPLE_EVERY_S`, from the clients' start to their end; the check's memory comes
+# later. All samples are in memory.jsonl; first, last and maximum in run.json.
 #
 # Source: proc(5), statm (resident set size).
 
@@ -376,12 +378,12 @@ HARNESS: Final = "harness"
 
 
 class MemoryUse:
-    """Keeps account of one run.
+    """Tracks the memory of one run.
 
     Args:
         lines: memory.jsonl, open.
-        pids: of the processes beside this one, by name.
-        now_ns: the time since the run's start.
+        pids: returns the other processes, by name.
+        now_ns: returns the time since the run's start.
     """
 
     def __init__(
@@ -396,7 +398,7 @@ class MemoryUse:
 
     @asynccontextmanager
     async def recorded(self, settle_s: float) -> AsyncIterator[None]:
-        """Take samples for the body of `with`; the first that counts `settle_s` after its start."""
+        """Take samples within the body of `with`; the first to count is `settle_s` after its start."""
 
         async def take() -> None:
             await trio.sleep(settle_s)
@@ -413,7 +415,7 @@ class MemoryUse:
                 self.sample()
 
     def sample(self) -> None:
-        """Look at all processes now."""
+        """Sample all processes now."""
         found = {}
         for name, pid in {HARNESS: os.getpid(), **self._pids()}.items():
             used = resident_bytes(pid)
@@ -426,7 +428,7 @@ class MemoryUse:
         self._lines.append({"time_ns": self._now_ns(), "bytes": found})
 
     def summary(self) -> dict[str, Json]:
-        """Return first, last and most of each process, in bytes."""
+        """Return first, last and maximum of each process, in bytes."""
         return {
             name: {"first": first, "last": self._last[name], "most": self._most[name]}
             for name, first in self._first.items()

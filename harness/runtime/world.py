@@ -1,7 +1,7 @@
-"""The world of processes: nodes on loopback, user-space proxies between them.
+"""The world of processes: nodes on loopback, connected by user-space proxies.
 
-It gives faults their small vocabulary (DESIGN.md decision 10), watches the nodes' processes, and
-asks nodes for their status all the time: it knows who leads, and the report can show it.
+It implements the primitives of faults (DESIGN.md decision 10), watches the nodes' processes, and
+polls the nodes' status, so it knows the leader and the report can show it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ DAMAGED = "bytes of its files had been changed by a fault"
 
 
 class ProcessWorld(SteeredCapabilities):
-    """Implements `contracts.plugins.World` over processes and proxies.
+    """Implements `contracts.plugins.World` with processes and proxies.
 
     Args:
-        target: how to ask a node for its status.
+        target: the system under test; asked for each node's status.
         members: the nodes by id, not started.
         network: the links among them; run by the caller.
-        status_log: where changes of role and term are written.
-        observer: who is told.
+        status_log: receives changes of role and term.
+        observer: is notified of events.
         start_ns: the run's start on CLOCK_MONOTONIC.
-        helpers: name servers, not started; faults of nodes do not strike them.
-        logs: what counts what nodes have stored, when a fault takes it from them.
+        helpers: name servers, not started; node faults do not choose them.
+        logs: counts the stored entries of nodes whose log a fault removes.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ProcessWorld(SteeredCapabilities):
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Watch and poll the nodes until cancelled; in the end no process is left."""
+        """Watch and poll the nodes until cancelled; at the end no process is left."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = self._steered.nursery = nursery
@@ -94,24 +94,24 @@ class ProcessWorld(SteeredCapabilities):
                 await self._logs.end()
                 await self._for_each(lambda process: process.kill())
 
-    # ---- the vocabulary of faults ------------------------------------------------------
+    # ---- primitives of faults ----------------------------------------------------------
 
     async def leader(self, order: Sequence[str] = ()) -> str | None:
-        """The node that says it leads the highest term, if any answers; see `World.leader`."""
+        """Return the node that claims to lead the highest term, if any; see `World.leader`."""
         return self.group_status.leader(order)
 
     @property
     def name_servers(self) -> Sequence[str]:
-        """The name servers beside the nodes; see `contracts.capabilities.FaultsNameServers`."""
+        """Return the name servers; see `contracts.capabilities.FaultsNameServers`."""
         return [helper.node for helper in self._helpers]
 
     @property
     def name_server_peers(self) -> Sequence[str]:
-        """None: no proxy stands on the way to name servers."""
+        """Return none: there is no proxy between them and the name servers."""
         return ()
 
     async def kill(self, node: str) -> Json:
-        """End the node's process by SIGKILL; see `World.kill`."""
+        """Kill the node's process with SIGKILL; see `World.kill`."""
         process = self._process(node)
         if not process.is_running:
             return {"incarnation": UNTOUCHED}
@@ -121,14 +121,14 @@ class ProcessWorld(SteeredCapabilities):
         return {"incarnation": process.incarnation}
 
     async def restart(self, node: str, incarnation: int) -> None:
-        """Start the node again if its dead incarnation is still `incarnation` (idempotent)."""
+        """Start the node again if `incarnation` is still its last and dead (idempotent)."""
         process = self._process(node)
         is_ours = process.incarnation == incarnation and not process.is_running
         if is_ours and self._nursery is not None:  # a world that has ended starts nothing
             self.start(node)
 
     async def pause(self, node: str) -> Json:
-        """Stop the node's process by SIGSTOP; see `World.pause`."""
+        """Pause the node's process with SIGSTOP; see `World.pause`."""
         process = self._process(node)
         if not process.is_running or process.is_paused:
             return {"incarnation": UNTOUCHED}
@@ -136,7 +136,7 @@ class ProcessWorld(SteeredCapabilities):
         return {"incarnation": process.incarnation}
 
     async def resume(self, node: str, incarnation: int) -> None:
-        """Let that incarnation go on (SIGCONT); nothing if it is gone (idempotent)."""
+        """Resume that incarnation (SIGCONT) if it still exists (idempotent)."""
         process = self._process(node)
         if process.incarnation == incarnation:
             process.resume()
@@ -155,11 +155,11 @@ class ProcessWorld(SteeredCapabilities):
         return self._network.cut(links)
 
     async def heal(self, cut: str, how: str) -> None:
-        """Mend that cut (idempotent)."""
+        """Heal this cut (idempotent)."""
         self._network.heal(cut, how)
 
     def held(self, cut: str) -> Json:
-        """What that cut has held so far: {"bytes": n, "connections": n}."""
+        """Return what the cut has held so far: {"bytes": n, "connections": n}."""
         return self._network.held(cut)
 
     async def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
@@ -168,21 +168,21 @@ class ProcessWorld(SteeredCapabilities):
         return self._network.shape(links, shape)
 
     async def unshape(self, shape: str) -> None:
-        """Take that shape away (idempotent)."""
+        """Remove this shape (idempotent)."""
         await trio.lowlevel.checkpoint()
         self._network.unshape(shape)
 
     def shaped(self, shape: str) -> Json:
-        """What that shape did so far."""
+        """Return what the shape did so far."""
         return self._network.shaped(shape)
 
     def why_not_wiped(self, node: str) -> str | None:
-        """Say why the node's disk must not be lost now; see `World.why_not_wiped`."""
+        """Return why the node's disk must not be lost now; see `World.why_not_wiped`."""
         return self._leaving.why_not_wiped() or self._disks.why_not_wiped(node)
 
     async def wipe(self, node: str) -> Json:
-        """End the node's process, and delete what it stored; see `World.wipe`."""
-        why = self.why_not_wiped(node)  # asked before, but it was silent for a while since
+        """Kill the node's process and delete its store; see `World.wipe`."""
+        why = self.why_not_wiped(node)  # checked before, but the node was cut off for a while since
         if why is not None:
             return {"incarnation": UNTOUCHED, "why": why, "files": 0, "bytes": 0, "messages": 0}
         killed = await self.kill(node)
@@ -197,7 +197,7 @@ class ProcessWorld(SteeredCapabilities):
         await self._disks.readmit(node)
 
     async def transfer(self, to: str) -> Json:
-        """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
+        """Ask the leader to transfer leadership to `to`; see `World.transfer`."""
         assert isinstance(self._target, TransfersLeadership), "the fault was not available"
         target = self._target
 
@@ -209,17 +209,17 @@ class ProcessWorld(SteeredCapabilities):
     # ---- the files of dead nodes (contracts.capabilities.InjectsDiskFaults) ---------------------
 
     async def damage(self, node: str, damage: Damage) -> Json:
-        """Edit the files of a dead node; see `InjectsDiskFaults.damage`."""
+        """Damage the files of a dead node; see `InjectsDiskFaults.damage`."""
         return await self._damages.damage(node, damage)
 
     async def copy_store(self, node: str) -> str:
-        """Copy what a dead node has stored; return an id."""
+        """Copy a dead node's store; return an id."""
         return await self._damages.copy(node)
 
     async def start_damaged(self, node: str, incarnation: int) -> Json:
-        """Start a damaged node, and see what it does; see `InjectsDiskFaults.start_damaged`."""
+        """Start a node on a damaged store; see `InjectsDiskFaults.start_damaged`."""
         process = self._members[node].process
-        if self._damages.is_damaged(node):  # an end of a node that has all its bytes is its own
+        if self._damages.is_damaged(node):  # a node with an intact store ends for its own reasons
             started = incarnation + 1
             process.excuse(("damaged", started), lambda ended: ended == started)
         await self.restart(node, incarnation)
@@ -230,16 +230,16 @@ class ProcessWorld(SteeredCapabilities):
         """Give a node that refused its store an empty disk; see `InjectsDiskFaults.revive`."""
         process = self._members[node].process
         if process.incarnation == incarnation:
-            if process.is_running:  # it took what it found
+            if process.is_running:  # it accepted the store
                 return
             await self._disks.give_up(node)
             self._damages.renewed(node)
         await self.replace(node, incarnation)
 
-    # ---- what operators do, and resources (contracts.operators, contracts.resources) -------
+    # ---- operators and resources (contracts.operators, contracts.resources) ---------------
 
     async def stop(self, node: str) -> Json:
-        """Ask the node's process to end; see `StopsNodes.stop`."""
+        """Stop the node gracefully; see `StopsNodes.stop`."""
         process = self._members[node].process
         if not process.is_running:
             return {"incarnation": UNTOUCHED}
@@ -247,39 +247,39 @@ class ProcessWorld(SteeredCapabilities):
         return {"incarnation": process.incarnation}
 
     async def until_ready(self, timeout_s: float) -> bool:
-        """Wait until all nodes that run know one leader; see `StopsNodes.until_ready`."""
+        """Wait until all running nodes agree on a leader; see `StopsNodes.until_ready`."""
         return await self.group_status.until_ready(timeout_s)
 
     async def remove_member(self, node: str) -> Json:
-        """Have the group do without the node; see `MovesMembers.remove_member`."""
+        """Remove the node from its group; see `MovesMembers.remove_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
-        if self._disks.awaited:  # two of three that are left may not be a quorum of them
+        if self._disks.awaited:  # a quorum of the two that are left may need that disk
             why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
             return {"took_ms": None, "members": [], "error": why}
         with self._leaving.asked(node):
             return await admin_requests.remove_member(self._target, self._layouts(), node)
 
     async def add_member(self, node: str) -> Json:
-        """Have the node in its group again; see `MovesMembers.add_member`."""
+        """Add the node to its group again; see `MovesMembers.add_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
         answer = await admin_requests.add_member(self._target, self._layouts(), node)
         self._leaving.is_back(node)
         return answer
 
     async def take(self, node: str, resources: Resources) -> str:
-        """Take that from the node's process; see `TakesResources.take`."""
+        """Limit resources of the node's process; see `TakesResources.take`."""
         assert self._nursery is not None, "the world does not run"
         return await self._resource_limits.take(node, resources, self._nursery)
 
     async def give_back(self, taken: str) -> None:
-        """Give exactly that back (idempotent); see `TakesResources.give_back`."""
+        """Lift exactly these limits (idempotent); see `TakesResources.give_back`."""
         await self._resource_limits.give_back(taken)
 
     def taken(self, taken: str) -> Json:
-        """What that did so far; see `TakesResources.taken`."""
+        """Return what the limits did so far; see `TakesResources.taken`."""
         return self._resource_limits.taken(taken)
 
-    # ---- what the supervisor needs besides ---------------------------------------------
+    # ---- for the supervisor -------------------------------------------------------------
 
     def start(self, node: str) -> None:
         """Start a node that does not run, and watch it."""
@@ -289,9 +289,9 @@ class ProcessWorld(SteeredCapabilities):
         self._nursery.start_soon(self._watch, node, process)
 
     def start_all(self) -> tuple[str, ...]:
-        """Start every node that does not run; return which ones these were."""
+        """Start every node that does not run; return which."""
         assert self._nursery is not None, "the world does not run"
-        # A node without its disk is no member of its group: only `replace` may start it.
+        # A node without its disk is not a member of its group: only `replace` may start it.
         down = tuple(
             node
             for node in self.nodes
@@ -306,10 +306,10 @@ class ProcessWorld(SteeredCapabilities):
         return down
 
     def restore(self) -> tuple[str, ...]:
-        """Mend, resume and start whatever is still not as it should be; say what that was.
+        """Heal, resume and start whatever a fault left behind; return what that was.
 
-        For when all faults are over: nothing is left to do then, unless the undo of a
-        fault failed or a node ended by itself.
+        Called when all faults are over: there is nothing to do unless an undo failed or a node
+        ended by itself.
         """
         found = [f"{cut} was not mended" for cut in self._network.open_cuts()]
         for cut in self._network.open_cuts():
@@ -335,36 +335,36 @@ class ProcessWorld(SteeredCapabilities):
         return self._members[node].process.is_running
 
     async def stop_all(self) -> None:
-        """Ask all nodes to end; end those by SIGKILL that do not. No news from here on."""
+        """Stop all nodes gracefully, then with SIGKILL. Status is not updated from now on."""
         self.group_status.is_ending = True
         await self._for_each(lambda process: process.stop(STOP_GRACE_S))
 
     def remarks(self) -> tuple[str, ...]:
-        """What nodes did that no node may do, as was seen from outside."""
+        """Return what nodes did, seen from outside, that no node may do."""
         return tuple(self._damages.remarks)
 
     def broken(self) -> tuple[Broken, ...]:
-        """Nothing: nobody looks into processes."""
+        """Return none: invariants inside a process cannot be observed."""
         return ()
 
     def incarnation(self, node: str) -> int:
-        """How often the node was started."""
+        """Return how often the node was started."""
         return self._members[node].process.incarnation
 
     def last_line(self, node: str) -> str:
-        """The last line that the node itself wrote; "" if none."""
+        """Return the last line of the node's output; "" if none."""
         return self._members[node].process.last_line()
 
     def awaited(self) -> frozenset[str]:
-        """Nodes whose disk is gone, and that are not whole again yet."""
+        """Return the nodes that lost their disk and have not caught up yet."""
         return frozenset(self._disks.awaited)
 
     def explain(self, ended: Exit) -> str:
-        """Say in one line how a node ended by itself, and where to read more."""
+        """Describe in one line how a node ended by itself, and where to read more."""
         return f"node {ended} (see nodes/{ended.node}/node.log)"
 
     def _process(self, name: str) -> NodeProcess:
-        """The process of a node, or of a name server."""
+        """Return the process of a node or of a name server."""
         if name in self._members:
             return self._members[name].process
         return next(helper for helper in self._helpers if helper.node == name)
@@ -383,10 +383,10 @@ class ProcessWorld(SteeredCapabilities):
                 nursery.start_soon(act, helper)
 
     async def _watch(self, node: str, process: NodeProcess) -> None:
-        """Wait for the end of an incarnation, and tell it if nobody asked for it.
+        """Wait for the end of an incarnation, and report it if it was not requested.
 
         Raises:
-            HarnessError: it ended because somebody else has its port: no fault of its own.
+            HarnessError: it ended because another program uses its port: no fault of the node.
         """
         ended = await process.wait()
         is_node = node in self._members
@@ -401,7 +401,7 @@ class ProcessWorld(SteeredCapabilities):
             self._observer.note(self.explain(ended))
 
     def _explained(self, ended: Exit) -> Exit:
-        """Return it with what its exit status says, and with what may have made it so."""
+        """Return `ended` with the meaning of its exit status, and its possible cause."""
         target, node = self._target, ended.node
         causes = target.end_causes if isinstance(target, ExplainsEnds) else {}
         excuse = self._resource_limits.refused(node, ended.incarnation)

@@ -271,7 +271,7 @@ FAULTS = {
 """,
     "breaks": """
     async def apply(self, plan, world):
-        world.standing.is_ready = lambda since: False
+        world.group_status.is_ready = lambda since: False
         return {}
 """,
     "dies": """
