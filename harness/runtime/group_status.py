@@ -63,7 +63,7 @@ class GroupStatus:
         """Set when the nodes are stopped: status is not updated from then on."""
         self.undisturbed_s = 0.0
         """When the last fault or recovery action ended (trio's clock); set by the caller."""
-        self.on_elected: Callable[[], None] = _nobody
+        self.on_elected: Callable[[], None] = _ignore
         """Called when a node leads a new term."""
         self.samples: Samples | None = None
         """Records answers periodically, changed or not."""
@@ -97,9 +97,7 @@ class GroupStatus:
     async def ask(self, node: str) -> NodeStatus | None:
         """Ask a node once; None if it does not answer."""
         try:
-            with trio.move_on_after(
-                2 * STATUS_TIMEOUT_S
-            ):  # even if the target does not honour its timeout
+            with trio.move_on_after(2 * STATUS_TIMEOUT_S):  # whatever the target does
                 return await self._ask(node)
         except Exception as error:
             if node not in self._puzzled:
@@ -252,5 +250,5 @@ class GroupStatus:
         return row
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Ignore the event."""

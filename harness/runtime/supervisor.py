@@ -398,7 +398,7 @@ class MemoryUse:
 
     @asynccontextmanager
     async def recorded(self, settle_s: float) -> AsyncIterator[None]:
-        """Take samples within the body of `with`; the first to count is `settle_s` after its start."""
+        """Sample within the body of `with`; the first to count is `settle_s` after its start."""
 
         async def take() -> None:
             await trio.sleep(settle_s)

@@ -180,9 +180,9 @@ class Worker:
         self._factory = plan.client_factory or _factory(plan)
         self._recorder = Recorder(plan.segment, plan.start_ns, clock_ns)
         self._clients = [Client(self, plan, slot) for slot in plan.slots]
-        self.on_ended: Callable[[str, float, float], None] = _nobody
+        self.on_ended: Callable[[str, float, float], None] = _ignore
         """Told of each operation that ended: what it was, how long it took and might take, in s."""
-        self.on_unforeseen: Callable[[str, Exception], None] = _nobody
+        self.on_unforeseen: Callable[[str, Exception], None] = _ignore
         """Told of each error that is neither definite nor indefinite: which operation raised it."""
         self.gives_up = True
         """Whether a final operation that failed often enough is tried no more."""
@@ -444,7 +444,7 @@ def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], Targe
     return target.client
 
 
-def _nobody(*_told: object) -> None:
+def _ignore(*_told: object) -> None:
     """Nobody wants to know."""
 
 

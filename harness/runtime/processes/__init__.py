@@ -1,1 +1,1 @@
-"""Nodes as processes of this machine: started, killed, starved, their clocks and disks."""
+"""Nodes as local processes: start, kill, resource limits, clocks and disks."""

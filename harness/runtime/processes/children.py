@@ -1,7 +1,7 @@
-"""Processes in which we try what may hang, print, or end Python. Nothing of them outlives the try.
+"""Child processes for code that may hang, print, or end Python. Nothing of them is left afterwards.
 
-Each has a session of its own, and whatever it started ends with it: also what it left running when
-it ended by itself, and what made a session of its own below it (Spark's JVM).
+Each child leads its own session, and all processes that it started end with it: also those that it
+left running when it ended by itself, and those that made a session of their own (Spark's JVM).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from shaketable.harness import guard, marks
 
 END_POLL_S: Final = 0.01
 ROUNDS_MAX: Final = 20
-"""What is ended may have just started another: it is looked again, but not for ever."""
+"""A killed process may have just started another: look again, but not forever."""
 SAID_CHARS_MAX: Final = 300
 
 Take = Callable[[bytes], float]
-"""Told of each line that a child prints; returns within how many seconds the next one must come."""
+"""Takes each line that a child prints; returns the seconds within which the next one must come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended: it was late with its next word, or by itself, with this exit status."""
+    """How a child ended: it was late with its next line, or by itself, with this exit status."""
 
     is_late: bool
     status: int
@@ -40,16 +40,16 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Answer(Ended):
-    """What a child had said when it ended: on stdout, and on stderr."""
+    """What a child had printed to stdout and stderr when it ended."""
 
     said: bytes = b""
     errors: bytes = b""
 
 
 async def run(argv: Sequence[str], log: Path, take: Take, start_timeout_s: float) -> Ended:
-    """Run a child until it ends, or is late; what it says on stderr goes to a file.
+    """Run a child until it ends, or is late; its stderr goes to a file.
 
-    Must be called in the main thread: the child dies with that.
+    Must be called in the main thread: the child dies with that thread.
     """
     with log.open("wb") as errors, _child(argv, subprocess.PIPE, errors) as process:
         assert process.stdout is not None
@@ -69,15 +69,15 @@ async def run(argv: Sequence[str], log: Path, take: Take, start_timeout_s: float
 def ask(
     argv: Sequence[str], timeout_s: float, given: bytes = b"", add: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run a child until it ends, or is late, and say what it printed. For the main thread.
+    """Run a child until it ends, or is late; return what it printed. For the main thread.
 
-    Through files, not pipes: what it left running may hold these, and nobody waits for that.
+    Uses files, not pipes: a process that the child left running may keep a pipe open.
 
     Args:
         argv: the program.
-        timeout_s: it is late after that.
-        given: what it reads.
-        add: to the environment.
+        timeout_s: the child is late after that.
+        given: its standard input.
+        add: additional environment variables.
     """
     with _file() as told, _file() as out, _file() as errors:
         told.write(given)
@@ -94,7 +94,7 @@ def ask(
 
 
 def _file() -> IO[bytes]:
-    """An empty file in memory: a heal has to work on a full disk, too."""
+    """Return an empty file in memory: a heal has to work on a full disk, too."""
     return os.fdopen(os.memfd_create("shaketable"), "w+b")
 
 
@@ -117,15 +117,16 @@ def _child(
     )
     try:
         yield process
-    finally:  # also when somebody interrupts
+    finally:  # also when interrupted
         _end_all_of(process.pid)
         process.wait()
 
 
 def _end_all_of(session: int) -> None:
-    """End all processes of a session, and all below them.
+    """Kill all processes of a session, and their descendants.
 
-    Its number is nobody else's while one of them lives; if none does, there is nothing to end.
+    The session's number is not reused while one of them lives; if none does, there is nothing to
+    kill.
     """
     for _ in range(ROUNDS_MAX):
         alive = _members(session)
@@ -138,7 +139,7 @@ def _end_all_of(session: int) -> None:
 
 
 def _members(session: int) -> set[int]:
-    """The processes of a session, and all below them, that have not ended."""
+    """Return the live processes of a session, and their descendants."""
     parents: dict[int, int] = {}
     found: set[int] = set()
     for pid in marks.pids():
@@ -156,16 +157,16 @@ def _members(session: int) -> set[int]:
 
 
 def last_line(log: Path) -> str:
-    """Return what a child said last on stderr."""
+    """Return the last line of a child's stderr."""
     text = log.read_text(encoding="utf-8", errors="replace").strip()
     last = text.rpartition("\n")[2] or "it ended without a word"
     return last if len(last) <= SAID_CHARS_MAX else f"{last[:SAID_CHARS_MAX]}..."
 
 
 def begin(parent_pid: str) -> IO[str]:
-    """Be a child: end with the parent; return where to say something.
+    """Set up a child process: end with the parent; return the stream for answers.
 
-    What anybody else prints in this process, or in one that it starts, goes to stderr.
+    Anything else printed in this process, or in one that it starts, goes to stderr.
     """
     guard.die_with_parent(int(parent_pid))
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)

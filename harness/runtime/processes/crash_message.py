@@ -1,7 +1,7 @@
-"""The line by which a process that ended told why: what tells a fault's end from a node's own.
+"""Find the line in which a process reported why it ended: it tells a fault's effect from a crash.
 
-A process may be refused something, get over it, and end of a planted bug later. So what it said
-before its last words does not count, and less so what an earlier incarnation said.
+A process may be refused a resource, recover, and end of a planted bug later. So only its final
+message counts, not earlier output, and not the output of an earlier incarnation.
 
 Source: CPython's Objects/object.c (`_PyObject_Dump`) and Python/errors.c; Go's runtime/panic.go and
 traceback.go; HotSpot's vmError.cpp (`VMError::report`).
@@ -25,7 +25,7 @@ _FOLLOW: Final = (
     b"Traceback (most recent call last):",
     b"Exception ignored in",
 )
-"""Lines behind the reason, and headings: a process without memory says these, and no more."""
+"""Lines after the reason, and headings; a process out of memory may print only these."""
 _FRAMES: Final = b" |+-\t\r"
 _PANICS: Final = (b"panic:", b"fatal error:")
 _DUMP: Final = re.compile(
@@ -33,20 +33,20 @@ _DUMP: Final = re.compile(
     rb"|\S+\.\S+\(.*\)|panic\(.*\)|\.\.\.\d+ frames elided\.\.\.|exit status \d+"
     rb"|[a-z]+[0-9]* +0x[0-9a-f]+"  # a register
 )
-"""The lines behind a panic of Go that are not indented, whole."""
+"""The unindented lines after a Go panic, each matched as a whole."""
 _NO_MEMORY: Final = b"There is insufficient memory"
 _CRASHED: Final = b"A fatal error has been detected by"
 _VAGUE: Final = (b"Internal Error", b"Out of Memory Error")
-"""How HotSpot begins where it says in the line behind what it is about."""
+"""How a HotSpot notice starts whose next line gives the reason."""
 
 
 def crash_message(said: bytes) -> bytes:
-    """Return the line by which a process told why it ended; b"" if it said nothing.
+    """Return the line in which a process reported why it ended; b"" if it wrote nothing.
 
-    The last one of the incarnation that spoke last, but for what follows such a line by itself: the
-    frame of a group of exceptions, frames of Java, what Python says where it cannot write any more.
-    Of a Go program that is the line of its panic, if only goroutines follow; of a JVM that crashed
-    the line of its notice that gives the reason.
+    It is the last line of the last incarnation, ignoring what follows such a line: frames of
+    exception groups and of Java, and what Python prints when it can no longer write. For a Go
+    program it is the line of the panic, if only goroutines follow; for a crashed JVM the line of
+    its notice that gives the reason.
     """
     lines = [line.rstrip() for line in _own(said).split(b"\n") if not line.startswith(_OURS)]
     if panic := _panic(lines):
@@ -58,13 +58,13 @@ def crash_message(said: bytes) -> bytes:
 
 
 def _own(said: bytes) -> bytes:
-    """What stands behind the last mark that an incarnation starts: above it spoke another one."""
+    """Return the output after the last start marker: before it wrote an earlier incarnation."""
     starts = [mark.end() for mark in _STARTS.finditer(said)]
     return said[starts[-1] :] if starts else said
 
 
 def _panic(lines: Sequence[bytes]) -> bytes:
-    """The last panic, if nothing but its dump follows: else the program recovered from it."""
+    """Return the last panic, if only its dump follows; otherwise the program recovered from it."""
     for line in reversed(lines):
         if (panic := line.strip(_FRAMES)).startswith(_PANICS):
             return panic
@@ -78,7 +78,7 @@ def _is_notice(line: bytes) -> bool:
 
 
 def _crash(notice: Sequence[bytes]) -> bytes:
-    """The reason that HotSpot's notice gives; b"" if it is none of its notices."""
+    """Return the reason in HotSpot's notice; b"" if it is not such a notice."""
     lines = [line for each in notice if (line := each.strip(b"# "))]
     for number, line in enumerate(lines):
         if line.startswith(_NO_MEMORY):
@@ -90,12 +90,12 @@ def _crash(notice: Sequence[bytes]) -> bytes:
 
 
 def in_log(log: Path, since_bytes: int) -> bytes:
-    """Return the last words that stand in a log behind its first `since_bytes`."""
+    """Return the crash message in a log after its first `since_bytes`."""
     return crash_message(tail(log, since_bytes, TAIL_BYTES))
 
 
 def tail(log: Path, since_bytes: int, bytes_max: int) -> bytes:
-    """Return what stands at the end of a log behind its first `since_bytes`; b"" if nothing."""
+    """Return the end of a log after its first `since_bytes`; b"" if there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(since_bytes, file.seek(0, 2) - bytes_max))
@@ -105,7 +105,7 @@ def tail(log: Path, since_bytes: int, bytes_max: int) -> bytes:
 
 
 def size_bytes(log: Path) -> int:
-    """How long a log is by now; 0 if there is none."""
+    """Return the size of a log; 0 if there is none."""
     try:
         return log.stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Files of dead nodes, edited: bits that flip, files that end too soon, a store of yesterday.
+"""Damage to the files of dead nodes: flipped bits, truncated files, an older copy of the store.
 
 Source: Jepsen's corrupt-file nemesis (bitflip, truncate, copy, restore); DESIGN.md decision 2.
 """
@@ -23,15 +23,15 @@ from shaketable.harness.runtime.processes.disks import Member
 from shaketable.harness.runtime.stored_logs import CountsLogs
 
 COPIES: Final = "copies"
-"""Where, in a node's folder, copies of its store are kept until they are put back."""
+"""The folder, in a node's folder, for copies of its store."""
 SERVES_TIMEOUT_S: Final = 5.0
-"""How long a damaged node is watched before it is said to serve."""
+"""How long a damaged node may take to answer before it counts as neither serving nor refused."""
 POLL_S: Final = 0.01
 DRAWS_MAX: Final = 1_000
 
 
 class Damages:
-    """What is done to the files of a world's nodes."""
+    """Damages the files of a world's nodes."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Damages:
         answers: Callable[[str], bool],
         logs: CountsLogs,
     ) -> None:
-        """`answers` says whether a node that runs answers by now."""
+        """`answers` returns whether a running node answers now."""
         self._target = target
         self._members = members
         self._answers = answers
@@ -48,18 +48,18 @@ class Damages:
         self._copies: dict[str, Path] = {}
         self._damaged: set[str] = set()
         self.remarks: list[str] = []
-        """One line for each node that serves with what was damaged."""
+        """One line for each node that serves damaged data."""
 
     def is_damaged(self, node: str) -> bool:
-        """Whether bytes of this node's files were changed or cut off."""
+        """True if bytes of this node's files were changed or cut off."""
         return node in self._damaged
 
     def renewed(self, node: str) -> None:
-        """What was damaged is gone."""
+        """Forget the damage: the node has a new store."""
         self._damaged.discard(node)
 
     async def damage(self, node: str, damage: Damage) -> Json:
-        """Edit the files of a dead node; see `InjectsDiskFaults.damage`."""
+        """Damage the files of a dead node; see `InjectsDiskFaults.damage`."""
         assert not self._members[node].process.is_running, "files of a running node are its own"
         if damage.how == "rollback":
             return await self._roll_back(node, damage.copy)
@@ -68,7 +68,7 @@ class Damages:
         return done
 
     async def copy(self, node: str) -> str:
-        """Copy what a dead node has stored; see `InjectsDiskFaults.copy_store`."""
+        """Copy a dead node's store; see `InjectsDiskFaults.copy_store`."""
         assert not self._members[node].process.is_running, "a running node's files change"
         name = f"copy-{len(self._copies) + 1}"
         folder = self._members[node].layout.directory / COPIES / name
@@ -77,9 +77,9 @@ class Damages:
         return name
 
     async def watch(self, node: str) -> Json:
-        """See what a node does that was just started: {"refused", "serves"}; see `start_damaged`.
+        """Watch a node that was just started: {"refused", "serves"}; see `start_damaged`.
 
-        Call with its end excused, if it was damaged.
+        If it was damaged, its exit must be excused.
         """
         process = self._members[node].process
         with trio.move_on_after(SERVES_TIMEOUT_S):
@@ -109,7 +109,7 @@ class Damages:
             raise HarnessError(f"cannot damage what {node} stored: {error}") from error
 
     def _part(self, node: str, damage: Damage, rng: Random) -> Vital:
-        """Draw what is damaged, of what the node must keep. Raises HarnessError: nothing yet."""
+        """Choose a part that the node must keep. Raises HarnessError: there is none yet."""
         layout = self._members[node].layout
         assert isinstance(self._target, NoticesDamage), "the fault was not available"
         store = self._store(node)
@@ -123,7 +123,7 @@ class Damages:
         return rng.choices(parts, [part.behind - part.start for part in parts])[0]
 
     async def _roll_back(self, node: str, copy: str) -> Json:
-        """Put a copy in the place of the store; say how many messages went with that."""
+        """Replace the store by a copy; return how many messages were lost."""
         layout, folder = self._members[node].layout, self._copies.pop(copy)
         before = await self._logs.count(layout)
         try:
@@ -135,13 +135,13 @@ class Damages:
 
 
 def _exchange(store: Path, folder: Path) -> None:
-    aside = store.rename(folder.with_name(f"{folder.name}-behind"))  # never without a store
+    aside = store.rename(folder.with_name(f"{folder.name}-behind"))  # the old store is deleted last
     folder.rename(store)
     shutil.rmtree(aside)
 
 
 def _flip(part: Vital, bits: int, rng: Random) -> Json:
-    """Flip bits of bytes that are not zero: what was never written says nothing."""
+    """Flip bits in nonzero bytes: zeros may never have been written."""
     places: list[int] = []
     with part.path.open("r+b") as file:
         for _ in range(DRAWS_MAX):
@@ -159,7 +159,7 @@ def _flip(part: Vital, bits: int, rng: Random) -> Json:
 
 
 def _cut(part: Vital, rng: Random) -> Json:
-    """Let a file end within what was synced."""
+    """Truncate a file within its synced part."""
     size = rng.randrange(part.start, part.behind)
     with part.path.open("r+b") as file:
         file.truncate(size)

@@ -1,7 +1,7 @@
-"""Disks of a run's nodes that are lost, and how their nodes come back: one at a time.
+"""Lost disks of a run's nodes, and how these nodes come back: one at a time.
 
-A node without its disk is another one than before, also for its target: it is started again by
-`renew` alone, in the way that the target says.
+A node without its disk is a different member, for its target too: only `renew` starts it again, in
+the way that the target defines.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from shaketable.harness.runtime.stored_logs import CountsLogs
 
 STOP_GRACE_S = 5.0
 READMIT_TIMEOUT_S = 12.0
-"""Less than an undo may take, so that a node which does not come back is told in its words."""
+"""Less than an undo may take, so that the error names the node that does not come back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node as the world knows it: where it lives, its process, its clock if that is faked."""
+    """One node as the world knows it: its place, its process, its clock if that is faked."""
 
     layout: NodeLayout
     process: NodeProcess
@@ -37,11 +37,11 @@ class Member:
 
 
 class Machines(Protocol):
-    """What is done to the machines of nodes whose disks are lost, in one world."""
+    """Operations on the machines of nodes that lose their disks, in one world."""
 
     @property
     def layouts(self) -> Mapping[str, NodeLayout]:
-        """Where each node lives."""
+        """Return where each node lives."""
         ...
 
     def is_running(self, node: str) -> bool:
@@ -49,28 +49,28 @@ class Machines(Protocol):
         ...
 
     def is_paused(self, node: str) -> bool:
-        """True while its process stands still."""
+        """True while its process is stopped."""
         ...
 
     async def lose(self, node: str, store: Path) -> Json:
-        """Delete all that a dead node stored; return {"files", "bytes", "messages"}.
+        """Delete a dead node's store; return {"files", "bytes", "messages"}.
 
         Raises:
-            HarnessError: it cannot be said what that was, or not be deleted.
+            HarnessError: the store cannot be counted or deleted.
         """
         ...
 
     async def empty(self, node: str, store: Path) -> None:
-        """Delete whatever a dead node stored (idempotent)."""
+        """Delete a dead node's store (idempotent)."""
         ...
 
     async def launch(self, node: str, launch: Launch) -> None:
-        """Start a node in that way, now and from now on; one that runs is ended before."""
+        """Start a node with this launch, now and from now on; stop it first if it runs."""
         ...
 
 
 class Starter(Protocol):
-    """What starts nodes and watches them."""
+    """Starts nodes and watches them."""
 
     def start(self, node: str) -> None:
         """Start a node that does not run."""
@@ -78,7 +78,7 @@ class Starter(Protocol):
 
 
 class ProcessMachines:
-    """Implements `Machines` over processes, whose disks are folders of this machine."""
+    """Implements `Machines` with processes, whose disks are local folders."""
 
     def __init__(self, members: Mapping[str, Member], starter: Starter, logs: CountsLogs) -> None:
         self._members = members
@@ -87,7 +87,7 @@ class ProcessMachines:
 
     @property
     def layouts(self) -> Mapping[str, NodeLayout]:
-        """Where each node lives."""
+        """Return where each node lives."""
         return {node: member.layout for node, member in self._members.items()}
 
     def is_running(self, node: str) -> bool:
@@ -95,21 +95,21 @@ class ProcessMachines:
         return self._members[node].process.is_running
 
     def is_paused(self, node: str) -> bool:
-        """True while its process stands still."""
+        """True while its process is stopped."""
         return self._members[node].process.is_paused
 
     async def lose(self, node: str, store: Path) -> Json:
-        """Delete all that a dead node stored; see `Machines.lose`."""
+        """Delete a dead node's store; see `Machines.lose`."""
         stored = await self._logs.count(self._members[node].layout)
         files = await trio.to_thread.run_sync(_delete, store)
         return {"files": files, "bytes": stored.bytes_, "messages": stored.messages}
 
     async def empty(self, node: str, store: Path) -> None:
-        """Delete whatever a dead node stored (idempotent)."""
+        """Delete a dead node's store (idempotent)."""
         await trio.to_thread.run_sync(partial(shutil.rmtree, store, ignore_errors=True))
 
     async def launch(self, node: str, launch: Launch) -> None:
-        """Start a node in that way; see `Machines.launch`."""
+        """Start a node with this launch; see `Machines.launch`."""
         process = self._members[node].process
         process.launch = launch
         if process.is_running:
@@ -118,10 +118,10 @@ class ProcessMachines:
 
 
 class Disks:
-    """What became of the nodes' disks.
+    """The state of the nodes' disks.
 
     Attributes:
-        awaited: nodes whose disk is gone, and that are not whole again yet.
+        awaited: nodes that lost their disk and have not caught up yet.
     """
 
     def __init__(self, target: Target, machines: Machines) -> None:
@@ -131,7 +131,7 @@ class Disks:
         self._lost: Counter[str] = Counter()
 
     def why_not_wiped(self, node: str) -> str | None:
-        """Say why a node's disk must not be lost now, None if it may."""
+        """Return why a node's disk must not be lost now; None if it may."""
         machines = self._machines
         missing = [
             other
@@ -146,9 +146,9 @@ class Disks:
         return self._known().why_not_now(node, missing)
 
     async def lose(self, node: str) -> Json:
-        """Delete all that a dead node stored; return {"files", "bytes", "messages"}.
+        """Delete a dead node's store; return {"files", "bytes", "messages"}.
 
-        If that fails the node gets its empty disk at once: nobody else knows that it is down.
+        If that fails, the node gets its empty disk at once: no undo knows that it is down.
         """
         store = self._begin(node)
         try:
@@ -161,21 +161,21 @@ class Disks:
             raise
 
     async def give_up(self, node: str) -> None:
-        """Delete all that a dead node stored, which it refused (idempotent)."""
+        """Delete the store that a dead node refused (idempotent)."""
         await self._machines.empty(node, self._begin(node))
 
     async def renew(self, node: str) -> None:
-        """Start a node without its disk in its new part, and others whose part changes."""
+        """Start a node without its disk in its new role, and others whose role changes."""
         layouts = self._machines.layouts
         launches = await self._known().renew(layouts, node, dict(self._lost))
         for other, launch in launches.items():
             await self._machines.launch(other, launch)
 
     async def readmit(self, node: str) -> None:
-        """Wait until a node that was started again is whole; nothing if it is.
+        """Wait until a restarted node has caught up; return at once if it has.
 
         Raises:
-            IndefiniteError: it is not in time.
+            IndefiniteError: it has not in time.
         """
         if node not in self.awaited:
             return
@@ -184,7 +184,7 @@ class Disks:
         self.awaited.discard(node)
 
     def _begin(self, node: str) -> Path:
-        """Note that a node's disk goes; return its store."""
+        """Record that a node loses its disk; return its store."""
         self.awaited.add(node)
         self._lost[node] += 1
         return self._known().store(self._machines.layouts[node])
@@ -195,7 +195,7 @@ class Disks:
 
 
 def _delete(store: Path) -> int:
-    """Delete all; return how many files there were."""
+    """Delete everything; return the number of files."""
     files = sum(path.is_file() for path in store.rglob("*"))
     shutil.rmtree(store)
     return files

@@ -1,13 +1,13 @@
-"""Another wall clock for a program that is not ours: libfaketime, preloaded.
+"""A fake wall clock for a third-party program: libfaketime, preloaded.
 
-What the program shows is to be measured, never assumed: a program that is static, or asks the
-kernel itself (Go), does not notice. Only the wall clock is faked, for a faked monotonic clock
-hangs programs that wait on conditions.
+Measure what the program shows, never assume it: a static program, or one that makes the system call
+itself (Go), does not notice. Only the wall clock is faked, since a faked monotonic clock hangs
+programs that wait on conditions.
 
-Traps that are taken care of here: a rate counts from the start of the process, so that one that
-comes late would jump; "+0" alone does not undo a rate; answers are cached for seconds unless that
-is forbidden; a process that is killed leaves two files in /dev/shm. So one that starts anew under a
-rate would stand where the one before stood at its own start: its file is written anew for it.
+Traps handled here: a rate counts from the start of the process, so a rate set later would make the
+clock jump; "+0" alone does not undo a rate; settings are cached for seconds unless that is turned
+off; a killed process leaves two files in /dev/shm. A process that restarts under a rate would start
+at the time at which the previous one started, so its file is rewritten for it.
 
 Source: libfaketime's README; the PyPI package libfaketime, which carries the library (Debian's
 0.9.10 hangs Python 3.11); HARNESSES.md section 5.
@@ -27,13 +27,13 @@ from shaketable.harness.contracts.plugins import Launch
 from shaketable.harness.history.run_folder import write_atomically
 
 RIGHT: Final = "+0 x1"
-"""What undoes an offset and a rate."""
+"""The setting that undoes an offset and a rate."""
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where the library puts its own files
 _LIBRARY = Path("vendor", "libfaketime", "src", "libfaketime.so.1")
 
 
 class FakedTime:
-    """The wall clock of one program, kept in a file of `folder`.
+    """The wall clock of one program, set by a file in `folder`.
 
     Raises:
         HarnessError: the library is not there.
@@ -48,7 +48,7 @@ class FakedTime:
         write_atomically(self._file, f"{RIGHT}\n")
 
     def launch(self, launch: Launch) -> Launch:
-        """Return the launch of the same program under this clock; call it when that starts."""
+        """Return the launch of the program under this clock; call it right before the start."""
         self._started_s = time.time()
         before = launch.env.get("LD_PRELOAD", "")
         faked = {
@@ -61,7 +61,7 @@ class FakedTime:
         return replace(launch, env={**launch.env, **faked})
 
     def change(self, offset_ms: float = 0.0, rate: float = 1.0, age_s: float | None = None) -> None:
-        """Put the clock ahead (or back) now, and let it go at a rate from now on.
+        """Set the clock's offset now, and its rate from now on.
 
         `age_s` is how long the program has run, if that is better known than by `launch`.
 
@@ -73,7 +73,7 @@ class FakedTime:
         self._write(now_s - self._started_s if age_s is None else age_s, now_s)
 
     def starts(self) -> None:
-        """The program starts anew in this moment: its clock goes on as it would have gone.
+        """Restart the program now: its clock continues as if it had run on.
 
         Raises:
             HarnessError: the file cannot be written.
@@ -82,34 +82,34 @@ class FakedTime:
         self._write(0.0, self._started_s)
 
     def _write(self, age_s: float, now_s: float) -> None:
-        """Tell a process that is `age_s` old: its rate counts from its start, not the change."""
+        """Write the file for a process that is `age_s` old: its rate counts from its start."""
         ahead_s = (self._rate - 1.0) * (now_s - age_s - self._since_s)
         write_atomically(self._file, f"{self._offset_ms / 1000 + ahead_s:+.6f} x{self._rate:g}\n")
 
     def started(self, pid: int) -> None:
-        """Note a process of this program, to be forgotten in the end."""
+        """Record a process of this program, for `forget`."""
         self._pids.add(pid)
 
     def forget(self) -> None:
-        """Delete what processes left in shared memory, all of which have ended (idempotent)."""
+        """Delete what ended processes left in shared memory (idempotent)."""
         for pid in self._pids:
             forget(pid)
         self._pids.clear()
 
     def heal(self) -> None:
-        """Let the clock be right again (idempotent). Raises HarnessError."""
+        """Restore the clock (idempotent). Raises HarnessError."""
         self._offset_ms, self._rate = 0.0, 1.0
         write_atomically(self._file, f"{RIGHT}\n")
 
 
 def forget(pid: int) -> None:
-    """Delete what a process that ended left in shared memory (idempotent)."""
+    """Delete what an ended process left in shared memory (idempotent)."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         (SHARED_MEMORY / name).unlink(missing_ok=True)
 
 
 def age_s(pid: int) -> float | None:
-    """How long a process has run; None if it has ended."""
+    """Return how long a process has run; None if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -119,7 +119,7 @@ def age_s(pid: int) -> float | None:
 
 
 def library() -> Path:
-    """Return the library that is preloaded.
+    """Return the library to preload.
 
     Raises:
         HarnessError: the package libfaketime is not installed, or was built without it.

@@ -1,4 +1,4 @@
-"""Which nodes may be out of their group: while one is, no other may lose its disk."""
+"""The nodes that may be out of their group: while one is, no node may lose its disk."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 class Leaving:
-    """Nodes that were asked to leave, and are not for certain in the group again.
+    """Nodes that were removed from their group and are not surely in it again.
 
-    Two faults may aim at one node: what the first has brought back the second may yet take out.
+    Two faults may strike one node: the second may remove it after the first has added it again.
     """
 
     def __init__(self) -> None:
@@ -19,20 +19,20 @@ class Leaving:
 
     @contextmanager
     def asked(self, node: str) -> Iterator[None]:
-        """A node is being taken out; it may be out from now on."""
+        """Mark a node as being removed: it may be out from now on."""
         self._out.add(node)
         self._asked[node] += 1
         try:
             yield
         finally:
             self._asked[node] -= 1
-            self._out.add(node)  # it may have come back meanwhile, and gone again
+            self._out.add(node)  # it may have been added meanwhile, and removed again
 
     def is_back(self, node: str) -> None:
-        """A node is in its group again, unless somebody is about to take it out."""
+        """Mark a node as a member again, unless another fault is removing it."""
         if not self._asked[node]:
             self._out.discard(node)
 
     def why_not_wiped(self) -> str | None:
-        """Say why no disk must be lost now, None if one may."""
+        """Return why no disk must be lost now; None if one may."""
         return f"{', '.join(sorted(self._out))} may be out of the group" if self._out else None

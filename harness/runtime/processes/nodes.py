@@ -1,7 +1,7 @@
 """Node processes: start, kill, pause and stop one node, incarnation by incarnation.
 
-Each start is a new *incarnation*, numbered from 1. Signals go to the incarnation that the
-caller means, never to a later one; a pid is not reused before we reap it.
+Each start is a new *incarnation*, numbered from 1. A signal goes to the incarnation that the caller
+means, never to a later one; a pid is not reused before it is reaped.
 
 Source: jepsen.db (`Process`, `Pause`) and jepsen.control.util (start-daemon!, stop-daemon!).
 """
@@ -31,25 +31,25 @@ RUN_POLL_S = 0.02
 LOG_TAIL_BYTES = 16 * 1024
 LINE_CHARS_MAX = 300
 MARK = "--- shaketable:"
-"""How lines of ours begin in a node's log."""
+"""The prefix of the harness's lines in a node's log."""
 
 
-OfIt = Callable[[int], bool]
-"""Says of an incarnation that ended whether it shows that a fault ended it."""
+CausedBy = Callable[[int], bool]
+"""Returns whether the log of an ended incarnation shows that a fault ended it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """An incarnation that ended. `returncode` is negative for a signal, as in subprocess.
+    """The end of an incarnation. `returncode` is negative for a signal, as in subprocess.
 
-    `cause` is why, by its exit status (`contracts.broken_rules`; "" if that says nothing), and
-    `excuse` what a fault had done to it that may have made it so ("" if nothing).
+    `cause` is the meaning of its exit status (`contracts.broken_rules`; "" if it has none), and
+    `excuse` is what a fault had done to it that may have caused the end ("" if nothing).
     """
 
     node: str
     incarnation: int
     returncode: int
-    asked: bool  # by us: a kill, a stop, a fault that ends processes
+    asked: bool  # by the harness: a kill, a stop, a fault that ends processes
     last_line: str
     at_ns: int
     cause: str = ""
@@ -61,22 +61,22 @@ class Exit:
 
     @property
     def how(self) -> str:
-        """How it ended: "was ended by SIGSEGV", "ended by itself with exit status 1"."""
+        """Describe the end: "was ended by SIGSEGV", "ended by itself with exit status 1"."""
         if self.returncode < 0:
             return f"was ended by {signal.Signals(-self.returncode).name}"
         return f"ended by itself with exit status {self.returncode}"
 
 
 class NodeProcess:
-    """One node of the group and the process that runs it now, if any.
+    """One node of the group and its current process, if any.
 
     Args:
         node: its id.
         launch: how to start it.
-        directory: its folder, which becomes its working directory.
-        log: where its output goes; each incarnation is appended, with a mark.
-        start_ns: the run's start on CLOCK_MONOTONIC, for the marks.
-        prefix: what stands before each command, so that it runs where the node lives.
+        directory: its folder, and its working directory.
+        log: its output; each incarnation appends to it, after a marker line.
+        start_ns: the run's start on CLOCK_MONOTONIC, for the markers.
+        prefix: the prefix of each command, so that it runs where the node lives.
     """
 
     def __init__(
@@ -91,26 +91,26 @@ class NodeProcess:
         self.node = node
         self.incarnation = 0
         self.launch = launch
-        """How the next incarnation is started."""
+        """How to start the next incarnation."""
         self._directory = directory
         self._prefix = tuple(prefix)
         self.log = log
-        """What it and we write about it."""
+        """Its output, and our marker lines."""
         self.before_start: Callable[[], None] = _nothing
-        """Called when a process is about to be started."""
-        self.on_start: Callable[[str, int], None] = _nobody
-        """Told of each process that was started: the node, its pid."""
+        """Called before a process is started."""
+        self.on_start: Callable[[str, int], None] = _ignore
+        """Called with each started process: the node, its pid."""
         self._start_ns = start_ns
         self._process: subprocess.Popen[bytes] | None = None
-        self._asked: set[int] = set()  # incarnations that we ended, or tried to
+        self._asked: set[int] = set()  # incarnations that the harness ended, or tried to
         self._is_held = False  # by a pause
-        self._naps = 0  # slices of time that it is stopped for just now
-        self._excuses: dict[object, OfIt] = {}
+        self._naps = 0  # slices for which it is stopped now
+        self._excuses: dict[object, CausedBy] = {}
         self._excused: set[int] = set()  # incarnations that a fault has ended
 
     @property
     def pid(self) -> int | None:
-        """The pid of the running process; None if there is none."""
+        """Return the pid of the running process; None if there is none."""
         return self._process.pid if self._process is not None and self.is_running else None
 
     @property
@@ -120,7 +120,7 @@ class NodeProcess:
 
     @property
     def returncode(self) -> int | None:
-        """How the last incarnation ended, as in subprocess; None if none did, or it runs."""
+        """Return how the last incarnation ended, as in subprocess; None if it did not."""
         return None if self._process is None else self._process.poll()
 
     @property
@@ -134,30 +134,30 @@ class NodeProcess:
         return pid is not None and _state(pid) in ("T", "t")
 
     @property
-    def has_fallen(self) -> bool:
-        """True if it does not run, and ended by a fault that excuses it (`excuse`)."""
+    def ended_by_fault(self) -> bool:
+        """True if it does not run, and a fault that excuses it caused the end (`excuse`)."""
         number = self.incarnation
         return not self.is_running and number not in self._asked and self._is_excused(number)
 
-    def excuse(self, whose: object, ended_of_it: OfIt) -> None:
-        """From now on a fault may make it end: such an end is the fault's, not its own.
+    def excuse(self, whose: object, caused_by: CausedBy) -> None:
+        """Register a fault that may end the process: such an end is not the node's own.
 
         Args:
-            whose: the fault's word for it, to take it back by.
-            ended_of_it: says of an incarnation that ended whether it shows that it ended of that;
-                any other end is its own.
+            whose: the key to withdraw the excuse by.
+            caused_by: returns whether an ended incarnation shows that the fault ended it; any other
+                end is the node's own.
         """
-        self._excuses[whose] = ended_of_it
+        self._excuses[whose] = caused_by
 
-    def excuse_no_more(self, whose: object) -> None:
-        """Take that excuse back (idempotent): who has not ended by now ends by itself."""
+    def withdraw_excuse(self, whose: object) -> None:
+        """Withdraw that excuse (idempotent): an end from now on is the node's own."""
         if not self.is_running:
-            self._is_excused(self.incarnation)  # its end may not have been told yet
+            self._is_excused(self.incarnation)  # its end may not have been reported yet
         self._excuses.pop(whose, None)
 
     def _is_excused(self, number: int) -> bool:
-        """Whether that incarnation, which has ended, ended by a fault; once so, always so."""
-        told = [ended_of_it(number) for ended_of_it in self._excuses.values()]  # all have a look
+        """True if a fault ended that incarnation. Once true, always true."""
+        told = [caused_by(number) for caused_by in self._excuses.values()]  # evaluate all of them
         if any(told):
             self._excused.add(number)
         return number in self._excused
@@ -196,7 +196,7 @@ class NodeProcess:
         return number
 
     async def wait(self) -> Exit:
-        """Wait until the incarnation that runs now has ended; say how."""
+        """Wait until the current incarnation has ended; return how."""
         process, incarnation = self._process, self.incarnation
         assert process is not None, f"{self.node} was never started"
         if process.poll() is None:
@@ -217,7 +217,7 @@ class NodeProcess:
         )
 
     async def kill(self) -> None:
-        """End the process by SIGKILL and reap it; nothing if there is none.
+        """Kill the process with SIGKILL and reap it; do nothing if there is none.
 
         Raises:
             HarnessError: it did not end in `KILL_WAIT_S` (stuck in the kernel).
@@ -227,7 +227,7 @@ class NodeProcess:
             raise HarnessError(f"node {self.node}: pid {self.pid} does not end, even by SIGKILL")
 
     async def stop(self, grace_s: float) -> None:
-        """Ask the process to end (SIGTERM); end it by SIGKILL after `grace_s`."""
+        """Stop the process with SIGTERM; kill it after `grace_s`."""
         if self.is_running and self._process is not None:
             self._process.send_signal(signal.SIGCONT)
         await self._end(signal.SIGTERM, grace_s, "stopped")
@@ -246,17 +246,17 @@ class NodeProcess:
         return self.is_paused
 
     def resume(self) -> None:
-        """Let the process go on (SIGCONT); nothing if there is none."""
+        """Resume the process (SIGCONT); do nothing if there is none."""
         self._is_held = False
         if self.is_running and self._process is not None:
             self._mark("resumed")
             self._process.send_signal(signal.SIGCONT)
 
     async def nap(self, seconds: float) -> float:
-        """Stop the process for so long, and let it go on; return for how long it was stopped.
+        """Stop the process for that long, then resume it; return for how long it was stopped.
 
-        0 if it did not run, was paused or did not stop. A pause that begins meanwhile stays: the
-        process goes on when that is over.
+        Returns 0 if it did not run, was paused, or did not stop. If a pause starts meanwhile, the
+        process stays stopped until that is over.
         """
         process = self._process
         if process is None or not self.is_running or self._is_held:
@@ -275,7 +275,7 @@ class NodeProcess:
         return trio.current_time() - began if was_stopped else 0.0
 
     async def run_for(self, incarnation: int, seconds: float) -> None:
-        """Wait until that incarnation has ended, or has run for so long: a pause does not count."""
+        """Wait until that incarnation has ended, or has run that long, not counting pauses."""
         ran_s = 0.0
         while self.incarnation == incarnation and self.is_running and ran_s < seconds:
             looked = trio.current_time()
@@ -283,7 +283,7 @@ class NodeProcess:
             ran_s += 0.0 if self.is_paused else trio.current_time() - looked
 
     def last_line(self) -> str:
-        """The last line that the node itself wrote, shortened; "" if none."""
+        """Return the last line of the node's own output, shortened; "" if none."""
         return last_line(self.log)
 
     async def _end(self, signal_number: signal.Signals, wait_s: float, mark: str) -> None:
@@ -302,18 +302,18 @@ class NodeProcess:
 
 
 def _nothing() -> None:
-    """There is nothing to do before."""
+    """Do nothing before a start."""
 
 
-def _nobody(_node: str, _pid: int) -> None:
-    """Nobody is told."""
+def _ignore(_node: str, _pid: int) -> None:
+    """Ignore a started process."""
 
 
 def last_line(log: Path) -> str:
-    """Return the last line in a node's log that is not a mark of ours; "" if there is none."""
+    """Return the last line in a node's log that is not a marker; "" if there is none."""
     for line in _lines_from_end(log):
         if line.startswith(MARK):
-            if " starts " in line:  # what stands above is of an earlier incarnation
+            if " starts " in line:  # earlier lines are of an earlier incarnation
                 return ""
             continue
         return line if len(line) <= LINE_CHARS_MAX else line[:LINE_CHARS_MAX] + "..."
@@ -334,7 +334,7 @@ def _lines_from_end(log: Path) -> Iterator[str]:
 
 
 def _mark(log: BinaryIO, what: str, start_ns: int) -> None:
-    """Write a mark of ours on a line of its own: a process that dies may leave half a line."""
+    """Write a marker on a line of its own: a killed process may leave half a line."""
     at_s = (monotonic_ns() - start_ns) / 1e9
     begins = "" if _ends_a_line(log) else "\n"
     log.write(f"{begins}{MARK} {what} at {at_s:.3f} s\n".encode())
@@ -346,7 +346,7 @@ def _ends_a_line(log: BinaryIO) -> bool:
 
 
 def _state(pid: int) -> str | None:
-    """The state letter of /proc/PID/stat; None if the process is gone."""
+    """Return the state letter of /proc/PID/stat; None if the process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

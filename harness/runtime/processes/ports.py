@@ -1,12 +1,12 @@
-"""Loopback ports for nodes: free ones found by binding, or a range the campaign names.
+"""Loopback ports for nodes: free ones found by binding, or a range that the campaign names.
 
-Free ports are taken from below the kernel's ephemeral range. A port inside that range may
-become the source port of some connection while its node is down, and then the node could
-not come back.
+Free ports are taken from below the kernel's ephemeral range. A port in that range may become the
+source port of another connection while its node is down, and then the node could not come back.
 
-What `find_free` returns stays reserved: a bound socket that does not listen keeps the port from
+The ports of `find_free` stay reserved: a bound socket that does not listen keeps the port from
 every other caller of `find_free`, in this process and in others, while a server, which sets
-SO_REUSEADDR before it binds, may listen on it. Two runs at once drew the same port otherwise.
+SO_REUSEADDR before it binds, may listen on it. Without that, two concurrent runs may choose the
+same port.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TRIES_MAX = 2_000
 RESERVED_MAX = 512
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
-# The newest reservations; the oldest end as newer ones come, and all end with this process.
+# The newest reservations; the oldest are dropped as newer ones come, and all end with this process.
 _reserved: deque[socket.socket] = deque()
 
 
@@ -52,7 +52,7 @@ def find_free(count: int) -> list[int]:
     Raises:
         HarnessError: there are not that many.
     """
-    drawn = SystemRandom()  # not from the seed: two runs at once must not want the same ports
+    drawn = SystemRandom()  # not from the seed: two concurrent runs must not want the same ports
     limit = _ephemeral_min()
     found: list[int] = []
     for _ in range(TRIES_MAX):
@@ -71,7 +71,7 @@ def take_from(base_port: int, owners: Iterable[str]) -> list[int]:
     """Return the ports base_port, base_port + 1, ... for `owners`, all of them free.
 
     Raises:
-        HarnessError: one is in use or no port number; says which one, and for whom it was.
+        HarnessError: one is in use or no port number; the message names it and its owner.
     """
     ports = []
     for port, owner in enumerate(owners, base_port):
@@ -84,7 +84,7 @@ def take_from(base_port: int, owners: Iterable[str]) -> list[int]:
 
 
 def in_use(port: int, owner: str) -> str:
-    """Say in one line that somebody else has this port, and what to do."""
+    """Return a one-line error: another program has this port, and what to do."""
     return (
         f"port {port} for {owner} is in use by another process; end that process"
         f" (ss -ltnp 'sport = :{port}' shows it) or choose other ports (base_port)"
@@ -92,11 +92,11 @@ def in_use(port: int, owner: str) -> str:
 
 
 def _reserve(port: int) -> bool:
-    """Bind a port that nobody has bound; False if somebody has."""
+    """Bind a port that no socket has bound; False if one has."""
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # Without SO_REUSEADDR the kernel refuses a port that another one holds or listens on;
-        # with it, set afterwards, it lets a server listen beside this socket, which never does.
+        # Without SO_REUSEADDR the kernel refuses a port that another socket holds or listens on; if
+        # it is set afterwards, a server may listen beside this socket, which never listens.
         holder.bind((HOST, port))
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError as error:

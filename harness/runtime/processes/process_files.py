@@ -1,6 +1,6 @@
-"""What the kernel says of a process: its memory, processor time, descriptors, waiting callers.
+"""A process in /proc: its memory, CPU time, descriptors, and connections not yet accepted.
 
-Nothing here changes anything. A process that is gone says nothing: None.
+Read-only. All functions return None if the process is gone.
 
 Source: proc(5).
 """
@@ -16,7 +16,7 @@ DESCRIPTORS_MAX = 1 << 20
 
 
 def cpu_ns(pid: int) -> int | None:
-    """Processor time that the process and all its threads have used."""
+    """Return the CPU time of the process and all its threads."""
     stat = _read(f"/proc/{pid}/stat")
     if stat is None:
         return None
@@ -25,19 +25,19 @@ def cpu_ns(pid: int) -> int | None:
 
 
 def memory_bytes(pid: int) -> int | None:
-    """Its address space: what RLIMIT_AS limits."""
+    """Return the size of its address space, which RLIMIT_AS limits."""
     statm = _read(f"/proc/{pid}/statm")
     return None if statm is None else int(statm.split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes(pid: int) -> int | None:
-    """What of its memory is in RAM."""
+    """Return its resident set size."""
     statm = _read(f"/proc/{pid}/statm")
     return None if statm is None else int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def first_free_descriptor(pid: int) -> int | None:
-    """The number that the next file or connection would get: what RLIMIT_NOFILE limits."""
+    """Return the number that its next descriptor would get, which RLIMIT_NOFILE limits."""
     try:
         used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
@@ -46,7 +46,7 @@ def first_free_descriptor(pid: int) -> int | None:
 
 
 def callers_waiting(pid: int, port: int) -> int | None:
-    """Connections to the port that the process listens on and has not accepted."""
+    """Return the number of connections to its listening port that it has not accepted."""
     waiting = None
     for name in ("tcp", "tcp6"):
         table = _read(f"/proc/{pid}/net/{name}")

@@ -1,9 +1,9 @@
-"""Takes processor time, memory and descriptors from nodes' processes, and gives them back.
+"""Limits of CPU time, memory and descriptors on nodes' processes, and their removal.
 
-Processor time is taken by stopping the process for a slice of time again and again; memory and
-descriptors by lowering the soft limits of that very process (prlimit), which are raised again. All
-of it ends with the process, so nothing can be left behind. A process that was refused what was
-taken, wrote that down and ended, ended by the fault; any other end is its own.
+CPU time is limited by stopping the process (SIGSTOP) for a part of each slice; memory and
+descriptors by lowering the soft limits of that process (prlimit), and raising them again. All of
+these end with the process, so nothing can be left behind. If a process logs that it was refused the
+resource, and ends with that message, the fault ended it; any other end is the node's own.
 
 Source: cpulimit; prlimit(2); DESIGN.md decisions 10 to 12.
 """
@@ -29,17 +29,18 @@ from shaketable.harness.runtime.processes import crash_message, process_files
 from shaketable.harness.runtime.processes.disks import Member
 
 BEFORE_S = 0.25
-"""For so long a process is watched before processor time is taken from it."""
+"""How long a process is measured before its CPU time is limited."""
 LOOK_INTERVAL_S = 0.05
 REVIVED_TIMEOUT_S = 3.0
-"""A process that has its memory again answers within this time, or never."""
+"""A process whose memory limit was lifted answers within this time, or never."""
 DYING_TIMEOUT_S = 1.0
-"""A process that was refused something, and ends of it, has ended within this time that it can run:
-it may take leave (sync, close, say why) after it got back what it lacked."""
+"""A process that ends because of a refusal has ended after this much running time: it may still
+shut down (sync, close, log why) after the limit was lifted.
+"""
 PAUSED_TIMEOUT_S = 8.0
-"""So long an undo waits for a process that another fault pauses; from then on a task does."""
+"""An undo waits this long for a process that another fault has paused; then a task waits."""
 CALLERS_S = 0.5
-"""Within this time all callers are there."""
+"""All callers connect within this time."""
 LOG_BYTES_MAX = 1 << 20
 REFUSALS: Mapping[int, re.Pattern[bytes]] = {
     resource.RLIMIT_AS: re.compile(
@@ -48,24 +49,24 @@ REFUSALS: Mapping[int, re.Pattern[bytes]] = {
     ),
     resource.RLIMIT_NOFILE: re.compile(rb"Too many open files"),
 }
-"""What a process that is refused memory, or a descriptor, writes into its log."""
+"""The log lines of a process that is refused memory, or a descriptor."""
 
 
 class Starter(Protocol):
-    """What starts and ends nodes."""
+    """Starts and ends nodes."""
 
     async def kill(self, node: str) -> Json:
-        """End the node's process; see `World.kill`."""
+        """Kill the node's process; see `World.kill`."""
         ...
 
     async def restart(self, node: str, incarnation: int) -> None:
-        """Start the node again if its dead incarnation is still that one (idempotent)."""
+        """Start the node again if that is its last incarnation, and dead (idempotent)."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Taken:
-    """What was taken from one incarnation, and what that did so far."""
+    """The limits of one incarnation, and their effects so far."""
 
     node: str
     incarnation: int
@@ -75,22 +76,22 @@ class _Taken:
     cpu_ns: int
     log_bytes: int
     nursery: trio.Nursery
-    limits: dict[int, int] = field(default_factory=dict)  # to what it lowers them
+    limits: dict[int, int] = field(default_factory=dict)  # the lowered limits
     seen: Json = field(default_factory=dict)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_released: bool = False
-    is_refused: bool = False  # it was refused something, and ran when it got that back
-    is_lost: bool = False  # it ended of it, or stands still of it: it has to be started
+    is_refused: bool = False  # it was refused something, and ran when the limit was lifted
+    is_lost: bool = False  # it ended because of it, or hangs: it has to be started again
     is_given_back: bool = False
 
 
 class ResourceLimits:
-    """What was taken from the nodes of a world of processes.
+    """The resource limits of nodes in a world of processes.
 
     Args:
         members: the nodes.
-        starter: starts those that ended for want of what was taken.
-        answers: whether a node answers, as far as is known now.
+        starter: restarts nodes that ended because of a limit.
+        answers: returns whether a node answers now.
     """
 
     def __init__(
@@ -103,11 +104,11 @@ class ResourceLimits:
         self._starter = starter
         self._answers = answers
         self._taken: dict[str, _Taken] = {}
-        self._limits: dict[tuple[str, int, int], tuple[int, int]] = {}  # as incarnations had them
+        self._limits: dict[tuple[str, int, int], tuple[int, int]] = {}  # the originals
         self._numbers = count()
 
     async def take(self, node: str, resources: Resources, nursery: trio.Nursery) -> str:
-        """Take that from a node's process; see `TakesResources.take`. Watches it in `nursery`."""
+        """Limit the node's process; see `TakesResources.take`. Watches it in `nursery`."""
         process = self._members[node].process
         pid = process.pid
         if pid is None:
@@ -118,23 +119,23 @@ class ResourceLimits:
         )  # fmt: skip
         if resources.cpu_share < 1:
             taken.seen["cpu_share_before"] = await _cpu_share(pid)
-        if process.pid != pid:  # it ended meanwhile: there is nothing to take
+        if process.pid != pid:  # it ended meanwhile
             return ""
         taken.began = trio.current_time()
         taken.cpu_ns = process_files.cpu_ns(pid) or 0
         name = f"taken-{next(self._numbers)}"
         self._taken[name] = taken
         self._lower_limits(taken)
-        if taken.limits:  # who is only stopped for slices of time does not end of that
-            process.excuse(taken, partial(self._ended_of_it, taken))
+        if taken.limits:  # a process that is only stopped for slices does not end of that
+            process.excuse(taken, partial(self._caused_by, taken))
         nursery.start_soon(self._hold, taken)
         return name
 
     async def give_back(self, name: str) -> None:
-        """Give exactly that back, and start what ended for want of it (idempotent).
+        """Lift exactly these limits, and start the node if it ended because of them (idempotent).
 
-        A process that was refused memory may have lost a part of itself, and stand still for ever;
-        it is started again, as by its operator.
+        A process whose allocation failed may have lost a part of itself and hang forever; it is
+        restarted, as an operator would do.
         """
         taken = self._taken.get(name)
         if taken is None or taken.is_given_back:
@@ -147,13 +148,13 @@ class ResourceLimits:
                 await self._starter.kill(taken.node)
             await self._starter.restart(taken.node, taken.incarnation)
         if taken.is_refused and process.is_paused and self._runs(taken):
-            taken.nursery.start_soon(self._outlive_pause, taken)  # it may end of it when it goes on
+            taken.nursery.start_soon(self._wait_out_pause, taken)  # it may end when it resumes
         else:
-            process.excuse_no_more(taken)
-        taken.is_given_back = True  # only now: what failed on the way is done again
+            process.withdraw_excuse(taken)
+        taken.is_given_back = True  # only now: a failed step above is retried
 
     def _release(self, taken: _Taken) -> None:
-        """Give back (idempotent), and keep what it did."""
+        """Lift the limits (idempotent), and keep their effects."""
         if taken.is_released:
             return
         taken.seen = self._measured(taken)
@@ -166,40 +167,41 @@ class ResourceLimits:
                 self._set_limit(taken, limit)
 
     async def _is_lost(self, taken: _Taken) -> bool:
-        """Whether it ended for want of it, now or while it got it back, or stands still of it."""
+        """True if the process ended because of the limit, or hangs."""
         is_silent = resource.RLIMIT_AS in taken.limits and not await self._revived(taken)
         if taken.is_refused:
-            await self._dying(taken)
-        return is_silent or self._has_fallen(taken)
+            await self._await_exit(taken)
+        return is_silent or self._ended_by_fault(taken)
 
-    async def _dying(self, taken: _Taken) -> None:
-        """Wait until it has ended, or has run for so long that it will not end of this."""
+    async def _await_exit(self, taken: _Taken) -> None:
+        """Wait until it has ended, or has run long enough to rule out an end by the limit."""
         with trio.move_on_after(DYING_TIMEOUT_S + PAUSED_TIMEOUT_S):
             await self._members[taken.node].process.run_for(taken.incarnation, DYING_TIMEOUT_S)
 
-    async def _outlive_pause(self, taken: _Taken) -> None:
-        """Wait for as long as it is paused; start it if it ends of it, then excuse it no more."""
+    async def _wait_out_pause(self, taken: _Taken) -> None:
+        """Wait out the pause, start the node if it ended by the limit, withdraw the excuse."""
         process = self._members[taken.node].process
         await process.run_for(taken.incarnation, DYING_TIMEOUT_S)
-        has_fallen = self._has_fallen(taken)
-        process.excuse_no_more(taken)
-        if has_fallen:
-            with suppress(HarnessError):  # whoever puts right what is left starts it, and tells
+        ended_by_fault = self._ended_by_fault(taken)
+        process.withdraw_excuse(taken)
+        if ended_by_fault:
+            with suppress(HarnessError):  # `restore` starts it and reports it
                 await self._starter.restart(taken.node, taken.incarnation)
 
     def _runs(self, taken: _Taken) -> bool:
         process = self._members[taken.node].process
         return process.incarnation == taken.incarnation and process.is_running
 
-    def _has_fallen(self, taken: _Taken) -> bool:
+    def _ended_by_fault(self, taken: _Taken) -> bool:
         process = self._members[taken.node].process
-        is_down = process.incarnation == taken.incarnation and process.has_fallen
-        return is_down and self._ended_of_it(taken, taken.incarnation)
+        is_down = process.incarnation == taken.incarnation and process.ended_by_fault
+        return is_down and self._caused_by(taken, taken.incarnation)
 
-    def _ended_of_it(self, taken: _Taken, incarnation: int) -> bool:
-        """Whether that incarnation said with its last words that it was refused what was taken.
+    def _caused_by(self, taken: _Taken, incarnation: int) -> bool:
+        """True if the incarnation's crash message is a refusal of the resource.
 
-        What it said before does not count: it may have got over that, and have ended of its own.
+        Earlier output does not count: the process may have recovered, and ended for its own
+        reasons.
         """
         if incarnation != taken.incarnation:
             return False
@@ -211,10 +213,9 @@ class ResourceLimits:
         return [line for limit in taken.limits for line in REFUSALS[limit].findall(said)]
 
     def refused(self, node: str, incarnation: int) -> str:
-        """Say that this incarnation was, or may just have been, refused memory or descriptors.
+        """Return a phrase if this incarnation was, or may have been, refused memory or descriptors.
 
-        Then what it says of itself need not be so: any line of its code may have failed. "" for
-        one that had all that it asked for.
+        Then what it reports may be wrong: any line of its code may have failed. "" if it was not.
         """
         for taken in self._taken.values():
             is_its = (taken.node, taken.incarnation) == (node, incarnation)
@@ -223,31 +224,31 @@ class ResourceLimits:
         return ""
 
     def taken(self, name: str) -> Json:
-        """What that did so far; see `TakesResources.taken`."""
+        """Return what the limits did so far; see `TakesResources.taken`."""
         taken = self._taken.get(name)
         if taken is None:
             return {"node": None, "ended": None}
         return dict(taken.seen) if taken.is_released else self._measured(taken)
 
     def give_up(self) -> list[str]:
-        """Give everything back that was not, without starting anything; say what that was."""
+        """Lift all limits, without starting anything; return what these were."""
         left = [taken for taken in self._taken.values() if not taken.is_given_back]
         for taken in left:
             self._release(taken)
-            self._members[taken.node].process.excuse_no_more(taken)
+            self._members[taken.node].process.withdraw_excuse(taken)
             taken.is_given_back = True
         return [f"resources of {taken.node} were not given back" for taken in left]
 
     async def _revived(self, taken: _Taken) -> bool:
-        """Whether a process that has its memory again answers; True if it is another's by now."""
+        """True if a process without its memory limit answers, or is another incarnation by now."""
         process = self._members[taken.node].process
         with trio.move_on_after(REVIVED_TIMEOUT_S):
-            while self._is_silent(taken):  # noqa: ASYNC110 - a question, no event
+            while self._is_unresponsive(taken):  # noqa: ASYNC110 - a question, no event
                 await trio.sleep(LOOK_INTERVAL_S)
             return True
-        return process.is_paused or not self._is_silent(taken)
+        return process.is_paused or not self._is_unresponsive(taken)
 
-    def _is_silent(self, taken: _Taken) -> bool:
+    def _is_unresponsive(self, taken: _Taken) -> bool:
         return self._runs(taken) and not self._answers(taken.node)
 
     def _lower_limits(self, taken: _Taken) -> None:
@@ -262,7 +263,7 @@ class ResourceLimits:
             taken.seen |= {"limit": limit, "open": free, "unaccepted": 0}
 
     def _lower(self, taken: _Taken, limit: int, soft: int) -> int:
-        """Lower a soft limit of the process. Returns the one in force."""
+        """Lower a soft limit of the process; return the one in force."""
         key = taken.node, taken.incarnation, limit
         was, _ = self._limits.setdefault(key, resource.prlimit(taken.pid, limit))
         if was not in (resource.RLIM_INFINITY, -1) and was <= soft:
@@ -271,7 +272,7 @@ class ResourceLimits:
         return self._set_limit(taken, limit)
 
     def _set_limit(self, taken: _Taken, limit: int) -> int:
-        """Set it to the lowest of what is in force, or as it was; return that."""
+        """Set a limit to the lowest one in force, or to the original; return it."""
         was, hard = self._limits[taken.node, taken.incarnation, limit]
         lowered = [
             each.limits[limit]
@@ -283,18 +284,18 @@ class ResourceLimits:
         return soft
 
     async def _hold(self, taken: _Taken) -> None:
-        """Do what has to be done for as long as it holds, and look at what it does."""
+        """Apply the limits over time, and record their effects, until cancelled."""
         with taken.scope:
             async with trio.open_nursery() as nursery:
                 if taken.resources.cpu_share < 1:
                     nursery.start_soon(self._slice, taken)
                 if taken.resources.callers:
-                    nursery.start_soon(self._knock, taken)
+                    nursery.start_soon(self._open_connections, taken)
                 if taken.resources.descriptors_spare is not None:
-                    nursery.start_soon(self._look, taken)
+                    nursery.start_soon(self._watch_descriptors, taken)
 
     async def _slice(self, taken: _Taken) -> None:
-        """Let the process run for its share of each slice alone."""
+        """Let the process run only for its share of each slice."""
         process, share = self._members[taken.node].process, taken.resources.cpu_share
         slice_s = taken.resources.slice_ms / 1e3
         taken.seen |= {"stops": 0, "stopped_ms": 0.0}
@@ -304,15 +305,15 @@ class ResourceLimits:
             taken.seen["stopped_ms"] += stopped_s * 1e3
             await trio.sleep(slice_s * share)
 
-    async def _knock(self, taken: _Taken) -> None:
-        """Ask for connections, as a crowd of new clients would: those that wait are counted."""
+    async def _open_connections(self, taken: _Taken) -> None:
+        """Open connections, as many new clients would; those not accepted are counted."""
         address = self._members[taken.node].layout.client_address
         async with trio.open_nursery() as nursery:
             for _ in range(taken.resources.callers):
-                nursery.start_soon(_stand_at, address.host, address.port)
+                nursery.start_soon(_hold_connection, address.host, address.port)
                 await trio.sleep(CALLERS_S / taken.resources.callers)
 
-    async def _look(self, taken: _Taken) -> None:
+    async def _watch_descriptors(self, taken: _Taken) -> None:
         port = self._members[taken.node].layout.client_address.port
         while True:
             seen, full = taken.seen, process_files.first_free_descriptor(taken.pid)
@@ -325,7 +326,7 @@ class ResourceLimits:
     def _measured(self, taken: _Taken) -> Json:
         process = self._members[taken.node].process
         refusals = self._refusals(taken)
-        ended = refusals[-1].decode() if self._has_fallen(taken) else None
+        ended = refusals[-1].decode() if self._ended_by_fault(taken) else None
         seen: Json = {**taken.seen, "node": taken.node, "ended": ended}
         if taken.resources.cpu_share < 1:
             used = process_files.cpu_ns(taken.pid) if process.pid == taken.pid else None
@@ -333,7 +334,7 @@ class ResourceLimits:
             seen["cpu_ms"] = None if used is None else round((used - taken.cpu_ns) / 1e6, 1)
         if taken.limits:
             seen["refused"] = len(refusals)
-            seen["silent"] = not process.is_paused and self._is_silent(taken)
+            seen["silent"] = not process.is_paused and self._is_unresponsive(taken)
         return seen
 
 
@@ -346,12 +347,12 @@ async def _cpu_share(pid: int) -> float:
     return round((after - before) / 1e9 / (trio.current_time() - began), 3)
 
 
-async def _stand_at(host: str, port: int) -> None:
-    """Hold a connection open, and say nothing, until cancelled."""
+async def _hold_connection(host: str, port: int) -> None:
+    """Hold a connection open without sending, until cancelled."""
     try:
         async with await trio.open_tcp_stream(host, port):
             await trio.sleep_forever()
-    except OSError:  # nobody listens there: the process is gone
+    except OSError:  # nothing listens: the process is gone
         return
 
 

@@ -1,11 +1,10 @@
-"""Clocks and disks of nodes that obey orders: what stands behind those words for processes.
+"""Clocks and disks of steered nodes: the capabilities for processes.
 
-Each node has a folder with its orders and with what it counted (`contracts.abilities.SteersNodes`).
-Orders of several faults add up, and each is taken back by its own number. A node that is told to
-fail its own disk calls may end of that: where calls of an incarnation were made to fail, its end is
-the fault's, and not the node's own. It must end of a disk that fails, and may of one that is full,
-while it starts; then it has to say so with its last words. Nodes that take no orders have wall
-clocks at most, which are faked from outside (`harness.runtime.processes.steered`).
+Each node has a folder with its orders and its counts (`contracts.abilities.SteersNodes`). Orders of
+several faults add up, and each is withdrawn by its own number. A node that has to fail its own disk
+calls may end because of that: if calls of an incarnation failed, the fault ended it. It must end of
+a failing disk, and may end of a full one while it starts; then its crash message must show that.
+For nodes that cannot be steered, only the wall clock can be faked from outside (`FakedClocks`).
 
 Source: DESIGN.md decisions 9 to 11.
 """
@@ -34,25 +33,25 @@ from shaketable.harness.runtime.processes.disks import Member
 from shaketable.harness.runtime.processes.nodes import NodeProcess
 
 OBEY_TIMEOUT_S = 2.0
-"""A node that runs obeys within a hundredth of a second; one that is stopped, when it goes on."""
+"""A running node follows orders within a hundredth of a second, a stopped one when it resumes."""
 OBEY_POLL_S = 0.005
 READING_GAP_S = 0.15
-"""Between the two readings that a rate is measured by."""
+"""The time between the two readings that a rate is measured from."""
 READING_AGE_MAX_S = 1.0
 FALL_TIMEOUT_S = 3.0
-"""How long a node is waited for that has to end of a failed call."""
+"""How long to wait for the end of a node that must end of a failed call."""
 REFUSED_TIMEOUT_S = 1.0
-"""How long a node is waited for that may end of a call that was refused, but need not."""
+"""How long to wait for the end of a node that may end of a refused call."""
 FULL = re.compile(rb"[Nn]o space left|ENOSPC|[Dd]isk (is )?full")
 TRIP_TIMEOUT_S = 2.0
 US = 1_000_000
 
 
 class Starter(Protocol):
-    """What starts and ends nodes."""
+    """Starts and ends nodes."""
 
     async def kill(self, node: str) -> Json:
-        """End the node's process; see `World.kill`."""
+        """Kill the node's process; see `World.kill`."""
         ...
 
     async def restart(self, node: str, incarnation: int) -> None:
@@ -82,29 +81,29 @@ class _Node:
 
 @dataclass(slots=True, eq=False)
 class _DiskFault:
-    """A harm in force, or what it had done when it was healed."""
+    """A disk fault in force, or its effects when it was healed."""
 
     node: str
     number: int
     is_deadly: bool
-    log_bytes: int = 0  # how long the node's log was when it began
-    errors: dict[int, int] = field(default_factory=dict)  # counted by the end of incarnations
+    log_bytes: int = 0  # the log's size at the start
+    errors: dict[int, int] = field(default_factory=dict)  # counts of ended incarnations
     done: Json | None = None
-    fallen: int = UNTOUCHED  # the incarnation that ended of it, when it is healed
+    ended_incarnation: int = UNTOUCHED  # the incarnation that it ended, when it is healed
     is_healed: bool = False
 
     @property
     def dying_s(self) -> float:
-        """How long its node is waited for, which may or must end of it."""
+        """Return how long to wait for the node's end."""
         return FALL_TIMEOUT_S if self.is_deadly else REFUSED_TIMEOUT_S
 
 
 class SteeredNodes:
-    """The clocks and disks of a world of processes."""
+    """The clocks and disks of nodes in a world of processes."""
 
     def __init__(self, target: Target, members: Mapping[str, Member], starter: Starter) -> None:
         self.nursery: trio.Nursery | None = None
-        """Where a world that runs has tasks waited for; none before."""
+        """Tasks of a running world are started here; None before."""
         self._starter = starter
         self._numbers = count(1)
         self._disk_faults: dict[str, _DiskFault] = {}
@@ -121,7 +120,7 @@ class SteeredNodes:
     # ---- clocks (contracts.capabilities.SkewsClocks) -------------------------------------------
 
     async def skew(self, node: str, change: ClockChange) -> Json:
-        """Change a node's clocks; see `SkewsClocks.skew`."""
+        """Skew a node's clocks; see `SkewsClocks.skew`."""
         if self._faked is not None:
             return await self._faked.skew(node, change)
         number = next(self._numbers)
@@ -131,15 +130,15 @@ class SteeredNodes:
         return {"number": number}
 
     async def unskew(self, node: str, undo: Json) -> None:
-        """Undo that change (idempotent)."""
+        """Revert that skew (idempotent)."""
         if self._faked is not None:
             await self._faked.unskew(node, undo)
             return
         steered = self._nodes[node]
-        await self._take_back(steered, steered.clocks, undo["number"])
+        await self._withdraw(steered, steered.clocks, undo["number"])
 
     async def read_clock(self, node: str) -> ClockReading:
-        """Measure a node's clocks, by what it wrote down of them at two instants."""
+        """Measure a node's clocks, by two readings in its files."""
         if self._faked is not None:
             return await self._faked.read_clock(node)
         first = await self._fresh(node)
@@ -154,7 +153,7 @@ class SteeredNodes:
         )
 
     async def _fresh(self, node: str) -> Mapping[str, int]:
-        """What a node's clocks showed just now. Raises IndefiniteError: it writes nothing down."""
+        """Return a fresh reading of a node's clocks. Raises IndefiniteError: it writes none."""
         steering = self._nodes[node].steering
         before = steering.effects().get("reading", 0)
         with trio.move_on_after(READING_AGE_MAX_S):
@@ -166,29 +165,29 @@ class SteeredNodes:
     # ---- disks (InjectsDiskFaults, LosesPower, CountsEffects) ------------------
 
     async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
-        """Do that to a node's disk; see `InjectsDiskFaults.inject_disk_fault`."""
+        """Inject a disk fault into a node; see `InjectsDiskFaults.inject_disk_fault`."""
         number = next(self._numbers)
         steered = self._nodes[node]
-        # A node ends where it cannot know any more what is on its disk.
+        # A node ends if it can no longer know what is on its disk.
         is_deadly = fault.error == "EIO" or (bool(fault.error) and fault.op in ("sync", "any"))
         name = f"harm-{number}"
         process = steered.member.process
         log_bytes = crash_message.size_bytes(process.log)
         self._disk_faults[name] = known = _DiskFault(node, number, is_deadly, log_bytes)
         if fault.error:
-            process.excuse(known, partial(self._ended_of_it, known))
+            process.excuse(known, partial(self._caused_by, known))
         steered.disk_faults[number] = {"number": number, **fault.to_json()}
         await self._order(steered)
         return name
 
     async def heal_disk(self, fault: str) -> None:
-        """End that harm, and start again the node that ended of it (idempotent)."""
+        """End that disk fault, and start the node that ended because of it (idempotent)."""
         known = self._disk_faults.get(fault)
         if known is None or known.is_healed:
             return
         steered = self._nodes[known.node]
         process = steered.member.process
-        await self._take_back(
+        await self._withdraw(
             steered, steered.disk_faults, known.number
         )  # no call fails from here on
         if known.done is None:
@@ -196,46 +195,46 @@ class SteeredNodes:
                 while process.is_running and self._has_struck(known, process.incarnation):  # noqa: ASYNC110 - no event
                     await trio.sleep(OBEY_POLL_S)
             done = self.disk_fault_effects(fault)
-            known.fallen = process.incarnation if done["ended"] else UNTOUCHED
+            known.ended_incarnation = process.incarnation if done["ended"] else UNTOUCHED
             known.done = done
         is_held = process.is_paused and self._has_struck(known, process.incarnation)
         if is_held and self.nursery is not None:
-            self.nursery.start_soon(self._outlive_pause, known)  # it ends when it goes on
+            self.nursery.start_soon(self._wait_out_pause, known)  # it ends when it resumes
         else:
-            process.excuse_no_more(known)
-        if known.fallen != UNTOUCHED:
-            await self._starter.restart(known.node, known.fallen)
-        known.is_healed = True  # only now: what failed on the way is done again
+            process.withdraw_excuse(known)
+        if known.ended_incarnation != UNTOUCHED:
+            await self._starter.restart(known.node, known.ended_incarnation)
+        known.is_healed = True  # only now: a failed step above is retried
 
-    async def _outlive_pause(self, known: _DiskFault) -> None:
-        """Wait for as long as it is paused; start it if it ends of it, then excuse it no more."""
+    async def _wait_out_pause(self, known: _DiskFault) -> None:
+        """Wait out the pause, start the node if it ended by the fault, withdraw the excuse."""
         process = self._nodes[known.node].member.process
         incarnation = process.incarnation
         await process.run_for(incarnation, known.dying_s)
         is_same = process.incarnation == incarnation
-        has_fallen = is_same and process.has_fallen and self._ended_of_it(known, incarnation)
-        process.excuse_no_more(known)
-        if has_fallen:
-            with suppress(HarnessError):  # whoever puts right what is left starts it, and tells
+        ended_by_fault = is_same and process.ended_by_fault and self._caused_by(known, incarnation)
+        process.withdraw_excuse(known)
+        if ended_by_fault:
+            with suppress(HarnessError):  # `restore` starts it and reports it
                 await self._starter.restart(known.node, incarnation)
 
     def _has_struck(self, known: _DiskFault, incarnation: int) -> bool:
-        """Whether calls of that incarnation, which is the last one so far, were made to fail."""
+        """True if calls of that incarnation, the last one so far, failed by this fault."""
         known.errors[incarnation] = errors = (
             self._nodes[known.node].steering.harm(known.number).get("errors", 0)
         )
         before = [seen for other, seen in known.errors.items() if other < incarnation]
         return errors > max(before, default=0)
 
-    def _ended_of_it(self, known: _DiskFault, incarnation: int) -> bool:
-        """Whether that incarnation ended because calls of it were made to fail."""
+    def _caused_by(self, known: _DiskFault, incarnation: int) -> bool:
+        """True if that incarnation ended because its calls failed by this fault."""
         if not self._has_struck(known, incarnation):
             return False
         log = self._nodes[known.node].member.process.log
         return known.is_deadly or bool(FULL.search(crash_message.in_log(log, known.log_bytes)))
 
     def disk_fault_effects(self, fault: str) -> Json:
-        """What it did so far; see `InjectsDiskFaults.disk_fault_effects`."""
+        """Return what it did so far; see `InjectsDiskFaults.disk_fault_effects`."""
         known = self._disk_faults[fault]
         if known.done is not None:
             return known.done
@@ -247,21 +246,21 @@ class SteeredNodes:
             "errors": found.get("errors", 0),
             "slowed": found.get("slowed", 0),
             "waited_ms": round(found.get("waited_us", 0) / 1000, 1),
-            "ended": process.has_fallen and self._ended_of_it(known, process.incarnation),
+            "ended": process.ended_by_fault and self._caused_by(known, process.incarnation),
         }
 
     def effects(self, node: str) -> Mapping[str, int]:
-        """How often what happened in that node so far; see `CountsEffects.effects`."""
+        """Return the node's event counts; see `CountsEffects.effects`."""
         return self._nodes[node].steering.effects() if node in self._nodes else {}
 
     async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
-        """Let nodes lose power; see `LosesPower.lose_power`."""
+        """Cut the power of nodes; see `LosesPower.lose_power`."""
         struck: dict[str, int] = {}
         try:
             if on:
                 await self._trip(nodes, on, struck)
             await self._cut_power(nodes, struck)
-        except BaseException:  # also when cancelled: nobody else knows what was struck so far
+        except BaseException:  # also when cancelled: only this task knows what was struck so far
             with trio.CancelScope(shield=True):
                 for node, incarnation in struck.items():
                     await self._starter.restart(node, incarnation)
@@ -273,14 +272,14 @@ class SteeredNodes:
         }
 
     async def _cut_power(self, nodes: Sequence[str], struck: dict[str, int]) -> None:
-        """Kill those that run; every signal is sent before one end is waited for."""
+        """Kill the running ones; all signals are sent before the first end is waited for."""
         failed: dict[str, Exception] = {}
 
         async def kill(node: str) -> None:
             try:
-                with trio.CancelScope(shield=True):  # what is begun is known in the end
+                with trio.CancelScope(shield=True):  # record every kill that was started
                     killed = await self._starter.kill(node)
-            except Exception as error:  # the others are not left half dead
+            except Exception as error:  # kill the others all the same
                 failed[node] = error
                 return
             if killed["incarnation"] != UNTOUCHED:
@@ -293,7 +292,7 @@ class SteeredNodes:
             raise all_of(failed)
 
     async def _trip(self, nodes: Sequence[str], on: str, struck: dict[str, int]) -> None:
-        """Let nodes kill themselves at an event; wait for a while; note which ones did."""
+        """Let nodes kill themselves at an event; wait; record which ones did."""
         event, _, nth = on.rpartition(":")
         number = next(self._numbers)
         trip = {"number": number, "on": event, "nth": int(nth), "what": "kill"}
@@ -312,32 +311,32 @@ class SteeredNodes:
                     await trio.sleep(OBEY_POLL_S)
         finally:
             with trio.CancelScope(shield=True):
-                await self._trip_no_more(steered, number, told, struck)
+                await self._withdraw_trips(steered, number, told, struck)
 
-    async def _trip_no_more(
+    async def _withdraw_trips(
         self,
         steered: Mapping[str, _Node],
         number: int,
         told: Mapping[str, int],
         struck: dict[str, int],
     ) -> None:
-        """Take trips back, all of them; note which of the incarnations that were told tripped."""
+        """Withdraw all trips; record which of the ordered incarnations tripped."""
         failed: dict[str, Exception] = {}
         for node, each in steered.items():
             process = each.member.process
             try:
-                await self._take_back(each, each.trips, number)
-            except Exception as error:  # the others are taken back all the same
+                await self._withdraw(each, each.trips, number)
+            except Exception as error:  # withdraw the others all the same
                 each.trips.pop(number, None)
                 failed[node] = error
-            if process.has_fallen and _killed_itself(process, told[node], process.incarnation):
+            if process.ended_by_fault and _killed_itself(process, told[node], process.incarnation):
                 struck[node] = told[node]
-            process.excuse_no_more(number)
+            process.withdraw_excuse(number)
         if failed:
             raise all_of(failed)
 
-    async def _take_back(self, steered: _Node, orders: dict[int, Json], number: int) -> None:
-        """Take one order back (idempotent); it stands until the node's orders are written anew."""
+    async def _withdraw(self, steered: _Node, orders: dict[int, Json], number: int) -> None:
+        """Withdraw one order (idempotent); it is kept until the node's orders are rewritten."""
         order = orders.pop(number, None)
         if order is None:
             return
@@ -348,7 +347,7 @@ class SteeredNodes:
             raise
 
     def give_up(self) -> list[str]:
-        """Take all orders back, without starting anything or waiting; say what these were."""
+        """Withdraw all orders, without starting or waiting; return what these were."""
         left = [] if self._faked is None else self._faked.give_up()
         for node, steered in self._nodes.items():
             kinds = {"clocks": steered.clocks, "disk": steered.disk_faults, "trips": steered.trips}
@@ -361,7 +360,7 @@ class SteeredNodes:
         for fault, known in self._disk_faults.items():
             if not known.is_healed:
                 known.done = known.done or self.disk_fault_effects(fault)
-                self._nodes[known.node].member.process.excuse_no_more(known)
+                self._nodes[known.node].member.process.withdraw_excuse(known)
                 known.is_healed = True
         return left
 
@@ -371,7 +370,7 @@ class SteeredNodes:
         )
 
     async def _order(self, steered: _Node) -> None:
-        """Write a node's orders; wait until it obeys, if it can."""
+        """Write a node's orders; wait until it follows them, if it can."""
         version = self._write(steered)
         with trio.move_on_after(OBEY_TIMEOUT_S):
             while steered.is_awake:
@@ -381,26 +380,26 @@ class SteeredNodes:
 
 
 def _killed_itself(process: NodeProcess, incarnation: int, ended: int) -> bool:
-    """Whether the incarnation that was told to ended by SIGKILL; any other end is its own."""
+    """True if the incarnation killed itself on order, with SIGKILL; any other end is its own."""
     return ended == incarnation and process.returncode == -signal.SIGKILL
 
 
-# Wall clocks of nodes that are programs of others: libfaketime under each of them.
+# Wall clocks of third-party programs: libfaketime under each of them.
 #
-# What a node's clock shows is asked of the node (`contracts.abilities.ShowsClock`), never assumed:
-# a program that asks the kernel itself, as Go's do, does not notice, and the fault is without
-# effect. Changes of one clock add up, and each is taken back by its own number.
+# The node itself is asked for its time (`contracts.abilities.ShowsClock`): a program that makes the
+# system call itself, as Go's do, does not notice, and then the fault has no effect. Changes of one
+# clock add up, and each is withdrawn by its own number.
 #
 # Source: DESIGN.md decisions 9 to 11; `harness.runtime.processes.faketime`.
 
 ANSWER_TIMEOUT_S = 0.3
 TICK_WAIT_S = 1.5
-"""A clock in whole seconds is looked at until it shows another one, for so long at most."""
+"""How long to poll a clock with whole seconds until it changes."""
 LOOK_INTERVAL_S = 0.01
 
 
 class FakedClocks:
-    """The wall clocks of those nodes that have a `Member.clock`."""
+    """The wall clocks of the nodes that have a `Member.clock`."""
 
     def __init__(self, target: ShowsClock, members: Mapping[str, Member]) -> None:
         self._target = target
@@ -409,7 +408,7 @@ class FakedClocks:
         self._changes: dict[str, dict[int, ClockChange]] = {node: {} for node in members}
 
     async def skew(self, node: str, change: ClockChange) -> Json:
-        """Change a node's wall clock; see `SkewsClocks.skew`. It has no other that could be."""
+        """Skew a node's wall clock, the only one that can be; see `SkewsClocks.skew`."""
         await trio.lowlevel.checkpoint()
         number = next(self._numbers)
         self._changes[node][number] = change
@@ -417,13 +416,13 @@ class FakedClocks:
         return {"number": number}
 
     async def unskew(self, node: str, undo: Json) -> None:
-        """Undo that change (idempotent)."""
+        """Revert that skew (idempotent)."""
         await trio.lowlevel.checkpoint()
         if self._changes[node].pop(undo["number"], None) is not None:
             self._set(node)
 
     async def read_clock(self, node: str) -> ClockReading:
-        """Ask the node for its time, if need be until that changes: then it is exact."""
+        """Ask the node for its time, if need be until it changes: then it is exact."""
         first = await self._shown_s(node)
         shown = first
         with trio.move_on_after(TICK_WAIT_S):
@@ -433,9 +432,9 @@ class FakedClocks:
         return ClockReading(offset_ms=(shown - time.time()) * 1000, is_wall_only=True)
 
     async def _shown_s(self, node: str) -> float:
-        """The time that a node shows. Raises IndefiniteError: it does not answer."""
+        """Return the time that a node reports. Raises IndefiniteError: it does not answer."""
         layout = self._members[node].layout
-        with trio.move_on_after(2 * ANSWER_TIMEOUT_S):  # even if the target forgets its own
+        with trio.move_on_after(2 * ANSWER_TIMEOUT_S):  # whatever the target does
             try:
                 return await self._target.wall_clock(layout, ANSWER_TIMEOUT_S)
             except Exception as error:  # whatever a target's own library raises
@@ -443,7 +442,7 @@ class FakedClocks:
         raise IndefiniteError(f"{node} does not tell the time")
 
     def give_up(self) -> list[str]:
-        """Take all changes back; say what these were."""
+        """Withdraw all changes; return what these were."""
         left = [node for node, changes in self._changes.items() if changes]
         for node in left:
             self._changes[node].clear()
@@ -451,7 +450,7 @@ class FakedClocks:
         return [f"the clock of {node} was still wrong" for node in left]
 
     def _set(self, node: str) -> None:
-        """Let a node's clock be what all changes in force make of it."""
+        """Set a node's clock to the sum of all changes in force."""
         member, changes = self._members[node], self._changes[node].values()
         assert member.clock is not None, "the fault was not available"
         wanted = [change for change in changes if change.which != "monotonic"]

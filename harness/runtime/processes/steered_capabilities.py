@@ -1,4 +1,4 @@
-"""The words for clocks and disks, as both worlds have them: left to whoever gives the orders."""
+"""The clock and disk capabilities of a world, delegated to the objects that steer its nodes."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from shaketable.harness.contracts.plugins import Json
 
 
 class DiskFaultInjector(Protocol):
-    """Who does to disks, and to power, what a world is asked for."""
+    """Injects disk faults and power losses for a world."""
 
     async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
-        """Do that to a node's disk; return an id."""
+        """Inject a fault into a node's disk; return an id."""
         ...
 
     async def heal_disk(self, fault: str) -> None:
-        """End exactly that harm (idempotent)."""
+        """End exactly that disk fault (idempotent)."""
         ...
 
     def disk_fault_effects(self, fault: str) -> Json:
-        """What it did so far."""
+        """Return what the fault did so far."""
         ...
 
     def effects(self, node: str) -> Mapping[str, int]:
-        """How often what happened in that node so far."""
+        """Return the node's event counts so far."""
         ...
 
     async def lose_power(self, nodes: Sequence[str], on: str) -> Json:
-        """Let nodes lose power, all at once."""
+        """Cut the power of nodes, all at once."""
         ...
 
 
 class SteeredCapabilities:
-    """The part of a world that `SkewsClocks`, `InjectsDiskFaults` and `LosesPower` ask for.
+    """The part of a world that implements `SkewsClocks`, `InjectsDiskFaults` and `LosesPower`.
 
     The world sets `_clocks` and `_disk_faults`.
     """
@@ -48,11 +48,11 @@ class SteeredCapabilities:
     _disk_faults: DiskFaultInjector
 
     async def skew(self, node: str, change: ClockChange) -> Json:
-        """Change a node's clocks; see `SkewsClocks.skew`."""
+        """Skew a node's clocks; see `SkewsClocks.skew`."""
         return await self._clocks.skew(node, change)
 
     async def unskew(self, node: str, undo: Json) -> None:
-        """Undo exactly that change (idempotent)."""
+        """Revert exactly that skew (idempotent)."""
         await self._clocks.unskew(node, undo)
 
     async def read_clock(self, node: str) -> ClockReading:
@@ -60,11 +60,11 @@ class SteeredCapabilities:
         return await self._clocks.read_clock(node)
 
     async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
-        """Do that to a node's disk; see `InjectsDiskFaults.inject_disk_fault`."""
+        """Inject a disk fault into a node; see `InjectsDiskFaults.inject_disk_fault`."""
         return await self._disk_faults.inject_disk_fault(node, fault)
 
     async def heal_disk(self, fault: str) -> None:
-        """End exactly that harm (idempotent), and start the node that ended of it."""
+        """End exactly that disk fault (idempotent), and start the node that ended because of it."""
         await self._disk_faults.heal_disk(fault)
 
     def disk_fault_effects(self, fault: str) -> Json:
@@ -72,9 +72,9 @@ class SteeredCapabilities:
         return self._disk_faults.disk_fault_effects(fault)
 
     def effects(self, node: str) -> Mapping[str, int]:
-        """How often what happened in that node so far; see `CountsEffects.effects`."""
+        """Return the node's event counts so far; see `CountsEffects.effects`."""
         return self._disk_faults.effects(node)
 
     async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
-        """Let nodes lose power, all at once; see `LosesPower.lose_power`."""
+        """Cut the power of nodes, all at once; see `LosesPower.lose_power`."""
         return await self._disk_faults.lose_power(nodes, on)

@@ -255,10 +255,10 @@ class SimSteered:
             "errors": known.counts.errors,
             "slowed": works if is_slow else 0,
             "waited_ms": round(waited_ms if is_slow else 0.0, 1),
-            "ended": self._has_fallen(known),
+            "ended": self._ended_by_fault(known),
         }
 
-    def _has_fallen(self, known: _DiskFault) -> bool:
+    def _ended_by_fault(self, known: _DiskFault) -> bool:
         """Whether its node does not run, and ended of it as far as is known."""
         incarnation = self._processes.incarnation(known.node)
         if self._processes.is_running(known.node) or not known.has_struck(incarnation):
