@@ -1,1 +1,1 @@
-"""The supervisor and its parts: phases, node processes, client worker processes, faults."""
+"""The supervisor and its parts: phases, nemesis, worlds, node processes, client workers."""

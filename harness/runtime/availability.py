@@ -1,7 +1,7 @@
-"""Which of the faults that a campaign asks for can be done to its group.
+"""Which of a campaign's faults can be injected into its group.
 
-What cannot be done is listed with its reason, in the run's facts, its results and its
-report, and never skipped in silence (DESIGN.md decision 8).
+What cannot be done is listed with its reason, in the run's facts, its results and its report, and
+never skipped in silence (DESIGN.md decision 8).
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from shaketable.harness.runtime import world_capabilities
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The faults that will be drawn from, and why the others of those asked for will not."""
+    """The faults to draw from, and the reasons why the other requested ones are not available."""
 
     faults: Mapping[str, Fault]
     unavailable: Mapping[str, str]
 
 
 def choose(campaign: Campaign) -> Choice:
-    """Configure the faults of a resolved campaign, and ask each whether it can be done.
+    """Configure the faults of a resolved campaign, and check each one's availability.
 
     Raises:
-        UsageError: an option that a fault cannot take; or faults are asked for, and none of
-            them can be done.
-        HarnessError: a plug-in cannot be imported, or cannot be asked.
+        UsageError: a fault refuses an option; or faults are requested, and none is available.
+        HarnessError: a plug-in cannot be imported, or its check fails.
     """
     choice = look(campaign)
     if choice.unavailable and not choice.faults:
@@ -42,11 +41,11 @@ def choose(campaign: Campaign) -> Choice:
 
 
 def look(campaign: Campaign) -> Choice:
-    """Do as `choose`, where it may be that none of the faults can be done.
+    """As `choose`, but without an error if none of the faults is available.
 
     Raises:
-        UsageError: an option that a fault cannot take.
-        HarnessError: a plug-in cannot be imported, or cannot be asked.
+        UsageError: a fault refuses an option.
+        HarnessError: a plug-in cannot be imported, or its check fails.
     """
     target: Target = discovery.get("targets", campaign.target)
     nodes, options = node_names(campaign), {**fault_options(campaign), **clocks_of(target)}
@@ -78,7 +77,7 @@ def _unavailable(fault: Fault, target: Target, nodes: Sequence[str]) -> str | No
 
 
 def clocks_of(target: Target) -> Json:
-    """Say to faults which clocks of such nodes can be wrong, if these are not all."""
+    """Return the fault option for targets of which only wall clocks can be skewed; else {}."""
     is_foreign = isinstance(target, ShowsClock) and not isinstance(target, SteersNodes)
     return {"clocks": "wall"} if is_foreign else {}
 
@@ -89,7 +88,7 @@ def families(campaign: Campaign) -> dict[str, str]:
 
 
 def lacking(fault: Fault, world: str, target: Target, options: Json) -> str | None:
-    """Say which word a fault needs that its world cannot do, and why; None if there is none."""
+    """Return which needed capability the world lacks, and why; None if it has all."""
     for capability in sorted(needs_of(fault)):
         why = world_capabilities.why_unsupported(world, capability, target, options)
         if why is not None:
@@ -98,5 +97,5 @@ def lacking(fault: Fault, world: str, target: Target, options: Json) -> str | No
 
 
 def tell(unavailable: Mapping[str, str]) -> list[str]:
-    """Say of each such fault in one line that it is not available, and why."""
+    """Return one line for each unavailable fault, with the reason."""
     return [f"fault {name} is not available: {why}" for name, why in unavailable.items()]

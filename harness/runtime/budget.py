@@ -1,8 +1,8 @@
-"""The budget of faults: how much they may take out of a group together.
+"""The budget of faults: how many nodes they may take out of a group together.
 
-Under the budget "quorum" the nodes that faults in force have stopped, or parted from the others,
-are never more than the (n - 1) / 2 without which a quorum is left. A fault that would take more
-strikes fewer nodes, or waits until others are undone.
+Under the budget "quorum", faults in force never stop or cut off more than (n - 1) / 2 nodes, so a
+quorum is left. A fault that would exceed that strikes fewer nodes, or waits until others are
+undone.
 
 Source: Chaos Mesh and TigerBeetle's liveness mode (a core that is always left to work).
 """
@@ -20,11 +20,11 @@ from shaketable.harness.contracts.plugins import Fault, Json
 
 
 class Budget:
-    """Keeps the account of one run.
+    """The budget of one run.
 
     Args:
-        nodes: of the group.
-        keeps_quorum: False: whatever is asked for is granted.
+        nodes: the nodes of the group.
+        keeps_quorum: False: grant every request.
     """
 
     def __init__(self, nodes: Sequence[str], keeps_quorum: bool) -> None:
@@ -35,17 +35,17 @@ class Budget:
 
     @property
     def out(self) -> frozenset[str]:
-        """The nodes that faults in force have taken out."""
+        """Return the nodes that faults in force have taken out."""
         return frozenset().union(*self._out.values())
 
     def take(self, number: int, fault: Fault, plan: Json) -> Json | None:
-        """Take what an aimed plan takes out of the group, on the account of fault `number`.
+        """Reserve the nodes that an aimed plan takes out, for fault `number`.
 
-        Returns the plan as it may be applied (with fewer victims, if all would be too many);
-        None if there is no room for any of it now.
+        Returns the plan to apply (with fewer victims, if all would be too many); None if there is
+        no room for any of it now.
 
         Raises:
-            PlugInError: the fault cannot say what it takes, or how less of it looks.
+            PlugInError: the fault's `taken_out` or `narrowed` failed.
         """
         taken = self._taken_out(fault, plan)
         if taken is None:
@@ -61,20 +61,20 @@ class Budget:
         return plan
 
     def give_back(self, number: int) -> None:
-        """Close the account of fault `number` (idempotent)."""
+        """Release the nodes of fault `number` (idempotent)."""
         if self._out.pop(number, None) is not None:
             self._changed.set()
             self._changed = trio.Event()
 
     async def changed(self) -> None:
-        """Wait until something was given back."""
+        """Wait until nodes were released."""
         await self._changed.wait()
 
     def __str__(self) -> str:
         return f"{', '.join(sorted(self.out)) or 'nobody'} of {len(self._nodes)} is out"
 
     def _taken_out(self, fault: Fault, plan: Json) -> tuple[str, ...] | None:
-        """The nodes that a plan takes out; None of a fault that takes out none."""
+        """Return the nodes that a plan takes out; None for a fault that takes out none."""
         with blamed():
             if not isinstance(fault, TakesOut):
                 return None

@@ -31,14 +31,14 @@ from shaketable.harness.contracts.plugins import Json, Promises
 from shaketable.harness.history.run_folder import write_atomically
 
 SIMULATED_CLOCK: Json = {"unix_ns": 0, "utc_offset_s": 0}
-"""What simulated nodes stamp their logs by: a world begins with the year 1970."""
+"""The wall clock of simulated nodes: a world starts with the year 1970."""
 LAST_PHASE = "teardown"
 """When it is over, all processes of the run have ended."""
 PACKAGES = ("shaketable", "trio", "multiprocess", "pyarrow", "pyspark")
 
 
 class RunFacts:
-    """Keeps run.json up to date. `now_ns` is the time since the run's start."""
+    """Keeps run.json up to date. `now_ns` returns the time since the run's start."""
 
     def __init__(self, path: Path, facts: Json, now_ns: Callable[[], int]) -> None:
         self._path = path
@@ -48,12 +48,12 @@ class RunFacts:
         self._write()
 
     def now_ns(self) -> int:
-        """The time since the run's start."""
+        """Return the time since the run's start."""
         return self._now_ns()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[int]:
-        """Note a phase's start and, however it ends, its stop; yields the start (ns)."""
+        """Record a phase's start and, however it ends, its stop; yields the start (ns)."""
         span: Json = {"name": name, "start_ns": self._now_ns(), "stop_ns": None}
         self._facts["phases"].append(span)
         self._write()
@@ -77,7 +77,7 @@ class RunFacts:
 def describe(
     campaign: Campaign, promises: Promises, command: Sequence[str], mutant_breaks: str | None = None
 ) -> Json:
-    """The facts that are known before the run; `mutant_breaks` says what the planted bug does."""
+    """Return the facts known before the run; `mutant_breaks` describes the planted bug."""
     return {
         "name": campaign.name,
         "seed": campaign.seed,
@@ -105,7 +105,7 @@ def describe(
 
 
 def wall_clock(now_ns: Callable[[], int]) -> Json:
-    """What this machine's wall clock showed at the run's begin: nodes stamp their logs by it."""
+    """Return this machine's wall clock at the run's start: nodes stamp their logs by it."""
     offset = datetime.now().astimezone().utcoffset()
     return {
         "unix_ns": time.time_ns() - now_ns(),
@@ -114,7 +114,7 @@ def wall_clock(now_ns: Callable[[], int]) -> Json:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what takes part in a run, as far as they are installed."""
+    """Return the versions of the software in a run, as far as installed."""
     found = {"python": platform.python_version(), "kernel": platform.release()}
     for package in PACKAGES:
         try:
@@ -124,20 +124,20 @@ def versions() -> dict[str, str]:
     return found
 
 
-# How much of the machine's processors went to work that was not the run's: it slows a run down.
+# The share of the machine's CPU time that other work took: it slows a run down.
 #
-# Source: proc(5), /proc/stat; getrusage(2). What children used counts once they were waited for, so
-# the account is whole when the nodes and workers have ended.
+# Source: proc(5), /proc/stat; getrusage(2). The time of children counts once they were waited for,
+# so the account is complete when the nodes and workers have ended.
 
 STAT: Final = Path("/proc/stat")
 FIELDS: Final = 8
-"""Of the first line: user, nice, system, idle, iowait, irq, softirq, steal."""
+"""The fields of the first line: user, nice, system, idle, iowait, irq, softirq, steal."""
 IDLE: Final = (3, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Seconds of processor time since the machine's start: all there was, not idle, and ours."""
+    """CPU seconds since the machine's start: all, those not idle, and ours."""
 
     total_s: float
     busy_s: float
@@ -145,7 +145,7 @@ class Reading:
 
 
 def read_machine() -> Reading | None:
-    """Read the machine's account and ours; None where there is none to be read."""
+    """Read the CPU times of the machine and of this harness; None if not available."""
     try:
         total_s, busy_s = parse(STAT.read_text(), os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError, IndexError):
@@ -156,10 +156,10 @@ def read_machine() -> Reading | None:
 
 
 def parse(stat: str, ticks_a_s: int) -> tuple[float, float]:
-    """Return all processor time and that which was not idle, in seconds.
+    """Return all CPU time and the time that was not idle, in seconds.
 
     Raises:
-        ValueError: it is no such account.
+        ValueError: malformed.
         IndexError: likewise.
     """
     name, *numbers = stat.splitlines()[0].split()

@@ -78,7 +78,7 @@ class GroupStatus:
         self._written: dict[str, tuple[object, ...]] = {}
         self._led: tuple[str | None, int] = (None, 0)
         self._last_leader: tuple[str, int] | None = None
-        self._puzzled: set[str] = set()
+        self._reported: set[str] = set()
 
     async def poll(self, node: str) -> None:
         """Poll a node until cancelled."""
@@ -100,8 +100,8 @@ class GroupStatus:
             with trio.move_on_after(2 * STATUS_TIMEOUT_S):  # whatever the target does
                 return await self._ask(node)
         except Exception as error:
-            if node not in self._puzzled:
-                self._puzzled.add(node)
+            if node not in self._reported:
+                self._reported.add(node)
                 what = f"{type(error).__name__}: {error}"
                 self._observer.note(f"the status of {node} failed: {what}")
         return None
@@ -121,9 +121,7 @@ class GroupStatus:
             if led[0] is not None and (led[0], led[1]) != self._last_leader:
                 self.leader_changes += self._last_leader is not None
                 self._last_leader = (led[0], led[1])
-                if (
-                    led[1] > self._elected_term
-                ):  # not an old leader whose successor stopped answering
+                if led[1] > self._elected_term:  # not an old leader after its successor fell silent
                     self._elected_term = led[1]
                     self.on_elected()
             self._observer.leader_changed(*led, self._now_ns())
@@ -198,7 +196,7 @@ class GroupStatus:
         }
         return len(indexes) == len({status.group for status in known})
 
-    def behind(self) -> tuple[str, ...]:
+    def lagging(self) -> tuple[str, ...]:
         """Return running nodes that keep their group from being settled, least responsive first."""
         leaders, ends = self._leaders(), self._ends()
         rank: dict[str, int] = {}

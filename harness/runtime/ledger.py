@@ -1,23 +1,23 @@
-"""The write-ahead ledger of faults: what is to be undone survives the harness (faults.jsonl).
+"""The write-ahead ledger of faults: undos that survive the harness (faults.jsonl).
 
-One JSON line an event, each one write(2) to a file opened for appending, so that a line is
-in the kernel's hands before the next step happens and SIGKILL of the harness loses none:
+One JSON line an event, each one write(2) to a file opened for appending, so that the kernel has the
+line before the next step, and SIGKILL of the harness loses none:
 
     {"event": "began",    "pid": 41, "started": 7311, "boot": "...", "at_ns": ...}  the harness
     {"event": "process",  "node": "n1", "pid": 47, "started": 7342, "at_ns": ...}   one it started
     {"event": "applying", "fault": 3, "name": "pause", "plan": {...}, "at_ns": ...}
-                with "undo": {...} if the fault says it ahead (contracts.capabilities.UndoesAhead)
+                with "undo": {...} if the fault declares it (contracts.capabilities.UndoesAhead)
     {"event": "applied",  "fault": 3, "undo": {...}, "at_ns": ...}
     {"event": "failed",   "fault": 3, "error": "...", "at_ns": ...}
     {"event": "undone",   "fault": 3, "at_ns": ...}
     {"event": "stuck",    "fault": 3, "error": "...", "at_ns": ...}   it may still be in force:
-                its undo failed, or its "apply" did and nobody knows what it did until then
-    {"event": "ended",    "at_ns": ...}                 nothing of the run is left by itself
-    {"event": "forgotten", "fault": 3, "by": "heal"}    somebody looked after it by hand
+                its undo failed, or its "apply" did, and what it did before is unknown
+    {"event": "ended",    "at_ns": ...}                 the run has stopped all its processes
+    {"event": "forgotten", "fault": 3, "by": "heal"}    a user repaired it by hand
     {"event": "healed",   "did": ["..."], "utc": "..."} by `heal`, after the harness was killed
 
-`started` is in clock ticks since the machine's boot, as in /proc/PID/stat: a process is known by
-its pid and that, for a pid is given to others in time. What a heal undoes it notes as "undone".
+`started` is in clock ticks since the machine's boot, as in /proc/PID/stat: pid and start time
+identify a process, since pids are reused. What a heal undoes it records as "undone".
 
 Source: DESIGN.md decision 12.
 """
@@ -38,7 +38,7 @@ from shaketable.harness.marks import Who
 
 
 class Lines:
-    """A file of JSON lines that is appended to, each line by one write(2).
+    """A file of JSON lines for appending, each line by one write(2).
 
     Raises:
         HarnessError: it cannot be written.
@@ -58,7 +58,7 @@ class Lines:
             written = os.write(self._fd, line)
         except OSError as error:
             raise HarnessError(f"cannot write {self._path}: {error.strerror}") from error
-        if written != len(line):  # nothing may be written behind half a line
+        if written != len(line):  # nothing may be written after half a line
             with suppress(OSError):
                 os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
             raise HarnessError(f"cannot write {self._path}: the disk is full")
@@ -71,7 +71,7 @@ class Lines:
 
 
 class Ledger:
-    """Writes the ledger of one run. `now_ns` is the time since the run's start."""
+    """Writes the ledger of one run. `now_ns` returns the time since the run's start."""
 
     def __init__(self, path: Path, now_ns: Callable[[], int]) -> None:
         self._lines = Lines(path)
@@ -81,37 +81,37 @@ class Ledger:
         self._tell("began", pid=here.pid, started=here.started, boot=marks.boot())
 
     def process(self, node: str, pid: int) -> None:
-        """Note a process that was just started; nothing if it has ended already."""
+        """Record a process that was just started; do nothing if it has ended already."""
         found = marks.who(pid)
         if found is not None:
             self._tell("process", node=node, pid=pid, started=found.started)
 
     def applying(self, fault: int, name: str, plan: Json, undo: Json | None = None) -> None:
-        """Call before a fault is applied: from here on it may be in force.
+        """Record that a fault is about to be applied: from now on it may be in force.
 
-        `undo` is what undoes it however far it comes, if the fault knows that (`UndoesAhead`).
+        `undo` reverts it however far it gets, if the fault declares that (`UndoesAhead`).
         """
         ahead = {} if undo is None else {"undo": undo}
         self._write("applying", fault, name=name, plan=plan, **ahead)
 
     def applied(self, fault: int, undo: Json) -> None:
-        """Call as soon as the undo is known."""
+        """Record the undo. Call it as soon as the undo is known."""
         self._write("applied", fault, undo=undo)
 
     def failed(self, fault: int, error: str) -> None:
-        """The fault could not be applied, and what it had begun was undone."""
+        """Record that the fault could not be applied, and that its partial effects were undone."""
         self._write("failed", fault, error=error)
 
     def undone(self, fault: int) -> None:
-        """The fault was undone."""
+        """Record that the fault was undone."""
         self._write("undone", fault)
 
     def stuck(self, fault: int, error: str) -> None:
-        """The fault may still be in force, and nobody can undo it now: it stays open."""
+        """Record that the fault may still be in force and cannot be undone now: it stays open."""
         self._write("stuck", fault, error=error)
 
     def close(self) -> None:
-        """Note that the run has ended, and close the file (idempotent)."""
+        """Record the end of the run, and close the file (idempotent)."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -130,7 +130,7 @@ class Ledger:
 class OpenFault:
     """A fault that may still be in force.
 
-    `undo` is None if only its plan is known; `is_applied` says whether its `apply` came to its end.
+    `undo` is None if only its plan is known; `is_applied`: its `apply` returned.
     """
 
     fault: int
@@ -142,14 +142,14 @@ class OpenFault:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a ledger says of its run.
+    """The state of a run by its ledger.
 
     Attributes:
-        harness: the process that wrote it, and the boot of the machine then; None: it does not say.
-        processes: those that it started, by what they were.
+        harness: the process that wrote it, and the boot of the machine then; None: not recorded.
+        processes: the processes that it started.
         open: the faults that may still be in force, the newest first: the order to undo them in.
-        is_ended: the run came to its own end, and has ended all that it started.
-        is_healed: somebody else has put in order what it left.
+        is_ended: the run ended by itself, and has stopped all its processes.
+        is_healed: another process has cleaned up after it.
     """
 
     harness: Who | None
@@ -161,18 +161,18 @@ class Account:
 
 
 def open_faults(path: Path) -> tuple[OpenFault, ...]:
-    """Read which faults a run left in force, the newest first: the order to undo them in.
+    """Read the faults that a run left in force, the newest first: the order to undo them in.
 
     Raises:
-        HarnessError: as of `read`.
+        HarnessError: as `read`.
     """
     return read(path).open
 
 
 def read(path: Path) -> Account:
-    """Read a ledger; one that is not there says nothing.
+    """Read a ledger; a missing one is empty.
 
-    A last line that was torn by the harness's death is left out.
+    A last line that was torn by the harness's death is ignored.
 
     Raises:
         HarnessError: the ledger cannot be read, or a line in the middle is no event.

@@ -1,8 +1,8 @@
-"""What must have come back once all faults are over, where time itself is simulated.
+"""Liveness after all faults are over, in simulated time: what must have recovered.
 
-On a machine a slow disk or a busy processor explains a group that does not settle in time: nobody
-knows. In a simulated world nothing is slow that no fault makes slow. So a group that has not come
-back when `PATIENCE_S` of virtual time have passed never comes back: a violation of liveness.
+On a real machine a slow disk or a busy CPU may explain a group that does not settle in time. In a
+simulated world nothing is slow unless a fault makes it slow. So a group that has not recovered
+after `PATIENCE_S` of virtual time never will: a liveness violation.
 
 Source: docs/adr/0044; the simulator's own invariants everybody-runs and everybody-catches-up;
 "eventually" in TigerBeetle's VOPR, which heals all faults and demands that its cluster converges.
@@ -17,18 +17,19 @@ from typing import Final
 from shaketable.harness.contracts.broken_rules import Broken
 
 PATIENCE_S: Final = 60.0
-"""Virtual seconds that the group has for each step back: to be elected, to answer the clients'
-last operations, to settle. The slowest thing that a correct node waits for is a connection that it
-takes for dead (20 s), and then the next try (5 s) and registration (10 s)."""
+"""Virtual seconds that the group has for each step of recovery: to elect a leader, to answer the
+clients' last operations, to settle. The slowest wait of a correct node is for a connection that it
+takes for dead (20 s), then the next try (5 s) and registration (10 s).
+"""
 SERVES: Final = "group-serves"
 RUNS: Final = "everybody-runs"
 CATCHES_UP: Final = "everybody-catches-up"
 CALLS_END: Final = "calls-end"
 NAME_SERVERS_RUN: Final = "name-servers-run"
 OF_NODES: Final = frozenset({SERVES, RUNS, CATCHES_UP, NAME_SERVERS_RUN})
-"""These hold though a disk was lost: a node without it begins anew, as its target says."""
+"""These hold even if a disk was lost: a node without it starts over, as its target defines."""
 OF_CALLS: Final = frozenset({CALLS_END})
-"""A client may wait for ever for what was lost where that was never promised to be kept."""
+"""A client may wait forever for lost data that no promise covers."""
 NEW_DISK: Final = "wipe"
 _PROMISES: Final[Mapping[str, tuple[str, str]]] = {
     SERVES: (
@@ -58,31 +59,31 @@ _PROMISES: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """How a group stands when its time is over.
+    """The state of a group when its time is over.
 
     Attributes:
-        at_ns: when that was looked at, since the run's begin.
-        waited_s: how long it was waited for since, in virtual seconds.
-        down: nodes that do not run, or wait for their disk: node -> that in words.
-        behind: nodes that run and do not agree with their group, those that are furthest first.
-        states: each node in a few words.
-        waiting: what clients wait for, a line for each.
+        at_ns: when it was observed, since the run's start.
+        waited_s: how long it was waited for, in virtual seconds.
+        down: nodes that do not run, or wait for their disk: node -> description.
+        lagging: running nodes that do not agree with their group, the furthest behind first.
+        states: a phrase on each node.
+        waiting: what clients wait for, a line each.
     """
 
     at_ns: int
     waited_s: float
     down: Mapping[str, str] = field(default_factory=dict)
-    behind: tuple[str, ...] = ()
+    lagging: tuple[str, ...] = ()
     states: str = ""
     waiting: tuple[str, ...] = ()
 
 
-def not_back(still: Standstill, *, settled: bool, answered: bool) -> tuple[Broken, ...]:
-    """Return what did not come back, nodes before clients.
+def not_recovered(still: Standstill, *, settled: bool, answered: bool) -> tuple[Broken, ...]:
+    """Return what did not recover, nodes before clients.
 
     Args:
-        still: how the group stands.
-        settled: whether the nodes that run agree.
+        still: the state of the group.
+        settled: whether the running nodes agree.
         answered: whether all operations of the clients have ended, the last ones with success.
     """
     found = []
@@ -94,9 +95,9 @@ def not_back(still: Standstill, *, settled: bool, answered: bool) -> tuple[Broke
         over = "though all faults are over"
         found.append(_broken(RUNS, f"{what}, {over}{rest}{clients}", min(still.down), still))
     if not settled:
-        behind = ", ".join(still.behind) or "the group"
-        what = f"{behind} did not come to agree with the others in {after}: {still.states}"
-        node = still.behind[0] if still.behind else ""
+        lagging = ", ".join(still.lagging) or "the group"
+        what = f"{lagging} did not come to agree with the others in {after}: {still.states}"
+        node = still.lagging[0] if still.lagging else ""
         found.append(_broken(CATCHES_UP, what + clients, node, still))
     if not answered:
         waits = "; ".join(still.waiting) or "clients did not finish"
@@ -105,14 +106,14 @@ def not_back(still: Standstill, *, settled: bool, answered: bool) -> tuple[Broke
 
 
 def never_served(still: Standstill) -> Broken:
-    """Return that a group does not serve to which nothing was done yet."""
+    """Return the violation of a group that never served, without any fault."""
     within = f"within {still.waited_s:.0f} s of virtual time, before any fault"
-    node = min(still.down, default=still.behind[0] if still.behind else "")
+    node = min(still.down, default=still.lagging[0] if still.lagging else "")
     return _broken(SERVES, f"the group has no leader {within}: {still.states}", node, still)
 
 
 def name_server_ended(line: str, at_ns: int) -> Broken:
-    """Return that a name server ended by itself, as this line says."""
+    """Return the violation of a name server that ended by itself, as this line reports."""
     return Broken(NAME_SERVERS_RUN, line, "", at_ns, *_PROMISES[NAME_SERVERS_RUN])
 
 
@@ -121,11 +122,11 @@ def _broken(invariant: str, finding: str, node: str, still: Standstill) -> Broke
 
 
 def _rest(still: Standstill, named: frozenset[str]) -> str:
-    """The other nodes in words."""
+    """Describe the other nodes."""
     others = [state for state in still.states.split("; ") if state.partition(" ")[0] not in named]
     return f"; {'; '.join(others)}" if others else ""
 
 
 def _clients(still: Standstill) -> str:
-    """What clients wait for, behind the nodes."""
+    """Describe what clients wait for, to follow the nodes."""
     return f"; {'; '.join(still.waiting)}" if still.waiting else ""

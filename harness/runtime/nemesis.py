@@ -121,7 +121,7 @@ class Nemesis:
             for planned in schedule:
                 nursery.start_soon(self._perform, planned, began, began + room_s, since)
 
-    def never_bit(self, schedule: Sequence[Planned]) -> list[Planned]:
+    def without_effect(self, schedule: Sequence[Planned]) -> list[Planned]:
         """Return, for each kind of fault of which none took effect, the last one in the schedule.
 
         Scenario steps count if a kind has no fault outside scenarios; those of a script never
@@ -274,14 +274,14 @@ class Nemesis:
     async def _fail(self, fault: Fault, planned: Planned, error: str) -> None:
         """Report a fault whose plan it cannot aim or describe."""
         self.tally.failed += 1
-        await self._tell_unbegun(fault, planned, f"its plan cannot be done: {error}")
+        await self._report_not_started(fault, planned, f"its plan cannot be done: {error}")
 
     async def _leave_out(self, fault: Fault, planned: Planned, why: str) -> None:
         """Report a fault that was not started, in the history too."""
         self.tally.left_out += 1
-        await self._tell_unbegun(fault, planned, why)
+        await self._report_not_started(fault, planned, why)
 
-    async def _tell_unbegun(self, fault: Fault, planned: Planned, why: str) -> None:
+    async def _report_not_started(self, fault: Fault, planned: Planned, why: str) -> None:
         try:
             with blamed():
                 what = blame.text(fault.describe(planned.plan), "its describe returned")

@@ -22,7 +22,7 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import recorder
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.admin_requests import wait_until
-from shaketable.harness.runtime.liveness import PATIENCE_S, Standstill, never_served, not_back
+from shaketable.harness.runtime.liveness import PATIENCE_S, Standstill, never_served, not_recovered
 from shaketable.harness.runtime.rig import Rig, is_broken
 
 READY_TIMEOUT_S = 30.0
@@ -84,12 +84,14 @@ async def _serves(rig: Rig) -> bool:
         return bool(rig.world.exits) or group_status.is_ready(since)
 
     if not await wait_until(is_over, PATIENCE_S):
-        rig.not_back.append(never_served(_standstill(rig)))
-    return not rig.world.exits and not rig.not_back
+        rig.not_recovered.append(never_served(_standstill(rig)))
+    return not rig.world.exits and not rig.not_recovered
 
 
 @asynccontextmanager
-async def telling_counts(rig: Rig, look: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+async def reporting_counts(
+    rig: Rig, look: Callable[[], None] = lambda: None
+) -> AsyncIterator[None]:
     """Report the clients' progress to the observer and the history while the body runs.
 
     `look` is called as often, to look at what they recorded.
@@ -126,7 +128,7 @@ async def chaos(rig: Rig, began: float) -> bool:
         end = began + rig.campaign.time_limit_s
         nursery.start_soon(rig.nemesis.run, rig.schedule, end - trio.current_time())
         await trio.sleep_until(end)
-        is_stopped = not rig.nemesis.never_bit(rig.schedule)
+        is_stopped = not rig.nemesis.without_effect(rig.schedule)
         if is_stopped:
             await rig.workers.stop()
     return is_stopped
@@ -140,7 +142,7 @@ async def retry(rig: Rig) -> None:
     """
     latest = trio.current_time() + RETRY_ROOM_S
     for _ in range(RETRIES_MAX):
-        for planned in rig.nemesis.never_bit(rig.schedule):
+        for planned in rig.nemesis.without_effect(rig.schedule):
             since = trio.current_time()
             if since < latest and not is_broken(rig.world):
                 await wait_until(partial(rig.world.group_status.is_ready, since), RETRY_READY_S)
@@ -153,7 +155,7 @@ def patience_s(rig: Rig, longest_s: float) -> float:
 
     The wait is short as well if the group has had all its virtual time, or a node's disk has.
     """
-    if is_broken(rig.world) or (rig.is_virtual and (rig.not_back or rig.world.awaited())):
+    if is_broken(rig.world) or (rig.is_virtual and (rig.not_recovered or rig.world.awaited())):
         return min(longest_s, BROKEN_PATIENCE_S)
     return PATIENCE_S if rig.is_virtual else longest_s
 
@@ -173,7 +175,7 @@ async def heal(rig: Rig) -> tuple[str, ...]:
     longest_s = patience_s(rig, HEAL_TIMEOUT_S)
     if not await wait_until(partial(rig.world.group_status.is_ready, since), longest_s):
         rig.observer.note(f"the group did not come back: {rig.world.group_status.why_not_ready()}")
-        _note_not_back(rig, settled=False, answered=True)
+        _note_not_recovered(rig, settled=False, answered=True)
     return left
 
 
@@ -195,7 +197,7 @@ async def drain(rig: Rig) -> bool:
         for node, status in rig.world.group_status.statuses().items()
     }
     write_atomically(rig.folder.drain_json, msgspec.json.encode({"nodes": statuses}))
-    _note_not_back(rig, settled=settled, answered=finished and read)
+    _note_not_recovered(rig, settled=settled, answered=finished and read)
     for is_so, otherwise in (
         (finished, "clients had not finished their operations in time"),
         (read, "clients did not finish their final operations"),
@@ -206,18 +208,18 @@ async def drain(rig: Rig) -> bool:
     return finished and read and settled
 
 
-def _note_not_back(rig: Rig, *, settled: bool, answered: bool) -> None:
+def _note_not_recovered(rig: Rig, *, settled: bool, answered: bool) -> None:
     """Record, once, what did not recover, if only the group can be the cause.
 
     After a violated invariant, and while a node waits for its disk, the group was not waited for:
     then only that is recorded.
     """
-    if not rig.is_virtual or rig.not_back or is_broken(rig.world):
+    if not rig.is_virtual or rig.not_recovered or is_broken(rig.world):
         return
     still = _standstill(rig)
     is_waited = not rig.world.awaited()
-    rig.not_back.extend(
-        not_back(still, settled=settled or not is_waited, answered=answered or not is_waited)
+    rig.not_recovered.extend(
+        not_recovered(still, settled=settled or not is_waited, answered=answered or not is_waited)
     )
 
 
@@ -236,7 +238,7 @@ def _standstill(rig: Rig) -> Standstill:
         at_ns=rig.facts.now_ns(),
         waited_s=trio.current_time() - group_status.undisturbed_s,
         down=down,
-        behind=group_status.behind(),
+        lagging=group_status.lagging(),
         states=group_status.why_not_ready(),
         waiting=rig.workers.waiting(),
     )

@@ -156,9 +156,9 @@ class Rig:
     `clock_ns` is the clock of the whole run: CLOCK_MONOTONIC, or a simulated world's. `services`
     run in the background for the length of the run, started in this order; `collect` copies what
     the nodes wrote into the run's folder, after they have ended. With `is_virtual`, time passes
-    only while a task waits for it, so nothing is slow by itself. `not_back` is then what had not
-    recovered in time (`harness.runtime.liveness`), and `restore_disks` tries for some seconds to
-    complete nodes that wait for a disk, and returns the rest.
+    only while a task waits for it, so nothing is slow by itself. `not_recovered` then holds what
+    failed to recover in time (`harness.runtime.liveness`), and `restore_disks` tries for some
+    seconds to complete nodes that wait for a disk, and returns the rest.
     """
 
     campaign: Campaign
@@ -178,7 +178,7 @@ class Rig:
     let_go: Callable[[], None]
     is_virtual: bool = False
     restore_disks: Callable[[float], Awaitable[Sequence[str]]] | None = None
-    not_back: list[Broken] = field(default_factory=list)
+    not_recovered: list[Broken] = field(default_factory=list)
 
     def close(self) -> int:
         """Close the files of the harness; return the number of nemesis events."""

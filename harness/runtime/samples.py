@@ -1,18 +1,17 @@
-"""How far each node's log is, and what its clocks show, written down now and then (samples.jsonl).
+"""Periodic samples of each node's log end and clocks (samples.jsonl).
 
-Taken of answers to the questions for the nodes' status, which are asked anyway: a sample costs one
-line. Each is one row:
+They are taken from the answers to status polls, so a sample costs one line. Each is one row:
 
     {"time_ns": ..., "node": "n1", "committed_index": 41, "end_index": 43,
      "wall_offset_ms": 0.2, "monotonic_offset_ms": 0.2, "doubt_ms": 0.4}
 
-The last three are there only of nodes whose target tells what their clocks show
-(`contracts.plugins.NodeStatus.wall_ms`), or whose world knows it; an offset is how far the node's
-clock is ahead of the harness' own, give or take `doubt_ms`. Where nodes are several groups, a row
-names its `group` too.
+The last three are there only for nodes whose target reports their clocks
+(`contracts.plugins.NodeStatus.wall_ms`), or whose world knows them; an offset is how far the node's
+clock is ahead of the harness's, plus or minus `doubt_ms`. If nodes form several groups, a row has
+its `group` too.
 
-Source: Cristian, Probabilistic clock synchronization (1989): the middle between asking and being
-answered stands for the moment at which the clock was read.
+Source: Cristian, Probabilistic clock synchronization (1989): the midpoint between request and
+answer stands for the moment at which the clock was read.
 """
 
 from __future__ import annotations
@@ -27,17 +26,18 @@ from shaketable.harness.contracts.simulated_nodes import SteersSimulated
 from shaketable.harness.runtime.ledger import Lines
 
 SAMPLE_EVERY_NS: Final = 500_000_000
-"""A node is sampled at most so often."""
+"""The minimum interval between samples of a node."""
 SAMPLES_EVEN_MAX: Final = 2_000
-"""So many samples of a node stand apart as above; then each is as far from the next as a run's age
-divided by this, so that a run of a week has 15,000 of a node."""
+"""After this many samples of a node the interval grows: it becomes the run's age divided by this,
+so a run of a week has 15,000 samples of a node.
+"""
 ROWS_MAX: Final = 200_000
-"""Rows of a run; what would come behind them is not written."""
+"""Limit of rows in a run; further samples are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the harness' own clocks showed at one instant, in milliseconds."""
+    """What the harness's own clocks showed at one instant, in milliseconds."""
 
     wall_ms: float
     monotonic_ms: float
@@ -45,7 +45,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ClockOffsets:
-    """How far a node's clocks are ahead of the harness' own, give or take `doubt_ms`."""
+    """How far a node's clocks are ahead of the harness's, plus or minus `doubt_ms`."""
 
     wall_ms: float
     monotonic_ms: float
@@ -56,23 +56,23 @@ class Clocks(Protocol):
     """How a world measures its nodes' clocks."""
 
     def shown(self) -> Shown:
-        """Return what the harness' own clocks show now."""
+        """Return what the harness's own clocks show now."""
         ...
 
     def offsets(self, status: NodeStatus, asked: Shown) -> ClockOffsets | None:
-        """Measure the clocks of a node that was asked then and has just answered; None: unknown."""
+        """Measure the clocks of a node that was asked at `asked` and answers now; None: unknown."""
         ...
 
 
 class AnsweredClocks:
-    """Clocks of nodes that tell in their status what these show."""
+    """Clocks of nodes that report them in their status."""
 
     def shown(self) -> Shown:
         """Return what this machine's clocks show."""
         return Shown(time.time_ns() / 1e6, time.monotonic_ns() / 1e6)
 
     def offsets(self, status: NodeStatus, asked: Shown) -> ClockOffsets | None:
-        """Compare what a node told with the middle between asking and being answered."""
+        """Compare a node's report with the midpoint between request and answer."""
         if status.wall_ms is None or status.monotonic_ms is None:
             return None
         answered = self.shown()
@@ -85,14 +85,14 @@ class AnsweredClocks:
 
 
 class SimulatedClocks:
-    """Clocks of simulated nodes, which are known without asking. `now_ns` is the world's time."""
+    """Clocks of simulated nodes, known without asking. `now_ns` returns the world's time."""
 
     def __init__(self, machines: SteersSimulated, now_ns: Callable[[], int]) -> None:
         self._machines = machines
         self._now_ns = now_ns
 
     def shown(self) -> Shown:
-        """Return the world's time, which is also what a right wall clock counts."""
+        """Return the world's time, which a correct wall clock shows too."""
         now_ms = self._now_ns() / 1e6
         return Shown(now_ms, now_ms)
 
@@ -108,8 +108,8 @@ class Samples:
 
     Args:
         lines: samples.jsonl, open.
-        clocks: how the nodes' clocks are measured.
-        now_ns: the time since the run's start.
+        clocks: measures the nodes' clocks.
+        now_ns: returns the time since the run's start.
     """
 
     def __init__(self, lines: Lines, clocks: Clocks, now_ns: Callable[[], int]) -> None:
@@ -120,13 +120,13 @@ class Samples:
         self._rows = 0
 
     def begin(self, node: str) -> Shown | None:
-        """Call before a node is asked; None if no sample of it is due."""
+        """Call before a node is asked; returns None if no sample of it is due."""
         if self._now_ns() < self._due_ns.get(node, 0) or self._rows >= ROWS_MAX:
             return None
         return self._clocks.shown()
 
     def end(self, node: str, status: NodeStatus, asked: Shown) -> None:
-        """Write down what the node answered. `asked` is from `begin`."""
+        """Write a sample of the node's answer. `asked` is from `begin`."""
         now_ns = self._now_ns()
         self._due_ns[node] = now_ns + max(SAMPLE_EVERY_NS, now_ns // SAMPLES_EVEN_MAX)
         row: Json = {

@@ -1,8 +1,7 @@
-"""Runs pure tasks of a simulator in several processes, and gives their results in order.
+"""Runs pure tasks of a simulator in several processes, and yields their results in order.
 
-Processes are started by spawn, die with this one, and leave Ctrl-C to it. One that dies in
-the middle of a task ends the whole with an error that names the task: it might be the very
-seed that matters.
+Processes are started by spawn, die with this one, and leave Ctrl-C to it. If one dies in the middle
+of a task, everything ends with an error that names the task: it may be the very seed that matters.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from shaketable.harness.guard import die_with_parent
 
 JOBS_MAX: Final = 64
 WAITING_MAX: Final = 8
-"""Results for each process that may wait for the one of a task before theirs."""
+"""How many results per process may wait for that of an earlier task."""
 EXIT_TIMEOUT_S: Final = 3.0
 
 Task = TypeVar("Task")
@@ -30,14 +29,14 @@ Result = TypeVar("Result")
 
 
 class TaskFailedError(Exception):
-    """A task raised what it should not; its traceback is a note of this."""
+    """A task raised an unexpected exception; its traceback is added as a note."""
 
 
 class SeedWorkers(Generic[Task, Result]):
     """Processes that run `work(task)` for tasks; both must be importable and picklable.
 
-    Use as a context manager: on every way out no process is left. With one job the work is
-    done in a process, too: what it does to module state is nobody's here.
+    Use as a context manager: on every way out no process is left. A single job runs in its own
+    process, too, so its changes of module state do not affect the caller.
     """
 
     def __init__(self, work: Callable[[Task], Result], jobs: int) -> None:
@@ -56,9 +55,9 @@ class SeedWorkers(Generic[Task, Result]):
             worker.pipe.close()
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """Yield the results in the order of the tasks, each as soon as those before it are.
+        """Yield the results in the order of the tasks, each as soon as the earlier ones are done.
 
-        Tasks are drawn one by one as processes get free; at most `jobs` are under way.
+        Tasks are drawn one by one as processes get free; at most `jobs` run at once.
 
         Raises:
             HarnessError: the process of a task died.
@@ -90,7 +89,7 @@ class SeedWorkers(Generic[Task, Result]):
 
 
 class _Worker:
-    """One process and the task that it does."""
+    """One process and its current task."""
 
     def __init__(self, context: Any, work: Callable[[Any], Any]) -> None:
         self.pipe, theirs = context.Pipe()
@@ -102,7 +101,7 @@ class _Worker:
 
     def give(self, number: int, task: Any) -> None:
         self.number, self._task = number, task
-        with contextlib.suppress(OSError):  # it died: `take` tells
+        with contextlib.suppress(OSError):  # it died: `take` reports it
             self.pipe.send(task)
 
     def take(self) -> Any:
@@ -124,7 +123,7 @@ class _Worker:
 
 
 def _serve(work: Callable[[Any], Any], pipe: Any, parent_pid: int) -> None:
-    """Do tasks until the pipe ends."""
+    """Run tasks until the pipe ends."""
     die_with_parent(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     with contextlib.suppress(EOFError, OSError):

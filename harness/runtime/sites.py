@@ -1,7 +1,7 @@
 """Where the nodes of a run live: their addresses, folders, and the links among them.
 
-In world `process` all share this machine's loopback, and reach each other through proxies. In
-world `netns` each has a network namespace and addresses of its own, and a switch in between.
+In world `process` all nodes share this machine's loopback, and reach each other through proxies. In
+world `netns` each has its own network namespace and addresses, with a switch in between.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from shaketable.harness.runtime.processes import ports
 
 NETNS = "netns"
 BASE_PORT = 10_000
-"""In a namespace of one's own every port is free: nodes listen here for clients, and one above."""
+"""In a namespace of its own every port is free: nodes listen here for clients, and one above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where each node lives.
 
-    `prefixes` stand before the commands of nodes, so that each runs where it lives. `callers` are
-    to be told which processes the nodes have, where the links need to know.
+    `prefixes` are put before the nodes' commands, so that each runs in its place. `callers` has to
+    be given the nodes' processes, if the links need them.
     """
 
     network: Network
@@ -52,13 +52,13 @@ def lay_out(
 
     Args:
         campaign: resolved.
-        folder: the run's.
-        base_port: the first port of the nodes; None: any.
+        folder: the run's folder.
+        base_port: the first port of the nodes; None: any free ones.
         options: what the target is told about its nodes.
-        name_servers: the names of those that run beside the nodes.
+        name_servers: the names of the name servers beside the nodes.
 
     Raises:
-        HarnessError: a port is in use, or there are no namespaces.
+        HarnessError: a port is in use, or namespaces cannot be made.
     """
     target = discovery.get("targets", campaign.target)
     is_advertised = isinstance(target, AdvertisesAddresses) and target.advertises_addresses
@@ -107,7 +107,7 @@ def _on_loopback(
 
 
 def _advertised(site: Site) -> Site:
-    """Let nodes in namespaces advertise where they listen: all others reach them there."""
+    """Let nodes in namespaces advertise their own address: all others reach them there."""
     layouts = {
         node: replace(layout, advertised_address=layout.peer_address)
         for node, layout in site.layouts.items()
@@ -122,7 +122,7 @@ def _in_namespaces(
     options: Json,
     name_servers: Sequence[str],
 ) -> Site:
-    """Give each node a namespace; its peers reach it where it listens, through the switch."""
+    """Give each node a namespace; its peers reach its own address, through the switch."""
     nodes = node_names(campaign)
     port = BASE_PORT if base_port is None else base_port
     peer_of = {

@@ -1,8 +1,8 @@
-"""Counts what nodes have in their logs, in a process of its own, while a run goes on.
+"""Counts the entries of nodes' logs during a run, in a process of its own.
 
-The links among the nodes run in the harness's own process: importing what reads a log, compiling
-it, and reading a large one would each keep Python's lock for seconds, hold up every link, and
-cost the group its leader: a fault that nobody asked for. Source: the trap is our own, measured.
+The links among the nodes run in the harness's process. Importing the log reader, compiling it, or
+reading a large log there would hold the GIL for seconds, stall every link, and cost the group its
+leader: a fault that no campaign asked for. Source: our own measurement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COUNT_TIMEOUT_S: Final = 120.0
-"""A log of a gigabyte takes some seconds, and the first reading on a machine is compiled."""
+"""A log of a gigabyte takes some seconds, and the first read on a machine compiles."""
 WARM_UP_TIMEOUT_S: Final = 60.0
 EXIT_TIMEOUT_S: Final = 3.0
 POLL_S: Final = 0.02
@@ -39,7 +39,7 @@ ReadLog = Callable[[Path, str], Iterable["pa.RecordBatch"]]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a log holds: `entries` in all, of these `messages` of users, and its size."""
+    """The contents of a log: all `entries`, the `messages` of users among them, and its size."""
 
     entries: int
     messages: int
@@ -47,20 +47,20 @@ class Stored:
 
 
 class CountsLogs(Protocol):
-    """Who tells what nodes have stored."""
+    """Counts what nodes have stored."""
 
     async def count(self, layout: NodeLayout) -> Stored:
-        """Count what a node's log holds; HarnessError if it cannot be read."""
+        """Count the entries of a node's log; HarnessError if it cannot be read."""
         ...
 
 
 class StoredLogs:
-    """Asks a process, started at the first question, about the logs of nodes.
+    """Counts the entries of nodes' logs in a process that the first request starts.
 
     Args:
-        read_log: reads a node's log there, as `Target.read_log` does; it must be picklable, which
-            a target with its open connections is not.
-        on_start: told of the process: its name, its pid.
+        read_log: reads a node's log there, as `Target.read_log`; it must be picklable, which a
+            target with open connections is not.
+        on_start: called with the process: its name, its pid.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class StoredLogs:
         self._turn = trio.Lock()
 
     async def count(self, layout: NodeLayout) -> Stored:
-        """Count what a node's log holds; what is damaged there counts as an entry.
+        """Count the entries of a node's log; damaged ones count too.
 
         Raises:
             HarnessError: it cannot be read, or not in time.
@@ -96,14 +96,14 @@ class StoredLogs:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Read logs for nothing as soon as there are any: what must be compiled is by then.
+        """Read logs and discard the result as soon as there are any, to compile the reader early.
 
-        Source: numba, which compiles at the first call where its cache is cold.
+        Source: numba, which compiles at the first call if its cache is cold.
         """
         task_status.started()
         await until_ready(WARM_UP_TIMEOUT_S)
         for layout in layouts:
-            with suppress(HarnessError):  # of a running node: the next one may be whole
+            with suppress(HarnessError):  # of a running node: the next read may succeed
                 await self.count(layout)
 
     async def end(self) -> None:
@@ -134,7 +134,7 @@ class StoredLogs:
             try:
                 while self._pipe.poll():
                     number, stored, problem = self._pipe.recv()
-                    if number != self._asked:  # of a question that was given up
+                    if number != self._asked:  # of a request that was given up
                         continue
                     if problem is not None:
                         raise HarnessError(f"the log of {node} cannot be read: {problem}")
@@ -158,7 +158,7 @@ class StoredLogs:
 def _serve(read_log: ReadLog, pipe: Connection, parent_pid: int) -> None:
     """Answer (number, directory, node) by (number, (entries, messages, bytes), problem)."""
     die_with_parent(parent_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's affair
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness handles Ctrl-C
     while True:
         try:
             number, directory, node = pipe.recv()
@@ -171,7 +171,7 @@ def _serve(read_log: ReadLog, pipe: Connection, parent_pid: int) -> None:
 
 
 def count_log(read_log: ReadLog, directory: Path, node: str) -> tuple[int, int, int]:
-    """Read a node's log in this process; return what `Stored` has."""
+    """Read a node's log in this process; return the fields of `Stored`."""
     import pyarrow.compute as pc  # noqa: PLC0415 - here alone, for this process is for it
 
     entries = messages = size = 0

@@ -141,7 +141,7 @@ async def _run_phases(rig: Rig, progress: _Progress) -> None:
             is_served = await phases.set_up(rig)
         if not is_served:
             return
-        async with phases.telling_counts(rig, look), progress.memory.recorded(campaign.steady_s):
+        async with phases.reporting_counts(rig, look), progress.memory.recorded(campaign.steady_s):
             began = trio.current_time()
             progress.has_clients = True
             await rig.workers.generate()
@@ -159,7 +159,7 @@ async def _run_phases(rig: Rig, progress: _Progress) -> None:
     with _phase(rig, "heal", None):
         progress.problems += await phases.heal(rig)
     with _phase(rig, "drain", None):
-        async with phases.telling_counts(rig, partial(progress.look, False)):
+        async with phases.reporting_counts(rig, partial(progress.look, False)):
             progress.is_drained = await phases.drain(rig)
 
 
@@ -174,9 +174,7 @@ async def _tear_down(rig: Rig, progress: _Progress) -> None:
             finally:
                 await rig.workers.kill()
         progress.problems += rig.world.remarks()
-        rig.observer.counts(
-            rig.workers.counts()
-        )  # the exact counts, reported when each worker closed
+        rig.observer.counts(rig.workers.counts())  # now exact: each worker has closed
         segments["nemesis.seg"] = rig.recorder.close()
         rig.facts.update(segments=segments, stalls=rig.workers.stalls())
 
@@ -199,7 +197,7 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
         leader_changes=result.leader_changes,
         drained=result.is_drained,
         exits=[asdict(ended) for ended in rig.world.exits],
-        broken=[asdict(broken) for broken in (*rig.world.broken(), *rig.not_back)],
+        broken=[asdict(broken) for broken in (*rig.world.broken(), *rig.not_recovered)],
         left=list(rig.nemesis.left),
         problems=list(result.problems),
         seen_live=_seen_live(progress),
@@ -260,7 +258,7 @@ log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 128 << 10
 """Read of a recording at once: some thousands of events, some milliseconds."""
-TOLD_MAX: Final = 5
+REPORTED_MAX: Final = 5
 """The first sightings are reported in full; then one line says that there are more."""
 KEPT_MAX: Final = 100
 """The first ones are kept for run.json; all are counted."""
@@ -321,9 +319,9 @@ class Watch:
             self.count += 1
             if len(self.seen) < KEPT_MAX:
                 self.seen.append(sighting)
-            if self.count <= TOLD_MAX:
+            if self.count <= REPORTED_MAX:
                 self.tell(f"violation seen: {sighting.text} ({sighting.kind})")
-            elif self.count == TOLD_MAX + 1:
+            elif self.count == REPORTED_MAX + 1:
                 self.tell("more violations are seen, and no more of them told; the check has all")
 
     def _read(self, path: Path, events: list[Event]) -> bool:

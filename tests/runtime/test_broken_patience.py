@@ -15,7 +15,7 @@ from shaketable.harness.runtime.rig import is_broken
 
 def rig_with(*exits: Exit) -> SimpleNamespace:
     world = SimpleNamespace(exits=list(exits), awaited=frozenset)
-    return SimpleNamespace(world=world, is_virtual=False, not_back=[])
+    return SimpleNamespace(world=world, is_virtual=False, not_recovered=[])
 
 
 def ended(cause: str = "", excuse: str = "") -> Exit:
@@ -50,9 +50,9 @@ def test_virtual_time_costs_nothing_but_the_patience_is_named() -> None:
 def test_a_group_that_has_had_its_virtual_time_is_waited_for_no_more() -> None:
     rig = rig_with()
     rig.is_virtual = True
-    rig.not_back.append("n1")
+    rig.not_recovered.append("n1")
     assert patience_s(rig, HEAL_TIMEOUT_S) == BROKEN_PATIENCE_S  # type: ignore[arg-type]
-    rig.not_back.clear()
+    rig.not_recovered.clear()
     rig.world.awaited = lambda: frozenset({"n0"})
     assert patience_s(rig, HEAL_TIMEOUT_S) == BROKEN_PATIENCE_S  # type: ignore[arg-type]
     rig.is_virtual = False

@@ -193,12 +193,12 @@ def test_a_kind_that_never_bit_is_done_again_by_itself(stage):
     async def main():
         nemesis = stage.nemesis()
         await nemesis.run(schedule, 20)
-        (again,) = nemesis.never_bit(schedule)
+        (again,) = nemesis.without_effect(schedule)
         assert again == schedule[0], "its own fault rather than a step, and none of a script"
         began = trio.current_time()
         await nemesis.retry(again)
         assert trio.current_time() == began + 1
-        assert nemesis.never_bit(schedule) == []
+        assert nemesis.without_effect(schedule) == []
         await nemesis.retry(again)
         assert trio.current_time() == began + 1, "it has bitten"
         assert stage.events[-1][2]["fault"] == 4, "a number of its own"

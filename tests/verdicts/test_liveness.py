@@ -19,7 +19,7 @@ from shaketable.harness.runtime.liveness import (
     Standstill,
     name_server_ended,
     never_served,
-    not_back,
+    not_recovered,
 )
 
 S = 1_000_000_000
@@ -28,7 +28,7 @@ BEHIND = "n1 is follower of term 4, follows n0, committed 10 of 12"
 STILL = Standstill(
     at_ns=90 * S,
     waited_s=60.0,
-    behind=("n1",),
+    lagging=("n1",),
     states=f"{LED}; {BEHIND}",
     waiting=("client 3 waits for append of q/1",),
 )
@@ -60,11 +60,11 @@ def judged(
 
 
 def test_a_group_that_came_back_broke_nothing() -> None:
-    assert not_back(replace(STILL, behind=(), waiting=()), settled=True, answered=True) == ()
+    assert not_recovered(replace(STILL, lagging=(), waiting=()), settled=True, answered=True) == ()
 
 
 def test_the_node_that_did_not_come_back_is_named_first_then_what_clients_wait_for() -> None:
-    [found] = not_back(STILL, settled=False, answered=True)
+    [found] = not_recovered(STILL, settled=False, answered=True)
     assert (found.invariant, found.node, found.at_ns) == (liveness.CATCHES_UP, "n1", 90 * S)
     assert found.finding == (
         "n1 did not come to agree with the others in 60 s of undisturbed virtual time after the"
@@ -73,7 +73,7 @@ def test_the_node_that_did_not_come_back_is_named_first_then_what_clients_wait_f
 
 
 def test_nodes_that_do_not_run_come_before_the_others_and_before_clients() -> None:
-    found = not_back(DOWN, settled=False, answered=False)
+    found = not_recovered(DOWN, settled=False, answered=False)
     kinds = [each.invariant for each in found]
     assert kinds == [liveness.RUNS, liveness.CATCHES_UP, liveness.CALLS_END]
     assert found[0].node == "n2"
@@ -82,7 +82,7 @@ def test_nodes_that_do_not_run_come_before_the_others_and_before_clients() -> No
 
 
 def test_each_is_a_violation_with_its_promise(tmp_path: Path) -> None:
-    broken = (*not_back(DOWN, settled=False, answered=False), never_served(STILL))
+    broken = (*not_recovered(DOWN, settled=False, answered=False), never_served(STILL))
     verdict = judged(tmp_path, *broken, name_server_ended("ns0 ended", S))
     assert (verdict.outcome, verdict.findings_total) == (Outcome.INVALID, 5)
     assert all(each.details["promise"] and each.details["matters"] for each in verdict.findings)
@@ -102,7 +102,7 @@ def test_each_is_a_violation_with_its_promise(tmp_path: Path) -> None:
 def test_what_a_fault_destroyed_that_nobody_promised_to_stand_excuses_it(
     tmp_path: Path, target: str, fault: str, excused: tuple[str, ...]
 ) -> None:
-    broken = not_back(DOWN, settled=False, answered=False)
+    broken = not_recovered(DOWN, settled=False, answered=False)
     verdict = judged(tmp_path, *broken, target=target, faults=(fault,))
     assert tuple(each.details["invariant"] for each in verdict.observed) == excused
     assert len(verdict.findings) == 3 - len(excused)
@@ -111,7 +111,7 @@ def test_what_a_fault_destroyed_that_nobody_promised_to_stand_excuses_it(
 def test_a_fault_that_could_not_be_undone_excuses_it_but_for_a_disk_that_is_not_given_back(
     tmp_path: Path,
 ) -> None:
-    broken = not_back(DOWN, settled=False, answered=False)
+    broken = not_recovered(DOWN, settled=False, answered=False)
     undone = judged(tmp_path, *broken, left=("members", "wipe"))
     assert (undone.outcome, len(undone.observed)) == (Outcome.VALID, 3)
     assert "members could not be undone" in undone.summary

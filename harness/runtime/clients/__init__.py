@@ -1,1 +1,1 @@
-"""Clients as processes: what a worker does, the workers, and what is seen of them meanwhile."""
+"""Clients in worker processes: the worker, the group of workers, the online check."""

@@ -1,9 +1,9 @@
-"""Looks at what clients are told while they work, for what no linearizable log could have said.
+"""Checks clients' answers while they work for what no linearizable log could return.
 
-Pure, incremental, in bounded memory; and a hint: it sees less than the checkers, whose the verdict
-is. What it does say is certain from the events that it cites alone, in whatever order it is shown
-them, and whether or not it is shown all. What would need to know all (that nobody ever appended a
-value) waits until everything that was recorded before is read.
+Pure, incremental, in bounded memory. It finds less than the checkers, which decide the verdict. But
+a sighting is certain from the events that it cites, in whatever order events arrive, and even if
+some are missing. A claim that needs all events (that no client ever appended a value) waits until
+everything recorded before has been read.
 
 The operations are those of the workload "log": append, read, end. Source: the anomalies
 inconsistent-offsets, G1a, phantom-read and unseen of docs/anomalies.md.
@@ -20,13 +20,13 @@ from typing import Final, TypeVar
 from shaketable.harness.history.segments import Event
 
 PLACES_MAX: Final = 100_000
-"""Offsets of which the value is remembered; the oldest are forgotten."""
+"""Offsets whose value is remembered; the oldest are forgotten."""
 VALUES_MAX: Final = 200_000
-"""Values that were appended and are remembered; with more no value is said to be nobody's."""
+"""Appended values that are remembered; with more, no value is reported as never appended."""
 ENDS_MAX: Final = 256
-"""Of each queue: moments at which its end was known to be so far at least."""
+"""Per queue: the times at which its end was known to be at least so far."""
 ASKED_MAX: Final = 64
-"""Of each queue: answers that it ends somewhere, kept for acknowledgements that are read later."""
+"""Per queue: answers to `end` that are kept, for acknowledgements that are read later."""
 DOUBTED_MAX: Final = 1_000
 QUEUES_MAX: Final = 10_000
 OPEN_MAX: Final = 100_000
@@ -37,7 +37,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """Something that no linearizable log answers; `at_ns` is when the client heard it."""
+    """An answer that no linearizable log gives; `at_ns` is when the client received it."""
 
     kind: str
     text: str
@@ -48,8 +48,8 @@ class Sighting:
 class _Queue:
     """What is known of the end of one queue.
 
-    `ends` are (when it was acknowledged, end that it shows); `base` stands for those forgotten.
-    `asked` are (when it was asked for, end that was answered at most, when, in words).
+    `ends` are (time of acknowledgement, end that it proves); `base` summarizes the forgotten ones.
+    `asked` are (invocation time, largest end answered, time of the answer, description).
     """
 
     ends: list[tuple[int, int]] = field(default_factory=list)
@@ -57,20 +57,20 @@ class _Queue:
     asked: deque[tuple[int, int, int, str]] = field(default_factory=lambda: deque(maxlen=ASKED_MAX))
 
     def shows(self, at_ns: int, end: int) -> None:
-        """From `at_ns` on the queue is known to have an end of `end` at least."""
+        """Record that the queue has an end of at least `end` from `at_ns` on."""
         insort(self.ends, (at_ns, end))
         if len(self.ends) > ENDS_MAX:
             first_ns, first = self.ends.pop(0)
             self.base = (max(self.base[0], first_ns), max(self.base[1], first))
 
     def end_before(self, call_ns: int) -> int:
-        """The end that somebody had been told of before `call_ns`; 0 if that is not known."""
+        """Return the end that was known before `call_ns`; 0 if none was."""
         known = self.base[1] if self.base[0] < call_ns else 0
         return max([known, *(end for at_ns, end in self.ends if at_ns < call_ns)])
 
 
 class OnlineCheck:
-    """Is shown the events of a run, round by round; says what cannot be."""
+    """Takes the events of a run, round by round; returns what cannot be."""
 
     def __init__(self) -> None:
         self._open: dict[int, Event] = {}
@@ -83,11 +83,12 @@ class OnlineCheck:
         self._round = 0
 
     def see(self, events: Iterable[Event], *, is_all: bool) -> list[Sighting]:
-        """Take the next events of clients, by time as far as they can be.
+        """Take the next events of clients, ordered by time as far as possible.
 
         Args:
-            events: each is shown once; those of one process in their order.
-            is_all: everything was shown that had been recorded when this round began to be read.
+            events: each is passed once; those of one process in their order.
+            is_all: everything has been passed that had been recorded when this round started to
+                read.
         """
         self._round += 1
         seen: list[Sighting] = []
@@ -139,7 +140,7 @@ class OnlineCheck:
         return []
 
     def _stands(self, key: str, offset: int, value: int, how: str, at_ns: int) -> list[Sighting]:
-        """A value is said to stand at an offset: no other one may."""
+        """Record that an offset holds a value: no other value may be there."""
         there = self._places.get((key, offset))
         if there is None:
             _remember(self._places, (key, offset), (value, how), PLACES_MAX)
@@ -152,7 +153,7 @@ class OnlineCheck:
         return [Sighting(kind, text, at_ns)]
 
     def _known(self, key: str, offset: int, value: int, at_ns: int) -> list[Sighting]:
-        """A value was read: somebody must have appended it, and not in vain."""
+        """Record that a value was read: a client must have appended it, and not failed."""
         where = f"{key} offset {offset}: {value} was read"
         if (key, value) in self._failed:
             return [Sighting("aborted-read", f"{where}, and its append had failed", at_ns)]
@@ -164,7 +165,7 @@ class OnlineCheck:
         return []
 
     def _settle(self) -> list[Sighting]:
-        """Everything is read that was recorded before: doubts of earlier rounds are certain now."""
+        """Resolve doubts of earlier rounds: everything recorded before has been read."""
         ripe = [doubt for doubt in self._doubted if doubt[0] < self._round]
         self._doubted = [doubt for doubt in self._doubted if doubt[0] >= self._round]
         if not self._knows_all:
@@ -179,14 +180,14 @@ class OnlineCheck:
         return queue
 
     def _asked(self, key: str, call_ns: int, end: int, at_ns: int, said: str) -> list[Sighting]:
-        """A queue was said to end at `end` at most, by who asked at `call_ns`."""
+        """Check an answer that a queue ends at `end` at most, invoked at `call_ns`."""
         queue = self._queue(key)
         queue.asked.append((call_ns, end, at_ns, said))
         known = queue.end_before(call_ns)
         return [_stale(key, known, said, at_ns)] if end < known else []
 
     def _shown(self, key: str, at_ns: int, end: int) -> list[Sighting]:
-        """A queue has an end of `end` at least from `at_ns` on: who has been told otherwise?"""
+        """Record that a queue ends at `end` or later from `at_ns` on; find contrary answers."""
         queue = self._queue(key)
         queue.shows(at_ns, end)
         return [
@@ -202,7 +203,7 @@ def _stale(key: str, end: int, said: str, at_ns: int) -> Sighting:
 
 
 def _remember(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
-    """Remember it, and forget the oldest if there are more than `most`."""
+    """Insert, and evict the oldest if there are more than `most`."""
     kept[key] = value
     if len(kept) > most:
         kept.popitem(last=False)

@@ -1,9 +1,9 @@
-"""The inside of a client worker: a process of its own that does what its clients draw.
+"""A client worker: a process that runs the operations of its clients.
 
-One trio task a client. The invoke of each operation is recorded before the operation
-is sent, its end as soon as it is known. A definite error is `fail`; an indefinite one,
-and any error that nobody foresaw, is `info`: the client then goes on as another process
-on a new connection. This module is imported in every worker and imports nothing heavy.
+One trio task a client. The invocation of each operation is recorded before it is sent, its end as
+soon as it is known. A definite error is `fail`; an indefinite or unexpected one is `info`: the
+client then continues as another process on a new connection. This module is imported in every
+worker, so it imports nothing heavy.
 
 Source: jepsen.generator.interpreter; DESIGN.md decision 12 and section 3 ("Event").
 """
@@ -45,20 +45,20 @@ from shaketable.harness.guard import die_with_parent
 from shaketable.harness.history.recorder import Recorder, next_process
 
 REPORT_INTERVAL_S: Final = 0.25
-"""How often a worker tells the supervisor its counts."""
+"""How often a worker reports its counts to the supervisor."""
 STALL_MIN_S: Final = 0.5
-"""A worker that wakes so much too late has stalled, and says so: its clients were served late."""
+"""A worker that wakes up this late has stalled, and reports it: its clients were delayed."""
 BACKOFF_FIRST_S: Final = 0.02
 BACKOFF_MAX_S: Final = 0.5
-"""After failures in a row a client waits, twice as long each time, up to this."""
+"""The longest wait of a client after consecutive failures; it doubles each time."""
 ANSWER_GRACE_S: Final = 1.0
-"""How much longer than its own timeout a target's client may take before it is cut off."""
+"""How much longer than its own timeout a target's client may take before it is cancelled."""
 CLOSE_TIMEOUT_S: Final = 1.0
 WAITING_TOLD_MAX: Final = 3
 FINAL_ATTEMPTS_MAX: Final = 20
-"""A final operation may fail so often; each try is an operation of its own."""
+"""How often a final operation may fail; each try is an operation of its own."""
 NOTHING: Final = "nothing"
-"""The outcome of an operation that there was nothing to do for."""
+"""The outcome of an operation that had nothing to do."""
 NO_ANSWER: Final = Answer()
 
 _LOG = logging.getLogger(__name__)
@@ -66,16 +66,15 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """All that one worker process needs to know; picklable.
+    """The configuration of one worker process; picklable.
 
-    Times are ns of CLOCK_MONOTONIC, which all processes of a machine share; `start_ns` is
-    the run's start, the zero of the history. `slots` are the numbers of this worker's
-    clients among `clients` in all; a client's first process id is its slot. `rate_hz` is
-    the rate of all clients together (0: closed loop), `think_time_s` the mean time that each
-    pauses between its operations. `segment` is the file to record
-    into, `log` where to append log lines. `options` configure the workload.
-    `client_factory` stands in for the target's `client` (tests). `mutant` is the planted bug, which
-    may be one of the clients.
+    Times are ns of CLOCK_MONOTONIC, which all processes of a machine share; `start_ns` is the run's
+    start, the zero of the history. `slots` are the numbers of this worker's clients among all
+    `clients`; a client's first process id is its slot. `rate_hz` is the rate of all clients
+    together (0: closed loop), `think_time_s` the mean pause of a client between operations.
+    `segment` is the file for its recording, `log` the file for log lines. `options` configure the
+    workload. `client_factory` replaces the target's `client` (tests). `mutant` is the planted bug,
+    which may be in the clients.
     """
 
     name: str
@@ -100,13 +99,12 @@ class WorkerPlan:
 def run_worker(plan: WorkerPlan, control: Any) -> None:
     """Run one worker until it is told to close: the entry point of its process.
 
-    `control` is this end of a multiprocess Pipe. Messages are tuples. To the worker:
-    ("generate",), ("stop",), ("finals", until_ns), ("close",). From it:
-    ("ready",), ("counts", ok, fail, info), ("generated",), ("finals", missed),
-    ("closed", events), ("failed", line).
+    `control` is this end of a multiprocess Pipe. Messages are tuples. To the worker: ("generate",),
+    ("stop",), ("finals", until_ns), ("close",). From it: ("ready",), ("counts", ok, fail, info),
+    ("generated",), ("finals", missed), ("closed", events), ("failed", line).
     """
     die_with_parent(plan.parent_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
     if plan.log is not None:
         logging.basicConfig(
             filename=plan.log,
@@ -120,40 +118,40 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
         if not isinstance(cause, EOFError | BrokenPipeError | ConnectionResetError):
             _LOG.exception("the worker failed: seed=%s", plan.seed)
             control.send(("failed", f"{type(cause).__name__}: {cause}"))
-        sys.exit(1)  # else the supervisor is gone; the history is in the kernel's hands
+        sys.exit(1)  # the supervisor is gone; the recording is already written
 
 
 class Control(Protocol):
-    """A worker's end of the talk with its supervisor; see `run_worker` for the words."""
+    """A worker's end of the connection to its supervisor; see `run_worker` for the messages."""
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Tell the supervisor."""
+        """Send a message to the supervisor."""
         ...
 
     async def receive(self) -> tuple[Any, ...]:
-        """Wait for the supervisor's next word."""
+        """Wait for the supervisor's next message."""
         ...
 
 
 class PipeControl:
-    """Talks through this end of a multiprocess Pipe."""
+    """A connection to the supervisor over a multiprocess Pipe."""
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Tell the supervisor."""
+        """Send a message to the supervisor."""
         self._pipe.send(message)
 
     async def receive(self) -> tuple[Any, ...]:
-        """Wait for the supervisor's next word."""
+        """Wait for the supervisor's next message."""
         await trio.lowlevel.wait_readable(self._pipe.fileno())
         message: tuple[Any, ...] = self._pipe.recv()
         return message
 
 
 class Worker:
-    """The clients of one worker and what they share.
+    """The clients of one worker and their shared state.
 
     `clock_ns` is the clock of the plan's times: a simulated world has its own.
     """
@@ -176,19 +174,20 @@ class Worker:
         self._patience_s = plan.op_timeout_s + ANSWER_GRACE_S + hold_of(self._workload)
         self._groups = self._workload if isinstance(self._workload, GroupWorkload) else None
         self.is_stepped = self._groups is not None
-        """Whether a final operation takes as many operations as it takes."""
+        """True if a final operation may consist of any number of operations."""
         self._factory = plan.client_factory or _factory(plan)
         self._recorder = Recorder(plan.segment, plan.start_ns, clock_ns)
         self._clients = [Client(self, plan, slot) for slot in plan.slots]
         self.on_ended: Callable[[str, float, float], None] = _ignore
-        """Told of each operation that ended: what it was, how long it took and might take, in s."""
-        self.on_unforeseen: Callable[[str, Exception], None] = _ignore
-        """Told of each error that is neither definite nor indefinite: which operation raised it."""
+        """Called with each ended operation: its name, how long it took, and might take, in seconds.
+        """
+        self.on_unexpected: Callable[[str, Exception], None] = _ignore
+        """Called with each unexpected error: the operation's name, and the error."""
         self.gives_up = True
-        """Whether a final operation that failed often enough is tried no more."""
+        """True if a final operation is abandoned after too many failures."""
 
     async def run(self) -> None:
-        """Obey the supervisor until it says close."""
+        """Follow the supervisor's messages until it sends "close"."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report)
             self._control.send(("ready",))
@@ -200,7 +199,7 @@ class Worker:
         self._control.send(("closed", self._recorder.close()))
 
     async def perform(self, client: Client, operation: Operation) -> tuple[str, Answer]:
-        """Do one operation for a client, record it, return its outcome and its answer."""
+        """Run one operation for a client, record it, return its outcome and its answer."""
         workload, key = self._workload, operation.key
         offset = workload.choose_offset(operation, self._ends.get(key, 0))
         self._recorder.invoke(
@@ -211,7 +210,7 @@ class Worker:
         error: str | None = None
         node: str | None = None
         outcome = "info"
-        # Neither `fail_after` nor more scopes than one: this is done for each operation.
+        # Neither `fail_after` nor more scopes than one: this runs for each operation.
         begin_s = trio.current_time()
         scope = trio.CancelScope(deadline=begin_s + self._patience_s)
         try:
@@ -228,7 +227,7 @@ class Worker:
             cause = _innermost(unforeseen)
             error = f"{type(cause).__name__}: {cause}"
             _LOG.exception("process=%d f=%s key=%s", client.process, operation.f, key)
-            self.on_unforeseen(operation.f, unforeseen)
+            self.on_unexpected(operation.f, unforeseen)
         self._recorder.complete(
             client.process, outcome, operation.f, key,
             output=_output(answer), offset=answer.offset, error=error, node=node,
@@ -244,7 +243,7 @@ class Worker:
         return outcome, answer
 
     def waiting(self) -> tuple[str, ...]:
-        """What clients do now, or gave up in the end, a line for each of the first."""
+        """Return what clients do now, or gave up at the end, a line for each of the first ones."""
         told = [line for client in self._clients for line in client.waiting()]
         more = len(told) - WAITING_TOLD_MAX
         return (*told[:WAITING_TOLD_MAX], *([f"{more} more operations"] if more > 0 else []))
@@ -263,14 +262,14 @@ class Worker:
         return workload.opened(client)
 
     def choose(self, client: Client, operation: Operation) -> Operation | None:
-        """Turn a drawn operation into what the client does now; None if that is nothing."""
+        """Turn a drawn operation into the one to run now; None if there is none."""
         groups = self._groups
         return operation if groups is None else groups.choose(operation, client.connection)
 
     async def pause(self, until: float) -> bool:
-        """Sleep until trio's time `until`, or less if generation stops; True if it goes on.
+        """Sleep until trio's time `until`, or until generation stops; True if it goes on.
 
-        Gives way to the other clients in any case, however quick a target is.
+        Always yields to the other clients, however fast a target is.
         """
         if until <= trio.current_time():
             await trio.lowlevel.checkpoint()
@@ -293,16 +292,16 @@ class Worker:
                 return
 
     async def _generate(self) -> None:
-        turns = Turns(self._paced(), self._plan.slots)
+        dispatcher = Dispatcher(self._paced(), self._plan.slots)
         async with trio.open_nursery() as nursery:
             for client in self._clients:
-                nursery.start_soon(client.generate, turns)
-            await self._stop.wait()  # clients end the operation at hand, and no more
-            turns.stop()
+                nursery.start_soon(client.generate, dispatcher)
+            await self._stop.wait()  # clients end the current operation, and start no other
+            dispatcher.stop()
         self._control.send(("generated",))
 
     def _paced(self) -> Generator:
-        """What these clients do, at their share of the rate."""
+        """Return the generator of these clients, at their share of the rate."""
         plan = self._plan
         work = generator_of(self._workload, plan.seed, plan.clients)
         share_hz = plan.rate_hz * len(plan.slots) / plan.clients
@@ -313,10 +312,10 @@ class Worker:
         plan, keys = self._plan, tuple(self._ends)
         work = final_generator_of(self._workload, plan.seed, plan.clients, keys)
         with trio.move_on_at(self._trio_time(until_ns)):
-            turns = Turns(work, plan.slots)
+            dispatcher = Dispatcher(work, plan.slots)
             async with trio.open_nursery() as nursery:
                 for client in self._clients:
-                    nursery.start_soon(client.finish, turns)
+                    nursery.start_soon(client.finish, dispatcher)
         self._control.send(("finals", sum(not client.finished for client in self._clients)))
 
     async def _report(self) -> None:
@@ -329,7 +328,7 @@ class Worker:
             self._control.send(("counts", *self._counts()))
 
     def _trio_time(self, at_ns: int) -> float:
-        """Turn a time of the run's clock into trio's."""
+        """Convert a time of the run's clock into trio's."""
         return trio.current_time() + (at_ns - self._clock_ns()) / 1e9
 
     def _counts(self) -> tuple[int, int, int]:
@@ -337,7 +336,7 @@ class Worker:
 
 
 class Client:
-    """One client: a process id that moves on, a connection, a pace."""
+    """One client: a process id that changes, a connection, a pace."""
 
     def __init__(self, worker: Worker, plan: WorkerPlan, slot: int) -> None:
         self.slot = slot
@@ -349,44 +348,44 @@ class Client:
         self._failures = 0
         self._at: Operation | None = None
         self._tried: tuple[Operation, int] | None = None
-        """A final operation that is not done yet, and how often it has failed."""
+        """A final operation that has not succeeded yet, and how often it has failed."""
         self._given_up: list[str] = []
         self.trouble = ""
         """Why its last operation did not succeed; "" if it did."""
         self.connection = worker.connect()
 
-    async def generate(self, turns: Turns) -> None:
-        """Do what is this client's turn, when it is due, until told to stop."""
-        while (due := await turns.next(self.slot)) is not None:
-            if not await self._worker.pause(turns.trio_time(due.at_ns)):
+    async def generate(self, dispatcher: Dispatcher) -> None:
+        """Run this client's operations when they are due, until told to stop."""
+        while (due := await dispatcher.next(self.slot)) is not None:
+            if not await self._worker.pause(dispatcher.trio_time(due.at_ns)):
                 return
             outcome, answer = await self.step(due.operation)
-            turns.update(Ended(self.slot, due.operation, outcome, answer, turns.now_ns()))
+            dispatcher.update(Ended(self.slot, due.operation, outcome, answer, dispatcher.now_ns()))
             if self._failures:
                 await self._worker.pause(trio.current_time() + self._backoff_s())
 
-    async def finish(self, turns: Turns) -> None:
-        """Do final operations, each until it succeeds or failed often enough."""
+    async def finish(self, dispatcher: Dispatcher) -> None:
+        """Run final operations, each until it succeeds or has failed too often."""
         done = NOTHING if self._worker.is_stepped else "ok"
         missed = 0
-        while (due := await turns.next(self.slot)) is not None:
+        while (due := await dispatcher.next(self.slot)) is not None:
             operation, failed = due.operation, 0
             while (outcome := (await self.step(operation))[0]) != done:
                 failed += outcome != "ok"
                 self._tried = (operation, failed)
                 if failed >= FINAL_ATTEMPTS_MAX and self._worker.gives_up:
                     missed += 1
-                    gave_up = f"client {self.slot} gave up {_in_words(operation)}"
+                    gave_up = f"client {self.slot} gave up {_phrase(operation)}"
                     self._given_up.append(f"{gave_up} after {failed} failures: {self.trouble}")
                     break
                 if outcome != "ok":
                     await trio.sleep(self._backoff_s())
             self._tried = None
-            turns.update(Ended(self.slot, operation, "ok", NO_ANSWER, turns.now_ns()))
+            dispatcher.update(Ended(self.slot, operation, "ok", NO_ANSWER, dispatcher.now_ns()))
         self.finished = missed == 0
 
     async def step(self, operation: Operation) -> tuple[str, Answer]:
-        """Do one operation; after `info` go on as another process on a new connection."""
+        """Run one operation; after `info` continue as another process on a new connection."""
         chosen = self._worker.choose(self, operation)
         if chosen is None:
             return NOTHING, NO_ANSWER
@@ -401,14 +400,14 @@ class Client:
         return outcome, answer
 
     def waiting(self) -> list[str]:
-        """What it does now, and what it gave up in the end."""
+        """Return what the client does now, and what it gave up at the end."""
         who, now = f"client {self.slot}", []
         if self._tried is not None:
             operation, failed = self._tried
-            now = [f"{who} tried {_in_words(operation)} {failed} times in vain: {self.trouble}"]
+            now = [f"{who} tried {_phrase(operation)} {failed} times in vain: {self.trouble}"]
         elif self._at is not None:
             trouble = f" (the one before failed: {self.trouble})" if self.trouble else ""
-            now = [f"{who} waits for {_in_words(self._at)}{trouble}"]
+            now = [f"{who} waits for {_phrase(self._at)}{trouble}"]
         return [*self._given_up, *now]
 
     async def aclose(self) -> None:
@@ -418,26 +417,26 @@ class Client:
                 await self.connection.aclose()
         except Exception as unforeseen:
             _LOG.exception("process=%d: closing the connection", self.process)
-            self._worker.on_unforeseen("close", unforeseen)
+            self._worker.on_unexpected("close", unforeseen)
 
     def _backoff_s(self) -> float:
         longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16))
         return longest_s * self._backoff.uniform(0.5, 1.0)
 
 
-def _in_words(operation: Operation) -> str:
+def _phrase(operation: Operation) -> str:
     return f"{operation.f} of {operation.key}"
 
 
 def _output(answer: Answer) -> int | Sequence[int] | Sequence[tuple[int, int]] | None:
-    """Return what an answer brought; no messages are no output, no elements an empty set."""
+    """Return the output of an answer; no messages are None, no elements an empty set."""
     if answer.elements is not None:
         return answer.elements
     return answer.output if answer.messages is None else answer.messages or None
 
 
 def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], TargetClient]:
-    """Return what makes clients of the target, with the bug that is planted."""
+    """Return the factory of the target's clients, with the planted bug."""
     target: Target = discovery.get("targets", plan.target)
     if plan.mutant is not None and isinstance(target, PlantsBugsBeside):
         return partial(target.client_of, bug=plan.mutant)
@@ -445,46 +444,46 @@ def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], Targe
 
 
 def _ignore(*_told: object) -> None:
-    """Nobody wants to know."""
+    """Ignore the call."""
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Unwrap the groups that nurseries put around a single cause."""
+    """Unwrap the exception groups that nurseries put around a single cause."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-# Deals out what a generator gives to the clients of one worker, each when it has time.
+# Hands out a generator's operations to the clients of one worker, each when it is free.
 #
-# There is no task that does this: a client that is free asks for itself and for those that wait.
+# No task does this: a free client asks for itself and for those that wait.
 
 NS = 1e9
 
 
-class Turns:
-    """A generator under way. Times count from when this was made, on trio's clock."""
+class Dispatcher:
+    """A running generator. Times count from its creation, on trio's clock."""
 
     def __init__(self, generator: Generator, clients: tuple[int, ...]) -> None:
         self._generator = generator
         self._clients = clients
         self._began_s = trio.current_time()
-        self._waiting: dict[int, trio.Event] = {}  # who waited longest first
+        self._waiting: dict[int, trio.Event] = {}  # longest wait first
         self._given: dict[int, Due] = {}
         self._is_over = False
 
     def now_ns(self) -> int:
-        """The time that the generator goes by."""
+        """Return the generator's time."""
         return int((trio.current_time() - self._began_s) * NS)
 
     def trio_time(self, at_ns: int) -> float:
-        """The same time on trio's clock."""
+        """Convert a generator's time into trio's."""
         return self._began_s + at_ns / NS
 
     async def next(self, client: int) -> Due | None:
-        """Return what this client is to do next; None if there is nothing more for anybody.
+        """Return what this client has to do next; None if there is nothing more for any client.
 
-        Waits where there is nothing for now. Does not wait until it is due.
+        Waits while there is nothing to do. Does not wait until the operation is due.
         """
         while True:
             if client in self._given:
@@ -507,7 +506,7 @@ class Turns:
                 self._waiting.pop(step.client).set()
 
     def update(self, ended: Ended) -> None:
-        """Tell the generator how an operation ended; those who wait may have something to do."""
+        """Report an ended operation to the generator; waiting clients may then get one."""
         generator = self._generator.update(ended)
         if generator is not self._generator:
             self._generator = generator
@@ -515,7 +514,7 @@ class Turns:
                 self._wake()
 
     def stop(self) -> None:
-        """Give nobody anything more."""
+        """Hand out nothing more."""
         self._is_over = True
         self._wake()
 

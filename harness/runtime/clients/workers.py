@@ -1,8 +1,7 @@
-"""Client workers as real processes, as the supervisor (trio) sees them.
+"""The worker processes, as the supervisor (trio) sees them.
 
-Workers are started by spawn, die with the thread that started them (PR_SET_PDEATHSIG),
-and talk through a pipe each; a worker that dies is noticed by its pipe's end, and never
-holds up the others.
+Workers are started by spawn, die with the thread that started them (PR_SET_PDEATHSIG), and have a
+pipe each. A worker that dies is noticed by the end of its pipe, and never holds up the others.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from shaketable.harness.runtime.observer import Counts
 __all__ = ["Counts", "WorkerGroup", "WorkerPlan", "plan_workers"]
 
 POLL_S: Final = 0.02
-"""How often the pipes are looked at while something is awaited."""
+"""How often the pipes are polled while something is awaited."""
 EXIT_TIMEOUT_S: Final = 3.0
-"""How long a worker that said goodbye, or was killed, may take to be gone."""
+"""How long a worker that closed, or was killed, may take to exit."""
 FINALS_GRACE_S: Final = 1.0
 """How long after its deadline a worker may still report on its final operations."""
 STALLS_MAX: Final = 1_000
-"""So many stalls of a worker are kept."""
+"""How many stalls of a worker are kept."""
 
 
 def plan_workers(
     campaign: Campaign, folder: RunFolder, addresses: Mapping[str, Address], start_ns: int
 ) -> list[WorkerPlan]:
-    """Spread a resolved campaign's clients over its workers; segments are worker-0.seg, ...
+    """Distribute a resolved campaign's clients over its workers; segments are worker-0.seg, ...
 
-    `addresses` are the nodes' client addresses; `start_ns` is the run's start on
-    CLOCK_MONOTONIC. To be called in the process that will start the workers.
+    `addresses` are the nodes' client addresses; `start_ns` is the run's start on CLOCK_MONOTONIC.
+    Call it in the process that will start the workers.
     """
     assert campaign.seed is not None, "operations are drawn from a seed"
     count = clients(campaign)
@@ -77,8 +76,8 @@ def plan_workers(
 class WorkerGroup:
     """The worker processes of a run. Methods are for one trio task at a time.
 
-    Order of calls: start, generate, stop, finish_main, run_finals, close; kill at any time
-    and always in the end (idempotent). No method blocks the trio loop.
+    Order of calls: start, generate, stop, finish_main, run_finals, close; kill at any time and
+    always at the end (idempotent). No method blocks the trio loop.
     """
 
     def __init__(
@@ -86,15 +85,15 @@ class WorkerGroup:
         plans: Sequence[WorkerPlan],
         on_start: Callable[[str, int], None] = lambda _name, _pid: None,
     ) -> None:
-        """`on_start` is told of each process: its name, its pid."""
+        """`on_start` is called with each process: its name, its pid."""
         self._plans = tuple(plans)
         self._on_start = on_start
         self._handles: list[_Handle] = []
 
     async def start(self, timeout_s: float = 30.0) -> None:
-        """Start the processes and wait until each is ready to generate.
+        """Start the processes and wait until each is ready.
 
-        Must be called in the main thread: workers die with the thread that made them.
+        Must be called in the main thread: workers die with the thread that started them.
 
         Raises:
             HarnessError: a worker did not become ready. `kill` ends the others.
@@ -111,17 +110,17 @@ class WorkerGroup:
             raise HarnessError(f"client workers did not start: {', '.join(late)}: {why}")
 
     async def generate(self) -> None:
-        """Let clients begin; they go on until `stop`."""
+        """Start the workload; it runs until `stop`."""
         self._tell("generate")
         await trio.lowlevel.checkpoint()
 
     async def stop(self) -> None:
-        """Have clients begin no further operations. Idempotent."""
+        """Let clients start no further operations. Idempotent."""
         self._tell("stop")
         await trio.lowlevel.checkpoint()
 
     def counts(self) -> Counts:
-        """Operations so far, a quarter of a second old at most. Never blocks."""
+        """Return the counts of operations, at most a quarter of a second old. Never blocks."""
         self._listen()
         told = [handle.counts for handle in self._handles]
         return Counts(
@@ -131,28 +130,28 @@ class WorkerGroup:
         )
 
     def problems(self) -> tuple[str, ...]:
-        """One line for each worker that died or reported a failure of its own."""
+        """Return one line for each worker that died or failed."""
         self._listen()
         lines = [handle.problem() for handle in self._handles]
         return tuple(line for line in lines if line is not None)
 
     def stalls(self) -> list[tuple[int, int]]:
-        """When (from, to, in ns of the run) a worker came to nothing, as far as it said."""
+        """Return when (from, to, in ns of the run) a worker stalled, as far as reported."""
         self._listen()
         return sorted(stall for handle in self._handles for stall in handle.stalls)
 
     def waiting(self) -> tuple[str, ...]:
-        """Nothing: what clients wait for is known in their own processes."""
+        """Return (): only the worker processes know what clients wait for."""
         return ()
 
     def pids(self) -> Mapping[str, int]:
-        """Process ids of the workers by name."""
+        """Return the workers' process ids by name."""
         return {handle.plan.name: handle.pid for handle in self._handles}
 
     async def finish_main(self, timeout_s: float | None = None) -> bool:
-        """Stop clients; True if all workers said in time that no operation is open.
+        """Stop clients; True if all workers report in time that no operation is open.
 
-        Without a timeout: as long as an operation may take.
+        Without a timeout it waits as long as an operation may take.
         """
         slowest_s = max((plan.op_timeout_s for plan in self._plans), default=0.0)
         await self.stop()
@@ -160,16 +159,16 @@ class WorkerGroup:
         return await self._awaited("generated", default_s if timeout_s is None else timeout_s)
 
     async def run_finals(self, timeout_s: float) -> bool:
-        """Do the final operations; True if all workers did all of theirs in time."""
+        """Run the final operations; True if all workers completed theirs in time."""
         self._tell("finals", monotonic_ns() + int(timeout_s * 1e9))
         in_time = await self._awaited("finals", timeout_s + FINALS_GRACE_S)
         return in_time and all(handle.said.get("finals") == [0] for handle in self._handles)
 
     async def close(self, timeout_s: float = 10.0) -> dict[str, int | None]:
-        """Close the segments and end the processes: file name -> events written.
+        """Close the segments and end the processes; return file name -> events written.
 
-        None stands for a worker that did not close its segment (it died, or was killed
-        because it did not answer). Idempotent.
+        None stands for a worker that did not close its segment (it died, or was killed because it
+        did not answer). Idempotent.
         """
         self._tell("close")
         await self._awaited("closed", timeout_s)
@@ -184,7 +183,7 @@ class WorkerGroup:
         }
 
     async def kill(self) -> None:
-        """End all workers that still run by SIGKILL and reap them. Idempotent.
+        """Kill all running workers with SIGKILL and reap them. Idempotent.
 
         Raises:
             HarnessError: a killed worker is still there after EXIT_TIMEOUT_S.
@@ -209,7 +208,7 @@ class WorkerGroup:
             handle.listen()
 
     async def _awaited(self, word: str, timeout_s: float) -> bool:
-        """Wait until every worker has said `word` or is gone; True if all have said it."""
+        """Wait until every worker has sent `word` or is gone; True if all have sent it."""
 
         def is_settled() -> bool:
             self._listen()
@@ -220,7 +219,7 @@ class WorkerGroup:
 
 
 async def _until(done: Callable[[], bool], timeout_s: float) -> None:
-    """Wait until `done`, which looks at other processes, or until the time is over."""
+    """Poll `done`, which looks at other processes, until it is true or the time is over."""
     with trio.move_on_after(timeout_s):
         while not done():  # noqa: ASYNC110 - another process sets no Event of ours
             await trio.sleep(POLL_S)
@@ -228,7 +227,7 @@ async def _until(done: Callable[[], bool], timeout_s: float) -> None:
 
 @dataclass(slots=True)
 class _Handle:
-    """One worker process from outside: its pipe, what it said, what became of it."""
+    """One worker process from outside: its pipe, its messages, its state."""
 
     plan: WorkerPlan
     process: Any
@@ -237,8 +236,8 @@ class _Handle:
     said: dict[str, list[Any]] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     stalls: list[tuple[int, int]] = field(default_factory=list)
-    is_gone: bool = False  # its end of the pipe is closed, or ours
-    is_late: bool = False  # it did not close its recording when it was told to
+    is_gone: bool = False  # one end of the pipe is closed
+    is_late: bool = False  # it did not close its recording when told to
     is_killed: bool = False  # by us
 
     @classmethod
@@ -262,7 +261,7 @@ class _Handle:
             self.is_gone = True
 
     def listen(self) -> None:
-        """Take in what the worker has said. Its messages are small: each comes whole."""
+        """Read the worker's messages. They are small: each arrives whole."""
         try:
             while not self.is_gone and self.pipe.poll():
                 word, *arguments = self.pipe.recv()
@@ -293,7 +292,7 @@ class _Handle:
         self.process.kill()
 
     def hang_up(self) -> None:
-        """Take in the last words, and close the pipe. Idempotent."""
+        """Read the last messages, and close the pipe. Idempotent."""
         self.listen()
         self.is_gone = True
         self.pipe.close()
@@ -309,8 +308,8 @@ class _Handle:
 def bare_main() -> Iterator[None]:
     """Hide the main module while a process is spawned (multiprocess, context "spawn").
 
-    The child would import it again (the command line with all it needs), though a
-    worker needs nothing of it: that would double its start-up time.
+    The child would import it again (the command line with all its imports), although a worker needs
+    none of it: that would double its start-up time.
     """
     main = sys.modules["__main__"]
     bare = ModuleType("__main__")

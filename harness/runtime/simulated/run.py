@@ -1,7 +1,7 @@
 """Runs one campaign in a target's simulated world: the same phases, files and verdicts.
 
-Everything happens in this process and on the world's own time, and follows from the
-campaign's seed: the same campaign gives the same history.
+Everything happens in this process, in virtual time, and follows from the campaign's seed: the same
+campaign gives the same history.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def run_simulated(
 ) -> RunResult:
     """Run a resolved campaign in its target's simulated world. Must be called in the main thread.
 
-    `on_clock` is given the world's clock, by which all times are told.
+    `on_clock` is called with the world's clock, which all reported times are in.
 
     Raises:
-        UsageError: the target has no such world.
+        UsageError: the target has no simulated world.
         HarnessError: the run could not be set up or done; one line says why.
     """
     group = new_group(campaign)
@@ -74,7 +74,7 @@ def run_simulated(
 
 
 def new_group(campaign: Campaign) -> SimulatedGroup:
-    """Return the group of a resolved campaign, not started, and name servers if it needs them.
+    """Return the group of a resolved campaign, not started, with name servers if it needs them.
 
     Raises:
         UsageError: its target has no simulated world.
@@ -85,7 +85,7 @@ def new_group(campaign: Campaign) -> SimulatedGroup:
 
 
 def groups_of(target: Target) -> SimulatesGroups:
-    """Return the target as one of which groups can be simulated.
+    """Return the target as one whose groups can be simulated.
 
     Raises:
         UsageError: it has no simulated world for campaigns.
@@ -102,7 +102,7 @@ def build(
     observer: Observer,
     command: Sequence[str] = (),
 ) -> Rig:
-    """Put a run in a simulated world together; call it in `group.run`.
+    """Assemble a run in a simulated world; call it inside `group.run`.
 
     Raises as `harness.runtime.rig.build` does.
     """
@@ -145,7 +145,7 @@ def build(
 
 
 def _plan(campaign: Campaign, folder: RunFolder, group: SimulatedGroup) -> WorkerPlan:
-    """One worker with all clients: more processes there are none."""
+    """Return the plan of a single worker with all clients: there is only one process."""
     assert campaign.seed is not None, "operations are drawn from a seed"
     count = clients(campaign)
     return WorkerPlan(
@@ -167,12 +167,12 @@ def _plan(campaign: Campaign, folder: RunFolder, group: SimulatedGroup) -> Worke
     )
 
 
-# The clients of a campaign in a simulated world: tasks of this very process, on its time.
+# The clients of a campaign in a simulated world: tasks of this process, in virtual time.
 #
-# The same `Worker` as in a client process; only the talk with it goes through memory.
+# The same `Worker` as in a client process, but its messages stay in memory.
 
 WORDS_MAX: Final = 16
-"""Words to a worker that it has not taken yet."""
+"""Limit of messages that the worker has not received yet."""
 POLL_S: Final = 0.02
 
 
@@ -188,21 +188,21 @@ class SimulatedWorkers:
         self._worker: Worker | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be the worker until it is told to close; then wait to be cancelled."""
+        """Run the worker until it is told to close; then wait to be cancelled."""
         self._group.be_client()
         self._worker = Worker(self._plan, self, self._group.now_ns)
         self._worker.on_ended = self._group.operation_ended
-        self._worker.on_unforeseen = self._group.operation_raised
-        self._worker.gives_up = False  # nothing is slow here: who is never answered shows it
+        self._worker.on_unexpected = self._group.operation_raised
+        self._worker.gives_up = False  # nothing is slow here: no answer is a finding
         task_status.started()
         await self._worker.run()
         self._group.clients_left()
         await trio.sleep_forever()
 
-    # ---- the worker's end of the talk --------------------------------------------------
+    # ---- the worker's end of the connection --------------------------------------------
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """The worker tells."""
+        """Take a message from the worker."""
         word, *arguments = message
         if word == "counts":
             self._counts = Counts(*arguments)
@@ -210,7 +210,7 @@ class SimulatedWorkers:
             self._said[word] = arguments
 
     async def receive(self) -> tuple[Any, ...]:
-        """The worker waits for the next word."""
+        """Return the next message to the worker."""
         return await self._coming.receive()
 
     # ---- the supervisor's end ----------------------------------------------------------
@@ -220,53 +220,53 @@ class SimulatedWorkers:
         await self._awaited("ready", timeout_s)
 
     async def generate(self) -> None:
-        """Let clients begin; they go on until `stop`."""
+        """Start the workload; it runs until `stop`."""
         await self._to.send(("generate",))
 
     async def stop(self) -> None:
-        """Have clients begin no further operations. Idempotent."""
+        """Let clients start no further operations. Idempotent."""
         await self._to.send(("stop",))
 
     def counts(self) -> Counts:
-        """Operations so far."""
+        """Return the counts of operations so far."""
         return self._counts
 
     def problems(self) -> tuple[str, ...]:
-        """None: a worker that fails ends the run."""
+        """Return (): a worker that fails ends the run."""
         return ()
 
     def stalls(self) -> list[tuple[int, int]]:
-        """None: no simulated time goes by while clients compute."""
+        """Return []: no virtual time passes while clients compute."""
         return []
 
     def waiting(self) -> tuple[str, ...]:
-        """What clients wait for, or gave up, a line for each."""
+        """Return what clients wait for, or gave up, a line each."""
         return () if self._worker is None else self._worker.waiting()
 
     def pids(self) -> Mapping[str, int]:
-        """None: the clients are tasks of this very process."""
+        """Return none: the clients are tasks of this process."""
         return {}
 
     async def finish_main(self, timeout_s: float | None = None) -> bool:
-        """Stop clients; True if no operation is open in time."""
+        """Stop clients; True if no operation is still open in time."""
         await self.stop()
         default_s = self._plan.op_timeout_s + 2 * ANSWER_GRACE_S
         return await self._awaited("generated", default_s if timeout_s is None else timeout_s)
 
     async def run_finals(self, timeout_s: float) -> bool:
-        """Do the final operations; True if all were done in time."""
+        """Run the final operations; True if all were done in time."""
         await self._to.send(("finals", self._group.now_ns() + int(timeout_s * 1e9)))
         in_time = await self._awaited("finals", timeout_s + FINALS_GRACE_S)
         return in_time and self._said["finals"] == [0]
 
     async def close(self, timeout_s: float = 10.0) -> dict[str, int | None]:
-        """Close the segment: file name -> events written."""
+        """Close the segment; return file name -> events written."""
         await self._to.send(("close",))
         await self._awaited("closed", timeout_s)
         return {self._plan.segment.name: next(iter(self._said.get("closed", [])), None)}
 
     async def kill(self) -> None:
-        """Nothing: the clients are tasks of the run, and end with it."""
+        """Do nothing: the clients are tasks of the run, and end with it."""
         await trio.lowlevel.checkpoint()
 
     async def _awaited(self, word: str, timeout_s: float) -> bool:

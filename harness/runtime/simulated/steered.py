@@ -1,7 +1,7 @@
-"""Clocks and disks of simulated nodes: what stands behind those words in the simulated world.
+"""Clocks and disks of simulated nodes: the capabilities of the simulated world.
 
-The same words as `harness.runtime.processes.steered` has for processes; what is measured, is
-measured of the simulated machines.
+The same capabilities as those of `harness.runtime.processes.steered` for processes; readings are
+taken from the simulated machines.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from shaketable.harness.contracts.simulated_nodes import SimulatedHarm, SteersSi
 
 READING_GAP_S = 0.15
 STALL_STEP_MS = 20.0
-"""A disk that stands still does so for one more such step, again and again."""
+"""A stalled disk is stalled for one such step after another."""
 FALL_TIMEOUT_S = 3.0
 REFUSED_TIMEOUT_S = 1.0
-"""How long a node is waited for that may end of a call that was refused, but need not."""
+"""How long to wait for the end of a node that may end of a refused call."""
 TOLD_TIMEOUT_S = 0.25
-"""By then the world has asked whether the end of a node is excused."""
+"""Within this time the world has asked whether the end of a node is excused."""
 FULL = "no space left"
 TRIP_TIMEOUT_S = 2.0
 POLL_S = 0.005
@@ -35,7 +35,7 @@ class Processes(Protocol):
     """What the world knows of its nodes' processes, and can do to them."""
 
     def incarnation(self, node: str) -> int:
-        """How often the node was started."""
+        """Return how often the node was started."""
         ...
 
     def is_running(self, node: str) -> bool:
@@ -43,7 +43,7 @@ class Processes(Protocol):
         ...
 
     async def cut_power(self, node: str) -> Json:
-        """End the node's machine at once: whatever its disk is, unsynced writes may be lost."""
+        """Cut the power of the node's machine: unsynced writes may be lost, whatever its disk."""
         ...
 
     async def restart(self, node: str, incarnation: int) -> None:
@@ -53,22 +53,22 @@ class Processes(Protocol):
 
 @dataclass(slots=True)
 class _DiskFault:
-    """A harm in force, or what it had done when it was healed."""
+    """A disk fault in force, or its effects when it was healed."""
 
     node: str
     fault: DiskFaultSpec
     counts: SimulatedHarm
     begun: int
-    """Pieces of disk work that had begun when it came."""
+    """Disk operations that had started before the fault."""
     at_s: float
     done: Json | None = None
     errors: dict[int, int] = field(default_factory=dict)
-    """How many calls it had made to fail when it was last looked at, by incarnation."""
+    """The failed calls by incarnation, at the last look."""
 
     def has_struck(self, incarnation: int) -> bool:
-        """Whether calls of that incarnation, which is the last one so far, were made to fail.
+        """True if calls of that incarnation, the last one so far, failed by this fault.
 
-        By `counts`, which the group brings up to date when it is asked for effects.
+        Uses `counts`, which the group updates when it is asked for effects.
         """
         self.errors[incarnation] = now = self.counts.errors
         before = [seen for other, seen in self.errors.items() if other < incarnation]
@@ -76,7 +76,7 @@ class _DiskFault:
 
     @property
     def is_deadly(self) -> bool:
-        """Whether a node that meets it cannot know any more what is on its disk."""
+        """True if a node that meets it can no longer know what is on its disk."""
         fault = self.fault
         return fault.error == "EIO" or (bool(fault.error) and fault.op in ("sync", "any"))
 
@@ -89,7 +89,7 @@ class _Clocks:
 
 
 class SimSteered:
-    """The clocks and disks of a simulated world. `run` is to run beside its nodes."""
+    """The clocks and disks of a simulated world. Start `run` beside its nodes."""
 
     def __init__(self, group: SteersSimulated, processes: Processes, nodes: Sequence[str]) -> None:
         self._group = group
@@ -102,18 +102,18 @@ class SimSteered:
         self._strobes: dict[int, trio.CancelScope] = {}
 
     async def run(self) -> None:
-        """Let clocks flicker that are to, and disks stand still, until cancelled."""
+        """Strobe clocks and stall disks until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._hold_stalls)
             await trio.sleep_forever()
 
     def is_excused(self, node: str, incarnation: int, said: str) -> bool:
-        """Whether the end of that incarnation, which `said` why, is a fault's, not the node's own.
+        """True if a fault ended that incarnation; `said` is its last message.
 
-        It must end of a disk that fails, and may of one that is full, while it starts.
+        A node must end of a failing disk, and may end of a full one while it starts.
         """
-        self._group.effects(node)  # counts them
+        self._group.effects(node)  # updates the counts
         mine = [
             each for each in self._disk_faults.values() if each.node == node and each.done is None
         ]
@@ -123,21 +123,21 @@ class SimSteered:
         return (node, incarnation) in self._excused
 
     def has_disk_fault(self, node: str, incarnation: int) -> bool:
-        """Whether a harm of its disk is in force there, or made calls of that incarnation fail.
+        """True if a disk fault is in force there, or made calls of that incarnation fail.
 
-        A node that ends then may have ended of it, whatever it said.
+        A node that ends then may have ended because of it, whatever its message.
         """
-        self._group.effects(node)  # counts them
+        self._group.effects(node)  # updates the counts
         mine = [each for each in self._disk_faults.values() if each.node == node]
-        struck = [each.has_struck(incarnation) for each in mine]  # all have a look
+        struck = [each.has_struck(incarnation) for each in mine]  # evaluate all of them
         return any(struck) or any(each.done is None for each in mine)
 
     def ends(self, node: str) -> None:
-        """Note what harms did to a node that is ended by somebody, before it starts again.
+        """Record the effects of disk faults on a node that is being ended, before it starts again.
 
-        Its next incarnation answers for its own end, unless calls of its own fail, too.
+        Its next incarnation is responsible for its own end, unless its own calls fail too.
         """
-        self._group.effects(node)  # counts them
+        self._group.effects(node)  # updates the counts
         for each in self._disk_faults.values():
             if each.node == node and each.done is None:
                 each.has_struck(self._processes.incarnation(node))
@@ -145,7 +145,7 @@ class SimSteered:
     # ---- clocks -----------------------------------------------------------------------
 
     async def skew(self, node: str, change: ClockChange) -> Json:
-        """Change a node's clocks; see `SkewsClocks.skew`."""
+        """Skew a node's clocks; see `SkewsClocks.skew`."""
         await trio.lowlevel.checkpoint()
         number = next(self._numbers)
         self._clocks[node].changes[number] = change
@@ -160,7 +160,7 @@ class SimSteered:
         return {"number": number}
 
     async def unskew(self, node: str, undo: Json) -> None:
-        """Undo that change (idempotent)."""
+        """Revert that skew (idempotent)."""
         await trio.lowlevel.checkpoint()
         number = undo["number"]
         if self._clocks[node].changes.pop(number, None) is None:
@@ -183,15 +183,15 @@ class SimSteered:
         )
 
     def _set_clocks(self, node: str) -> None:
-        """Let a node's clocks go as all changes together say."""
+        """Set a node's clocks to the sum of all changes."""
         changes = [each for each in self._clocks[node].changes.values() if not each.strobe_ms]
         self._group.set_rate(node, math.prod(each.rate for each in changes))
-        if all(each.rate == 1.0 for each in changes):  # else it goes on from where it is
+        if all(each.rate == 1.0 for each in changes):  # else it continues from where it is
             wall = (each.offset_ms for each in changes if each.which != "monotonic")
             self._group.set_wall_error(node, sum(wall))
 
     async def _strobe(self, node: str, number: int, change: ClockChange) -> None:
-        """Show the offset and the right time by turns; a monotonic clock stands until then."""
+        """Alternate between the offset and the correct time; a monotonic clock waits meanwhile."""
         group, ahead_ms = self._group, abs(change.offset_ms)
         right_ms = group.reading(node).ahead_ms
         with self._strobes[number]:
@@ -212,7 +212,7 @@ class SimSteered:
     # ---- disks ------------------------------------------------------------------------
 
     async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
-        """Do that to a node's disk; see `InjectsDiskFaults.inject_disk_fault`."""
+        """Inject a disk fault into a node; see `InjectsDiskFaults.inject_disk_fault`."""
         await trio.lowlevel.checkpoint()
         name = f"harm-{next(self._numbers)}"
         counts = SimulatedHarm(fault.op, fault.error, fault.nth, fault.times)
@@ -222,7 +222,7 @@ class SimSteered:
         return name
 
     async def heal_disk(self, fault: str) -> None:
-        """End that harm, and start again the node that ended of it (idempotent)."""
+        """End that disk fault, and start the node that ended because of it (idempotent)."""
         known = self._disk_faults.get(fault)
         if known is None or known.done is not None:
             return
@@ -241,7 +241,7 @@ class SimSteered:
             await self._processes.restart(node, self._processes.incarnation(node))
 
     def disk_fault_effects(self, fault: str) -> Json:
-        """What it did so far; see `InjectsDiskFaults.disk_fault_effects`."""
+        """Return what it did so far; see `InjectsDiskFaults.disk_fault_effects`."""
         known = self._disk_faults[fault]
         if known.done is not None:
             return known.done
@@ -259,18 +259,18 @@ class SimSteered:
         }
 
     def _ended_by_fault(self, known: _DiskFault) -> bool:
-        """Whether its node does not run, and ended of it as far as is known."""
+        """True if its node does not run, and ended because of it as far as is known."""
         incarnation = self._processes.incarnation(known.node)
         if self._processes.is_running(known.node) or not known.has_struck(incarnation):
             return False
         return known.is_deadly or (known.node, incarnation) in self._excused
 
     def effects(self, node: str) -> Mapping[str, int]:
-        """How often what happened in that node so far; see `CountsEffects.effects`."""
+        """Return the node's event counts; see `CountsEffects.effects`."""
         return self._group.effects(node)
 
     async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
-        """Let nodes lose power; see `LosesPower.lose_power`. What is lost is counted one by one."""
+        """Cut the power of nodes; see `LosesPower.lose_power`. Losses are counted one by one."""
         event, _, nth = on.rpartition(":")
         struck = {
             node: self._processes.incarnation(node)
@@ -283,13 +283,13 @@ class SimSteered:
             if on:
                 await self._trip(node, SimulatedHarm(event, "power", int(nth), 1))
             await self._processes.cut_power(node)
-            self.ends(node)  # it may have tripped, and nobody had to kill it
+            self.ends(node)  # it may have tripped, and then no kill recorded its effects
             lost[node] = self._group.lost_bytes() - before
         incarnations = {node: struck.get(node, UNTOUCHED) for node in nodes}
         return {"incarnations": incarnations, "lost_bytes": lost}
 
     async def _trip(self, node: str, trip: SimulatedHarm) -> None:
-        """Let a machine lose power at a call of its disk; wait for it for a while."""
+        """Let a machine lose power at a call of its disk; wait for that."""
         self._excused.add((node, self._processes.incarnation(node)))
         self._set_disk(node, trip)
         with trio.move_on_after(TRIP_TIMEOUT_S):
@@ -298,7 +298,7 @@ class SimSteered:
         self._set_disk(node)
 
     def give_up(self) -> list[str]:
-        """Take everything back, without starting anything; say what was still in force."""
+        """Revert everything, without starting anything; return what was still in force."""
         left = []
         for node, clocks in self._clocks.items():
             if clocks.changes:
@@ -316,7 +316,7 @@ class SimSteered:
         return left
 
     def _set_disk(self, node: str, trip: SimulatedHarm | None = None) -> None:
-        """Let a node's disk be as all harms together say."""
+        """Set a node's disk to the sum of all its disk faults."""
         mine = [
             each for each in self._disk_faults.values() if each.node == node and each.done is None
         ]

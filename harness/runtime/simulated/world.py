@@ -1,7 +1,7 @@
-"""The simulated world of a campaign: the vocabulary of faults over whole nodes in virtual time.
+"""The simulated world of a campaign: the primitives of faults for whole nodes in virtual time.
 
-The same words as `harness.runtime.world`, the same phases, nemesis and files; only what stands
-behind the words is a target's `SimulatedGroup`.
+The same interface as `harness.runtime.world`, with the same phases, nemesis and files, implemented
+by a target's `SimulatedGroup`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ NO_DAMAGE = "campaigns do not edit the files of simulated nodes"
 
 
 class SimulatedWorld(SteeredCapabilities):
-    """Implements `contracts.plugins.World`, and what the phases need, over a simulated group.
+    """Implements `contracts.plugins.World`, and what the phases need, with a simulated group.
 
     Args:
-        nodes: their ids. group: what they are made of, not started. status_log: where changes of
-        role and term are written. observer: who is told. causes: what the exit statuses of its
-        processes mean; see `contracts.abilities.ExplainsEnds`.
+        nodes: their ids.
+        group: the simulated nodes, not started.
+        status_log: receives changes of role and term.
+        observer: is notified of events.
+        causes: the meaning of exit statuses; see `contracts.abilities.ExplainsEnds`.
     """
 
     def __init__(
@@ -63,18 +65,18 @@ class SimulatedWorld(SteeredCapabilities):
         self.nodes = tuple(nodes)
         self.exits: list[Exit] = []
         self.excused = 0
-        """Processes that ended by themselves, of a fault."""
+        """Processes that faults ended."""
         self.group_status = GroupStatus(
             self.nodes, self, self._ask, status_log, observer, group.now_ns
         )
         self._group = group
         self._causes = causes or {}
         self._observer = observer
-        self._held: set[str] = set()  # nodes that a pause holds, and not a slice of time
+        self._held: set[str] = set()  # paused nodes, without those stopped for a slice
         self._slices = Slices(group, self.is_paused)
         self._cuts: dict[str, tuple[Sequence[tuple[str, str]], Callable[[str], None]]] = {}
         self._cut_count = 0
-        self._stopped: dict[str, Json] = {}  # by cuts that were mended
+        self._stopped: dict[str, Json] = {}  # by healed cuts
         self._shapes: dict[str, SimulatedShape] = {}
         self._unshaped: set[str] = set()
         self._disks = Disks(group.target, SimulatedMachines(group))
@@ -91,28 +93,28 @@ class SimulatedWorld(SteeredCapabilities):
             nursery.start_soon(self._steered.run)
             task_status.started()
 
-    # ---- the vocabulary of faults ------------------------------------------------------
+    # ---- primitives of faults ----------------------------------------------------------
 
     @property
     def name_servers(self) -> Sequence[str]:
-        """The name servers beside the nodes; see `contracts.capabilities.LinksNameServers`."""
+        """Return the name servers; see `contracts.capabilities.LinksNameServers`."""
         return [name for name in self._group.addresses if name not in self._group.layouts]
 
     @property
     def name_server_peers(self) -> Sequence[str]:
-        """Nodes and clients; see `contracts.capabilities.FaultsNameServers`."""
+        """Return nodes and clients; see `contracts.capabilities.FaultsNameServers`."""
         return (*self.nodes, self._group.clients_host)
 
     async def leader(self, order: Sequence[str] = ()) -> str | None:
-        """The node that says it leads the highest term, if any answers; see `World.leader`."""
+        """Return the node that claims to lead the highest term, if any; see `World.leader`."""
         return self.group_status.leader(order)
 
     async def kill(self, node: str) -> Json:
-        """End the node's process at once; see `World.kill`."""
+        """Kill the node's process; see `World.kill`."""
         return self._end(node, self._group.kill)
 
     async def cut_power(self, node: str) -> Json:
-        """End the node's machine at once; see `Processes.cut_power`."""
+        """Cut the power of the node's machine; see `Processes.cut_power`."""
         return self._end(node, self._group.lose_power)
 
     def _end(self, node: str, end: Callable[[str], None]) -> Json:
@@ -125,12 +127,12 @@ class SimulatedWorld(SteeredCapabilities):
         return {"incarnation": self._group.incarnation(node)}
 
     async def restart(self, node: str, incarnation: int) -> None:
-        """Start the node again if its dead incarnation is still `incarnation` (idempotent)."""
+        """Start the node again if `incarnation` is still its last and dead (idempotent)."""
         if self._group.incarnation(node) == incarnation and not self._group.is_running(node):
             self._group.start(node)
 
     async def pause(self, node: str) -> Json:
-        """Let the node's process stand still; see `World.pause`."""
+        """Pause the node's process; see `World.pause`."""
         if not self._group.is_running(node) or self.is_paused(node):
             return {"incarnation": UNTOUCHED}
         self._held.add(node)
@@ -138,13 +140,13 @@ class SimulatedWorld(SteeredCapabilities):
         return {"incarnation": self._group.incarnation(node)}
 
     async def resume(self, node: str, incarnation: int) -> None:
-        """Let that incarnation go on; nothing if it is gone (idempotent)."""
+        """Resume that incarnation if it still exists (idempotent)."""
         if self.is_alive(node, incarnation):
             self._held.discard(node)
             self._group.resume(node)
 
     def is_paused(self, node: str) -> bool:
-        """True while the node's process stands still."""
+        """True while the node's process is paused."""
         return node in self._held and self._group.is_paused(node)
 
     def is_alive(self, node: str, incarnation: int) -> bool:
@@ -159,7 +161,7 @@ class SimulatedWorld(SteeredCapabilities):
         return name
 
     async def heal(self, cut: str, how: str) -> None:
-        """Mend that cut (idempotent)."""
+        """Heal this cut (idempotent)."""
         if cut in self._cuts:
             self._stopped[cut] = self.held(cut)
             self._cuts.pop(cut)[1](how)
@@ -177,29 +179,29 @@ class SimulatedWorld(SteeredCapabilities):
         return name
 
     async def unshape(self, shape: str) -> None:
-        """Take that shape away (idempotent)."""
+        """Remove this shape (idempotent)."""
         if shape in self._shapes and shape not in self._unshaped:
             self._unshaped.add(shape)
             self._shapes[shape].end()
 
     def shaped(self, shape: str) -> Json:
-        """What that shape did so far."""
+        """Return what the shape did so far."""
         return self._shapes[shape].did() if shape in self._shapes else {}
 
     def held(self, cut: str) -> Json:
-        """What that cut holds back, or held until it was mended: {"bytes": n, "connections": n}."""
+        """Return what the cut holds, or held before: {"bytes": n, "connections": n}."""
         if cut not in self._cuts:
             return self._stopped.get(cut, {"bytes": 0, "connections": 0})
         size, connections = self._group.held(self._cuts[cut][0])
         return {"bytes": size, "connections": connections}
 
     def why_not_wiped(self, node: str) -> str | None:
-        """Say why the node's disk must not be lost now; see `World.why_not_wiped`."""
+        """Return why the node's disk must not be lost now; see `World.why_not_wiped`."""
         return self._leaving.why_not_wiped() or self._disks.why_not_wiped(node)
 
     async def wipe(self, node: str) -> Json:
-        """End the node's process, and empty its disk; see `World.wipe`."""
-        why = self.why_not_wiped(node)  # asked before, but it was silent for a while since
+        """Kill the node's process, and empty its disk; see `World.wipe`."""
+        why = self.why_not_wiped(node)  # checked before, but the node was cut off for a while since
         if why is not None:
             return {"incarnation": UNTOUCHED, "why": why, "files": 0, "bytes": 0, "messages": 0}
         killed = await self.kill(node)
@@ -212,7 +214,7 @@ class SimulatedWorld(SteeredCapabilities):
         await self._disks.readmit(node)
 
     async def transfer(self, to: str) -> Json:
-        """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
+        """Ask the leader to transfer leadership to `to`; see `World.transfer`."""
         target, layouts = self._group.target, self._group.layouts
         assert isinstance(target, TransfersLeadership), "the fault was not available"
 
@@ -221,10 +223,10 @@ class SimulatedWorld(SteeredCapabilities):
 
         return await transfer(self.group_status, ask, to)
 
-    # ---- what operators do, and resources (contracts.operators, contracts.resources) -------
+    # ---- operators and resources (contracts.operators, contracts.resources) ---------------
 
     async def stop(self, node: str) -> Json:
-        """Ask the node to end in good order; see `StopsNodes.stop`."""
+        """Stop the node gracefully; see `StopsNodes.stop`."""
         if not self._group.is_running(node):
             return {"incarnation": UNTOUCHED}
         await self.resume(node, self._group.incarnation(node))
@@ -236,19 +238,19 @@ class SimulatedWorld(SteeredCapabilities):
         return {"incarnation": self._group.incarnation(node)}
 
     async def until_ready(self, timeout_s: float) -> bool:
-        """Wait until all nodes that run know one leader; see `StopsNodes.until_ready`."""
+        """Wait until all running nodes agree on a leader; see `StopsNodes.until_ready`."""
         return await self.group_status.until_ready(timeout_s)
 
     async def remove_member(self, node: str) -> Json:
-        """Have the group do without the node; see `MovesMembers.remove_member`."""
-        if self._disks.awaited:  # two of three that are left may not be a quorum of them
+        """Remove the node from its group; see `MovesMembers.remove_member`."""
+        if self._disks.awaited:  # a quorum of the two that are left may need that disk
             why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
             return {"took_ms": None, "members": [], "error": why}
         with self._leaving.asked(node):
             return await remove_member(self._operator(), self._group.layouts, node)
 
     async def add_member(self, node: str) -> Json:
-        """Have the node in its group again; see `MovesMembers.add_member`."""
+        """Add the node to its group again; see `MovesMembers.add_member`."""
         answer = await add_member(self._operator(), self._group.layouts, node)
         self._leaving.is_back(node)
         return answer
@@ -259,40 +261,40 @@ class SimulatedWorld(SteeredCapabilities):
         return target
 
     async def take(self, node: str, resources: Resources) -> str:
-        """Take processor time from the node; see `TakesResources.take`."""
+        """Limit the node's CPU time; see `TakesResources.take`."""
         return self._slices.take(node, resources)
 
     async def give_back(self, taken: str) -> None:
-        """Give exactly that back (idempotent); see `TakesResources.give_back`."""
+        """Lift exactly this limit (idempotent); see `TakesResources.give_back`."""
         self._slices.give_back(taken)
 
     def taken(self, taken: str) -> Json:
-        """What that did so far; see `TakesResources.taken`."""
+        """Return what the limit did so far; see `TakesResources.taken`."""
         return self._slices.taken(taken)
 
     # ---- the files of dead nodes (contracts.capabilities.InjectsDiskFaults) ---------------------
 
     async def damage(self, node: str, damage: Damage) -> Json:
-        """Nothing: campaigns are told before they begin that simulated files are not edited."""
+        """Unsupported: a campaign learns before it starts that simulated files are not edited."""
         raise HarnessError(NO_DAMAGE)
 
     async def copy_store(self, node: str) -> str:
-        """Nothing; see `damage`."""
+        """Unsupported; see `damage`."""
         raise HarnessError(NO_DAMAGE)
 
     async def start_damaged(self, node: str, incarnation: int) -> Json:
-        """Nothing; see `damage`."""
+        """Unsupported; see `damage`."""
         raise HarnessError(NO_DAMAGE)
 
     async def revive(self, node: str, incarnation: int) -> None:
-        """Nothing; see `damage`."""
+        """Unsupported; see `damage`."""
         raise HarnessError(NO_DAMAGE)
 
-    # ---- what the phases need besides --------------------------------------------------
+    # ---- for the phases ----------------------------------------------------------------
 
     def start_all(self) -> tuple[str, ...]:
-        """Start every node that does not run; return which ones these were."""
-        # A node without its disk is no member of its group: only `replace` may start it.
+        """Start every node that does not run; return which."""
+        # A node without its disk is not a member of its group: only `replace` may start it.
         down = tuple(
             node
             for node in self.nodes
@@ -303,7 +305,7 @@ class SimulatedWorld(SteeredCapabilities):
         return down
 
     def restore(self) -> tuple[str, ...]:
-        """Mend, resume and start whatever is still not as it should be; say what that was."""
+        """Heal, resume and start whatever a fault left behind; return what that was."""
         found = [f"{cut} was not mended" for cut in self._cuts]
         for _, heal in self._cuts.values():
             heal("deliver")
@@ -326,9 +328,9 @@ class SimulatedWorld(SteeredCapabilities):
         return tuple(found)
 
     async def restore_disks(self, patience_s: float) -> tuple[str, ...]:
-        """Try for so long to have nodes whole again that wait for a disk; say which are not.
+        """Try for that long to complete nodes that wait for a disk; return the others.
 
-        Until now other faults may have been in the way. Call it when none is in force any more.
+        Other faults may have prevented it until now. Call it when none is in force any more.
         """
         for node in sorted(self._disks.awaited):
             with trio.move_on_after(patience_s):
@@ -349,7 +351,7 @@ class SimulatedWorld(SteeredCapabilities):
         return f"node {name}" if name in self.nodes else f"name server {name}"
 
     async def stop_all(self) -> None:
-        """Ask all nodes to end; end those at once that do not. No news from here on."""
+        """Stop all nodes gracefully, then at once. Status is not updated from now on."""
         self.group_status.is_ending = True
         for node in self.nodes:
             if self._group.is_running(node):
@@ -360,20 +362,20 @@ class SimulatedWorld(SteeredCapabilities):
                 self._group.kill(node)
 
     def explain(self, ended: Exit) -> str:
-        """Say in one line how a node ended by itself."""
+        """Describe in one line how a node ended by itself."""
         return f"node {ended}"
 
     def remarks(self) -> tuple[str, ...]:
-        """Name servers that ended: what else this world finds wrong are broken invariants."""
+        """Return the name servers that ended; other problems are broken invariants here."""
         return self._group.problems()
 
     def broken(self) -> tuple[Broken, ...]:
-        """The invariants that were seen broken, and name servers that ended: no fault ends one."""
+        """Return the violated invariants, and name servers that ended: no fault ends one."""
         ended = (name_server_ended(line, self._group.now_ns()) for line in self._group.problems())
         return (*self._group.broken, *ended)
 
     def awaited(self) -> frozenset[str]:
-        """Nodes whose disk is gone, and that are not whole again yet."""
+        """Return the nodes that lost their disk and have not caught up yet."""
         return frozenset(self._disks.awaited)
 
     def is_running(self, node: str) -> bool:
@@ -381,28 +383,28 @@ class SimulatedWorld(SteeredCapabilities):
         return self._group.is_running(node)
 
     def incarnation(self, node: str) -> int:
-        """How often the node was started."""
+        """Return how often the node was started."""
         return self._group.incarnation(node)
 
     def last_line(self, node: str) -> str:
-        """Nothing: what simulated nodes say is a trace's matter."""
+        """Return "": the output of simulated nodes is in traces."""
         return ""
 
     async def _ask(self, node: str) -> NodeStatus | None:
         return await self._group.target.status(self._group.layouts[node], STATUS_TIMEOUT_S)
 
     async def _watch(self) -> None:
-        """Tell what ended by itself, and what the world itself found wrong."""
+        """Report processes that ended by themselves, and violations that the world found."""
         seen = 0
         while True:
             while len(self.exits) + self.excused < len(self._group.ended):
-                self._tell_end(len(self.exits) + self.excused)
+                self._report_end(len(self.exits) + self.excused)
             for broken in self._group.broken[seen:]:
                 self._observer.note(str(broken))
             seen = len(self._group.broken)
             await trio.sleep(STATUS_INTERVAL_S)
 
-    def _tell_end(self, number: int) -> None:
+    def _report_end(self, number: int) -> None:
         ended, now_ns = self._group.ended[number], self._group.now_ns()
         if self._steered.is_excused(ended.node, ended.incarnation, ended.said):
             self.excused += 1
@@ -416,18 +418,18 @@ class SimulatedWorld(SteeredCapabilities):
         self._observer.note(self.explain(one))
 
 
-# The disks of simulated nodes, for `harness.runtime.processes.disks`: what is lost there is memory.
+# The disks of simulated nodes, for `harness.runtime.processes.disks`: they are in memory.
 
 
 class SimulatedMachines:
-    """Implements `harness.runtime.processes.disks.Machines` over a simulated group."""
+    """Implements `harness.runtime.processes.disks.Machines` with a simulated group."""
 
     def __init__(self, group: SimulatedGroup) -> None:
         self._group = group
 
     @property
     def layouts(self) -> Mapping[str, NodeLayout]:
-        """Where each node lives."""
+        """Return where each node lives."""
         return self._group.layouts
 
     def is_running(self, node: str) -> bool:
@@ -435,11 +437,11 @@ class SimulatedMachines:
         return self._group.is_running(node)
 
     def is_paused(self, node: str) -> bool:
-        """True while its process stands still."""
+        """True while its process is paused."""
         return self._group.is_paused(node)
 
     async def lose(self, node: str, store: Path) -> Json:
-        """Empty a dead node's disk; see `Machines.lose`. No time passes for the world."""
+        """Empty a dead node's disk; see `Machines.lose`. No virtual time passes."""
         await trio.lowlevel.checkpoint()
         try:
             with tempfile.TemporaryDirectory() as folder:
@@ -457,7 +459,7 @@ class SimulatedMachines:
         self._group.lose_disk(node)
 
     async def launch(self, node: str, launch: Launch) -> None:
-        """Start a node in that way; see `Machines.launch`."""
+        """Start a node with this launch; see `Machines.launch`."""
         group = self._group
         if group.is_running(node):
             group.stop(node)
@@ -467,9 +469,9 @@ class SimulatedMachines:
         group.start(node)
 
 
-# Processor time taken from simulated nodes: each runs for its share of each slice of time.
+# Limits of CPU time for simulated nodes: each runs for its share of each slice.
 #
-# Source: `harness.runtime.processes.resource_limits`, which does the same to processes.
+# Source: `harness.runtime.processes.resource_limits`, which does the same for processes.
 
 
 @dataclass(slots=True)
@@ -485,11 +487,11 @@ class _Taken:
 
 
 class Slices:
-    """What was taken from the nodes of a simulated group.
+    """The CPU limits of the nodes of a simulated group.
 
     Args:
         group: the nodes.
-        is_held: whether a pause holds a node: that is not ended here.
+        is_held: returns whether a pause holds a node, which a slice must not end.
     """
 
     def __init__(self, group: SimulatedGroup, is_held: Callable[[str], bool]) -> None:
@@ -500,12 +502,12 @@ class Slices:
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
-        """Be there for as long as the world runs."""
+        """Provide the nursery for slices while the world runs."""
         async with trio.open_nursery() as self._nursery:
             await trio.sleep_forever()
 
     def take(self, node: str, resources: Resources) -> str:
-        """Let a node run for its share of the time; "" if it does not run."""
+        """Let a node run for its share of the time; return "" if it does not run."""
         assert self._nursery is not None, "the world does not run"
         if not self._group.is_running(node):
             return ""
@@ -524,14 +526,14 @@ class Slices:
             taken.scope.cancel()
 
     def give_up(self) -> list[str]:
-        """Give everything back that was not; say what that was."""
+        """Lift all limits; return what these were."""
         left = [name for name, taken in self._taken.items() if taken.wall_s is None]
         for name in left:
             self.give_back(name)
         return [f"resources of {self._taken[name].node} were not given back" for name in left]
 
     def taken(self, name: str) -> Json:
-        """What that did so far; see `TakesResources.taken`."""
+        """Return what the limit did so far; see `TakesResources.taken`."""
         taken = self._taken.get(name)
         if taken is None:
             return {"node": None, "ended": None}

@@ -1,1 +1,1 @@
-"""Undoes what a run left whose harness was killed: its processes, and the faults in force."""
+"""Cleans up after a run whose harness was killed: its processes, and the faults in force."""

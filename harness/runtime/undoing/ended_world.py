@@ -1,8 +1,8 @@
-"""A world whose run is over: what the undo of a fault finds after the harness was killed.
+"""A world whose run is over: the world for undos after the harness was killed.
 
 Nodes, proxies and the switch ended with the harness, or were ended since: nothing runs, nothing is
-cut, and what a fault did to them ended with them. So most words do nothing here. A fault that did
-something elsewhere undoes that with what its undo says (`contracts.plugins.Fault`).
+cut, and the effects of faults on them are gone. So most methods do nothing. A fault that acted
+elsewhere reverts that by its undo alone (`contracts.plugins.Fault`).
 
 Source: DESIGN.md decision 10 ("by another process later").
 """
@@ -23,61 +23,61 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json
 from shaketable.harness.contracts.resources import Resources
 
-_NOBODY: Json = {"incarnation": UNTOUCHED}
+_NO_PROCESS: Json = {"incarnation": UNTOUCHED}
 
 
 class EndedWorld:
-    """Implements `contracts.plugins.World`, and all words beside it, where nothing runs any more.
+    """Implements `contracts.plugins.World`, and all capabilities, after everything has ended.
 
-    What would begin something new raises `HarnessError`.
+    Methods that would start something raise `HarnessError`.
     """
 
     def __init__(self, nodes: Sequence[str]) -> None:
         self.nodes = tuple(nodes)
 
-    # ---- what is asked ------------------------------------------------------------------
+    # ---- queries ------------------------------------------------------------------------
 
     async def leader(self, order: Sequence[str] = ()) -> str | None:
-        """Nobody leads."""
+        """Return None: no node leads."""
 
     def is_paused(self, node: str) -> bool:
-        """No process, no pause."""
+        """Return False: there is no process."""
         return False
 
     def is_alive(self, node: str, incarnation: int) -> bool:
-        """None is."""
+        """Return False: there is no process."""
         return False
 
     def incarnation(self, node: str) -> int:
-        """None runs."""
+        """Return `UNTOUCHED`: no incarnation runs."""
         return UNTOUCHED
 
     async def until_ready(self, timeout_s: float) -> bool:
-        """There is nobody to wait for."""
+        """Return False: there is no group to wait for."""
         return False
 
     def why_not_wiped(self, node: str) -> str | None:
-        """Its disk is part of what was recorded."""
+        """Return the reason: the disk is part of the recording."""
         return "the run is over"
 
     def held(self, cut: str) -> Json:
-        """What was held went with the proxies."""
+        """Return zeros: what was held went with the proxies."""
         return {"bytes": 0, "connections": 0}
 
     def shaped(self, shape: str) -> Json:
-        """Who counted is gone."""
+        """Return {}: the counts went with the network."""
         return {}
 
     def disk_fault_effects(self, fault: str) -> Json:
-        """Who knew is gone."""
+        """Return zeros: the counts went with the node."""
         return {"calls": 0, "errors": 0, "slowed": 0, "waited_ms": 0.0, "ended": False}
 
     def taken(self, taken: str) -> Json:
-        """Who watched is gone."""
+        """Return nothing known: the watcher is gone."""
         return {"node": None, "ended": None}
 
     def effects(self, node: str) -> Mapping[str, int]:
-        """Nobody counts."""
+        """Return {}: the counters are gone."""
         return {}
 
     async def read_clock(self, node: str) -> ClockReading:
@@ -87,49 +87,49 @@ class EndedWorld:
     # ---- what ends something: it has ended ----------------------------------------------
 
     async def kill(self, node: str) -> Json:
-        """It does not run."""
-        return dict(_NOBODY)
+        """Do nothing: the node does not run."""
+        return dict(_NO_PROCESS)
 
     async def stop(self, node: str) -> Json:
-        """It does not run."""
-        return dict(_NOBODY)
+        """Do nothing: the node does not run."""
+        return dict(_NO_PROCESS)
 
     async def restart(self, node: str, incarnation: int) -> None:
-        """Nobody needs it any more."""
+        """Do nothing: the run is over."""
 
     async def resume(self, node: str, incarnation: int) -> None:
-        """A stopped process was ended, too."""
+        """Do nothing: stopped processes were ended, too."""
 
     async def heal(self, cut: str, how: str) -> None:
-        """The links are gone."""
+        """Do nothing: the links are gone."""
 
     async def unshape(self, shape: str) -> None:
-        """The links are gone."""
+        """Do nothing: the links are gone."""
 
     async def unskew(self, node: str, undo: Json) -> None:
-        """The process whose clock it was is gone; a heal takes its orders back by itself."""
+        """Do nothing: the process is gone; a heal withdraws its orders by itself."""
 
     async def heal_disk(self, fault: str) -> None:
-        """As `unskew`."""
+        """Do nothing, as `unskew`."""
 
     async def give_back(self, taken: str) -> None:
-        """Limits end with the process that has them."""
+        """Do nothing: limits end with their process."""
 
     async def replace(self, node: str, incarnation: int) -> None:
-        """Nobody needs it any more."""
+        """Do nothing: the run is over."""
 
     async def revive(self, node: str, incarnation: int) -> None:
-        """Nobody needs it any more."""
+        """Do nothing: the run is over."""
 
     async def add_member(self, node: str) -> Json:
-        """The group is gone."""
+        """Return an error: the group is gone."""
         return {"took_ms": None, "members": [], "error": "the run is over"}
 
-    # ---- what would begin something -----------------------------------------------------
+    # ---- what would start something -----------------------------------------------------
 
     async def pause(self, node: str) -> Json:
-        """It does not run."""
-        return dict(_NOBODY)
+        """Do nothing: the node does not run."""
+        return dict(_NO_PROCESS)
 
     async def cut(self, links: Sequence[Link]) -> str:
         """Raises HarnessError."""
@@ -152,7 +152,7 @@ class EndedWorld:
         raise _over("lose power")
 
     async def damage(self, node: str, damage: Damage) -> Json:
-        """Raises HarnessError: the files are part of what was recorded."""
+        """Raises HarnessError: the files are part of the recording."""
         raise _over("damage files")
 
     async def copy_store(self, node: str) -> str:
@@ -164,7 +164,7 @@ class EndedWorld:
         raise _over("start a node")
 
     async def wipe(self, node: str) -> Json:
-        """Raises HarnessError: the files are part of what was recorded."""
+        """Raises HarnessError: the files are part of the recording."""
         raise _over("wipe a disk")
 
     async def transfer(self, to: str) -> Json:

@@ -1,8 +1,8 @@
-"""Undoes a fault of somebody else's in a process of its own: it may hang, or end Python.
+"""Undoes a third-party fault in its own process: it may hang, or end Python.
 
 `python -P -m shaketable.harness.runtime.undoing.foreign_undo PARENT_PID` reads {"fault", "undo",
-"nodes"} as JSON, calls that fault's undo in a world that is over, and prints as JSON why that
-failed, null if it did not. It ends with the process that started it.
+"nodes"} as JSON, calls that fault's undo with an ended world, and prints as JSON why that failed,
+or null. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from shaketable.harness.telling import sentence
 
 UNDO_TIMEOUT_S: Final = 15.0
 START_TIMEOUT_S: Final = 15.0
-"""Python, and the plug-in's own imports, may take so long."""
+"""How long Python, and the plug-in's own imports, may take."""
 
 
 def undo(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
-    """Undo a fault by its name; say why that failed, None if it did not. For the main thread."""
+    """Undo a fault by its name; return why that failed, None if it did not. For the main thread."""
     program = [
         sys.executable,
         "-P",
@@ -67,7 +67,7 @@ def _undo_here(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Undo what standard input names."""
+    """Undo the fault that standard input names."""
     with children.begin(arguments[0]) as out:  # a plug-in may print
         given = json.load(sys.stdin)
         json.dump(_undo_here(given["fault"], given["undo"], given["nodes"]), out)

@@ -1,13 +1,12 @@
-"""Undoes what a run left whose harness was killed: its processes, its faults, its files elsewhere.
+"""Cleans up after a run whose harness was killed: its processes, its faults, its files elsewhere.
 
-What dies with the harness by itself: nodes, client workers and the switch (the kernel's
-parent-death signal, also for stopped processes), with them proxies, namespaces, limits and clocks;
-Spark's JVM (a shell waits for the end of its input). What does not: what a target's program started
-beside itself, whatever lost its watcher, scratch folders of whoever was killed, and what a fault of
-somebody else's did elsewhere. All of that is found by the run's mark and by its ledger.
+These die with the harness: nodes, client workers and the switch (by the kernel's parent-death
+signal, also if stopped), and with them proxies, namespaces, limits and clocks; Spark's JVM (a shell
+waits for the end of its input). These do not: other processes that a target's program started,
+processes that lost their watcher, scratch folders of killed processes, and effects of third-party
+faults elsewhere. The run's mark and its ledger identify all of them.
 
-`own_processes` says which processes are a run's. Nothing else is ever touched, and no run whose
-harness lives. Doing it twice is doing it once.
+Only processes of the run are touched (see below), and no run whose harness is alive. Idempotent.
 
 Source: DESIGN.md decision 12; jepsen.nemesis (`teardown!` heals what a crashed test left).
 """
@@ -53,10 +52,10 @@ class Healed:
     """What was done about one run.
 
     Attributes:
-        folder: the run's.
+        folder: the run's folder.
         did: what was undone, a line each; () if nothing was left.
         left: what could not be undone, a line each.
-        is_alive: its harness lives, so nothing was touched.
+        is_alive: its harness is alive, so nothing was touched.
     """
 
     folder: Path
@@ -68,9 +67,9 @@ class Healed:
 def heal_store(store: Path, depth: int = 2) -> list[Healed]:
     """Heal every run of a store that needs it, the oldest first, and remove lost scratch folders.
 
-    A store's runs stand in STORE/NAME/TIME: `depth` folders below it, or fewer. Returns what was
-    done; runs that came to their own end are not in it, those that live are. A ledger that cannot
-    be read or written is told in `left`.
+    Runs are in STORE/NAME/TIME: `depth` folders below the store, or fewer. Returns what was done:
+    runs that ended by themselves are not in it, live ones are. A ledger that cannot be read or
+    written is reported in `left`.
     """
     store = store.resolve()
     found = processes_by_folder()
@@ -87,10 +86,10 @@ def heal_store(store: Path, depth: int = 2) -> list[Healed]:
 
 
 def heal_run(folder: Path, forget: Collection[int] = ()) -> Healed:
-    """Heal one run, by its folder. `forget`: open faults that somebody looked after by hand.
+    """Heal one run, by its folder. `forget`: open faults that a user repaired by hand.
 
     Raises:
-        UsageError: its harness lives, or a fault that is to be forgotten is not open.
+        UsageError: its harness is alive, or a fault to forget is not open.
         HarnessError: its ledger cannot be read or written.
     """
     folder = folder.resolve()
@@ -101,7 +100,7 @@ def heal_run(folder: Path, forget: Collection[int] = ()) -> Healed:
 
 
 def remove_scratch() -> tuple[str, ...]:
-    """Remove the scratch folders of processes that were killed; say which."""
+    """Remove the scratch folders of killed processes; return which."""
     removed = []
     for path in marks.left_scratch(Path(tempfile.gettempdir())):
         shutil.rmtree(path, ignore_errors=True)
@@ -111,7 +110,7 @@ def remove_scratch() -> tuple[str, ...]:
 
 
 def _heal_or_tell(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
-    """Heal a run; what hinders that does not hinder the healing of others."""
+    """Heal a run; an error is reported in the result, so that other runs are healed too."""
     try:
         return _heal(path, marked)
     except HarnessError as error:
@@ -123,7 +122,7 @@ def _heal_or_tell(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
 
 def _heal(path: Path, marked: Mapping[int, marks.Mark], forget: Collection[int] = ()) -> Healed:
     folder = RunFolder(path)
-    if not path.is_dir():  # somebody deleted it: all that is left are processes
+    if not path.is_dir():  # it was deleted: only processes are left
         if any(mark.harness.is_alive for mark in marked.values()):
             return Healed(path, is_alive=True)
         return Healed(path, *end_processes(path, None))
@@ -149,7 +148,7 @@ def _heal(path: Path, marked: Mapping[int, marks.Mark], forget: Collection[int] 
 
 
 def _is_alive(account: Account, marked: Mapping[int, marks.Mark]) -> bool:
-    """Whether the process that made this run's ledger, or marked its processes, still runs."""
+    """True if the process that wrote this run's ledger, or marked its processes, still runs."""
     is_open = not account.is_ended and account.boot == marks.boot()
     if account.harness is not None and is_open and account.harness.is_alive:
         return True
@@ -159,7 +158,7 @@ def _is_alive(account: Account, marked: Mapping[int, marks.Mark]) -> bool:
 def _undo_faults(
     folder: RunFolder, account: Account, forget: Collection[int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Undo the faults that are open, the newest first; say which, and which could not be."""
+    """Undo the open faults, the newest first; return which, and which could not be undone."""
     if not account.open:
         return (), ()
     world = EndedWorld(_nodes(folder))
@@ -187,11 +186,11 @@ def _undo_faults(
 
 
 def _undo(opened: OpenFault, world: EndedWorld) -> str | None:
-    """Undo one fault; say why that failed, None if it did not.
+    """Undo one fault; return why that failed, None if it did not.
 
-    A fault without an undo was not applied to its end. Ours use the words of worlds alone: what
-    these did is over. What somebody else's did by then, only whoever wrote it can know; and its
-    undo has a process of its own.
+    A fault without an undo was not fully applied. Built-in faults act only through their world, so
+    their effects are over. Only its author can know what a third-party fault did by then; and its
+    undo runs in its own process.
     """
 
     async def main(fault: Fault, undo: Json) -> bool:
@@ -244,7 +243,7 @@ def _forget_clocks(account: Account) -> tuple[str, ...]:
 
 
 def _take_orders_back(folder: RunFolder, account: Account) -> tuple[str, ...]:
-    """Take back what nodes were told about their clocks and disks; who starts one finds it well."""
+    """Withdraw the nodes' clock and disk orders, so that a node started by hand is unaffected."""
     campaign = _campaign(folder)
     if campaign is None or not account.open:
         return ()
@@ -258,7 +257,7 @@ def _take_orders_back(folder: RunFolder, account: Account) -> tuple[str, ...]:
     for node in node_names(campaign):
         layout = NodeLayout(node, folder.node(node), _NOWHERE, _NOWHERE, {})
         steering = target.steering(layout)
-        if steering.effects():  # it took orders
+        if steering.effects():  # it followed orders
             steering.order()
             did.append(f"took the orders to {node} back")
     return tuple(did)
@@ -282,7 +281,7 @@ def _note(folder: RunFolder, account: Account, did: tuple[str, ...]) -> None:
 
 
 def _opened(folder: RunFolder) -> Lines:
-    """Open the ledger to go on behind its last whole line.
+    """Open the ledger for appending after its last whole line.
 
     Raises:
         HarnessError: it cannot be written.
@@ -298,7 +297,7 @@ def _opened(folder: RunFolder) -> Lines:
 
 
 def _is_over(path: Path) -> bool:
-    """Whether a ledger says that its run ended by itself or was healed, and left nothing open."""
+    """True if the ledger's run ended by itself or was healed, and left nothing open."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -312,7 +311,7 @@ def _is_over(path: Path) -> bool:
         account = ledger.read(path)
     except HarnessError:
         return False
-    is_old = account.harness is None  # of a time that did not note its end
+    is_old = account.harness is None  # from a version that did not record its end
     return not account.open and (is_old or account.is_ended or account.is_healed)
 
 
@@ -332,16 +331,16 @@ def _nodes(folder: RunFolder) -> tuple[str, ...]:
     return ()
 
 
-# The processes of a run, found and ended when their harness was killed.
+# The processes of a run, found and killed after their harness was killed.
 #
-# A process is a run's if it carries the run's mark in its environment (`harness.marks`), or if
+# A process belongs to a run if it has the run's mark in its environment (`harness.marks`), or if
 # the ledger names it, by pid and start time, or if it is in the session of one that the ledger
-# names and works in the run's folder. It is never ourselves, nor who started us.
+# names and works in the run's folder. It is never this process, nor one of its ancestors.
 #
 # Source: proc(5), pidfd_send_signal(2).
 
 ROUNDS_MAX: Final = 20
-"""What is ended may have just started another: it is looked again, but not for ever."""
+"""A killed process may have just started another: look again, but not forever."""
 END_TIMEOUT_S: Final = 5.0
 POLL_S: Final = 0.01
 
@@ -358,9 +357,9 @@ def processes_by_folder() -> dict[Path, dict[int, marks.Mark]]:
 
 
 def end_processes(path: Path, account: Account | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """End a run's processes by SIGKILL, which a stopped one obeys, too.
+    """Kill a run's processes with SIGKILL, which works on stopped ones too.
 
-    Returns a line for each that was ended, and one for whatever is left.
+    Returns a line for each that was killed, and one for whatever is left.
     """
     ended: dict[Who, str] = {}
     spaces: set[str] = set()
@@ -380,7 +379,7 @@ def end_processes(path: Path, account: Account | None) -> tuple[tuple[str, ...],
 
 
 def _find(path: Path, account: Account | None) -> Iterator[Who]:
-    """The processes that are this run's (see the module's docstring), none of them ourselves."""
+    """Yield the processes of this run (see above), except this one and its ancestors."""
     own = _own_line()
     named = set() if account is None or account.boot != marks.boot() else {
         each for _, each in account.processes
@@ -397,7 +396,7 @@ def _find(path: Path, account: Account | None) -> Iterator[Who]:
 
 
 def _own_line() -> set[int]:
-    """This process and all that stand above it: whoever started a heal is not healed away."""
+    """Return this process and its ancestors: a heal must not kill its caller."""
     line, pid = set(), os.getpid()
     while pid > 0 and pid not in line:
         line.add(pid)
@@ -412,7 +411,7 @@ def _session(pid: int) -> int:
 
 
 def _works_in(pid: int, path: Path) -> bool:
-    """Whether a process stands in the run's folder, or writes into it."""
+    """True if a process has its working directory in the run's folder, or writes into it."""
     inside = f"{path}/"
     links = [Path(f"/proc/{pid}/cwd")]
     with suppress(OSError):
@@ -425,11 +424,11 @@ def _works_in(pid: int, path: Path) -> bool:
 
 
 def _kill(each: Who) -> None:
-    """Send SIGKILL to that process and to no other that may get its pid."""
+    """Send SIGKILL to that process, and to no other that may get its pid."""
     with suppress(OSError):
         handle = os.pidfd_open(each.pid)
         try:
-            if each.is_alive:  # the handle is of this very process, then
+            if each.is_alive:  # so the handle is of this very process
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
@@ -449,7 +448,7 @@ def _called(pid: int) -> str:
 
 
 def _space(pid: int) -> str:
-    """The network namespace of a process; "" if it cannot be known."""
+    """Return the network namespace of a process; "" if it cannot be known."""
     try:
         return str(Path(f"/proc/{pid}/ns/net").readlink())
     except OSError:
@@ -457,7 +456,7 @@ def _space(pid: int) -> str:
 
 
 def _still_in(spaces: set[str]) -> list[str]:
-    """Who is still in a namespace of the run, though not the run's."""
+    """Return processes of others that are still in a namespace of the run."""
     return [
         f"process {pid} ({_called(pid)}), which is not the run's, holds its namespace {space}"
         for pid in marks.pids()
