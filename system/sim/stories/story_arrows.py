@@ -72,9 +72,9 @@ def _merge(arrows: Iterable[Arrow]) -> list[Arrow]:
     for number, arrow in enumerate(arrows):
         key: tuple[object, ...] = (number,)
         if arrow.series:
-            arrived = arrow.arrives_ms is None
+            has_not_arrived = arrow.arrives_ms is None
             at_ms = round(arrow.sent_ms, 6)
-            key = (at_ms, arrow.source, arrow.target, arrow.series, arrived, arrow.is_lost)
+            key = (at_ms, arrow.source, arrow.target, arrow.series, has_not_arrived, arrow.is_lost)
         one = found.setdefault(key, arrow)
         if one is not arrow:
             one.first, one.last = min(one.first, arrow.first), max(one.last, arrow.last)
