@@ -20,7 +20,7 @@ _FORMAT = 1
 
 
 class DamagedBrokerState(StoreError):  # noqa: N818 - a finding about the bytes
-    """The bytes are no broker state."""
+    """The bytes are not a broker state."""
 
 
 class BrokerState(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ class ExpiryConfig:
     used_ratio_max: float = 0.75  # RocketMQ's diskMaxUsedSpaceRatio / 100
     force_clean_ratio: float = 0.85  # DLedger's diskSpaceRatioToForceClean
     files_a_step_max: int = 10  # RocketMQ's deleteFilesBatchMax
-    forced_files_a_step_max: int = 1  # the ratio is measured again before the next goes
+    forced_files_a_step_max: int = 1  # the ratio is measured again before the next is deleted
 
     @property
     def full_ratio(self) -> float:

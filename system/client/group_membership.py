@@ -73,7 +73,7 @@ class GroupMembership:
     async def members(self, address: str) -> tuple[str, ...]:
         """Return the ids of the group's clients that a broker knows of.
 
-        Raises RefusedError, OutcomeUnknownError; DamagedResponseError is one.
+        Raises RefusedError, OutcomeUnknownError and its subclass DamagedResponseError.
         """
         fields = GroupRequest(self._source.group)
         request = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=fields.to_ext())

@@ -42,7 +42,7 @@ class Metadata:
 
     Entries up to `committed_index` are committed and durable on it; its pulls see those up to
     `applied_index`. `addresses` pairs members with their DLedger "host:port", if the log has it.
-    Entries below `begin_index` are replaced by a snapshot. `wall_ms` (since 1970) and
+    Entries below `first_index` are replaced by a snapshot. `wall_ms` (since 1970) and
     `monotonic_ms` are its clocks' readings, None if the member does not report them.
     """
 
@@ -57,7 +57,7 @@ class Metadata:
     learners: tuple[str, ...] = ()
     addresses: tuple[tuple[str, str], ...] = ()
     membership_index: int = -1
-    begin_index: int = 0
+    first_index: int = 0
     snapshot_index: int = -1
     wall_ms: int | None = None
     monotonic_ms: int | None = None

@@ -1,4 +1,4 @@
-"""Request and response codes, and the ONE table from response codes to outcomes.
+"""Request and response codes, and the only table from response codes to outcomes.
 
 Source: RocketMQ's RequestCode, ResponseCode; DLedger's DLedgerRequestCode; DLEDGER.md A.2, C.1.
 """

@@ -121,7 +121,7 @@ def confirms_all(self: ConsumeQueues, _: object) -> None:
 def skips_a_unit(self: ConsumeQueues, *args: object) -> int:
     """Plant: the begin after expiry is one too high."""
     offset = OFFSET_AT(self, *args)
-    return min(offset + 1, args[1].end) if offset > args[1].begin else offset
+    return min(offset + 1, args[1].max_offset) if offset > args[1].min_offset else offset
 
 
 SAVE, PREPARE = CheckpointFiles.save, ConsumeQueueFiles._prepare

@@ -125,11 +125,11 @@ async def _expire_past(group: NodeGroup, writer: Writer, index: int, *names: str
 
     async def begins_behind() -> bool:
         states = [await group.metadata(name) for name in names]
-        return min(state.begin_index for state in states) > index + 1
+        return min(state.first_index for state in states) > index + 1
 
     async def begin_together() -> bool:
         states = [await group.metadata(name) for name in names]
-        return len({state.begin_index for state in states}) == 1
+        return len({state.first_index for state in states}) == 1
 
     async def written_and_begins_behind() -> bool:
         await writer.fill("busy", 4)
@@ -149,7 +149,7 @@ async def _snapshot_is_installed(group: NodeGroup, name: str) -> Metadata:
         return found if found.snapshot_index == leader.snapshot_index else None
 
     found = await until(state, f"{name} has snapshot {leader.snapshot_index}")
-    assert found.begin_index == leader.begin_index
+    assert found.first_index == leader.first_index
     return found
 
 
@@ -242,7 +242,7 @@ def test_a_wiped_node_far_behind_joins_by_snapshot_and_the_snapshot_keeps_it(
             await group.caught_up(name)
             seen = await group.metadata(name)
             assert (seen.voters, seen.membership_index) == (members, changed_at)
-            assert seen.begin_index > changed_at
+            assert seen.first_index > changed_at
         leader = await group.leader()
         group.kill(next(name for name in members if name not in ("n3", leader)))
         await writer.send("idle")

@@ -150,9 +150,9 @@ def test_a_node_behind_the_retained_log_catches_up_by_a_snapshot(group: Group) -
         for number in range(40):
             await client.send("t", 0, b"%d" % number + bytes(600))
         for node in sorted(others):
-            await until(client, node, lambda said: said.begin_index > 20)
+            await until(client, node, lambda said: said.first_index > 20)
         group.start(behind, shaketableReservedMs="100")
-        await until(client, behind, lambda said: said.begin_index > 20)
+        await until(client, behind, lambda said: said.first_index > 20)
         seen = await AdminClient(client).membership()
         await until(client, behind, lambda said: said.applied_index >= seen.committed_index)
         found = await client.pull("t", 0, 0)

@@ -128,6 +128,7 @@ class DelayDelivery:
     def _must_wait(self, level: int, place: tuple[int, int], due_ms: int, wall_ms: int) -> bool:
         """Whether the message at `place` (position, size) is not due yet."""
         del place
+        # A due time further ahead than the whole delay means that the clock was set back.
         return wall_ms < due_ms <= wall_ms + self._config.delay_ms(level)
 
     def _refused(self, before: dict[int, int]) -> None:

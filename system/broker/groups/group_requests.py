@@ -442,7 +442,7 @@ class LeaderRequests:
         self._count = 0
         self._held: deque[tuple[int, LeaderRequest]] = (
             deque()
-        )  # confirmed: (index to be applied, proof)
+        )  # confirmed: (index to be applied, request)
 
     def submit(
         self,

@@ -54,6 +54,7 @@ class KeyItems:
             if may_have and key in keys_in(properties):
                 yield position
         if self._reader is not None:
+            # The index may already have these items, from a checkpoint that is not confirmed yet.
             for position in self._reader.candidates(topic, key, begin_ms, end_ms):
                 if first_position is None or position < first_position:
                     yield position
