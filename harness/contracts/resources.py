@@ -38,21 +38,21 @@ class Resources:
 
 
 @runtime_checkable
-class TakesResources(Protocol):
+class LimitsResources(Protocol):
     """A world that can limit processor time, memory and descriptors of a node's process.
 
-    If the process exits because of a limit, the fault is the cause; `give_back` restarts the node.
+    If the process exits because of a limit, the fault is the cause; `lift_limits` restarts it.
     """
 
-    async def take(self, node: str, resources: Resources) -> str:
+    async def limit_resources(self, node: str, resources: Resources) -> str:
         """Apply these limits to the node's running process; return an id ("" if none runs)."""
         ...
 
-    async def give_back(self, taken: str) -> None:
+    async def lift_limits(self, limits: str) -> None:
         """Lift exactly these limits; restart a node that exited because of them (idempotent)."""
         ...
 
-    def taken(self, taken: str) -> Json:
+    def limit_effects(self, limits: str) -> Json:
         """Return the effects so far, measured from outside; also after the limits were lifted.
 
         Always "node" and "ended" (how its process exited because of the limit; None if it did not).

@@ -19,7 +19,7 @@ from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import all_of
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.resources import Resources, TakesResources
+from shaketable.harness.contracts.resources import LimitsResources, Resources
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
@@ -90,11 +90,13 @@ class ResourceFault:
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Limit each victim; return the ids of the limits."""
-        assert isinstance(world, TakesResources), "the fault was not available"
+        assert isinstance(world, LimitsResources), "the fault was not available"
         undo: Json = {"taken": {}}
         try:
             for node in plan["victims"]:
-                undo["taken"][node] = await world.take(node, Resources(**plan["resources"]))
+                undo["taken"][node] = await world.limit_resources(
+                    node, Resources(**plan["resources"])
+                )
         except BaseException:  # also when cancelled: only this task knows what was limited so far
             with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
                 await self.undo(undo, world)
@@ -103,10 +105,10 @@ class ResourceFault:
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
         """Took effect if a victim was affected, as measured from outside."""
-        assert isinstance(world, TakesResources), "the fault was not available"
+        assert isinstance(world, LimitsResources), "the fault was not available"
         await trio.lowlevel.checkpoint()
         resources = Resources(**plan["resources"])
-        did = {node: world.taken(taken) for node, taken in undo["taken"].items() if taken}
+        did = {node: world.limit_effects(taken) for node, taken in undo["taken"].items() if taken}
         affected = {node: how for node, each in did.items() if (how := self.judge(resources, each))}
         sums = _sums(did, self.measures)
         if not affected:
@@ -118,18 +120,18 @@ class ResourceFault:
 
     async def undo(self, undo: Json, world: World) -> None:
         """Lift exactly these limits; nodes that ended because of them start again."""
-        assert isinstance(world, TakesResources), "the fault was not available"
+        assert isinstance(world, LimitsResources), "the fault was not available"
         failed: dict[str, Exception] = {}
 
-        async def give_back(node: str, taken: str) -> None:
+        async def lift(node: str, taken: str) -> None:
             try:
-                await world.give_back(taken)
+                await world.lift_limits(taken)
             except Exception as error:  # lift the other limits all the same
                 failed[node] = error
 
         async with trio.open_nursery() as nursery:  # concurrently: a slow one delays no other
             for node, taken in undo["taken"].items():
-                nursery.start_soon(give_back, node, taken)
+                nursery.start_soon(lift, node, taken)
         if failed:
             raise all_of(failed)
 

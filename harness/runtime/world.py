@@ -266,18 +266,18 @@ class ProcessWorld(SteeredCapabilities):
         self._leaving.is_back(node)
         return answer
 
-    async def take(self, node: str, resources: Resources) -> str:
-        """Limit resources of the node's process; see `TakesResources.take`."""
+    async def limit_resources(self, node: str, resources: Resources) -> str:
+        """Limit resources of the node's process; see `LimitsResources.limit_resources`."""
         assert self._nursery is not None, "the world does not run"
-        return await self._resource_limits.take(node, resources, self._nursery)
+        return await self._resource_limits.limit_resources(node, resources, self._nursery)
 
-    async def give_back(self, taken: str) -> None:
-        """Lift exactly these limits (idempotent); see `TakesResources.give_back`."""
-        await self._resource_limits.give_back(taken)
+    async def lift_limits(self, limits: str) -> None:
+        """Lift exactly these limits (idempotent); see `LimitsResources.lift_limits`."""
+        await self._resource_limits.lift_limits(limits)
 
-    def taken(self, taken: str) -> Json:
-        """Return what the limits did so far; see `TakesResources.taken`."""
-        return self._resource_limits.taken(taken)
+    def limit_effects(self, limits: str) -> Json:
+        """Return what the limits did so far; see `LimitsResources.limit_effects`."""
+        return self._resource_limits.limit_effects(limits)
 
     # ---- for the supervisor -------------------------------------------------------------
 

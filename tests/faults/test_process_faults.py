@@ -58,7 +58,7 @@ class OperatedWorld(MemoryWorld):
         self.members.add(node)
         return {"took_ms": 5.0, "members": sorted(self.members), "error": None}
 
-    async def take(self, node: str, resources: Resources) -> str:
+    async def limit_resources(self, node: str, resources: Resources) -> str:
         if node in self.dead:
             return ""
         name = f"taken-{len(self.log)}"
@@ -66,11 +66,11 @@ class OperatedWorld(MemoryWorld):
         self.took[name] = node
         return name
 
-    async def give_back(self, taken: str) -> None:
-        self.took.pop(taken, None)
+    async def lift_limits(self, limits: str) -> None:
+        self.took.pop(limits, None)
 
-    def taken(self, taken: str) -> Json:
-        return {"node": self.took[taken], "ended": None, "cpu_share_before": 0.5, **self.did}
+    def limit_effects(self, limits: str) -> Json:
+        return {"node": self.took[limits], "ended": None, "cpu_share_before": 0.5, **self.did}
 
     @property
     def is_whole(self) -> bool:
@@ -203,11 +203,11 @@ def test_one_that_stands_still_of_it_has_been_bitten_too():
 @pytest.mark.parametrize(("broken", "told"), [(("n1",), "n1 stays"), (("n0", "n2"), None)])
 def test_all_that_could_not_be_given_back_is_told(broken, told):
     class Stuck(OperatedWorld):
-        async def give_back(self, taken: str) -> None:
-            node = self.took[taken]
+        async def lift_limits(self, limits: str) -> None:
+            node = self.took[limits]
             if node in broken:
                 raise OSError(f"{node} stays")
-            await super().give_back(taken)
+            await super().lift_limits(limits)
 
     world = Stuck()
     undo = {"taken": {node: f"taken-{node}" for node in NODES}}

@@ -198,10 +198,10 @@ def test_who_was_refused_nothing_ended_by_itself(
 ) -> None:
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            name = await group.resource_limits.take("n0", taken, nursery)
+            name = await group.resource_limits.limit_resources("n0", taken, nursery)
             assert await group.end(words) == is_of_it
-            assert (group.resource_limits.taken(name)["ended"] is not None) == is_of_it
-            await group.resource_limits.give_back(name)
+            assert (group.resource_limits.limit_effects(name)["ended"] is not None) == is_of_it
+            await group.resource_limits.lift_limits(name)
             assert group.process.incarnation == 1 + is_of_it, "started again only if ended of it"
 
     run(main)
@@ -222,7 +222,9 @@ def test_who_was_refused_may_take_its_leave_after_it_got_it_back(
 
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            taken = await group.resource_limits.take("n0", Resources(descriptors_spare=9), nursery)
+            taken = await group.resource_limits.limit_resources(
+                "n0", Resources(descriptors_spare=9), nursery
+            )
             group.do.write_text(
                 "import os\n"
                 f"os.write(2, {early.encode()!r})\n"
@@ -240,7 +242,7 @@ def test_who_was_refused_may_take_its_leave_after_it_got_it_back(
 
             nursery.start_soon(watch)
             await trio.lowlevel.checkpoint()
-            await group.resource_limits.give_back(taken)
+            await group.resource_limits.lift_limits(taken)
             while not ended:
                 await trio.sleep(0.01)
             assert ended == [is_of_it]
@@ -285,11 +287,13 @@ def test_who_was_refused_and_paused_for_long_may_end_of_it_when_it_goes_on(
 ) -> None:
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            taken = await group.resource_limits.take("n0", Resources(descriptors_spare=9), nursery)
+            taken = await group.resource_limits.limit_resources(
+                "n0", Resources(descriptors_spare=9), nursery
+            )
             say(group, "OSError: [Errno 24] Too many open files\n")
             await gone(group.do)
             await group.process.pause()
-            await group.resource_limits.give_back(taken)
+            await group.resource_limits.lift_limits(taken)
             assert group.process.is_running
             await end_after_pause(group, after_s, last, is_of_it)
 
@@ -476,14 +480,14 @@ def test_an_undo_that_could_not_be_done_is_done_when_it_is_tried_again(tmp_path:
             assert group.orders.now == [[], [], []]
             assert group.process.incarnation == 2
 
-            taken = await group.resource_limits.take(
+            taken = await group.resource_limits.limit_resources(
                 "n0", Resources(memory_spare_bytes=1 << 30), nursery
             )
             assert await group.end("MemoryError")
             group.fails = ["cannot start"]
             with pytest.raises(OSError, match="cannot start"):
-                await group.resource_limits.give_back(taken)
-            await group.resource_limits.give_back(taken)
+                await group.resource_limits.lift_limits(taken)
+            await group.resource_limits.lift_limits(taken)
             assert group.process.incarnation == 3
 
     run(main)
@@ -590,16 +594,18 @@ def test_limits_that_overlap_end_as_they_were(tmp_path: Path) -> None:
                 return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
 
             was = limit()
-            first = await group.resource_limits.take("n0", Resources(descriptors_spare=30), nursery)
+            first = await group.resource_limits.limit_resources(
+                "n0", Resources(descriptors_spare=30), nursery
+            )
             less = limit()
-            second = await group.resource_limits.take(
+            second = await group.resource_limits.limit_resources(
                 "n0", Resources(descriptors_spare=10), nursery
             )
             least = limit()
             assert least < less < was
-            await group.resource_limits.give_back(first)
+            await group.resource_limits.lift_limits(first)
             assert limit() == least
-            await group.resource_limits.give_back(second)
+            await group.resource_limits.lift_limits(second)
             assert limit() == was
 
     run(main)
@@ -610,7 +616,7 @@ def test_nothing_is_taken_from_a_process_that_ended_meanwhile(tmp_path: Path) ->
         with one(tmp_path) as group:
             nursery.start_soon(group.kill, "n0")
             much = Resources(cpu_share=0.5, descriptors_spare=3)
-            assert await group.resource_limits.take("n0", much, nursery) == ""
+            assert await group.resource_limits.limit_resources("n0", much, nursery) == ""
 
     run(main)
 

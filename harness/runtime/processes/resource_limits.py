@@ -107,8 +107,8 @@ class ResourceLimits:
         self._limits: dict[tuple[str, int, int], tuple[int, int]] = {}  # the originals
         self._numbers = count()
 
-    async def take(self, node: str, resources: Resources, nursery: trio.Nursery) -> str:
-        """Limit the node's process; see `TakesResources.take`. Watches it in `nursery`."""
+    async def limit_resources(self, node: str, resources: Resources, nursery: trio.Nursery) -> str:
+        """Limit the process, watched in `nursery`; see `LimitsResources.limit_resources`."""
         process = self._members[node].process
         pid = process.pid
         if pid is None:
@@ -131,7 +131,7 @@ class ResourceLimits:
         nursery.start_soon(self._hold, taken)
         return name
 
-    async def give_back(self, name: str) -> None:
+    async def lift_limits(self, name: str) -> None:
         """Lift exactly these limits, and start the node if it ended because of them (idempotent).
 
         A process whose allocation failed may have lost a part of itself and hang forever; it is
@@ -223,8 +223,8 @@ class ResourceLimits:
                 return "it had been refused memory or descriptors"
         return ""
 
-    def taken(self, name: str) -> Json:
-        """Return what the limits did so far; see `TakesResources.taken`."""
+    def limit_effects(self, name: str) -> Json:
+        """Return what the limits did so far; see `LimitsResources.limit_effects`."""
         taken = self._taken.get(name)
         if taken is None:
             return {"node": None, "ended": None}

@@ -260,17 +260,17 @@ class SimulatedWorld(SteeredCapabilities):
         assert isinstance(target, ChangesMembers), "the fault was not available"
         return target
 
-    async def take(self, node: str, resources: Resources) -> str:
-        """Limit the node's CPU time; see `TakesResources.take`."""
-        return self._slices.take(node, resources)
+    async def limit_resources(self, node: str, resources: Resources) -> str:
+        """Limit the node's CPU time; see `LimitsResources.limit_resources`."""
+        return self._slices.limit_resources(node, resources)
 
-    async def give_back(self, taken: str) -> None:
-        """Lift exactly this limit (idempotent); see `TakesResources.give_back`."""
-        self._slices.give_back(taken)
+    async def lift_limits(self, limits: str) -> None:
+        """Lift exactly this limit (idempotent); see `LimitsResources.lift_limits`."""
+        self._slices.lift_limits(limits)
 
-    def taken(self, taken: str) -> Json:
-        """Return what the limit did so far; see `TakesResources.taken`."""
-        return self._slices.taken(taken)
+    def limit_effects(self, limits: str) -> Json:
+        """Return what the limit did so far; see `LimitsResources.limit_effects`."""
+        return self._slices.limit_effects(limits)
 
     # ---- the files of dead nodes (contracts.capabilities.InjectsDiskFaults) ---------------------
 
@@ -506,7 +506,7 @@ class Slices:
         async with trio.open_nursery() as self._nursery:
             await trio.sleep_forever()
 
-    def take(self, node: str, resources: Resources) -> str:
+    def limit_resources(self, node: str, resources: Resources) -> str:
         """Let a node run for its share of the time; return "" if it does not run."""
         assert self._nursery is not None, "the world does not run"
         if not self._group.is_running(node):
@@ -518,7 +518,7 @@ class Slices:
         self._nursery.start_soon(self._slice, taken)
         return name
 
-    def give_back(self, name: str) -> None:
+    def lift_limits(self, name: str) -> None:
         """Let the node run all the time again (idempotent)."""
         taken = self._taken.get(name)
         if taken is not None and taken.wall_s is None:
@@ -529,11 +529,11 @@ class Slices:
         """Lift all limits; return what these were."""
         left = [name for name, taken in self._taken.items() if taken.wall_s is None]
         for name in left:
-            self.give_back(name)
+            self.lift_limits(name)
         return [f"resources of {self._taken[name].node} were not given back" for name in left]
 
-    def taken(self, name: str) -> Json:
-        """Return what the limit did so far; see `TakesResources.taken`."""
+    def limit_effects(self, name: str) -> Json:
+        """Return what the limit did so far; see `LimitsResources.limit_effects`."""
         taken = self._taken.get(name)
         if taken is None:
             return {"node": None, "ended": None}

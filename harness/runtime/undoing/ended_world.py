@@ -72,7 +72,7 @@ class EndedWorld:
         """Return zeros: the counts went with the node."""
         return {"calls": 0, "errors": 0, "slowed": 0, "waited_ms": 0.0, "ended": False}
 
-    def taken(self, taken: str) -> Json:
+    def limit_effects(self, limits: str) -> Json:
         """Return nothing known: the watcher is gone."""
         return {"node": None, "ended": None}
 
@@ -112,7 +112,7 @@ class EndedWorld:
     async def heal_disk(self, fault: str) -> None:
         """Do nothing, as `unskew`."""
 
-    async def give_back(self, taken: str) -> None:
+    async def lift_limits(self, limits: str) -> None:
         """Do nothing: limits end with their process."""
 
     async def replace(self, node: str, incarnation: int) -> None:
@@ -175,7 +175,7 @@ class EndedWorld:
         """Raises HarnessError."""
         raise _over("take a member out")
 
-    async def take(self, node: str, resources: Resources) -> str:
+    async def limit_resources(self, node: str, resources: Resources) -> str:
         """Raises HarnessError."""
         raise _over("take resources")
 
