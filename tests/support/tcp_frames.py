@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import struct
 
-from shaketable.harness.network import packet_links as frames
+from shaketable.harness.network import packet_links
 from shaketable.harness.network.addresses import hardware_address, node_address
 
 ADDRESSES = {f"n{number}": socket.inet_aton(node_address(number)) for number in range(3)}
-FIN, SYN, RST, ACK = frames.FIN, frames.SYN, frames.RST, frames.ACK
+FIN, SYN, RST, ACK = packet_links.FIN, packet_links.SYN, packet_links.RST, packet_links.ACK
 
 
 def hardware(node: str) -> bytes:
@@ -29,12 +29,12 @@ def frame(
     a, b = link
     addresses = ADDRESSES[a] + ADDRESSES[b]
     header = struct.pack("!BBHHHBBH", 0x45, 0, 40 + len(payload), 7, 0, 64, 6, 0) + addresses
-    header = header[:10] + struct.pack("!H", frames._sum(header)) + header[12:]
+    header = header[:10] + struct.pack("!H", packet_links._sum(header)) + header[12:]
     segment = struct.pack("!HHIIBBHHH", *ports, sequence, acknowledges, 5 << 4, flags, 512, 0, 0)
     segment += payload
-    checksum = frames._sum(frames._pseudo(addresses, len(segment)) + segment)
+    checksum = packet_links._sum(packet_links._pseudo(addresses, len(segment)) + segment)
     segment = segment[:16] + struct.pack("!H", checksum) + segment[18:]
-    return hardware(b) + hardware(a) + frames.IPV4 + header + segment
+    return hardware(b) + hardware(a) + packet_links.IPV4 + header + segment
 
 
 def numbers(data: bytes) -> tuple[int, int, int]:
