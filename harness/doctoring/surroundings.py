@@ -99,7 +99,7 @@ def _spark(scratch: Path) -> Fact:
     if done.is_late:
         what = f"did not start and end within {SPARK_TIMEOUT_S:g} s"
         return Fact("Spark", what, False, f"try when the machine does less; {WITHOUT_SPARK}")
-    lines = (done.errors if done.status else done.said).decode(errors="replace")
+    lines = (done.errors if done.status else done.output).decode(errors="replace")
     said = lines.strip().rpartition("\n")[2] or f"ended with exit status {done.status}"
     is_well = done.status == 0
     return Fact("Spark", said[:SAID_CHARS_MAX], is_well, "" if is_well else WITHOUT_SPARK)

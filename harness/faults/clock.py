@@ -86,7 +86,7 @@ class Clock:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "clock at rate 0.5 (both) of leader n1"."""
+        """Describe the plan: "clock at rate 0.5 (both) of leader n1"."""
         return describe_victims(f"{_phrase(ClockChange(**plan['change']))} of", plan)
 
     async def apply(self, plan: Json, world: World) -> Json:
@@ -116,11 +116,11 @@ class Clock:
         change = ClockChange(**plan["change"])
         readings = await _read_all(list(undo["changes"]), _readings(change), world)
         held_s = trio.current_time() - undo["since_s"]
-        told, untouched, skewed = [], [], 0
+        parts, untouched, skewed = [], [], 0
         most: dict[str, int | float] = {}
         for node, found in readings.items():
             if not found:
-                told.append(f"{node} shows no clock")
+                parts.append(f"{node} shows no clock")
                 continue
             last = found[-1]
             if is_as_asked(change, undo["before"][node], found, held_s):
@@ -130,10 +130,10 @@ class Clock:
                     most["rate"] = round(last.rate, 3)
             elif last.is_wall_only:
                 untouched.append(node)
-            told.append(f"{node} {_phrase_reading(last)}")
+            parts.append(f"{node} {_phrase_reading(last)}")
         if untouched:
-            told.append(f"the program of {', '.join(untouched)} does not notice")
-        return Evidence(skewed > 0, "measured: " + ", ".join(told), {"skewed": skewed, **most})
+            parts.append(f"the program of {', '.join(untouched)} does not notice")
+        return Evidence(skewed > 0, "measured: " + ", ".join(parts), {"skewed": skewed, **most})
 
     async def undo(self, undo: Json, world: World) -> None:
         """Restore the clocks."""

@@ -63,7 +63,7 @@ class Members:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "take out of the group leader n1"."""
+        """Describe the plan: "take out of the group leader n1"."""
         return describe_victims("take out of the group", plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:

@@ -77,7 +77,7 @@ class ResourceFault:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "leave 20 % of the processor to leader n1"."""
+        """Describe the plan: "leave 20 % of the processor to leader n1"."""
         return describe_victims(self.phrase(Resources(**plan["resources"])), plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:

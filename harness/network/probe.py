@@ -78,8 +78,8 @@ def probed() -> Mapping[Capability, Probed]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return dict.fromkeys(CAPABILITIES, Probed(False, f"the probe failed: {error}"))
     if done.returncode != 0:
-        said = done.stderr.strip().rpartition("\n")[2] or f"the probe ended: {done.returncode}"
-        return dict.fromkeys(CAPABILITIES, Probed(False, said))
+        message = done.stderr.strip().rpartition("\n")[2] or f"the probe ended: {done.returncode}"
+        return dict.fromkeys(CAPABILITIES, Probed(False, message))
     return {
         Capability(capability): Probed(**found)
         for capability, found in json.loads(done.stdout).items()
@@ -125,8 +125,10 @@ class Wire:
         while not is_last or len(came) < expected:
             if not select.select([self._in], [], [], ANSWER_S)[0]:
                 break
-            data, told, _, _ = self._in.recvmsg(2048, socket.CMSG_SPACE(_TIMESPEC.size))
-            seconds, nanoseconds = _TIMESPEC.unpack(told[0][2])  # the kernel's receive timestamp
+            data, ancillary, _, _ = self._in.recvmsg(2048, socket.CMSG_SPACE(_TIMESPEC.size))
+            seconds, nanoseconds = _TIMESPEC.unpack(
+                ancillary[0][2]
+            )  # the kernel's receive timestamp
             number, sent_ns, _ = data.split(b" ", 2)
             if int(number) == LAST:
                 is_last = True

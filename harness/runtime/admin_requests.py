@@ -51,7 +51,7 @@ async def transfer(
             answer["error"] = str(error)
         except DefiniteError as error:
             return {**answer, "error": str(error)}
-        while not _leads_after(await group_status.ask(to), term):  # noqa: ASYNC110 - a question, no event
+        while not _leads_after(await group_status.ask(to), term):  # noqa: ASYNC110 - polled: no event
             await trio.sleep(TRANSFER_POLL_S)
         answer["took_ms"] = round((trio.current_time() - asked_s) * 1e3, 1)
     return answer

@@ -35,8 +35,8 @@ def choose(campaign: Campaign) -> Choice:
     """
     choice = look(campaign)
     if choice.unavailable and not choice.faults:
-        told = "; ".join(tell(choice.unavailable))
-        raise UsageError(f"none of the faults asked for is available: {told}")
+        reasons = "; ".join(tell(choice.unavailable))
+        raise UsageError(f"none of the faults asked for is available: {reasons}")
     return choice
 
 

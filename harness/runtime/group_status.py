@@ -111,9 +111,9 @@ class GroupStatus:
         if self.is_ending:
             return
         self._status[node] = status
-        news = () if status is None else (status.role, status.term, status.leader)
-        if self._written.get(node) != news:
-            self._written[node] = news
+        state = () if status is None else (status.role, status.term, status.leader)
+        if self._written.get(node) != state:
+            self._written[node] = state
             self._status_log.append(self._row(node, status))
         led = self.leading()
         if led != self._led:
@@ -178,7 +178,7 @@ class GroupStatus:
         """Wait until the group is ready, by requests sent from now on; False if not in time."""
         since = trio.current_time()
         with trio.move_on_after(timeout_s):
-            while not self.is_ready(since):  # noqa: ASYNC110 - a question, no event
+            while not self.is_ready(since):  # noqa: ASYNC110 - polled: no event
                 await trio.sleep(STATUS_INTERVAL_S / 2)
             return True
         return False
@@ -233,8 +233,8 @@ class GroupStatus:
         if not self._nodes.is_running(node):
             return f"{node} does not run"
         if status is None:
-            said = self._nodes.last_line(node)
-            return f"{node} does not answer" + (f" (its last line: {said})" if said else "")
+            line = self._nodes.last_line(node)
+            return f"{node} does not answer" + (f" (its last line: {line})" if line else "")
         follows = f"follows {status.leader}" if status.leader else "knows no leader"
         return (
             f"{node} is {status.role} of term {status.term}, {follows}, "

@@ -297,7 +297,7 @@ class Nemesis:
     async def _find_leader(self, order: Sequence[str]) -> str | None:
         """Return the leader, waiting a little for one; of several, the first in `order`."""
         with trio.move_on_after(LEADER_WAIT_S):
-            while (leader := await self._world.leader(order)) is None:  # noqa: ASYNC110 - a question, no event
+            while (leader := await self._world.leader(order)) is None:  # noqa: ASYNC110 - polled: no event
                 await trio.sleep(LEADER_POLL_S)
             return leader
         return None

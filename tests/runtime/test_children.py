@@ -68,7 +68,7 @@ def test_what_a_late_child_started_ends_with_it(left: Path) -> None:
 def test_a_child_reads_what_it_is_given_and_has_what_is_added() -> None:
     echo = "import os, sys; print(sys.stdin.read(), os.environ['DOOR'])"
     answer = children.ask([sys.executable, "-c", echo], PATIENCE_S, b"open", {"DOOR": "north"})
-    assert (answer.status, answer.said) == (0, b"open north\n")
+    assert (answer.status, answer.output) == (0, b"open north\n")
 
 
 @pytest.mark.timeout(60)

@@ -66,7 +66,7 @@ class Damage:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "flip 1 bit in the log of leader n1"."""
+        """Describe the plan: "flip 1 bit in the log of leader n1"."""
         bits = plan["damage"]["bytes_"]
         flip = f"flip {bits} {'bit' if bits == 1 else 'bits'} in the log of"
         return describe_victims(

@@ -76,7 +76,7 @@ class DiskFault:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "full disk of leader n1"."""
+        """Describe the plan: "full disk of leader n1"."""
         return describe_victims(self.phrase(DiskFaultSpec(**plan["harm"])), plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:

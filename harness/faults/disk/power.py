@@ -61,7 +61,7 @@ class Power:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "power loss of leader n1 at sync 3"."""
+        """Describe the plan: "power loss of leader n1 at sync 3"."""
         event, _, nth = plan["on"].partition(":")
         at = f" at {event} {nth}" if event else ""
         return describe_victims("power loss of", plan) + at
@@ -89,8 +89,8 @@ class Power:
         measures: dict[str, int | float] = {"killed": len(gone), "lost_bytes": sum(lost.values())}
         if not gone:
             return Evidence(False, "no process ended", measures)
-        told = ", ".join(f"{node} {size:,}" for node, size in lost.items())
-        what = f"unsynced bytes lost: {told}"
+        losses = ", ".join(f"{node} {size:,}" for node, size in lost.items())
+        what = f"unsynced bytes lost: {losses}"
         return Evidence(sum(lost.values()) > 0, what, measures)
 
     async def undo(self, undo: Json, world: World) -> None:

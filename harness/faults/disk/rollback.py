@@ -63,7 +63,7 @@ class Rollback:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "roll back leader n1 by 1.2 s"."""
+        """Describe the plan: "roll back leader n1 by 1.2 s"."""
         return f"{describe_victims('roll back', plan)} by {plan['age_s']:.1f} s"
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:

@@ -66,7 +66,7 @@ class Wipe:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "wipe leader n1"."""
+        """Describe the plan: "wipe leader n1"."""
         return describe_victims("wipe", plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:

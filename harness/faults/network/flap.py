@@ -66,7 +66,7 @@ class Flap:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "flap links of leader n1: 200 ms down, 60 ms up"."""
+        """Describe the plan: "flap links of leader n1: 200 ms down, 60 ms up"."""
         whose = describe_victims("flap links of", plan)
         return f"{whose}: {plan['down_ms']} ms down, {plan['up_ms']} ms up"
 

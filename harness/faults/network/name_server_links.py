@@ -50,7 +50,7 @@ SHAPES: Final[Sequence[Json | None]] = (
 class NameServerLinks:
     """Cut, reset, slow or half-open links to the name servers; of the leader, one node or all.
 
-    Never changed once made; only the protocol says that a name could be.
+    Treat it as immutable; it is not frozen only because the protocol declares `name` as writable.
     """
 
     variants: tuple[str, ...] = VARIANTS
@@ -84,11 +84,11 @@ class NameServerLinks:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "cut of links from leader n1 to name servers, held bytes delivered after"."""
+        """Describe the plan: "cut of links from leader n1 to name servers, reset after"."""
         victims = plan.get("victims")
-        told = [plan["variant"]] if victims is None else victims
-        named = [f"leader {node}" if node == plan.get("leader") else node for node in told]
-        whose = "all nodes" if len(told) == len(plan["order"]) else ", ".join(named)
+        labels = [plan["variant"]] if victims is None else victims
+        named = [f"leader {node}" if node == plan.get("leader") else node for node in labels]
+        whose = "all nodes" if len(labels) == len(plan["order"]) else ", ".join(named)
         way = {
             "both": f"links between {whose} and name servers",
             "out": f"links from {whose} to name servers",
@@ -118,8 +118,8 @@ class NameServerLinks:
         did = world.shaped(undo["shape"])
         counts = ("half_open", "resets", "delayed", "dropped")
         did = {name: did[name] for name in counts if did.get(name)}
-        told = ", ".join(f"{name.replace('_', '-')} {much}" for name, much in did.items())
-        return Evidence(bool(did), told or "nobody said anything there", did)
+        labels = ", ".join(f"{name.replace('_', '-')} {much}" for name, much in did.items())
+        return Evidence(bool(did), labels or "nobody said anything there", did)
 
     async def undo(self, undo: Json, world: World) -> None:
         """Heal this cut, or remove this shape."""

@@ -75,7 +75,7 @@ class Partition:
         return {**plan, "links": [list(link) for link in links], "label": label, "leader": leader}
 
     def describe(self, plan: Json) -> str:
-        """Say "isolate leader n1, held bytes delivered after"."""
+        """Describe the plan: "isolate leader n1, held bytes delivered after"."""
         after = {"deliver": "held bytes delivered after", "reset": "connections reset after"}
         return f"{plan.get('label', plan['shape'])}, {after[plan['mend']]}"
 

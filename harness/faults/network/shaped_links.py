@@ -80,7 +80,7 @@ class LinkFault:
         return {**aimed, "links": _links(aimed["victims"], nodes, plan["direction"])}
 
     def describe(self, plan: Json) -> str:
-        """Say "delay 80 ms on links of leader n1"."""
+        """Describe the plan: "delay 80 ms on links of leader n1"."""
         what = self.phrase(LinkShape(**plan["link_shape"]))
         victims = plan.get("victims")
         if victims is None:
@@ -109,12 +109,12 @@ class LinkFault:
         await world.unshape(undo["shape"])
 
 
-def judge_count(counted: str, told: str) -> Judge:
+def judge_count(counted: str, effect: str) -> Judge:
     """Return a judge by one count that must not be 0: "12 packets lost, 40 packets came by"."""
 
     def judge(_shape: LinkShape, did: Json) -> tuple[bool, str]:
         many = did.get(counted, 0)
-        return many > 0, f"{many} {told}, {crossed(did)}"
+        return many > 0, f"{many} {effect}, {crossed(did)}"
 
     return judge
 

@@ -60,7 +60,7 @@ class CrashLoop:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "kill again and again leader n1"."""
+        """Describe the plan: "kill again and again leader n1"."""
         return describe_victims("kill again and again", plan)
 
     def min_duration_s(self, nodes: Sequence[str]) -> float:

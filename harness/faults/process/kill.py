@@ -54,7 +54,7 @@ class Kill:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "kill leader n1"."""
+        """Describe the plan: "kill leader n1"."""
         return describe_victims("kill", plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:

@@ -60,7 +60,7 @@ class NameServers:
         return plan
 
     def describe(self, plan: Json) -> str:
-        """Say "kill one name server"."""
+        """Describe the plan: "kill one name server"."""
         whom = "all name servers" if plan["whom"] == "all" else "one name server"
         if plan["how"] == CUT:
             after = "held bytes delivered after" if plan["mend"] == "deliver" else "reset after"

@@ -53,7 +53,7 @@ class Pause:
         return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
-        """Say "pause leader n1"."""
+        """Describe the plan: "pause leader n1"."""
         return describe_victims("pause", plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:

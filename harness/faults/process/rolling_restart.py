@@ -52,7 +52,7 @@ class RollingRestart:
         return {**plan, "victims": order, "leader": leader}
 
     def describe(self, plan: Json) -> str:
-        """Say "restart n2, n0, leader n1 one after the other"."""
+        """Describe the plan: "restart n2, n0, leader n1 one after the other"."""
         leader = plan.get("leader")
         order = plan["victims"] if "victims" in plan else plan["order"]
         named = ", ".join(f"leader {node}" if node == leader else node for node in order)

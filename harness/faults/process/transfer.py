@@ -56,7 +56,7 @@ class Transfer:
         return {**plan, "to": (others or order)[0], "leader": leader}
 
     def describe(self, plan: Json) -> str:
-        """Say "transfer leadership from n1 to n2"."""
+        """Describe the plan: "transfer leadership from n1 to n2"."""
         if "to" not in plan:
             return "transfer leadership"
         who = f"from {plan['leader']} " if plan["leader"] is not None else ""

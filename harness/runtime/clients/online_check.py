@@ -128,14 +128,14 @@ class OnlineCheck:
         offset = event.offset if event.offset is not None else invoked.offset
         if event.f == "read" and offset is not None:
             if event.output is None:
-                said = f"a read of offset {offset} found nothing there"
-                return self._asked(key, invoked.time_ns, offset, at_ns, said)
+                detail = f"a read of offset {offset} found nothing there"
+                return self._asked(key, invoked.time_ns, offset, at_ns, detail)
             found = self._stands(key, offset, event.output, "read", at_ns)
             found += self._known(key, offset, event.output, at_ns)
             return found + self._shown(key, at_ns, offset + 1)
         if event.f == "end" and event.output is not None:
-            said = f"the end was said to be {event.output}"
-            found = self._asked(key, invoked.time_ns, event.output, at_ns, said)
+            detail = f"the end was said to be {event.output}"
+            found = self._asked(key, invoked.time_ns, event.output, at_ns, detail)
             return found + self._shown(key, at_ns, event.output)
         return []
 
@@ -170,7 +170,7 @@ class OnlineCheck:
         self._doubted = [doubt for doubt in self._doubted if doubt[0] >= self._round]
         if not self._knows_all:
             return []
-        return [said for _, key, value, said in ripe if (key, value) not in self._appended]
+        return [detail for _, key, value, detail in ripe if (key, value) not in self._appended]
 
     def _queue(self, key: str) -> _Queue:
         queue = self._queues.get(key)
@@ -179,26 +179,26 @@ class OnlineCheck:
             _remember(self._queues, key, queue, QUEUES_MAX)
         return queue
 
-    def _asked(self, key: str, call_ns: int, end: int, at_ns: int, said: str) -> list[Sighting]:
+    def _asked(self, key: str, call_ns: int, end: int, at_ns: int, detail: str) -> list[Sighting]:
         """Check an answer that a queue ends at `end` at most, invoked at `call_ns`."""
         queue = self._queue(key)
-        queue.asked.append((call_ns, end, at_ns, said))
+        queue.asked.append((call_ns, end, at_ns, detail))
         known = queue.end_before(call_ns)
-        return [_stale(key, known, said, at_ns)] if end < known else []
+        return [_stale(key, known, detail, at_ns)] if end < known else []
 
     def _shown(self, key: str, at_ns: int, end: int) -> list[Sighting]:
         """Record that a queue ends at `end` or later from `at_ns` on; find contrary answers."""
         queue = self._queue(key)
         queue.shows(at_ns, end)
         return [
-            _stale(key, end, said, heard_ns)
-            for call_ns, told, heard_ns, said in queue.asked
-            if at_ns < call_ns and told < end
+            _stale(key, end, detail, heard_ns)
+            for call_ns, answered_end, heard_ns, detail in queue.asked
+            if at_ns < call_ns and answered_end < end
         ]
 
 
-def _stale(key: str, end: int, said: str, at_ns: int) -> Sighting:
-    text = f"{key}: {said}, asked for after it was known to end at {end} at least"
+def _stale(key: str, end: int, detail: str, at_ns: int) -> Sighting:
+    text = f"{key}: {detail}, asked for after it was known to end at {end} at least"
     return Sighting("stale-read", text, at_ns)
 
 

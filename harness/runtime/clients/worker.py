@@ -244,9 +244,9 @@ class Worker:
 
     def waiting(self) -> tuple[str, ...]:
         """Return what clients do now, or gave up at the end, a line for each of the first ones."""
-        told = [line for client in self._clients for line in client.waiting()]
-        more = len(told) - WAITING_TOLD_MAX
-        return (*told[:WAITING_TOLD_MAX], *([f"{more} more operations"] if more > 0 else []))
+        lines = [line for client in self._clients for line in client.waiting()]
+        more = len(lines) - WAITING_TOLD_MAX
+        return (*lines[:WAITING_TOLD_MAX], *([f"{more} more operations"] if more > 0 else []))
 
     def connect(self) -> TargetClient:
         """Return a new client of the target."""
@@ -443,7 +443,7 @@ def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], Targe
     return target.client
 
 
-def _ignore(*_told: object) -> None:
+def _ignore(*_arguments: object) -> None:
     """Ignore the call."""
 
 

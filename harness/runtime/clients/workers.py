@@ -105,7 +105,7 @@ class WorkerGroup:
             self._on_start(plan.name, self._handles[-1].pid)
             await trio.lowlevel.checkpoint()
         if not await self._awaited("ready", timeout_s):
-            late = [handle.plan.name for handle in self._handles if "ready" not in handle.said]
+            late = [handle.plan.name for handle in self._handles if "ready" not in handle.messages]
             why = "; ".join(self.problems()) or f"not ready after {timeout_s:g} s"
             raise HarnessError(f"client workers did not start: {', '.join(late)}: {why}")
 
@@ -122,11 +122,11 @@ class WorkerGroup:
     def counts(self) -> Counts:
         """Return the counts of operations, at most a quarter of a second old. Never blocks."""
         self._listen()
-        told = [handle.counts for handle in self._handles]
+        all_counts = [handle.counts for handle in self._handles]
         return Counts(
-            ok=sum(counts.ok for counts in told),
-            fail=sum(counts.fail for counts in told),
-            info=sum(counts.info for counts in told),
+            ok=sum(counts.ok for counts in all_counts),
+            fail=sum(counts.fail for counts in all_counts),
+            info=sum(counts.info for counts in all_counts),
         )
 
     def problems(self) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ class WorkerGroup:
         """Run the final operations; True if all workers completed theirs in time."""
         self._tell("finals", monotonic_ns() + int(timeout_s * 1e9))
         in_time = await self._awaited("finals", timeout_s + FINALS_GRACE_S)
-        return in_time and all(handle.said.get("finals") == [0] for handle in self._handles)
+        return in_time and all(handle.messages.get("finals") == [0] for handle in self._handles)
 
     async def close(self, timeout_s: float = 10.0) -> dict[str, int | None]:
         """Close the segments and end the processes; return file name -> events written.
@@ -173,12 +173,12 @@ class WorkerGroup:
         self._tell("close")
         await self._awaited("closed", timeout_s)
         for handle in self._handles:
-            handle.is_late = "closed" not in handle.said and not handle.is_gone
-        leaving = [handle for handle in self._handles if "closed" in handle.said]
+            handle.is_late = "closed" not in handle.messages and not handle.is_gone
+        leaving = [handle for handle in self._handles if "closed" in handle.messages]
         await _until(lambda: not any(map(_Handle.is_alive, leaving)), EXIT_TIMEOUT_S)
         await self.kill()
         return {
-            handle.plan.segment.name: next(iter(handle.said.get("closed", [])), None)
+            handle.plan.segment.name: next(iter(handle.messages.get("closed", [])), None)
             for handle in self._handles
         }
 
@@ -212,10 +212,10 @@ class WorkerGroup:
 
         def is_settled() -> bool:
             self._listen()
-            return all(word in handle.said or handle.is_gone for handle in self._handles)
+            return all(word in handle.messages or handle.is_gone for handle in self._handles)
 
         await _until(is_settled, timeout_s)
-        return all(word in handle.said for handle in self._handles)
+        return all(word in handle.messages for handle in self._handles)
 
 
 async def _until(done: Callable[[], bool], timeout_s: float) -> None:
@@ -233,7 +233,7 @@ class _Handle:
     process: Any
     pipe: Any
     pid: int
-    said: dict[str, list[Any]] = field(default_factory=dict)
+    messages: dict[str, list[Any]] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     stalls: list[tuple[int, int]] = field(default_factory=list)
     is_gone: bool = False  # one end of the pipe is closed
@@ -271,16 +271,16 @@ class _Handle:
                     if len(self.stalls) < STALLS_MAX:
                         self.stalls.append((arguments[0], arguments[1]))
                 else:
-                    self.said[word] = arguments
+                    self.messages[word] = arguments
         except (EOFError, OSError):
             self.is_gone = True
 
     def problem(self) -> str | None:
-        if "failed" in self.said:
-            return f"{self.plan.name}: {self.said['failed'][0]}"
+        if "failed" in self.messages:
+            return f"{self.plan.name}: {self.messages['failed'][0]}"
         if self.is_late:
             return f"{self.plan.name}: did not close its recording in time, and was killed"
-        if self.is_gone and not self.is_killed and "closed" not in self.said:
+        if self.is_gone and not self.is_killed and "closed" not in self.messages:
             return f"{self.plan.name}: ended by itself ({self._how()})"
         return None
 

@@ -42,7 +42,7 @@ class Ended:
 class Answer(Ended):
     """What a child had printed to stdout and stderr when it ended."""
 
-    said: bytes = b""
+    output: bytes = b""
     errors: bytes = b""
 
 
@@ -61,7 +61,7 @@ async def run(argv: Sequence[str], log: Path, take: Take, start_timeout_s: float
                     *lines, rest = (rest + data).split(b"\n")
                     for line in lines:
                         scope.deadline = trio.current_time() + take(line)
-            while process.poll() is None:  # noqa: ASYNC110 - it has said all, and ends
+            while process.poll() is None:  # noqa: ASYNC110 - it closed its output, and exits
                 await trio.sleep(END_POLL_S)
     return Ended(scope.cancelled_caught, process.returncode)
 
@@ -79,11 +79,11 @@ def ask(
         given: its standard input.
         add: additional environment variables.
     """
-    with _file() as told, _file() as out, _file() as errors:
-        told.write(given)
-        told.seek(0)
+    with _file() as stdin, _file() as out, _file() as errors:
+        stdin.write(given)
+        stdin.seek(0)
         is_late = False
-        with _child(argv, out, errors, told, add) as process:
+        with _child(argv, out, errors, stdin, add) as process:
             try:
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
@@ -103,13 +103,13 @@ def _child(
     argv: Sequence[str],
     out: IO[bytes] | int,
     errors: IO[bytes],
-    told: IO[bytes] | int = subprocess.DEVNULL,
+    stdin: IO[bytes] | int = subprocess.DEVNULL,
     add: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process that dies with this thread, the main one; nothing of it is left behind."""
     process = subprocess.Popen(
         argv,
-        stdin=told,
+        stdin=stdin,
         stdout=out,
         stderr=errors,
         env={**os.environ, **(add or {})},

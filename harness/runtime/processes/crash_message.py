@@ -40,7 +40,7 @@ _VAGUE: Final = (b"Internal Error", b"Out of Memory Error")
 """How a HotSpot notice starts whose next line gives the reason."""
 
 
-def crash_message(said: bytes) -> bytes:
+def crash_message(output: bytes) -> bytes:
     """Return the line in which a process reported why it ended; b"" if it wrote nothing.
 
     It is the last line of the last incarnation, ignoring what follows such a line: frames of
@@ -48,19 +48,21 @@ def crash_message(said: bytes) -> bytes:
     program it is the line of the panic, if only goroutines follow; for a crashed JVM the line of
     its notice that gives the reason.
     """
-    lines = [line.rstrip() for line in _own(said).split(b"\n") if not line.startswith(_OURS)]
+    lines = [line.rstrip() for line in _own(output).split(b"\n") if not line.startswith(_OURS)]
     if panic := _panic(lines):
         return panic
-    told = [line for each in lines if (line := each.strip(_FRAMES))]
-    told = [line for line in told if not line.startswith(_FOLLOW)]
-    notice = [*takewhile(_is_notice, reversed(told))][::-1]
-    return _crash(notice) or next((line for line in reversed(told) if not _is_notice(line)), b"")
+    messages = [line for each in lines if (line := each.strip(_FRAMES))]
+    messages = [line for line in messages if not line.startswith(_FOLLOW)]
+    notice = [*takewhile(_is_notice, reversed(messages))][::-1]
+    return _crash(notice) or next(
+        (line for line in reversed(messages) if not _is_notice(line)), b""
+    )
 
 
-def _own(said: bytes) -> bytes:
+def _own(output: bytes) -> bytes:
     """Return the output after the last start marker: before it wrote an earlier incarnation."""
-    starts = [mark.end() for mark in _STARTS.finditer(said)]
-    return said[starts[-1] :] if starts else said
+    starts = [mark.end() for mark in _STARTS.finditer(output)]
+    return output[starts[-1] :] if starts else output
 
 
 def _panic(lines: Sequence[bytes]) -> bytes:

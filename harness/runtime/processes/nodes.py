@@ -157,8 +157,8 @@ class NodeProcess:
 
     def _is_excused(self, number: int) -> bool:
         """True if a fault ended that incarnation. Once true, always true."""
-        told = [caused_by(number) for caused_by in self._excuses.values()]  # evaluate all of them
-        if any(told):
+        causes = [caused_by(number) for caused_by in self._excuses.values()]  # evaluate all of them
+        if any(causes):
             self._excused.add(number)
         return number in self._excused
 

@@ -205,12 +205,12 @@ class ResourceLimits:
         """
         if incarnation != taken.incarnation:
             return False
-        said = crash_message.in_log(self._members[taken.node].process.log, taken.log_bytes)
-        return any(REFUSALS[limit].search(said) for limit in taken.limits)
+        output = crash_message.in_log(self._members[taken.node].process.log, taken.log_bytes)
+        return any(REFUSALS[limit].search(output) for limit in taken.limits)
 
     def _refusals(self, taken: _Taken) -> list[bytes]:
-        said = _read_from(self._members[taken.node].process.log, taken.log_bytes)
-        return [line for limit in taken.limits for line in REFUSALS[limit].findall(said)]
+        output = _read_from(self._members[taken.node].process.log, taken.log_bytes)
+        return [line for limit in taken.limits for line in REFUSALS[limit].findall(output)]
 
     def refused(self, node: str, incarnation: int) -> str:
         """Return a phrase if this incarnation was, or may have been, refused memory or descriptors.
@@ -243,7 +243,7 @@ class ResourceLimits:
         """True if a process without its memory limit answers, or is another incarnation by now."""
         process = self._members[taken.node].process
         with trio.move_on_after(REVIVED_TIMEOUT_S):
-            while self._is_unresponsive(taken):  # noqa: ASYNC110 - a question, no event
+            while self._is_unresponsive(taken):  # noqa: ASYNC110 - polled: no event
                 await trio.sleep(LOOK_INTERVAL_S)
             return True
         return process.is_paused or not self._is_unresponsive(taken)

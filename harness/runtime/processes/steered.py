@@ -173,80 +173,84 @@ class SteeredNodes:
         name = f"harm-{number}"
         process = steered.member.process
         log_bytes = crash_message.size_bytes(process.log)
-        self._disk_faults[name] = known = _DiskFault(node, number, is_deadly, log_bytes)
+        self._disk_faults[name] = injected = _DiskFault(node, number, is_deadly, log_bytes)
         if fault.error:
-            process.excuse(known, partial(self._caused_by, known))
+            process.excuse(injected, partial(self._caused_by, injected))
         steered.disk_faults[number] = {"number": number, **fault.to_json()}
         await self._order(steered)
         return name
 
     async def heal_disk(self, fault: str) -> None:
         """End that disk fault, and start the node that ended because of it (idempotent)."""
-        known = self._disk_faults.get(fault)
-        if known is None or known.is_healed:
+        injected = self._disk_faults.get(fault)
+        if injected is None or injected.is_healed:
             return
-        steered = self._nodes[known.node]
+        steered = self._nodes[injected.node]
         process = steered.member.process
         await self._withdraw(
-            steered, steered.disk_faults, known.number
+            steered, steered.disk_faults, injected.number
         )  # no call fails from here on
-        if known.done is None:
-            with trio.move_on_after(known.dying_s):
-                while process.is_running and self._has_struck(known, process.incarnation):  # noqa: ASYNC110 - no event
+        if injected.done is None:
+            with trio.move_on_after(injected.dying_s):
+                while process.is_running and self._has_struck(injected, process.incarnation):  # noqa: ASYNC110 - no event
                     await trio.sleep(OBEY_POLL_S)
             done = self.disk_fault_effects(fault)
-            known.ended_incarnation = process.incarnation if done["ended"] else UNTOUCHED
-            known.done = done
-        is_held = process.is_paused and self._has_struck(known, process.incarnation)
+            injected.ended_incarnation = process.incarnation if done["ended"] else UNTOUCHED
+            injected.done = done
+        is_held = process.is_paused and self._has_struck(injected, process.incarnation)
         if is_held and self.nursery is not None:
-            self.nursery.start_soon(self._wait_out_pause, known)  # it ends when it resumes
+            self.nursery.start_soon(self._wait_out_pause, injected)  # it ends when it resumes
         else:
-            process.withdraw_excuse(known)
-        if known.ended_incarnation != UNTOUCHED:
-            await self._starter.restart(known.node, known.ended_incarnation)
-        known.is_healed = True  # only now: a failed step above is retried
+            process.withdraw_excuse(injected)
+        if injected.ended_incarnation != UNTOUCHED:
+            await self._starter.restart(injected.node, injected.ended_incarnation)
+        injected.is_healed = True  # only now: a failed step above is retried
 
-    async def _wait_out_pause(self, known: _DiskFault) -> None:
+    async def _wait_out_pause(self, injected: _DiskFault) -> None:
         """Wait out the pause, start the node if it ended by the fault, withdraw the excuse."""
-        process = self._nodes[known.node].member.process
+        process = self._nodes[injected.node].member.process
         incarnation = process.incarnation
-        await process.run_for(incarnation, known.dying_s)
+        await process.run_for(incarnation, injected.dying_s)
         is_same = process.incarnation == incarnation
-        ended_by_fault = is_same and process.ended_by_fault and self._caused_by(known, incarnation)
-        process.withdraw_excuse(known)
+        ended_by_fault = (
+            is_same and process.ended_by_fault and self._caused_by(injected, incarnation)
+        )
+        process.withdraw_excuse(injected)
         if ended_by_fault:
             with suppress(HarnessError):  # `restore` starts it and reports it
-                await self._starter.restart(known.node, incarnation)
+                await self._starter.restart(injected.node, incarnation)
 
-    def _has_struck(self, known: _DiskFault, incarnation: int) -> bool:
+    def _has_struck(self, injected: _DiskFault, incarnation: int) -> bool:
         """True if calls of that incarnation, the last one so far, failed by this fault."""
-        known.errors[incarnation] = errors = (
-            self._nodes[known.node].steering.harm(known.number).get("errors", 0)
+        injected.errors[incarnation] = errors = (
+            self._nodes[injected.node].steering.harm(injected.number).get("errors", 0)
         )
-        before = [seen for other, seen in known.errors.items() if other < incarnation]
+        before = [seen for other, seen in injected.errors.items() if other < incarnation]
         return errors > max(before, default=0)
 
-    def _caused_by(self, known: _DiskFault, incarnation: int) -> bool:
+    def _caused_by(self, injected: _DiskFault, incarnation: int) -> bool:
         """True if that incarnation ended because its calls failed by this fault."""
-        if not self._has_struck(known, incarnation):
+        if not self._has_struck(injected, incarnation):
             return False
-        log = self._nodes[known.node].member.process.log
-        return known.is_deadly or bool(FULL.search(crash_message.in_log(log, known.log_bytes)))
+        log = self._nodes[injected.node].member.process.log
+        return injected.is_deadly or bool(
+            FULL.search(crash_message.in_log(log, injected.log_bytes))
+        )
 
     def disk_fault_effects(self, fault: str) -> Json:
         """Return what it did so far; see `InjectsDiskFaults.disk_fault_effects`."""
-        known = self._disk_faults[fault]
-        if known.done is not None:
-            return known.done
-        steered = self._nodes[known.node]
-        found = steered.steering.harm(known.number)
+        injected = self._disk_faults[fault]
+        if injected.done is not None:
+            return injected.done
+        steered = self._nodes[injected.node]
+        found = steered.steering.harm(injected.number)
         process = steered.member.process
         return {
             "calls": found.get("calls", 0),
             "errors": found.get("errors", 0),
             "slowed": found.get("slowed", 0),
             "waited_ms": round(found.get("waited_us", 0) / 1000, 1),
-            "ended": process.ended_by_fault and self._caused_by(known, process.incarnation),
+            "ended": process.ended_by_fault and self._caused_by(injected, process.incarnation),
         }
 
     def effects(self, node: str) -> Mapping[str, int]:
@@ -297,10 +301,10 @@ class SteeredNodes:
         number = next(self._numbers)
         trip = {"number": number, "on": event, "nth": int(nth), "what": "kill"}
         steered = {node: self._nodes[node] for node in nodes if self._nodes[node].is_running}
-        told = {node: each.member.process.incarnation for node, each in steered.items()}
+        incarnations = {node: each.member.process.incarnation for node, each in steered.items()}
         for node, each in steered.items():
             process = each.member.process
-            process.excuse(number, partial(_killed_itself, process, told[node]))
+            process.excuse(number, partial(_killed_itself, process, incarnations[node]))
             each.trips[number] = trip
         try:
             async with trio.open_nursery() as nursery:
@@ -311,13 +315,13 @@ class SteeredNodes:
                     await trio.sleep(OBEY_POLL_S)
         finally:
             with trio.CancelScope(shield=True):
-                await self._withdraw_trips(steered, number, told, struck)
+                await self._withdraw_trips(steered, number, incarnations, struck)
 
     async def _withdraw_trips(
         self,
         steered: Mapping[str, _Node],
         number: int,
-        told: Mapping[str, int],
+        incarnations: Mapping[str, int],
         struck: dict[str, int],
     ) -> None:
         """Withdraw all trips; record which of the ordered incarnations tripped."""
@@ -329,8 +333,10 @@ class SteeredNodes:
             except Exception as error:  # withdraw the others all the same
                 each.trips.pop(number, None)
                 failed[node] = error
-            if process.ended_by_fault and _killed_itself(process, told[node], process.incarnation):
-                struck[node] = told[node]
+            if process.ended_by_fault and _killed_itself(
+                process, incarnations[node], process.incarnation
+            ):
+                struck[node] = incarnations[node]
             process.withdraw_excuse(number)
         if failed:
             raise all_of(failed)
@@ -357,11 +363,11 @@ class SteeredNodes:
             if found:
                 left.append(f"orders to {node} were still in force: {', '.join(found)}")
                 self._write(steered)
-        for fault, known in self._disk_faults.items():
-            if not known.is_healed:
-                known.done = known.done or self.disk_fault_effects(fault)
-                self._nodes[known.node].member.process.withdraw_excuse(known)
-                known.is_healed = True
+        for fault, injected in self._disk_faults.items():
+            if not injected.is_healed:
+                injected.done = injected.done or self.disk_fault_effects(fault)
+                self._nodes[injected.node].member.process.withdraw_excuse(injected)
+                injected.is_healed = True
         return left
 
     def _write(self, steered: _Node) -> int:

@@ -183,7 +183,7 @@ class SimulatedWorkers:
         self._plan = plan
         self._group = group
         self._to, self._coming = trio.open_memory_channel[tuple[Any, ...]](WORDS_MAX)
-        self._said: dict[str, list[Any]] = {}
+        self._messages: dict[str, list[Any]] = {}
         self._counts = Counts()
         self._worker: Worker | None = None
 
@@ -207,7 +207,7 @@ class SimulatedWorkers:
         if word == "counts":
             self._counts = Counts(*arguments)
         else:
-            self._said[word] = arguments
+            self._messages[word] = arguments
 
     async def receive(self) -> tuple[Any, ...]:
         """Return the next message to the worker."""
@@ -257,13 +257,13 @@ class SimulatedWorkers:
         """Run the final operations; True if all were done in time."""
         await self._to.send(("finals", self._group.now_ns() + int(timeout_s * 1e9)))
         in_time = await self._awaited("finals", timeout_s + FINALS_GRACE_S)
-        return in_time and self._said["finals"] == [0]
+        return in_time and self._messages["finals"] == [0]
 
     async def close(self, timeout_s: float = 10.0) -> dict[str, int | None]:
         """Close the segment; return file name -> events written."""
         await self._to.send(("close",))
         await self._awaited("closed", timeout_s)
-        return {self._plan.segment.name: next(iter(self._said.get("closed", [])), None)}
+        return {self._plan.segment.name: next(iter(self._messages.get("closed", [])), None)}
 
     async def kill(self) -> None:
         """Do nothing: the clients are tasks of the run, and end with it."""
@@ -271,6 +271,6 @@ class SimulatedWorkers:
 
     async def _awaited(self, word: str, timeout_s: float) -> bool:
         with trio.move_on_after(timeout_s):
-            while word not in self._said:  # noqa: ASYNC110 - the worker knows no Event of ours
+            while word not in self._messages:  # noqa: ASYNC110 - the worker knows no Event of ours
                 await trio.sleep(POLL_S)
-        return word in self._said
+        return word in self._messages

@@ -42,7 +42,7 @@ def undo(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
     if answer.is_late:
         return _late()
     try:
-        why = json.loads(answer.said)
+        why = json.loads(answer.output)
     except ValueError:
         return f"its undo ended Python (exit status {answer.status})"
     return None if why is None else str(why)
