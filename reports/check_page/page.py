@@ -191,7 +191,7 @@ def part_story(part: FailingPart, *, is_timed: bool) -> tuple[str, ...]:
         which = "An order that was found and" if part.undecided else "The longest order that"
         ends = f"at least {steps}, of which these are the last" if count >= ORDER_MAX else steps
         said.append(
-            f"{which} explains the answers has {ends} (numbered cycles); after it"
+            f"{which} explains the answers has {ends} (numbered circles); after it"
             f" the object holds {_cut(state)}."
         )
     elif not part.undecided:
