@@ -73,8 +73,10 @@ def majorities_ring(nodes: Sequence[str], ring: Sequence[str]) -> tuple[Link, ..
     if len(ring) < RING_NODES_MIN:
         raise ValueError(f"a majorities ring needs {RING_NODES_MIN} nodes, not {len(ring)}")
     majority = len(ring) // 2 + 1
-    circle = nx.circulant_graph(len(ring), range(1, majority // 2 + 1))
-    named = nx.relabel_nodes(circle, dict(enumerate(ring)))
+    # Each node is linked to the same number of neighbours on both sides: with itself
+    # at least a majority.
+    cycle = nx.circulant_graph(len(ring), range(1, majority // 2 + 1))
+    named = nx.relabel_nodes(cycle, dict(enumerate(ring)))
     return grudge(nodes, named.to_directed())
 
 
@@ -89,10 +91,12 @@ def parted(nodes: Sequence[str], cut: Sequence[Link]) -> tuple[str, ...]:
 
     A path through a third node does not count: votes and entries are not relayed.
     """
-    holds = nx.complete_graph(nodes)
-    holds.remove_edges_from(cut)
+    # Undirected: a link that is cut in one direction is no edge. So a clique is a set of nodes
+    # that can elect a leader and replicate among themselves, and the largest one counts.
+    graph = nx.complete_graph(nodes)
+    graph.remove_edges_from(cut)
     places = {node: place for place, node in enumerate(nodes)}
-    cliques = (sorted(places[node] for node in clique) for clique in nx.find_cliques(holds))
+    cliques = (sorted(places[node] for node in clique) for clique in nx.find_cliques(graph))
     whole = min(cliques, key=lambda clique: (-len(clique), clique))
     return tuple(node for node, place in places.items() if place not in whole)
 

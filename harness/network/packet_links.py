@@ -221,9 +221,13 @@ class PacketLinks:
         self, way: _Direction, frame: bytes, now_s: float, due_s: float, *, may_be_overtaken: bool
     ) -> None:
         wanted_s = due_s
-        if not may_be_overtaken:  # only packets that were chosen for reordering may be overtaken
+        # First in, first out: jitter alone must not reorder. Only packets that were chosen for
+        # reordering may be overtaken.
+        if not may_be_overtaken:
             due_s = max(due_s, way.last_due_s)
         for one in way.shapes:
+            # A slow link is a queue with one server: a packet starts when the link is free, and
+            # occupies it for its length divided by the rate (tc-tbf without a burst).
             if rate := one.shape.rate_bytes_s:
                 begins_s = max(due_s, one.free_s.get(way.link, 0.0))
                 if begins_s - wanted_s > RATE_QUEUE_S:
@@ -505,8 +509,9 @@ def next_sequence(frame: bytes) -> int:
     (sequence,) = struct.unpack_from("!I", frame, 38)
     payload = total - 20 - (frame[46] >> 4) * 4
     flags = frame[47]
-    behind: int = (sequence + payload + bool(flags & SYN) + bool(flags & FIN)) & 0xFFFFFFFF
-    return behind
+    # SYN and FIN occupy one sequence number each (RFC 9293 section 3.4).
+    following: int = (sequence + payload + bool(flags & SYN) + bool(flags & FIN)) & 0xFFFFFFFF
+    return following
 
 
 def acknowledged(frame: bytes) -> int:

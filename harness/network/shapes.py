@@ -183,6 +183,7 @@ class Lane:
         head, on = self._late[0], self._shapes.on(self._link)
         late_s = sum(_delay_s(applied.shape, head.share) for applied in on)
         free_s = (applied.free_s.get(self._link, -math.inf) for applied in self._slow())
+        # Not before the previous piece: a stream stays in order whatever the jitter.
         return max(head.came_s + late_s, self._last_s, *free_s)
 
     def take(self, now_s: float) -> memoryview:

@@ -51,6 +51,7 @@ class Budget:
         if taken is None:
             return plan
         asked = [node for node in taken if node not in self.out]
+        # Without at most (n - 1) // 2 nodes, a majority of all n is left.
         room = (len(self._nodes) - 1) // 2 - len(self.out)
         if self._keeps_quorum and len(asked) > room:
             narrowed = self._narrowed(fault, plan, (*self.out, *asked[max(room, 0) :]))

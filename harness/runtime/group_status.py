@@ -189,6 +189,7 @@ class GroupStatus:
             return False
         running = [self._status[node] for node in self.names if self._nodes.is_running(node)]
         known = [status for status in running if status is not None]
+        # One pair a group: all its nodes have the same end, and have committed up to it.
         indexes = {
             (status.group, index)
             for status in known

@@ -244,6 +244,7 @@ class Nemesis:
     async def _strike(self, fault: Fault, planned: Planned, aimed: _Aimed, stop: float) -> None:
         number, plan = planned.number, aimed.plan
         event: Json = {"fault": number, "plan": plan, "description": aimed.what}
+        # Write-ahead: a harness that is killed from here on leaves an entry for `heal`.
         self._ledger.applying(number, fault.name, plan, aimed.ahead)
         event["began_ns"] = self._now_ns()
         undo = await self._apply(fault, number, aimed, event)

@@ -190,6 +190,7 @@ class OnlineCheck:
         """Record that a queue ends at `end` or later from `at_ns` on; find contrary answers."""
         queue = self._queue(key)
         queue.shows(at_ns, end)
+        # Real-time order: an operation that was invoked after the proof returned must see it.
         return [
             _stale(key, end, detail, heard_ns)
             for call_ns, answered_end, heard_ns, detail in queue.asked
