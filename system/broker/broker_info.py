@@ -15,7 +15,7 @@ from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.groups.consumer_groups import ConsumerGroups
-from shaketable.system.broker.groups.group_offsets import key_of
+from shaketable.system.broker.groups.group_offsets import offset_key
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reput import Reput
@@ -84,7 +84,9 @@ class BrokerInfo:
         self, connection: Connection, request: Command, _: float, __: int
     ) -> None:
         """Answer GET_ALL_DELAY_OFFSET: delivery progress by level, from 1 (delayOffset.json)."""
-        done = self._reput.tables.offsets.state().get(key_of(DELIVERY_GROUP, SCHEDULE_TOPIC), {})
+        done = self._reput.tables.offsets.state().get(
+            offset_key(DELIVERY_GROUP, SCHEDULE_TOPIC), {}
+        )
         table = {queue_id + 1: offset for queue_id, offset in sorted(done.items())}
         self._answer(
             connection,

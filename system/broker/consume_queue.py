@@ -103,7 +103,7 @@ class ConsumeQueues:
             tail = self._queues[queue] = _Tail(0, 0)
         if offset != tail.max_offset:
             if not self._may_skip:
-                raise _gap(queue, offset, tail.max_offset)
+                raise _gap_error(queue, offset, tail.max_offset)
             if offset < tail.max_offset:
                 return
             tail.restart_at(offset)
@@ -121,7 +121,7 @@ class ConsumeQueues:
         if tail is None:
             tail = self._queues[queue] = _Tail(0, 0)
         if first_offset != tail.max_offset:
-            raise _gap(queue, first_offset, tail.max_offset)
+            raise _gap_error(queue, first_offset, tail.max_offset)
         tail.units += units
         tail.max_offset += count
         if tail.notify_next:
@@ -285,6 +285,6 @@ class ConsumeQueues:
         return position
 
 
-def _gap(queue: Queue, offset: int, max_offset: int) -> InvariantError:
+def _gap_error(queue: Queue, offset: int, max_offset: int) -> InvariantError:
     name = queue[0].decode(errors="replace")
     return InvariantError(f"queue {name}/{queue[1]} goes on at {offset}, not {max_offset}")

@@ -48,7 +48,7 @@ class Mode:
         not_leader: why a broker that does not lead refuses a request.
         any_member_codes: queries, other than pulls, that any member answers.
         to_migrate: entry bodies that bring topics and offsets from before the group into its
-            log (`taken_over.bodies_of`).
+            log (`taken_over.encode_bodies`).
     """
 
     format: LogFormat = DLEDGER_FORMAT

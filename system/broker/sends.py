@@ -16,8 +16,8 @@ from shaketable.system.broker.delays.delay_levels import (
     DELIVERY_ROOM_BYTES,
     SCHEDULE_TOPIC,
     delay_level,
-    scheduled,
-    undelayed,
+    scheduled_properties,
+    undelayed_properties,
 )
 from shaketable.system.broker.delays.send_back import DLQ_PREFIX
 from shaketable.system.broker.effects import Connection
@@ -238,8 +238,8 @@ class Sends:
         level = delay_level(properties, levels)
         is_transaction = fields.sys_flag & _TRANSACTION_TYPE in (_PREPARED, _ROLLED_BACK)
         if not level or is_transaction:
-            return queue, undelayed(properties)
-        properties = scheduled(properties, *queue, level)
+            return queue, undelayed_properties(properties)
+        properties = scheduled_properties(properties, *queue, level)
         more_bytes = self._config.topic_bytes_max + DELIVERY_ROOM_BYTES
         size = ENTRY_OVERHEAD_BYTES + body_bytes + len(properties) + more_bytes
         if len(properties) + DELIVERY_ROOM_BYTES > self._config.properties_bytes_max:
@@ -261,7 +261,7 @@ class Sends:
         topic = DLQ_PREFIX + fields.topic.removeprefix(RETRY_TOPIC_PREFIX)
         if refusal := self._topics.ensure(topic, RETRY_QUEUES, READ | WRITE, wall_ms):
             raise CommandError(refusal[1])
-        properties = undelayed(fields.properties.encode()).decode()
+        properties = undelayed_properties(fields.properties.encode()).decode()
         return replace(fields, topic=topic, queue_id=0, properties=properties)
 
     def _wait(
@@ -298,7 +298,7 @@ def _joined(message: BatchMessage, batch_properties: bytes, config: BrokerConfig
         return properties
     if delay_level(properties, len(config.delay_levels_ms)):
         raise CommandError("a batch may not have messages with DELAY: send them by themselves")
-    return undelayed(properties)
+    return undelayed_properties(properties)
 
 
 def batch_request(command: Command) -> SendRequest:

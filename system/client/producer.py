@@ -311,7 +311,7 @@ class Producer:
                 route = await self._names.route(AUTO_CREATE_TOPIC, timeout_s)
             except RefusedError:
                 raise error from None
-            limited = route.limited_to(topic, AUTO_CREATE_QUEUES)
+            limited = route.for_new_topic(topic, AUTO_CREATE_QUEUES)
             self._assumed[topic] = (trio.current_time(), limited)
             return limited
 

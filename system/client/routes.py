@@ -62,7 +62,7 @@ class Route:
             return addresses[broker_id]
         return addresses[min(addresses)] if addresses else None
 
-    def limited_to(self, topic: str, queues_max: int) -> Route:
+    def for_new_topic(self, topic: str, queues_max: int) -> Route:
         """Return the route of a new topic that a first send creates, from this default route."""
         limited = tuple(
             msgspec.structs.replace(

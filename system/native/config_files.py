@@ -15,7 +15,7 @@ import msgspec
 from shaketable.system.broker.broker_info import group_config
 from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
-from shaketable.system.broker.groups.group_offsets import KEYS_MAX, OFFSETS_MAX, key_of
+from shaketable.system.broker.groups.group_offsets import KEYS_MAX, OFFSETS_MAX, offset_key
 from shaketable.system.broker.topic_tables.topics import (
     TOPICS_MAX,
     TopicConfig,
@@ -32,7 +32,7 @@ DELAYS = "delayOffset"
 GROUPS = "subscriptionGroup"
 """File names without extension."""
 FILE_BYTES_MAX = 64 << 20
-_DELIVERY_KEY = key_of(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
+_DELIVERY_KEY = offset_key(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
 _I64_MAX = (1 << 63) - 1
 _I64 = Annotated[int, msgspec.Meta(ge=-_I64_MAX - 1, le=_I64_MAX)]
 """Larger numbers fit neither the broker's state nor a response."""

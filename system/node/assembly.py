@@ -16,7 +16,7 @@ from shaketable.system.broker.event_log import body_bytes_max
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.log_format import Dispatch
 from shaketable.system.broker.topic_tables.taken_over import (
-    bodies_of,
+    encode_bodies,
     native_dispatches,
     upgraded_snapshot,
 )
@@ -278,7 +278,7 @@ def to_migrate(config: NodeConfig, machine: Machine, limits: BrokerConfig) -> tu
     tables = BrokerTables(limits, BrokerState())
     ConfigFiles(folder, machine, tables).load()
     state = tables.state({})
-    bodies = bodies_of(state, body_bytes_max(limits))
+    bodies = encode_bodies(state, body_bytes_max(limits))
     offsets = sum(map(len, state.group_offsets.values()))
     log.info(
         "event=config_to_take_over folder=%s topics=%d offsets=%d",

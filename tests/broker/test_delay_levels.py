@@ -11,12 +11,12 @@ from shaketable.system.broker.delays.delay_levels import (
     DELAY_MARK,
     DELIVERED_MARK,
     delay_level,
-    delivered,
     delivered_from,
+    delivered_properties,
     destination,
     parse_levels,
-    scheduled,
-    undelayed,
+    scheduled_properties,
+    undelayed_properties,
 )
 from shaketable.system.remoting.command import CommandError
 from shaketable.system.store.message import find_property
@@ -66,11 +66,11 @@ def test_properties_on_their_way_through_the_schedule(
 ) -> None:
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
     properties = text[:-1] if ends_open else text
-    waiting = scheduled(properties, b"t", 5, 3)
+    waiting = scheduled_properties(properties, b"t", 5, 3)
     assert delay_level(waiting, 18) == 3
     assert destination(waiting) == (b"t", 5)
     assert delivered_from(waiting) is None
-    done = delivered(waiting, 2, 1234)
+    done = delivered_properties(waiting, 2, 1234)
     assert delivered_from(done) == (2, 1234)
     assert delay_level(done, 18) == 0
     assert destination(done) == (b"t", 5), "consumers see where it was sent"
@@ -78,6 +78,6 @@ def test_properties_on_their_way_through_the_schedule(
     assert DELAY_MARK.encode() in done
     for name in (b"TAGS", b"KEYS", b"MYDELAY"):
         assert find_property(done, name) == find_property(properties, name)
-    assert delivered_from(undelayed(done)) is None
+    assert delivered_from(undelayed_properties(done)) is None
     assert destination(b"TAGS\x01a\x02") is None
     assert destination(b"REAL_TOPIC\x01t\x02REAL_QID\x01x\x02") is None

@@ -17,7 +17,7 @@ from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.expiry import DataFile, ExpiryConfig
 from shaketable.system.broker.groups import offset_commits
 from shaketable.system.broker.groups.group_offsets import OffsetTable
-from shaketable.system.broker.groups.offset_commits import bodies_of
+from shaketable.system.broker.groups.offset_commits import encode_bodies
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import PushResponse, Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
@@ -293,7 +293,7 @@ TURNS = st.dictionaries(
 @given(TURNS, st.integers(200, 400))
 def test_bodies_fit_and_say_what_was_committed(turn: dict[str, dict[int, int]], most: int) -> None:
     table = OffsetTable()
-    bodies = bodies_of(turn, most)
+    bodies = encode_bodies(turn, most)
     for body in bodies:
         assert 0 < len(body) <= most
         table.apply(body)

@@ -10,7 +10,7 @@ from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import key_of
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.topic_tables.taken_over import bodies_of, is_done
+from shaketable.system.broker.topic_tables.taken_over import encode_bodies, is_done
 from shaketable.system.broker.topic_tables.topics import TopicConfig, TopicEvent
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
@@ -61,14 +61,14 @@ def test_bodies_are_small_and_bring_everything() -> None:
         {f"topic-{n}": n + 1 for n in range(20)},
         {f"topic-{n}@g": {0: n, 7: 2 * n} for n in range(20)},
     )
-    bodies = bodies_of(state, BYTES_MAX)
+    bodies = encode_bodies(state, BYTES_MAX)
     assert len(bodies) > 5
     assert max(map(len, bodies)) <= BYTES_MAX
     tables = tables_with(*bodies)
     assert seen(tables) == ({f"topic-{n}": n + 1 for n in range(20)}, state.group_offsets)
     assert is_done(tables.offsets)
     assert not is_done(tables_with(*bodies[:-1]).offsets)
-    assert bodies_of(BrokerState(), BYTES_MAX) == ()
+    assert encode_bodies(BrokerState(), BYTES_MAX) == ()
 
 
 def test_nothing_that_is_there_is_changed() -> None:
@@ -78,13 +78,13 @@ def test_nothing_that_is_there_is_changed() -> None:
     )
     tables.apply(TOPIC_QUEUE, msgspec.json.encode(TopicEvent("gone")))
     tables.apply(OFFSET_QUEUE, msgspec.json.encode([("orders@g", [(0, 99)])]))
-    for body in bodies_of(STALE, BYTES_MAX):
+    for body in encode_bodies(STALE, BYTES_MAX):
         tables.apply(MIGRATION_QUEUE, body)
     assert seen(tables) == ({"orders": 9, "gone": 0}, {"orders@g": {0: 99, 2: 30}})
 
 
 def test_a_part_of_another_leader_fills_in_what_one_that_died_left_out() -> None:
-    first, other = bodies_of(OLD, 160), bodies_of(STALE, BYTES_MAX)
+    first, other = encode_bodies(OLD, 160), encode_bodies(STALE, BYTES_MAX)
     assert len(first) > 1
     tables = tables_with(first[0], *other, *first[1:])
     assert is_done(tables.offsets)
@@ -106,8 +106,8 @@ def count(member: Member) -> int:
 
 
 def test_the_first_leaders_files_hold_on_every_member() -> None:
-    bodies = bodies_of(OLD, BYTES_MAX)
-    group = BrokerGroup(3, to_migrate={"n0": bodies, "n1": bodies_of(STALE, BYTES_MAX)})
+    bodies = encode_bodies(OLD, BYTES_MAX)
+    group = BrokerGroup(3, to_migrate={"n0": bodies, "n1": encode_bodies(STALE, BYTES_MAX)})
     lead(group, "n0")
     wanted = ({"orders": 3, "bills": 8}, OLD.group_offsets)
     for member in group.members.values():
@@ -124,7 +124,7 @@ def test_the_first_leaders_files_hold_on_every_member() -> None:
 
 
 def test_nobody_is_served_before() -> None:
-    group = BrokerGroup(1, to_migrate={"n0": bodies_of(OLD, BYTES_MAX)})
+    group = BrokerGroup(1, to_migrate={"n0": encode_bodies(OLD, BYTES_MAX)})
     member = group.members["n0"]
     asked = Command(
         RequestCode.QUERY_CONSUMER_OFFSET, ext=QueryConsumerOffset("g", "orders", 0).to_ext()

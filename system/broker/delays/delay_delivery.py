@@ -1,9 +1,9 @@
 """Delivers delayed messages when they are due: the leader's side.
 
 A delivery is one entry: the message under its real topic, with a property that names its schedule
-queue and offset (`delay_levels.delivered`). The delivery progress is therefore part of the log
-itself. A new leader continues after the last delivery in the log, and during its term after what
-it has appended, so that each message is delivered exactly once.
+queue and offset (`delay_levels.delivered_properties`). The delivery progress is therefore part of
+the log itself. A new leader continues after the last delivery in the log, and during its term after
+what it has appended, so that each message is delivered exactly once.
 Source: RocketMQ's ScheduleMessageService, which keeps the progress in a separate file (E25). A
 broker that uses such a file may find it ahead of a log that lost messages: then the progress goes
 back to the queue's max offset.
@@ -18,7 +18,7 @@ from shaketable.system.broker.delays.delay_levels import (
     DELIVERY_GROUP,
     LEVELS_MAX,
     SCHEDULE_TOPIC,
-    delivered,
+    delivered_properties,
     destination,
 )
 from shaketable.system.broker.limits import BrokerConfig
@@ -72,7 +72,7 @@ class DelayDelivery:
         self.has_more = left <= 0 or bytes_left <= 0
         self._next_poll_ms = now_ms + POLL_INTERVAL_MS
         if appender.append(now_ms) is not None:  # refused: retry later
-            self._refused(before)
+            self._roll_back(before)
             self.has_more = False
 
     def _deliver_level(
@@ -112,7 +112,7 @@ class DelayDelivery:
             self._appender.copy(
                 message,
                 (target.topic, target.queue_id),
-                delivered(message.properties, level, offset),
+                delivered_properties(message.properties, level, offset),
                 message.reconsume_times,
                 wall_ms,
             )
@@ -131,6 +131,6 @@ class DelayDelivery:
         # A due time further ahead than the whole delay means that the clock was set back.
         return wall_ms < due_ms <= wall_ms + self._config.delay_ms(level)
 
-    def _refused(self, before: dict[int, int]) -> None:
+    def _roll_back(self, before: dict[int, int]) -> None:
         """Roll back the progress: no built delivery was appended."""
         self._next = before

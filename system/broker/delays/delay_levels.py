@@ -67,9 +67,9 @@ def delay_level(properties: bytes, levels: int) -> int:
     return max(0, min(int(text), levels))
 
 
-def scheduled(properties: bytes, topic: bytes, queue_id: int, level: int) -> bytes:
+def scheduled_properties(properties: bytes, topic: bytes, queue_id: int, level: int) -> bytes:
     """Return the properties of a message in the schedule queue of its level (from 1)."""
-    kept = without(properties, (_DELAY, _FROM_DELAY, _REAL_TOPIC, _REAL_QID))
+    kept = without_properties(properties, (_DELAY, _FROM_DELAY, _REAL_TOPIC, _REAL_QID))
     return b"%bDELAY\x01%d\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (
         kept,
         level,
@@ -86,9 +86,9 @@ def destination(properties: bytes) -> Destination | None:
     return Destination(topic, int(queue))
 
 
-def delivered(properties: bytes, queue_id: int, offset: int) -> bytes:
+def delivered_properties(properties: bytes, queue_id: int, offset: int) -> bytes:
     """Return the properties of a message delivered from a schedule queue's offset."""
-    kept = without(properties, (_DELAY, _FROM_DELAY))
+    kept = without_properties(properties, (_DELAY, _FROM_DELAY))
     return b"%bFROM_DELAY\x01%d:%d\x02" % (kept, queue_id, offset)
 
 
@@ -100,12 +100,12 @@ def delivered_from(properties: bytes) -> tuple[int, int] | None:
     return int(queue), int(offset)
 
 
-def undelayed(properties: bytes) -> bytes:
+def undelayed_properties(properties: bytes) -> bytes:
     """Return the properties without DELAY and FROM_DELAY."""
-    return without(properties, (_DELAY, _FROM_DELAY))
+    return without_properties(properties, (_DELAY, _FROM_DELAY))
 
 
-def without(properties: bytes, names: tuple[bytes, ...]) -> bytes:
+def without_properties(properties: bytes, names: tuple[bytes, ...]) -> bytes:
     """Return the properties without those named, each ended by its separator."""
     kept = [
         part

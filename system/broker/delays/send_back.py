@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from shaketable.system.broker.appender import Appender
 from shaketable.system.broker.core import Core
-from shaketable.system.broker.delays.delay_levels import SCHEDULE_TOPIC, scheduled, undelayed
+from shaketable.system.broker.delays.delay_levels import (
+    SCHEDULE_TOPIC,
+    scheduled_properties,
+    undelayed_properties,
+)
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.limits import BrokerConfig
@@ -96,7 +100,7 @@ class SendBack:
 
     def _build(self, message: Message, topic: bytes, level: int, wall_ms: int) -> None:
         """Build the message's copy for its retry. Raises EntryTooLarge."""
-        properties = undelayed(message.properties)
+        properties = undelayed_properties(message.properties)
         if not find_property(properties, _RETRY_TOPIC):
             properties += b"RETRY_TOPIC\x01%b\x02" % message.topic
         if not find_property(properties, _ORIGIN_ID):
@@ -104,6 +108,6 @@ class SendBack:
             properties += b"ORIGIN_MESSAGE_ID\x01%b\x02" % own_id
         queue = (topic, 0)
         if level:
-            properties = scheduled(properties, topic, 0, level)
+            properties = scheduled_properties(properties, topic, 0, level)
             queue = (SCHEDULE_TOPIC, level - 1)
         self._appender.copy(message, queue, properties, message.reconsume_times + 1, wall_ms)

@@ -33,9 +33,9 @@ class OffsetTable:
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return a group's committed offset, None if it has none."""
-        return self._offsets.get(key_of(group, topic), {}).get(queue_id)
+        return self._offsets.get(offset_key(group, topic), {}).get(queue_id)
 
-    def knows(self, key: str) -> bool:
+    def has_key(self, key: str) -> bool:
         """Whether this "topic@group" has any offset."""
         return key in self._offsets
 
@@ -57,13 +57,13 @@ class OffsetTable:
 
     def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Raise an offset, never lower it; for progress implied by other kinds of entries."""
-        offsets = self._offsets.setdefault(key_of(group, topic), {})
+        offsets = self._offsets.setdefault(offset_key(group, topic), {})
         self.count += queue_id not in offsets
         offsets[queue_id] = max(offset, offsets.get(queue_id, 0))
 
     def set_back(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an existing offset back to `offset`; for tables that are not replicated."""
-        self._offsets[key_of(group, topic)][queue_id] = offset
+        self._offsets[offset_key(group, topic)][queue_id] = offset
 
     def forget_topic(self, topic: str) -> None:
         """Remove all offsets of a deleted topic."""
@@ -85,6 +85,6 @@ class OffsetTable:
         self.count = sum(map(len, self._offsets.values()))
 
 
-def key_of(group: str, topic: str) -> str:
+def offset_key(group: str, topic: str) -> str:
     """Return "topic@group", as RocketMQ's consumerOffset.json has it."""
     return f"{topic}@{group}"

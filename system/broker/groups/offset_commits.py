@@ -19,7 +19,7 @@ from shaketable.system.broker.groups.group_offsets import (
     OFFSETS_MAX,
     OffsetEvent,
     OffsetTable,
-    key_of,
+    offset_key,
 )
 from shaketable.system.broker.topic_tables.topics import name_problem
 from shaketable.system.remoting.codes import ResponseCode
@@ -56,7 +56,7 @@ class OffsetCommits:
             return
         if self._events.refuse_full(connection, command, len(self._waiting)):
             return
-        if not self._has_room(key_of(group, topic), queue_id):
+        if not self._has_room(offset_key(group, topic), queue_id):
             remark = f"{OFFSETS_MAX} offsets of {KEYS_MAX} topics and groups are kept: delete some"
             self._events.refuse(connection, command, ResponseCode.NO_PERMISSION, remark)
             return
@@ -64,7 +64,7 @@ class OffsetCommits:
             self.store(group, topic, queue_id, fields.commit_offset, wall_ms)
             return
         command.body = b""  # a kept command must not pin its frame's buffer
-        self._stage(key_of(group, topic), queue_id, fields.commit_offset, wall_ms)
+        self._stage(offset_key(group, topic), queue_id, fields.commit_offset, wall_ms)
         self._waiting.append((connection, command))
 
     def store(self, group: str, topic: str, queue_id: int, offset: int, wall_ms: int) -> None:
@@ -74,7 +74,7 @@ class OffsetCommits:
         is no room. Raises CommandError if it is illegal.
         """
         _check(group, topic, queue_id, offset)
-        key = key_of(group, topic)
+        key = offset_key(group, topic)
         staged = self._staged.get(key, {}).get(queue_id)
         written = self._written.get((key, queue_id))
         known = written if staged is None else staged
@@ -96,7 +96,7 @@ class OffsetCommits:
             for connection, command in waiting:
                 self._events.refuse_not_ready(connection, command)
             return
-        for body in bodies_of(updates, self._events.body_bytes_max):
+        for body in encode_bodies(updates, self._events.body_bytes_max):
             self._events.write(OFFSET_QUEUE, OFFSET_PROPERTIES, body, self._wall_ms)
         for key, offsets in updates.items():
             for queue_id, offset in offsets.items():
@@ -121,14 +121,14 @@ class OffsetCommits:
             self._written.clear()
         if self.table.has(key, queue_id):
             return True
-        if not self.table.knows(key):
+        if not self.table.has_key(key):
             unapplied = len(self._staged) + len(self._written)
             if len(self.table) + unapplied >= KEYS_MAX:
                 return False
         return self.table.count + self._staged_count + len(self._written) < OFFSETS_MAX
 
 
-def bodies_of(updates: Mapping[str, Mapping[int, int]], bytes_max: int) -> list[bytes]:
+def encode_bodies(updates: Mapping[str, Mapping[int, int]], bytes_max: int) -> list[bytes]:
     """Encode updates by "topic@group" and queue id, in as few bodies as `bytes_max` allows."""
     parts: list[OffsetEvent] = []
     left = 0

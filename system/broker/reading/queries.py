@@ -55,14 +55,14 @@ class KeyQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class EndQuery:
+class QueueRangeQuery:
     """A query for a queue's min or max offset, or the store time of its first message."""
 
     code: int
     fields: QueueOffsetRequest
 
 
-Query = KeyQuery | EndQuery | ViewMessage | SearchOffset
+Query = KeyQuery | QueueRangeQuery | ViewMessage | SearchOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Answer:
     remark: str | None = None
 
 
-def query_of(command: Command) -> Query:
+def parse_query(command: Command) -> Query:
     """Parse a query. Raises CommandError."""
     if command.code == RequestCode.QUERY_MESSAGE:
         is_unique = command.ext.get(UNIQUE_KEY_QUERY) == "true"
@@ -87,7 +87,7 @@ def query_of(command: Command) -> Query:
         if fields.boundary_type not in (None, "LOWER", "UPPER"):
             raise CommandError(f"boundaryType is LOWER or UPPER, not {fields.boundary_type[:32]!r}")
         return fields
-    return EndQuery(command.code, QueueOffsetRequest.from_ext(command.ext))
+    return QueueRangeQuery(command.code, QueueOffsetRequest.from_ext(command.ext))
 
 
 def answer_query(reput: Reput, log: LogView, limits: BrokerConfig, query: Query) -> Answer:
@@ -102,7 +102,7 @@ def answer_query(reput: Reput, log: LogView, limits: BrokerConfig, query: Query)
             reput.queues, log, queue, query.timestamp, is_upper=query.boundary_type == "UPPER"
         )
         return Answer(QueueOffsetResponse(offset).to_ext())
-    return _end(reput.queues, log, query)
+    return _answer_range(reput.queues, log, query)
 
 
 def offset_by_time(
@@ -126,7 +126,7 @@ def offset_by_time(
     return max(min_offset, low - 1) if is_upper else low
 
 
-def _end(queues: ConsumeQueues, log: LogView, query: EndQuery) -> Answer:
+def _answer_range(queues: ConsumeQueues, log: LogView, query: QueueRangeQuery) -> Answer:
     queue = (query.fields.topic.encode(), query.fields.queue_id)
     min_offset, max_offset = queues.min_offset(queue), queues.max_offset(queue)
     if query.code == RequestCode.GET_EARLIEST_MSG_STORETIME:

@@ -39,7 +39,7 @@ from shaketable.system.broker.reading.queries import (
     QUERY_CODES,
     Query,
     answer_query,
-    query_of,
+    parse_query,
 )
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.tag_filter import SubscriptionError, TagFilter, tag_filter
@@ -180,7 +180,7 @@ class Reads:
         """Parse a command. Raises CommandError, SubscriptionError."""
         self._count += 1
         if command.code not in PULL_CODES:
-            request = query_of(command)
+            request = parse_query(command)
             return Read(self._count, connection, _without_body(command), request)
         fields = PullMessage.from_ext(command.ext)
         tags = self._tags(fields)

@@ -46,7 +46,7 @@ class _Part(msgspec.Struct):
     is_last: bool = False
 
 
-def bodies_of(state: BrokerState, bytes_max: int) -> tuple[bytes, ...]:
+def encode_bodies(state: BrokerState, bytes_max: int) -> tuple[bytes, ...]:
     """Return the bodies of the entries that migrate a state's topics and group offsets.
 
     Empty if there is nothing to migrate. A body has at most `bytes_max` bytes.

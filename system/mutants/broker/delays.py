@@ -14,7 +14,7 @@ from shaketable.system.store.message import decode_message
 class _SkipsRefusedDeliveries(DelayDelivery):
     """Considers refused deliveries as done."""
 
-    def _refused(self, before: dict[int, int]) -> None:
+    def _roll_back(self, before: dict[int, int]) -> None:
         return
 
 

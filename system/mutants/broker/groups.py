@@ -10,7 +10,7 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.groups.client_heartbeats import ClientHeartbeats
 from shaketable.system.broker.groups.consumer_groups import LEASE_MS, LockedQueue, QueueLocks
-from shaketable.system.broker.groups.group_offsets import OffsetTable, key_of
+from shaketable.system.broker.groups.group_offsets import OffsetTable, offset_key
 from shaketable.system.broker.groups.group_requests import GroupRequests
 from shaketable.system.broker.groups.offset_commits import OffsetCommits
 from shaketable.system.broker.mode import DLEDGER, Mode
@@ -303,7 +303,7 @@ class _CommitsAllQueues(OffsetCommits):
         if command.is_oneway and self._events.is_ready:
             fields = UpdateConsumerOffset.from_ext(command.ext)
             group, topic = fields.consumer_group, fields.topic
-            for queue_id in self.table.state().get(key_of(group, topic), {}):
+            for queue_id in self.table.state().get(offset_key(group, topic), {}):
                 self.store(group, topic, queue_id, fields.commit_offset, wall_ms)
 
 

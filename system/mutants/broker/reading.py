@@ -11,7 +11,7 @@ from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.mode import DLEDGER, Mode
 from shaketable.system.broker.reading.long_polling import HeldPulls
 from shaketable.system.broker.reading.pull import GetMessageResult
-from shaketable.system.broker.reading.queries import EndQuery, KeyQuery
+from shaketable.system.broker.reading.queries import KeyQuery, QueueRangeQuery
 from shaketable.system.broker.reading.reads import Read, Reads
 from shaketable.system.broker.tag_filter import TagFilter, tag_filter
 from shaketable.system.mutants import GROUP, Hunt, Mutant
@@ -56,7 +56,7 @@ class _CachesMaxOffsets(Reads):
 
     def _serve(self, read: Read, *, is_confirmed: bool) -> None:
         request = read.request
-        if not isinstance(request, EndQuery) or request.code != RequestCode.GET_MAX_OFFSET:
+        if not isinstance(request, QueueRangeQuery) or request.code != RequestCode.GET_MAX_OFFSET:
             super()._serve(read, is_confirmed=is_confirmed)
             return
         fields = request.fields

@@ -12,7 +12,7 @@ import msgspec
 
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.event_log import body_bytes_max
-from shaketable.system.broker.topic_tables.taken_over import bodies_of
+from shaketable.system.broker.topic_tables.taken_over import encode_bodies
 from shaketable.system.broker.topic_tables.topics import TopicConfig
 from shaketable.system.native.config_files import OFFSETS, TOPICS
 from shaketable.system.remoting.fastjson import dumps
@@ -73,7 +73,7 @@ class OlderStores:
         """Return the entries that a member with older files adds to its group's log."""
         if member not in self._members:
             return ()
-        return bodies_of(self.config.state, body_bytes_max(broker_config(self._settings)))
+        return encode_bodies(self.config.state, body_bytes_max(broker_config(self._settings)))
 
     def newer(self, queues: Queues) -> list[bytes]:
         """Return the messages of the run's topic in `queues` that follow the older ones."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
-from shaketable.system.broker.groups.group_offsets import key_of
+from shaketable.system.broker.groups.group_offsets import offset_key
 from shaketable.system.native.core import NativeCore
 from shaketable.system.node.node import Node
 from shaketable.system.sim.master_slave_world.setup import MASTER, NO_EXPIRY_MS, SETTLE_MS
@@ -28,7 +28,7 @@ EXPIRED_AFTER_MS = 10_000
 """How long an expired file may stay: a node checks each second, only what is checkpointed."""
 Queue = tuple[bytes, int]
 Offsets = dict[str, dict[int, int]]
-_DELIVERY_KEY = key_of(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
+_DELIVERY_KEY = offset_key(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
 
 
 def check_settled(world: MasterSlaveWorld) -> None:

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shaketable.system.broker.delays.delay_levels import LEVELS_MAX, SCHEDULE_TOPIC, scheduled
+from shaketable.system.broker.delays.delay_levels import (
+    LEVELS_MAX,
+    SCHEDULE_TOPIC,
+    scheduled_properties,
+)
 from shaketable.system.native.config_files import DELAYS
 from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER, WAYS
@@ -88,7 +92,11 @@ class OlderStore(msgspec.Struct, frozen=True, kw_only=True):
         for level, count in zip(LEVELS, self.waiting, strict=True):
             for offset in range(count):
                 log += _message(
-                    SCHEDULE_TOPIC, level - 1, offset, len(log), scheduled(b"", TOPIC, level, level)
+                    SCHEDULE_TOPIC,
+                    level - 1,
+                    offset,
+                    len(log),
+                    scheduled_properties(b"", TOPIC, level, level),
                 )
         for level, count in zip(LEVELS, self.delivered, strict=True):
             for offset in range(count):
