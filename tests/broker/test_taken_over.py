@@ -8,7 +8,7 @@ from broker_group import BrokerGroup, Member
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
-from shaketable.system.broker.groups.group_offsets import key_of
+from shaketable.system.broker.groups.group_offsets import offset_key
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.topic_tables.taken_over import encode_bodies, is_done
 from shaketable.system.broker.topic_tables.topics import TopicConfig, TopicEvent
@@ -23,7 +23,7 @@ from shaketable.system.store.group_events import (
 )
 
 BYTES_MAX = 400
-DELIVERY_KEY = key_of(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
+DELIVERY_KEY = offset_key(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
 CONFIG = BrokerConfig(data_file_bytes=1 << 20, store_host=bytes(8))
 
 
@@ -52,7 +52,7 @@ def seen(tables: BrokerTables) -> tuple[dict[str, int], dict[str, dict[int, int]
         name: config.get("writeQueueNums", 0) for name, config in tables.topics.state().items()
     }
     offsets = tables.offsets.state()
-    offsets.pop(key_of(DELIVERY_GROUP, EVENT_TOPIC.decode()), None)
+    offsets.pop(offset_key(DELIVERY_GROUP, EVENT_TOPIC.decode()), None)
     return topics, offsets
 
 
