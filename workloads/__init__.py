@@ -1,1 +1,4 @@
-"""One file each: what clients do, and which checkers judge it; campaigns/ holds TOML files."""
+"""Workloads, one a file: what clients do, and which checkers judge it.
+
+campaigns/ holds TOML files.
+"""

@@ -1,7 +1,7 @@
-"""Several workloads side by side: each has a share of the clients and a topic of its own.
+"""Several workloads at once, each with a share of the clients and a topic of its own.
 
-A run of one workload cannot find what only another one's clients would see. This one looks at a
-group from all sides at once, for the campaigns that are run when nobody says what to look for.
+A run of one workload cannot find what only another workload's clients would see. This one tests a
+group with all kinds of clients, for campaigns that name no workload.
 
 Source: jepsen.generator/reserve (some threads to each generator), jepsen.checker/compose.
 """
@@ -24,12 +24,12 @@ from shaketable.workloads.queue_push import QueuePush
 from shaketable.workloads.register import RegisterWorkload
 
 GENERAL_CHECKERS: Final = ("durability", "committed-prefix", "vacuity", "stats")
-"""Those that judge the topics of all parts."""
+"""Checkers that judge the topics of all parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the workloads: of `share` clients in the sum of all shares it has so many."""
+    """One of the workloads; it gets `share` of the sum of all shares of the clients."""
 
     topic: str
     workload: Workload
@@ -37,26 +37,26 @@ class Part:
 
 
 class Combined:
-    """The parts' clients work at once; the checkers of each part judge its topic alone."""
+    """The parts' clients run at once; the checkers of each part judge its topic alone."""
 
     def __init__(self, name: str, parts: Sequence[Part], clients: int = 0) -> None:
         self.name = name
         self._parts = tuple(parts)
         self._clients = clients
         self._by_topic = {part.topic: part.workload for part in parts}
-        # Found once: asking a protocol at each operation took 7 % of a simulated run.
+        # Computed once: isinstance() with a protocol at each operation took 7 % of a simulated run.
         self._group_parts = {
             topic: part for topic, part in self._by_topic.items() if isinstance(part, GroupWorkload)
         }
 
     @property
     def checkers(self) -> tuple[str, ...]:
-        """Those of each part, and once those of all."""
+        """The checkers of each part, and the general ones once."""
         return (*self.topics, *GENERAL_CHECKERS)
 
     @property
     def topics(self) -> Mapping[str, frozenset[str]]:
-        """Which checker judges which topics, of those that do not judge all."""
+        """The topics of each checker that does not judge all of them."""
         found: dict[str, frozenset[str]] = {}
         for part in self._parts:
             for checker in part.workload.checkers:
@@ -65,7 +65,7 @@ class Combined:
         return found
 
     def configured(self, options: Json) -> Self:
-        """Return this workload with each part on queues of its own, under the same options."""
+        """Return this workload with each part on its own topic, with the same options."""
         clients = int(options.get("clients", 0))
         parts = [
             Part(
@@ -73,46 +73,46 @@ class Combined:
                 part.workload.configured({**options, "clients": len(mine), "topic": part.topic}),
                 part.share,
             )
-            for part, mine in self._dealt(clients)
+            for part, mine in self._assigned(clients)
         ]
         return type(self)(self.name, parts, clients)
 
     def why_not(self, client: type) -> str | None:
-        """Say what clients of that type lack for one of the parts."""
+        """Return what clients of that type lack for one of the parts; None if nothing."""
         openers = (p.workload for p in self._parts if isinstance(p.workload, OpeningWorkload))
         return next((why for each in openers if (why := each.why_not(client))), None)
 
     def generator(self, seed: str, clients: int) -> Generator:
-        """Return what clients do: each as its part says."""
+        """Return the parts' generators, each on its share of the clients."""
         return side_by_side(
             (mine, generator_of(part.workload, f"{seed}/{part.topic}", len(mine)))
-            for part, mine in self._dealt(clients)
+            for part, mine in self._assigned(clients)
             if mine
         )
 
     def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
-        """Return what clients do after the heal: each as its part says."""
+        """Return the parts' final generators, each on its share of the clients."""
         parts = []
-        for part, mine in self._dealt(clients):
+        for part, mine in self._assigned(clients):
             of_part = [key for key in keys if topic_of(key) == part.topic]
             work = final_generator_of(part.workload, f"{seed}/{part.topic}", len(mine), of_part)
             parts.append((mine, work))
         return side_by_side((mine, work) for mine, work in parts if mine)
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Draw the operations of one client that is alone."""
+        """Generate the operations of a single client."""
         return alone(self.generator(seed, clients), client)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
-        """The final operations of one client that is alone."""
+        """Generate the final operations of a single client."""
         return alone(self.final_generator("", clients, ()), client)
 
     def opened(self, client: GroupClient) -> TargetClient:
-        """Return the client, of which the part that uses it makes what it needs."""
+        """Return a client that is wrapped by the part whose operations it gets first."""
         return _PartClient(client, self._by_topic)
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
-        """Say what comes next, as the part says; a final operation of most parts is done once."""
+        """Choose as the part does; a final operation of most parts is done once."""
         assert isinstance(client, _PartClient), "opened by this workload"
         part = self._group_parts.get(topic_of(operation.key))
         if part is not None:
@@ -122,7 +122,7 @@ class Combined:
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Do it as its part does."""
+        """Run the operation as its part does."""
         assert isinstance(client, _PartClient), "opened by this workload"
         part = self._by_topic[topic_of(operation.key)]
         answer = await part.invoke(operation, offset, client.of(operation))
@@ -131,19 +131,19 @@ class Combined:
 
     @property
     def hold_s(self) -> float:
-        """How long an operation of any part may wait on purpose."""
+        """The longest intended wait of any part's operation, in seconds."""
         return max(hold_of(part.workload) for part in self._parts)
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """As the part says."""
+        """Choose as the part does."""
         return self._by_topic[topic_of(operation.key)].choose_offset(operation, end_seen)
 
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """As the part says."""
+        """Answer as the part does."""
         return self._by_topic[topic_of(operation.key)].end_shown(operation, output, offset)
 
-    def _dealt(self, clients: int) -> list[tuple[Part, range]]:
-        """Return which clients each part has: the first ones the first part, by their shares."""
+    def _assigned(self, clients: int) -> list[tuple[Part, range]]:
+        """Return each part's clients: consecutive ranges in proportion to the shares."""
         whole = sum(part.share for part in self._parts)
         ends = [
             (clients * up_to + whole // 2) // whole
@@ -157,12 +157,12 @@ class Combined:
 
 
 def topic_of(key: str) -> str:
-    """Return the topic of a key "topic/queue", or of one that is a topic."""
+    """Return the topic of a key "topic/queue", or of a key that is a topic."""
     return key.partition("/")[0]
 
 
 class _PartClient:
-    """One process of the history: its client, opened by the part whose operations it does."""
+    """One process of the history: a client wrapped by the part whose operations it runs."""
 
     def __init__(self, client: GroupClient, workloads: Mapping[str, Workload]) -> None:
         self.done: Operation | None = None
@@ -173,7 +173,7 @@ class _PartClient:
 
     @property
     def node(self) -> str | None:
-        """Who answered last."""
+        """The node that answered last."""
         return self._client.node
 
     async def aclose(self) -> None:
@@ -181,7 +181,7 @@ class _PartClient:
         await self._client.aclose()
 
     def of(self, operation: Operation) -> TargetClient:
-        """Return the client as the part of that operation uses it: a client has one part."""
+        """Return the client as that operation's part wraps it; a client belongs to one part."""
         topic = topic_of(operation.key)
         if self._topic is None:
             part = self._workloads[topic]
@@ -191,18 +191,18 @@ class _PartClient:
         assert self._topic == topic, "a client does what one part says"
         return self._client
 
-    # The operations of other workloads are the client's.
+    # The other operations go to the client unchanged.
 
     async def append(self, key: str, value: int) -> int:
-        """Append as the client does."""
+        """Append, unchanged."""
         return await self._raw.append(key, value)
 
     async def read(self, key: str, offset: int) -> int | None:
-        """Read as the client does."""
+        """Read, unchanged."""
         return await self._raw.read(key, offset)
 
     async def end(self, key: str) -> int:
-        """Ask for the end as the client does."""
+        """Return the queue's end, unchanged."""
         return await self._raw.end(key)
 
 
@@ -224,7 +224,7 @@ PLUGINS = (
             Part("push", QueuePush(), 4),
         ),
     ),
-    # For brokers whose logs are no registers.
+    # For brokers whose logs cannot serve as registers.
     CombinedQueues(
         "combined-queues",
         (

@@ -1,4 +1,4 @@
-"""Counters that grow: each add puts one message into a queue, a read counts them.
+"""Grow-only counters: each add sends one message to a queue, a read counts them.
 
 Source: jepsen.tests.counter (its client adds 1 and reads).
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
+from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import Generator, KeySpread, alone, each_client, operations
 
 TOPIC: Final = "shaketable"
@@ -23,9 +23,9 @@ class CounterWorkload:
     """Counters that grow: add 1, read the sum.
 
     The counter "topic/queue" is the number of messages in that queue. An add appends one message
-    (its body is the amount, 1); a read is the queue's end offset, by read index: every message
-    counts 1, and offsets have no gaps. So what is lost counts too little, what is stored twice
-    too much, and an end from the past is a count from the past.
+    (its body is the amount, 1). A read is the queue's end offset, by read index: every message
+    counts 1, and offsets have no gaps. So a lost message makes the count too low, a message stored
+    twice makes it too high, and a stale end is a stale count.
     """
 
     name = "counter"
@@ -39,15 +39,15 @@ class CounterWorkload:
         return CounterWorkload(KeySpread.of_options(self.name, options, self.spread.keys))
 
     def generator(self, seed: str, clients: int) -> Generator:
-        """Return what clients do: each adds and reads as it draws."""
-        return each_client(lambda client: operations(self._drawn(seed, client, clients)))
+        """Return what clients do: each adds and reads at random."""
+        return each_client(lambda client: operations(self._generate(seed, client, clients)))
 
     def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
-        """Read each counter once more, and again."""
+        """Read each counter, twice."""
         return operations(Operation("read", key) for _ in range(FINAL_READS) for key in keys)
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Draw the operations of one client that is alone."""
+        """Generate the operations of a single client."""
         return alone(self.generator(seed, clients), client)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
@@ -58,22 +58,22 @@ class CounterWorkload:
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Do it; a read's answer is the sum."""
+        """Run the operation; a read returns the sum."""
         if operation.f == "add":
             return Answer(offset=await client.append(operation.key, AMOUNT))
         assert operation.f == "read", f"a counter has no operation {operation.f!r}"
         return Answer(await client.end(operation.key))
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """None: a counter has no offsets."""
+        """Return None: a counter has no offsets."""
         return None
 
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Nothing."""
+        """Return 0: a counter has no offsets."""
         return 0
 
-    def _drawn(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
+    def _generate(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)
         while True:
             key = self._key(keys.choose(rng))
             is_add = rng.random() < ADD_SHARE

@@ -1,7 +1,7 @@
 """A replicated log: clients append unique values to several queues, and read them back.
 
-Source: jepsen.tests.kafka and DLedger's own OpenChaos cases; CHECKERS.md section 3 says
-what the answers must satisfy.
+Source: jepsen.tests.kafka and DLedger's own OpenChaos cases; CHECKERS.md section 3 defines what the
+answers must satisfy.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
+from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators.clients import KeySpread
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4
 
 APPEND_SHARE: Final = 0.5
-READ_SHARE: Final = 0.4  # the rest asks for the end
+READ_SHARE: Final = 0.4  # the rest reads the end
 
 TAIL_SHARE: Final = 0.7
-"""Share of the reads that look near the end, where staleness and loss show."""
+"""Share of reads near the end, where staleness and loss show."""
 TAIL_REACH: Final = 62
-"""How far before the end a read near the end looks at most."""
+"""Greatest distance before the end of a read near the end."""
 TAIL_MEAN: Final = 3.0
-"""Mean distance from the end of those reads."""
+"""Mean distance before the end of those reads."""
 PAST_END: Final = 1
-"""A read near the end may look one offset past it."""
+"""A read near the end may read this many offsets past it."""
 FINAL_READS: Final = 20
-"""After the heal, the last offsets of every queue are read once more."""
+"""After the heal, this many last offsets of every queue are read."""
 
-_STEPS: Final = 2 * (TAIL_REACH + PAST_END + 1)  # exact in binary: aims survive any float format
+_STEPS: Final = 2 * (TAIL_REACH + PAST_END + 1)  # a power of two, so aims are exact floats
 
 
 class LogWorkload:
     """Appends of unique values and reads across several queues.
 
-    Queues are "shaketable/0" to "shaketable/n-1". The values of client c of n are c,
-    n + c, 2n + c, ...: unique without any talk between clients. An aim below 1/2 is a
-    distance from the end as this worker knows it, any other a place in the whole queue.
+    Queues are "shaketable/0" to "shaketable/n-1". Client c of n appends the values c, n + c, 2n +
+    c, ...: unique without coordination. An aim below 1/2 is a distance before the end as this
+    worker knows it; any other is a position in the whole queue.
     """
 
     name = "log"
@@ -69,8 +69,8 @@ class LogWorkload:
         return LogWorkload(spread=spread, topic=options.get("topic", self.topic))
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Draw appends, reads and questions for the end, without end."""
-        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
+        """Generate appends, reads and reads of the end, endlessly."""
+        rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)
         value = client
         while True:
             key = self._key(keys.choose(rng))
@@ -84,7 +84,7 @@ class LogWorkload:
                 yield Operation("end", key)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
-        """Ask for the end of each of the client's queues, then read its last offsets."""
+        """Read the end of each of the client's queues, then its last offsets."""
         for queue in range(client, self.queues, clients):
             yield Operation("end", self._key(queue))
             for distance in range(1, FINAL_READS + 1):
@@ -93,7 +93,10 @@ class LogWorkload:
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Do it; an append's answer is its offset, a read's the value, an end's the end."""
+        """Run the operation.
+
+        An append returns its offset, a read the value, an end the end offset.
+        """
         if operation.f == "append":
             assert operation.value is not None, "an append of nothing"
             return Answer(None, await client.append(operation.key, operation.value))
@@ -104,7 +107,7 @@ class LogWorkload:
         return Answer(await client.end(operation.key), None)
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """Turn the aim of a read into an offset; anything else has none."""
+        """Turn the aim of a read into an offset; None for other operations."""
         aim = operation.aim
         if aim is None:
             return None
@@ -113,7 +116,7 @@ class LogWorkload:
         return int((aim - 0.5) * 2 * end_seen)
 
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """An append or a value at an offset shows an end behind it."""
+        """Return the end that the answer proves: the offset of an append or a value, plus one."""
         if operation.f == "end":
             return output or 0
         found = operation.f == "append" or output is not None

@@ -1,7 +1,7 @@
-"""A message queue: producers send, consumers of one group share the queues and commit offsets.
+"""A message queue: producers send; consumers of one group share the queues and commit offsets.
 
-Consumers join and leave, so that queues move from one to another; each goes on where the group
-committed. After the heal every queue is drained, so that loss is judged against everything.
+Consumers join and leave, so queues are reassigned, and the new owner continues at the group's
+committed offset. After the heal every queue is drained, so that loss is judged against everything.
 
 Source: jepsen.tests.kafka (send, poll, assign, subscribe, commits in between, final polls).
 """
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final, Self
 
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.groups import GroupClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient
+from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators.clients import KeySpread
-from shaketable.workloads.key_questions import Greatest
-from shaketable.workloads.misrequests import Unasked
+from shaketable.workloads.invalid_requests import Untried
+from shaketable.workloads.key_queries import HighestSent
 from shaketable.workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer
 from shaketable.workloads.queue_shape import (
     BATCH_MAX,
@@ -37,24 +37,24 @@ QUEUES_DEFAULT: Final = 4
 COMMIT_SHARE: Final = 0.2
 FETCH_SHARE: Final = 0.05
 LEAVE_SHARE: Final = 0.01
-"""Of a consumer's steps; the others poll."""
+"""Shares of a consumer's steps; the rest polls."""
 AWAIT: Final = "await"
-"""A step of the first consumer: it waits in an empty queue, before anything else is done to it."""
+"""A step of the first consumer: wait in an empty queue, before the queue is used otherwise."""
 AWAIT_STEPS: Final = 6
-"""So many of these it has; those that are left when a message has come are none."""
+"""The number of these steps; once a message has come, the remaining ones are skipped."""
 DELETED_LAST: Final = 10**9
-"""The number of the topic that is deleted in the end: those that are drawn are lower."""
+"""The number of the topic deleted at the end; those of random deletions are lower."""
 MARKER_FIRST: Final = -2
-"""From here down are the values of messages that end a drain; -1 is nobody's."""
+"""Values of the messages that end a drain, from here downwards; -1 means a foreign message."""
 
 
 class QueueWorkload:
     """Producers and consumers of one consumer group, over several queues of one topic.
 
-    Queues are "shaketable/0" to "shaketable/n-1". Clients with even numbers produce, the values
-    of client c of n are c, n + c, 2n + c, ...; the others consume (one client does both).
-    Operations: send; subscribe, rebalance, unsubscribe (of the group); fetch and commit (of the
-    group's offset), assign (begin there), poll, seek (after a poll outside the queue).
+    Queues are "shaketable/0" to "shaketable/n-1". Clients with even numbers produce; client c of n
+    sends the values c, n + c, 2n + c, .... The others consume (a single client does both).
+    Operations: send; subscribe, rebalance, unsubscribe (the group); fetch and commit (the group's
+    offset), assign (start there), poll, seek (after a poll out of the queue's range).
     """
 
     name = "queue"
@@ -70,12 +70,12 @@ class QueueWorkload:
         self.queues = self.spread.keys
         self.topic = topic
         self._markers = count()
-        self._greatest = Greatest()
-        self._unasked = Unasked()
+        self._highest = HighestSent()
+        self._untried = Untried()
 
     @property
     def checkers(self) -> tuple[str, ...]:
-        """Those of every queue, and of what else is done here."""
+        """The checkers of every queue, and those of this shape."""
         return (
             "group-delivery",
             "consumer-offsets",
@@ -87,20 +87,20 @@ class QueueWorkload:
         )
 
     def configured(self, options: Json) -> Self:
-        """Return this workload on options["queues"] queues; producers choose as the options say."""
+        """Return this workload on options["queues"] queues, spread over producers as they say."""
         spread = KeySpread.of_options(self.name, options, self.queues)
         return type(self)(spread=spread, topic=options.get("topic", self.topic))
 
     def why_not(self, client: type) -> str | None:
-        """Say what clients of that type lack for the shape."""
+        """Return what clients of that type lack for the shape; None if nothing."""
         return self.shape.why_not(client)
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Draw sends of a producer, or steps of a consumer, without end."""
-        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
+        """Generate a producer's sends, or a consumer's steps, endlessly."""
+        rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)
         value = client
         if self.shape.hold_s and client == min(1, clients - 1):
-            # A short run may have no other poll that is held while no fault is in force.
+            # In a short run, no other held poll may fall into a time without faults.
             yield from [Operation(AWAIT, self._key(0))] * AWAIT_STEPS
         while True:
             if client % 2 == 0 and (clients > 1 or rng.random() < 0.5):
@@ -125,23 +125,23 @@ class QueueWorkload:
                 yield Operation("poll", self.topic, aim=aim)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
-        """Drain each of the client's queues: go on where the group stands, to the end."""
+        """Drain each of the client's queues: from the group's committed offset to the end."""
         for queue in range(client, self.queues, clients):
             yield Operation("drain", self._key(queue))
         if self.shape.deletes_topics and client == 0:
-            # Of a short run all others may have failed: nobody would know whether it works.
+            # In a short run all other deletions may have failed, and none would have been checked.
             yield Operation(DELETE, self.topic, value=DELETED_LAST)
 
     def opened(self, client: GroupClient) -> TargetClient:
-        """Return the client with a consumer's memory: what it owns, and where it stands."""
+        """Wrap the client with a consumer's state: its queues, and its position in each."""
         if (why := self.why_not(type(client))) is not None:
             raise HarnessError(f"workload {self.name}: this target's clients {why}")
         client.use(self.topic, self.queues)
         keys = [self._key(queue) for queue in range(self.queues)]
-        return Consumer(client, self.shape, self.topic, keys, self._greatest, self._unasked)
+        return Consumer(client, self.shape, self.topic, keys, self._highest, self._untried)
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
-        """Say what comes next for this client, a send or the next step of its consumer."""
+        """Return this client's next operation: a send, or the next step of its consumer."""
         assert isinstance(client, Consumer), "opened by this workload"
         if operation.f in PRODUCED:
             return client.next_of_producer(operation)
@@ -157,7 +157,7 @@ class QueueWorkload:
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Do it. A poll answers with messages, an assign with its offset, a fetch with it."""
+        """Run the operation. A poll returns messages; an assign and a fetch return the offset."""
         assert isinstance(client, Consumer), "opened by this workload"
         if operation.f == "view":
             return await client.view(operation)
@@ -169,27 +169,27 @@ class QueueWorkload:
 
     @property
     def hold_s(self) -> float:
-        """How long an operation may wait on purpose."""
+        """The longest intended wait of an operation, in seconds."""
         return self.shape.hold_s
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """The offset that the consumer's memory gave it."""
+        """Return the offset that the consumer's state has set."""
         return operation.offset
 
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Nothing: no operation looks for a queue's end as this worker knows it."""
+        """Return 0: no operation uses a queue's end as this worker knows it."""
         return 0
 
     def _key(self, queue: int) -> str:
         return f"{self.topic}/{queue}"
 
     def _marker(self, key: str) -> int:
-        """Return a value that no other message has: each queue is drained by one client alone."""
+        """Return a value that no other message has; each queue is drained by one client alone."""
         queue = int(key.rpartition("/")[2])
         return MARKER_FIRST - queue - self.queues * next(self._markers)
 
 
-# A message queue with batches and tags: all of a batch, and of a tag just what bears it.
+# Batches and tags: a batch is stored whole; a selection by tag returns just that tag's messages.
 #
 # Source: RocketMQ's SEND_BATCH_MESSAGE, and subscriptions by TAG (FilterAPI).
 
@@ -201,7 +201,7 @@ class QueueBatches(QueueWorkload):
     shape = Shape(batch_max=BATCH_MAX, tags=TAGS)
 
 
-# A message queue with delayed messages: each comes once, none early, none is lost.
+# Delayed messages: each is delivered once, not early, and none is lost.
 #
 # Source: RocketMQ's delay levels (ScheduleMessageService).
 
@@ -209,14 +209,15 @@ class QueueBatches(QueueWorkload):
 class QueueDelays(QueueWorkload):
     """A consumer group's queues, to which messages come at once, or after a second, or five.
 
-    A drain ends with a message of each delay: all that were sent before it have come by then.
+    A drain ends with a message of each delay: all messages sent before it have been delivered by
+    then.
     """
 
     name = "queue-delays"
     shape = Shape(delays_ms=DELAYS_MS)
 
 
-# A message queue whose polls wait at its end: a message that is there comes within a bound.
+# Long polling: a message is delivered to a waiting poll within a bound.
 #
 # Source: RocketMQ's long polling (PullRequestHoldService).
 
@@ -228,7 +229,7 @@ class QueueHeld(QueueWorkload):
     shape = Shape(hold_s=HOLD_S)
 
 
-# A message queue whose messages are found by key and by id as well.
+# Queries by message key and by message id.
 #
 # Source: RocketMQ's QUERY_MESSAGE and VIEW_MESSAGE_BY_ID, MQAdmin.queryMessage and viewMessage.
 
@@ -240,7 +241,7 @@ class QueueKeys(QueueWorkload):
     shape = Shape(has_keys=True)
 
 
-# A message queue whose offsets are committed one-way as well, and set back and forward.
+# One-way commits, and offset resets in both directions.
 #
 # Source: RocketMQ's UPDATE_CONSUMER_OFFSET (one-way by default), mqadmin resetOffsetByTime.
 
@@ -252,7 +253,7 @@ class QueueOffsets(QueueWorkload):
     shape = Shape(is_oneway=True, is_reset=True, deletes_topics=True)
 
 
-# A message queue whose operators ask for what must be refused.
+# Operators whose requests must be refused.
 #
 # Source: RocketMQ's mqadmin; jepsen.nemesis.membership, whose operations may be refused.
 
@@ -261,10 +262,10 @@ class QueueOperators(QueueWorkload):
     """A consumer group's queues, beside operators who ask for what must be refused."""
 
     name = "queue-operators"
-    shape = Shape(deletes_topics=True, has_misrequests=True)
+    shape = Shape(deletes_topics=True, has_invalid_requests=True)
 
 
-# A message queue that is consumed in order: one consumer at a time, under the queue's lock.
+# Ordered consumption: one consumer at a time, under the queue's lock.
 #
 # Source: RocketMQ's ConsumeMessageOrderlyService and RebalanceLockManager.
 
@@ -276,9 +277,9 @@ class QueueOrdered(QueueWorkload):
     shape = Shape(is_ordered=True, has_plain=False)
 
 
-# Everything that clients of a queue can do, at once.
+# Everything that a queue's clients can do, at once.
 #
-# Source: the workloads queue-* beside it.
+# Source: the other workloads queue-*.
 
 
 class EverythingClients(QueueWorkload):
@@ -295,7 +296,7 @@ class EverythingClients(QueueWorkload):
         is_reset=True,
         deletes_topics=True,
         has_keys=True,
-        has_misrequests=True,
+        has_invalid_requests=True,
     )
 
 

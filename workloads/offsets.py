@@ -1,4 +1,4 @@
-"""A consumer group's offsets: they are committed, ever higher, and never go back.
+"""A consumer group's committed offsets: they only increase, and never go back.
 
 Source: RocketMQ's ConsumerOffsetManager; jepsen.tests.kafka's commits, without the messages.
 """
@@ -10,25 +10,25 @@ from itertools import count
 from typing import Final
 
 from shaketable.harness.contracts.clients import OffsetsClient
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.groups import GroupClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
+from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import Generator, KeySpread, alone, each_client, operations
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4
 COMMIT_SHARE: Final = 0.7
-"""Of what a client does that has queues to commit for; the others only fetch."""
+"""Share of commits, for clients with queues to commit for; other clients only fetch."""
 FINAL_FETCHES: Final = 2
 
 
 class OffsetsWorkload:
     """Offsets of a consumer group: commit, and fetch what is committed.
 
-    One client commits for each queue, as the consumer that it belongs to would: 1, 2, 3, ...;
-    all fetch. So of what was acknowledged nothing is ever seen to go back. A commit of unknown
-    outcome may take effect late, behind a later one: that the checker knows. No message is sent
-    or polled (workload `queue` does both).
+    One client commits for each queue, as its assigned consumer would: 1, 2, 3, ...; all fetch. So
+    an acknowledged commit must never be seen to go back. A commit of unknown outcome may take
+    effect late, after a later one; the checker allows for that. No message is sent or polled
+    (workload `queue` does both).
     """
 
     name = "offsets"
@@ -42,15 +42,15 @@ class OffsetsWorkload:
         return OffsetsWorkload(KeySpread.of_options(self.name, options, self.spread.keys))
 
     def generator(self, seed: str, clients: int) -> Generator:
-        """Return what clients do: each commits for its own queues, and fetches of any."""
-        return each_client(lambda client: operations(self._drawn(seed, client, clients)))
+        """Return what clients do: each commits for its own queues, and fetches from any."""
+        return each_client(lambda client: operations(self._generate(seed, client, clients)))
 
     def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
-        """Fetch each offset once more, and again."""
+        """Fetch each offset, twice."""
         return operations(Operation("fetch", key) for _ in range(FINAL_FETCHES) for key in keys)
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Draw the operations of one client that is alone."""
+        """Generate the operations of a single client."""
         return alone(self.generator(seed, clients), client)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
@@ -59,12 +59,12 @@ class OffsetsWorkload:
             yield Operation("fetch", self._key(number))
 
     def why_not(self, client: type) -> str | None:
-        """It takes a client that keeps a group's offsets."""
+        """Return what such clients lack: they must store a group's offsets."""
         is_able = issubclass(client, OffsetsClient)
         return None if is_able else "cannot commit and fetch a group's offsets"
 
     def opened(self, client: TargetClient) -> TargetClient:
-        """Return the client, told which topic all is about."""
+        """Return the client, with the topic set."""
         if isinstance(client, GroupClient):
             client.use(TOPIC, self.spread.keys)
         return client
@@ -72,7 +72,7 @@ class OffsetsWorkload:
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Do it; a fetch's answer is the offset, null for none."""
+        """Run the operation; a fetch returns the offset, None for none."""
         assert isinstance(client, OffsetsClient), "looked at when it was opened"
         if operation.f == "fetch":
             return Answer(await client.fetch(operation.key))
@@ -82,15 +82,15 @@ class OffsetsWorkload:
         return Answer()
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """None: where a group stands is a value here."""
+        """Return None: a committed offset is a value here."""
         return None
 
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Nothing."""
+        """Return 0: commits prove no end."""
         return 0
 
-    def _drawn(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
+    def _generate(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)
         own = [key for key in range(self.spread.keys) if key % clients == client]
         next_offset = {key: count(1) for key in own}
         while True:

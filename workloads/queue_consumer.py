@@ -1,4 +1,4 @@
-"""A consumer of a message queue: what it remembers, what it does next, what came of it.
+"""A consumer of a message queue: its state, its next operation, and the results.
 
 Source: RocketMQ's DefaultLitePullConsumer and ConsumeMessageOrderlyService; jepsen.tests.kafka.
 """
@@ -15,8 +15,8 @@ import trio
 from shaketable.harness.contracts.clients import (
     BatchingClient,
     DelayingClient,
-    ErringClient,
     HoldingClient,
+    InvalidRequestsClient,
     KeyedClient,
     LockingClient,
     OnewayClient,
@@ -26,12 +26,12 @@ from shaketable.harness.contracts.clients import (
 from shaketable.harness.contracts.errors import DefiniteError
 from shaketable.harness.contracts.groups import GroupClient
 from shaketable.harness.contracts.plugins import Answer, Operation
-from shaketable.workloads.key_questions import Greatest, KeyQuestions
-from shaketable.workloads.misrequests import Unasked
+from shaketable.workloads.invalid_requests import Untried
+from shaketable.workloads.key_queries import HighestSent, KeyQueries
 from shaketable.workloads.queue_shape import (
     DELETE,
     DRAIN_HOLD_S,
-    MISREQUEST,
+    INVALID_REQUEST,
     ONEWAY_SHARE,
     OVERDUE_S,
     SELECT_ANEW_SHARE,
@@ -39,24 +39,24 @@ from shaketable.workloads.queue_shape import (
 )
 
 TOPIC: Final = "shaketable"
-"""The topic unless another is named; also the key of what a consumer does about no queue."""
+"""The default topic; also the key of operations that concern no single queue."""
 LEAVE_TIDY_SHARE: Final = 0.5
-"""Of the consumers that leave: they commit before, the others' messages come again."""
+"""Share of leaving consumers that commit first; what the others consumed is delivered again."""
 ORDERED, ORDERED_END = "ordered", "ordered-commit"
-"""Steps of a consumer in order: go on in the queue that it has locked; commit, and unlock it."""
+"""Steps of an ordered consumer: continue in the locked queue; commit and unlock it."""
 LOCK_TRUST_S: Final = 20.0
-"""So long after a queue was locked it is consumed: RocketMQ's clients trust a lock for 30 s."""
+"""How long a locked queue is consumed, in seconds: RocketMQ's clients trust a lock for 30 s."""
 RESET_STEPS_MAX: Final = 50
-"""How far a group's offset is set back or forward at most."""
+"""Furthest reset of a group's offset, in messages, in either direction."""
 LOOK_AFTER_S: Final = 0.3
-"""So many seconds behind a one-way commit its consumer looks whether it took effect."""
+"""Seconds after a one-way commit at which its consumer checks whether it took effect."""
 OPENED: Final = "looked at when it was opened"
 
 
 class Consumer:
-    """One process's consumer: which queues are its own, where it stands in each.
+    """The consumer of one process of the history: its queues, and its position in each.
 
-    After an operation of unknown outcome the process is another, and so is this.
+    After an operation of unknown outcome the process has a new number, and a new consumer.
     """
 
     def __init__(
@@ -65,71 +65,71 @@ class Consumer:
         shape: Shape,
         topic: str,
         keys: Sequence[str],
-        greatest: Greatest | None = None,
-        unasked: Unasked | None = None,
+        highest: HighestSent | None = None,
+        untried: Untried | None = None,
     ) -> None:
         self.client = client
         self._shape = shape
         self._topic = topic
         self._keys = keys
-        self._selected: dict[tuple[str, int], int] = {}  # by queue and tags: where to go on
-        self._unasked = unasked or Unasked()
-        self._unviewed: Operation | None = None  # of its last send, to be looked up
-        self._questions: KeyQuestions | None = None
+        self._selected: dict[tuple[str, int], int] = {}  # by queue and tags: the next offset
+        self._untried = untried or Untried()
+        self._unviewed: Operation | None = None  # looks up the last send
+        self._queries: KeyQueries | None = None
         if shape.has_keys:
             assert isinstance(client, KeyedClient), OPENED
-            self._questions = KeyQuestions(client, shape, keys, greatest or Greatest())
+            self._queries = KeyQueries(client, shape, keys, highest or HighestSent())
         self._locked: str | None = None
         self._locked_until_s = 0.0
         self._is_in_group = False
         self._owned: tuple[str, ...] = ()
-        self._fetched: dict[str, int | None] = {}  # asked for, not begun there yet
+        self._fetched: dict[str, int | None] = {}  # fetched, but not assigned yet
         self._position: dict[str, int] = {}
-        self._committed: dict[str, int] = {}  # what it knows to be committed
-        self._unseen: dict[str, float] = {}  # committed one-way: from when that is looked at
+        self._committed: dict[str, int] = {}  # known committed offsets
+        self._unverified: dict[str, float] = {}  # queue -> when to check its one-way commit
         self._due: deque[Operation] = deque()
-        self._turn = 0
+        self._poll_number = 0
         self._drained: str | None = None  # the queue being drained
         self._is_at_end = False
-        self._has_waited = False  # at the begin, until a message came
-        self._is_deleted = False  # in the end, the last topic
-        self._is_rewound = True  # the drain need not set the group back any more
-        self._markers: list[Operation] = []  # of the drain, to be sent
-        self._awaited: set[int] = set()  # markers on their way
+        self._has_waited = False  # the await steps are done
+        self._has_deleted = False  # of the last topic, at the end
+        self._is_rewound = True  # the drain has reset the group's offset, if it had to
+        self._markers: list[Operation] = []  # the drain's messages still to send
+        self._awaited: set[int] = set()  # markers sent and not delivered yet
         self._awaited_until_s = 0.0
 
     @property
     def node(self) -> str | None:
-        """Who answered last."""
+        """The node that answered last."""
         return self.client.node
 
     async def aclose(self) -> None:
         """Close connections."""
         await self.client.aclose()
 
-    # The operations of other workloads are the client's.
+    # The other operations go to the client unchanged.
 
     async def append(self, key: str, value: int) -> int:
-        """Append as the client does."""
+        """Append, unchanged."""
         return await self.client.append(key, value)
 
     async def read(self, key: str, offset: int) -> int | None:
-        """Read as the client does."""
+        """Read, unchanged."""
         return await self.client.read(key, offset)
 
     async def end(self, key: str) -> int:
-        """Ask for the end as the client does."""
+        """Return the queue's end, unchanged."""
         return await self.client.end(key)
 
-    # ---- what comes next ---------------------------------------------------------------
+    # ---- choosing the next operation ---------------------------------------------------
 
     def next_step(self, f: str, aim: float) -> Operation | None:
-        """Return the next operation; None where there is nothing for it to do."""
+        """Return the next operation; None if there is nothing to do."""
         if not self._is_in_group:
             return Operation("subscribe", self._topic)
         if self._due:
             return self._due.popleft()
-        if (other := self._of_shape(f, aim)) is not None:
+        if (other := self._next_of_shape(f, aim)) is not None:
             return other
         if f in (ORDERED, ORDERED_END):
             return self._next_in_order(f, aim)
@@ -137,13 +137,13 @@ class Consumer:
             return Operation("rebalance", self._topic)
         if f == "unsubscribe":
             if aim < LEAVE_TIDY_SHARE:
-                self._due.extend(map(self._commit, filter(self._has_news, self._owned)))
+                self._due.extend(map(self._commit, filter(self._has_uncommitted, self._owned)))
             self._due.append(Operation("unsubscribe", self._topic))
             return self._due.popleft()
         return self._next_of_queue(f, aim) if self._owned else None
 
-    def _of_shape(self, f: str, aim: float) -> Operation | None:
-        """Return what has nothing to do with its own queues; None for all else."""
+    def _next_of_shape(self, f: str, aim: float) -> Operation | None:
+        """Return an operation that does not concern its own queues; None for other steps."""
         match f:
             case "select":
                 return self._select(aim)
@@ -152,13 +152,13 @@ class Consumer:
             case "delete-topic":
                 return Operation(DELETE, self._topic, value=int(aim * 1e9))
             case "misrequest":
-                assert isinstance(self.client, ErringClient), OPENED
-                codes = self.client.misrequests()
-                number = self._unasked.draw(len(codes), aim)
-                return Operation(MISREQUEST, self._topic, value=number, expected=codes[number])
+                assert isinstance(self.client, InvalidRequestsClient), OPENED
+                codes = self.client.invalid_requests()
+                number = self._untried.take(len(codes), aim)
+                return Operation(INVALID_REQUEST, self._topic, value=number, expected=codes[number])
             case "find":
-                assert self._questions is not None, OPENED
-                return self._questions.drawn(aim)
+                assert self._queries is not None, OPENED
+                return self._queries.choose(aim)
         return None
 
     def _select(self, aim: float) -> Operation:
@@ -170,13 +170,13 @@ class Consumer:
         return Operation("select", key, value=begin, expected=tags)
 
     def _reset(self, aim: float) -> Operation:
-        """Set the group back or forward in any queue, as an operator does, who asks nobody."""
+        """Reset the group's offset in any queue, forward or back, as an operator does."""
         key = self._keys[int(aim * len(self._keys))]
         steps = int(aim * 997) % (2 * RESET_STEPS_MAX) - RESET_STEPS_MAX
         return Operation("reset", key, value=max(0, self._position.get(key, 0) + steps))
 
     def _next_in_order(self, f: str, aim: float) -> Operation:
-        """Lock a queue, consume it from where the group stands, commit, unlock."""
+        """Lock a queue, consume it from the group's offset, commit, unlock."""
         if self._locked is None or trio.current_time() > self._locked_until_s:
             self._forget_lock()
             return Operation("lock", self._keys[int(aim * len(self._keys))])
@@ -186,7 +186,7 @@ class Consumer:
         if f == ORDERED:
             return self._poll(key)
         self._due.append(Operation("unlock", key))
-        if self._has_news(key):
+        if self._has_uncommitted(key):
             self._due.appendleft(self._commit(key))
         return self._due.popleft()
 
@@ -204,18 +204,20 @@ class Consumer:
             return Operation("fetch", seen)
         if f == "fetch":
             return Operation("fetch", self._owned[int(aim * len(self._owned))])
-        news = [key for key in self._owned if self._has_news(key) and key not in self._unseen]
+        news = [
+            key for key in self._owned if self._has_uncommitted(key) and key not in self._unverified
+        ]
         if f == "commit" and news:
             commit = self._commit(news[int(aim * len(news))])
             is_oneway = self._shape.is_oneway and aim * 997 % 1 < ONEWAY_SHARE
             return replace(commit, f="commit-oneway") if is_oneway else commit
-        self._turn += 1
-        return self._poll(self._owned[self._turn % len(self._owned)])
+        self._poll_number += 1
+        return self._poll(self._owned[self._poll_number % len(self._owned)])
 
     def next_of_await(self, key: str) -> Operation | None:
-        """Return what is next to wait in a queue that is empty yet; None when a message has come.
+        """Return the next step of waiting in an empty queue; None once a message has come.
 
-        It is nobody's consumer so far: it begins at 0, where the queue does.
+        No group consumes the queue yet, so the wait starts at its first offset, 0.
         """
         if self._has_waited or self._is_in_group:
             return None
@@ -224,23 +226,26 @@ class Consumer:
         return self._due.popleft() if self._due else self._poll(key)
 
     def next_of_delete(self, last: Operation) -> Operation | None:
-        """Return the deletion of a topic; None when one was deleted."""
-        return None if self._is_deleted else last
+        """Return the deletion of a topic; None once one was deleted."""
+        return None if self._has_deleted else last
 
     def _next_look(self) -> str | None:
-        """Return a queue whose one-way commit is to be looked at now: what else it has waits."""
-        self._unseen = {key: at_s for key, at_s in self._unseen.items() if key in self._owned}
-        now_s = trio.current_time() if self._unseen else 0.0
-        due = next((key for key, at_s in self._unseen.items() if at_s <= now_s), None)
+        """Return a queue whose one-way commit is to be checked now, before anything else in it."""
+        self._unverified = {
+            key: at_s for key, at_s in self._unverified.items() if key in self._owned
+        }
+        now_s = trio.current_time() if self._unverified else 0.0
+        due = next((key for key, at_s in self._unverified.items() if at_s <= now_s), None)
         if due is not None:
-            del self._unseen[due]
+            del self._unverified[due]
         return due
 
     def next_of_drain(self, key: str, marker: Callable[[str], int]) -> Operation | None:
-        """Return what is next to drain a queue as the group; None when nothing is left of it.
+        """Return the next step of draining a queue as the group; None when it is drained.
 
-        Where messages are delayed, one of each delay, of a value that `marker` gives, is sent
-        first: a delay's messages come in the order of their sends, so that all have come with it.
+        If messages are delayed, one marker for each delay, with a value from `marker`, is sent
+        first. The messages of one delay are delivered in the order of their sends, so when a marker
+        has arrived, all earlier ones have.
         """
         if self._drained != key:
             self._drained, self._is_at_end = key, False
@@ -255,7 +260,7 @@ class Consumer:
             self._is_rewound = not self._shape.is_reset
         if self._markers:
             return self._markers[0]
-        if not self._is_rewound:  # what was passed over is to be delivered as well
+        if not self._is_rewound:  # messages skipped by a reset must be delivered too
             return Operation("reset", key, value=0)
         if self._due:
             return self._due.popleft()
@@ -263,9 +268,9 @@ class Consumer:
             return self._start(key)
         if self._awaits_markers() or not self._is_at_end:
             return self._poll(key)
-        if self._has_news(key):
+        if self._has_uncommitted(key):
             return self._commit(key)
-        return None if self._questions is None else self._questions.next_final(key)
+        return None if self._queries is None else self._queries.next_final(key)
 
     def _awaits_markers(self) -> bool:
         return bool(self._awaited) and trio.current_time() < self._awaited_until_s
@@ -285,18 +290,18 @@ class Consumer:
     def _commit(self, key: str) -> Operation:
         return Operation("commit", key, value=self._position[key])
 
-    def _has_news(self, key: str) -> bool:
+    def _has_uncommitted(self, key: str) -> bool:
         return key in self._position and self._position[key] != self._committed.get(key)
 
-    # ---- doing it ----------------------------------------------------------------------
+    # ---- running it --------------------------------------------------------------------
 
     async def produce(self, operation: Operation) -> Answer:
-        """Do a producer's operation."""
+        """Run a producer's operation."""
         key, value = operation.key, operation.value
         assert value is not None, f"a {operation.f} of nothing"
         client, number = self.client, operation.expected
-        if operation.f == "send" and number is None and self._questions is not None:
-            offset, self._unviewed = await self._questions.send(operation)
+        if operation.f == "send" and number is None and self._queries is not None:
+            offset, self._unviewed = await self._queries.send(operation)
             return Answer(offset=offset)
         if operation.f == "send" and number is None:
             return Answer(offset=await client.send(key, value))
@@ -307,7 +312,7 @@ class Consumer:
         if operation.f == "batch":
             assert isinstance(client, BatchingClient), OPENED
             first = await client.send_batch(key, range(value, value + number))
-            # No draw of its own, which an answer would move on: value and size say which one.
+            # Not chosen at random: a random stream must not depend on answers.
             self._unviewed = Operation("view", key, offset=first + value // number % number)
             return Answer(offset=first)
         assert isinstance(client, DelayingClient), OPENED
@@ -319,40 +324,40 @@ class Consumer:
             self._awaited_until_s = trio.current_time() + longest_s
         return Answer()
 
-    def next_of_producer(self, drawn: Operation) -> Operation:
-        """Return what a producer does: look a message of its last send up, or what was drawn."""
+    def next_of_producer(self, generated: Operation) -> Operation:
+        """Return the lookup of a message of the last send, or else the generated operation."""
         viewed, self._unviewed = self._unviewed, None
-        return viewed or drawn
+        return viewed or generated
 
     async def view(self, operation: Operation) -> Answer:
-        """Look a message up by its id."""
+        """Look up a message by its id."""
         key, offset = operation.key, operation.offset
         assert isinstance(self.client, BatchingClient | KeyedClient), OPENED
         assert offset is not None, "nothing to look up"
         return Answer(messages=[(offset, await self.client.view(key, offset))])
 
     async def ask(self, operation: Operation) -> Answer:
-        """Ask for messages by key, or by an id."""
-        assert self._questions is not None, OPENED
-        return await self._questions.ask(operation)
+        """Query messages by key or by id."""
+        assert self._queries is not None, OPENED
+        return await self._queries.run(operation)
 
     async def step(self, operation: Operation) -> Answer:
-        """Do a consumer's operation, and keep in mind what came of it."""
+        """Run a consumer's operation and record its result."""
         key, f = operation.key, operation.f
         match f:
             case "subscribe":
                 brokers = await self.client.subscribe()
                 self._is_in_group = True
-                self._position.clear()  # it may have waited before; now the group says where
+                self._position.clear()  # drop the position of the await steps
                 self._due.clear()
                 return Answer(output=brokers)
             case "unsubscribe":
                 await self.client.unsubscribe()
                 self._is_in_group = False
-                self._let_go(())
+                self._own(())
                 return Answer()
             case "rebalance":
-                self._let_go(await self.client.rebalance())
+                self._own(await self.client.rebalance())
                 return Answer(output=len(self._owned))
             case "fetch":
                 fetched = await self.client.fetch(key)
@@ -360,18 +365,18 @@ class Consumer:
                     self._fetched[key] = fetched
                 return Answer(output=fetched)
             case "assign" | "seek":
-                return await self._begin(operation)
+                return await self._assign(operation)
             case "commit":
                 assert operation.value is not None, "a commit of nothing"
                 await self.client.commit(key, operation.value)
                 self._committed[key] = operation.value
                 return Answer()
             case "poll":
-                return await self._take(operation)
+                return await self._do_poll(operation)
         return await self._step_of_shape(operation)
 
     async def _step_of_shape(self, operation: Operation) -> Answer:
-        """Do what only some shapes have."""
+        """Run an operation that only some shapes have."""
         key, f, client = operation.key, operation.f, self.client
         match f:
             case "lock":
@@ -390,18 +395,18 @@ class Consumer:
                 return Answer()
             case "delete-topic":
                 assert isinstance(client, OperatingClient), OPENED
-                is_gone = await client.delete_topic(f"{key}-{operation.value}")
-                self._is_deleted = True
-                return Answer(output=int(is_gone))
+                has_route = await client.delete_topic(f"{key}-{operation.value}")
+                self._has_deleted = True
+                return Answer(output=int(has_route))
             case "misrequest":
-                assert isinstance(client, ErringClient), OPENED
+                assert isinstance(client, InvalidRequestsClient), OPENED
                 assert operation.value is not None, "it asks for nothing"
-                return Answer(output=await client.misrequest(operation.value))
+                return Answer(output=await client.send_invalid_request(operation.value))
             case "commit-oneway":
                 assert isinstance(client, OnewayClient), OPENED
                 assert operation.value is not None, "a commit of nothing"
                 await client.commit_oneway(key, operation.value)
-                self._unseen[key] = trio.current_time() + LOOK_AFTER_S
+                self._unverified[key] = trio.current_time() + LOOK_AFTER_S
                 return Answer()
             case "reset":
                 assert operation.value is not None, "a reset to nowhere"
@@ -409,7 +414,7 @@ class Consumer:
                 self._position.pop(key, None)
                 self._fetched.pop(key, None)
                 if self._drained == key:
-                    # Not where the group stands: a one-way commit may set it ahead again.
+                    # Do not fetch the group's offset: a late one-way commit may have moved it.
                     self._due.append(Operation("assign", key, offset=operation.value))
                     self._is_rewound = True
                 return Answer()
@@ -417,7 +422,7 @@ class Consumer:
         return await self._chosen(operation)
 
     async def _chosen(self, operation: Operation) -> Answer:
-        """Ask for the messages of some tags; the answer's offset is where it goes on."""
+        """Poll the messages with some tags; the answer's offset is the next one."""
         key, offset, tags = operation.key, operation.value, operation.expected
         assert isinstance(self.client, TaggingClient), OPENED
         assert offset is not None, "it begins nowhere"
@@ -429,18 +434,21 @@ class Consumer:
             raise DefiniteError(f"the queue does not reach {offset}")
         return Answer(offset=polled.next_offset, messages=polled.messages)
 
-    async def _begin(self, operation: Operation) -> Answer:
+    async def _assign(self, operation: Operation) -> Answer:
         await trio.lowlevel.checkpoint()
         key, offset = operation.key, operation.offset
         if offset is None:
-            offset = await self.client.begin(key)
+            offset = await self.client.min_offset(key)
         self._fetched.pop(key, None)
         self._position[key] = offset
         self._committed[key] = offset
         return Answer(offset=offset)
 
-    async def _take(self, operation: Operation) -> Answer:
-        """Poll; a consumer outside the queue (it lost its end) is to go back into it."""
+    async def _do_poll(self, operation: Operation) -> Answer:
+        """Poll.
+
+        If the position is out of the queue's range (its end was lost), seek back into it.
+        """
         key, offset, client = operation.key, self._position[operation.key], self.client
         if operation.expected is None:
             polled = await client.poll(key, offset)
@@ -456,10 +464,10 @@ class Consumer:
             self._position[key] = polled.next_offset
         return Answer(messages=polled.messages)
 
-    def _let_go(self, owned: tuple[str, ...]) -> None:
-        """Own these queues and no others; what was consumed of the others is committed first."""
+    def _own(self, owned: tuple[str, ...]) -> None:
+        """Replace the owned queues; first commit what was consumed of those that are lost."""
         if self._is_in_group:
-            gone = [key for key in self._owned if key not in owned and self._has_news(key)]
+            gone = [key for key in self._owned if key not in owned and self._has_uncommitted(key)]
             self._due.extend(map(self._commit, gone))
         for key in self._owned:
             if key not in owned:

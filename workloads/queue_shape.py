@@ -1,7 +1,6 @@
-"""What clients of a queue do beside sends, polls and commits: one shape for all such workloads.
+"""What a queue's clients do besides sends, polls and commits, as data: one shape for each workload.
 
-A workload of messages is a `Shape` (data), what `workloads.message_queue` does with it, and the
-checkers that judge it.
+A message workload is a `Shape`, what `workloads.message_queue` does with it, and its checkers.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Final
 from shaketable.harness.contracts.clients import (
     BatchingClient,
     DelayingClient,
-    ErringClient,
     HoldingClient,
+    InvalidRequestsClient,
     KeyedClient,
     LockingClient,
     OnewayClient,
@@ -25,57 +24,58 @@ from shaketable.harness.contracts.clients import (
 from shaketable.harness.contracts.plugins import Operation
 
 DELETE: Final = "delete-topic"
-MISREQUEST: Final = "misrequest"
+INVALID_REQUEST: Final = "misrequest"
 FOUND: Final = frozenset(("find", "find-unique", "peek"))
-"""What asks for messages by key or by id, of any queue."""
+"""Queries by key or by id, of any queue."""
 PRODUCED: Final = frozenset(("send", "delay", "batch"))
 """What producers do."""
 DELAYS_MS: Final = (1_000, 5_000)
-"""Delays that are drawn: the first two of RocketMQ's default levels."""
+"""The delays in use, in ms: the first two of RocketMQ's default levels."""
 TAGS: Final = 3
-"""How many tags there are."""
+"""Number of tags."""
 BATCH_MAX: Final = 8
-"""Messages of one batch."""
+"""Most messages in a batch."""
 HOLD_S: Final = 3.0
-"""How long a poll is held, longer than what `checkers.queues.held_polls` allows for."""
+"""How long a poll is held, in s: longer than the delay that `checkers.queues.held_polls` allows."""
 WAY_SHARE: Final = 0.25
-"""Of a producer's steps, for each way of sending that is not the plain one."""
+"""Share of a producer's steps, for each way of sending that is not the plain one."""
 SELECT_SHARE: Final = 0.3
 FIND_SHARE: Final = 0.1
-"""Of a consumer's steps: it asks for messages by key, or by id."""
+"""Share of a consumer's steps that query messages by key or by id."""
 KEY_NUMBERS: Final = 32
-"""Messages that are numbered one behind the other, by all producers, and have a key in common."""
+"""This many consecutively numbered messages, of all producers, share a key."""
 SELECT_ANEW_SHARE: Final = 0.05
-"""Of those who ask for tags: they begin at the queue's first message, with pages to go through."""
+"""Share of the selections by tag that start at the queue's first message and so page through it."""
 ONEWAY_SHARE: Final = 0.5
-"""Of a consumer's commits."""
+"""Share of a consumer's commits."""
 RESET_SHARE: Final = 0.02
 DELETE_SHARE: Final = 0.01
-MISREQUEST_SHARE: Final = 0.1
-"""Of a consumer's steps: it asks for what must be refused."""
+INVALID_REQUEST_SHARE: Final = 0.1
+"""Share of a consumer's steps that send an invalid request."""
 DRAIN_HOLD_S: Final = 0.5
-"""How long a poll at the end of a queue that is being drained waits."""
+"""How long a poll waits at the end of a queue that is being drained, in seconds."""
 OVERDUE_S: Final = 20.0
-"""So long behind its time a delayed message is waited for while a queue is drained: longer than
-`checkers.queues.delayed_messages` needs to call one overdue after the last fault."""
+"""How long after its time a delayed message is waited for in a drain, in seconds: longer than
+`checkers.queues.delayed_messages` needs to call one overdue after the last fault.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which of these things a workload's clients do.
+    """What a workload's clients do.
 
     Attributes:
-        delays_ms: messages may come so much later.
-        batch_max: so many messages are sent at once at most.
-        tags: so many tags; consumers ask for one or two of them now and then.
-        hold_s: polls wait so long for a message.
-        is_ordered: consumers take a queue under its lock, whoever it belongs to.
-        has_plain: beside ordered consumers there are others.
+        delays_ms: possible delays of a message.
+        batch_max: most messages in a batch.
+        tags: number of tags; consumers select one or two of them now and then.
+        hold_s: how long polls wait for a message.
+        is_ordered: consumers take a queue under its lock, regardless of assignment.
+        has_plain: there are other consumers beside ordered ones.
         is_oneway: half of the commits are one-way.
-        is_reset: consumers' offsets are set back and forward while they run.
-        deletes_topics: topics that nobody uses are made and deleted.
-        has_keys: plain messages bear keys, and are asked for by key and by id.
-        has_misrequests: what must be refused is asked for.
+        is_reset: offsets are reset in both directions while consumers run.
+        deletes_topics: unused topics are created and deleted.
+        has_keys: plain messages have keys, and are queried by key and by id.
+        has_invalid_requests: requests that must be refused are sent.
     """
 
     delays_ms: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ class Shape:
     is_reset: bool = False
     deletes_topics: bool = False
     has_keys: bool = False
-    has_misrequests: bool = False
+    has_invalid_requests: bool = False
 
     def why_not(self, client: type) -> str | None:
         """Say what clients of that type lack ("cannot ..."); None if nothing."""
@@ -101,32 +101,37 @@ class Shape:
             (self.is_oneway, OnewayClient, "cannot commit one-way"),
             (self.deletes_topics, OperatingClient, "cannot delete topics"),
             (self.has_keys, KeyedClient, "cannot find messages by key"),
-            (self.has_misrequests, ErringClient, "cannot ask for what must be refused"),
+            (
+                self.has_invalid_requests,
+                InvalidRequestsClient,
+                "cannot ask for what must be refused",
+            ),
         )
         lacks = (why for is_on, ability, why in needed if is_on and not issubclass(client, ability))
         return next(lacks, None)
 
     @property
     def checkers(self) -> tuple[str, ...]:
-        """What judges these things, beside what judges every queue."""
+        """The checkers of this shape, beside those of every queue."""
         named = (
             (bool(self.delays_ms), "delayed-messages"),
             (self.tags > 0, "tag-selection"),
             (self.hold_s > 0, "held-polls"),
             (self.is_ordered, "queue-locks"),
             (self.has_keys, "found-by-key"),
-            (self.has_misrequests, "refusals"),
+            (self.has_invalid_requests, "refusals"),
         )
         return tuple(name for is_on, name in named if is_on)
 
     def is_ordered_by(self, client: int) -> bool:
-        """Whether that client consumes in order: every second consumer where there are others."""
+        """Return whether that client consumes in order: every second consumer, unless all do."""
         return self.is_ordered and (not self.has_plain or client % 4 == 3)
 
     def production(self, rng: Random, key: str, number: int) -> Operation:
-        """Draw how a producer sends its `number`, which no other send of the run has.
+        """Choose how a producer sends its `number`, which is unique in the run.
 
-        A batch of n carries the values from its first one on, so all values are multiples.
+        A batch of n has the values from its first one on, so all values are multiples of
+        `batch_max`.
         """
         value = number * self.batch_max
         ways = [
@@ -147,17 +152,17 @@ class Shape:
 
     @property
     def key_span(self) -> int:
-        """How many values have a key in common."""
+        """How many values share a key."""
         return KEY_NUMBERS * self.batch_max
 
     @property
     def selections(self) -> tuple[int, ...]:
-        """What is asked for: one tag or two, tag n as the bit n."""
+        """The possible selections: one tag or two, tag n as bit n."""
         ones = [1 << tag for tag in range(self.tags)]
         return (*ones, *(one | other for one, other in combinations(ones, 2)))
 
     def consumption(self, rng: Random) -> str | None:
-        """Draw what a consumer does that has nothing to do with its own queues; None: nothing."""
+        """Choose a consumer's step that is not about its own queues; None: none."""
         if self.tags and rng.random() < SELECT_SHARE:
             return "select"
         if self.is_reset and rng.random() < RESET_SHARE:
@@ -166,6 +171,6 @@ class Shape:
             return DELETE
         if self.has_keys and rng.random() < FIND_SHARE:
             return "find"
-        if self.has_misrequests and rng.random() < MISREQUEST_SHARE:
-            return MISREQUEST
+        if self.has_invalid_requests and rng.random() < INVALID_REQUEST_SHARE:
+            return INVALID_REQUEST
         return None

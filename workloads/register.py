@@ -1,4 +1,4 @@
-"""Registers that clients read, write and swap, on a target that keeps registers or a log.
+"""Registers that clients read, write and compare-and-set, on a target with registers or a log.
 
 Source: jepsen.tests.linearizable-register; compare-and-set by a conditional append.
 """
@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shaketable.harness.contracts.clients import ConditionalClient, RegisterClient
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
+from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import (
+    Completion,
     Context,
     Due,
-    Ended,
     Generator,
-    Given,
     KeySpread,
+    NextOp,
     alone,
     each_client,
     operations,
@@ -29,20 +29,20 @@ QUEUES_DEFAULT: Final = 4
 WRITE_SHARE: Final = 0.25
 CAS_SHARE: Final = 0.35  # the rest reads
 SWAPPED, REFUSED = 1, 0
-"""What a cas answers: it took effect, or it found another value."""
+"""Outputs of a cas: it took effect, or it found another value."""
 FINAL_READS: Final = 2
 
 
 class RegisterWorkload:
     """Registers: read, write, and cas (compare-and-set) of unique values.
 
-    On a log the register "topic/queue" is the last message of that queue. A write appends. A read
-    asks for the queue's end by read index and reads the message in front of it: what it returns
-    was last when the end was asked for. A cas reads so, and where it finds the expected value
-    appends on condition that the queue still ends there: refused by the broker it is `fail`, for
-    nobody knows what the register held then; having found another value it is ok with output 0.
-    A target whose clients keep registers themselves (`contracts.clients.RegisterClient`) is asked
-    directly. A cas expects what this worker last saw in the register, so that most may succeed.
+    On a log, the register "topic/queue" is the last message of that queue. A write appends. A read
+    gets the queue's end by read index, and reads the message before it: that message was the last
+    one at that time. A cas reads in the same way; if it finds the expected value, it appends on
+    condition that the queue still ends there. If the broker refuses, it is `fail`, because the
+    register's value is then unknown; if it found another value, it is ok with output 0. A target
+    whose clients have registers (`contracts.clients.RegisterClient`) is used directly. A cas
+    expects the value that this worker last saw in the register, so that most of them can succeed.
     """
 
     name = "register"
@@ -58,16 +58,16 @@ class RegisterWorkload:
         return RegisterWorkload(spread, options.get("topic", self.topic))
 
     def generator(self, seed: str, clients: int) -> Generator:
-        """Return what clients do: each what it draws, a cas with what was last seen."""
-        drawn = each_client(lambda client: operations(self._drawn(seed, client, clients)))
-        return _ExpectsWhatWasSeen(drawn, {})
+        """Return what clients do: random operations, where a cas expects the value last seen."""
+        generated = each_client(lambda client: operations(self._generate(seed, client, clients)))
+        return _ExpectLastSeen(generated, {})
 
     def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
-        """Read each register once more, and again."""
+        """Read each register, twice."""
         return operations(Operation("read", key) for _ in range(FINAL_READS) for key in keys)
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Draw the operations of one client that is alone."""
+        """Generate the operations of a single client."""
         return alone(self.generator(seed, clients), client)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
@@ -76,19 +76,19 @@ class RegisterWorkload:
             yield Operation("read", self._key(number))
 
     def why_not(self, client: type) -> str | None:
-        """It takes registers, or a log with appends on a condition."""
+        """Return what such clients lack: they need registers, or a log with conditional appends."""
         if issubclass(client, RegisterClient) or issubclass(client, ConditionalClient):
             return None
         return "keep no registers, and cannot append on a condition"
 
     def opened(self, client: TargetClient) -> TargetClient:
-        """Return a client of registers: the target's own, or one that keeps them on its log."""
+        """Return a client with registers: the target's own, or one that builds them on its log."""
         return client if isinstance(client, RegisterClient) else LogRegisters(client)
 
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Do it; a read's answer is the value, a cas answers whether it took effect."""
+        """Run the operation; a read returns the value, a cas whether it took effect."""
         assert isinstance(client, RegisterClient), "opened by this workload"
         key, value = operation.key, operation.value
         if operation.f == "read":
@@ -101,17 +101,17 @@ class RegisterWorkload:
         return Answer(SWAPPED if await client.swap(key, operation.expected, value) else REFUSED)
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """None: a register has no offsets."""
+        """Return None: a register has no offsets."""
         return None
 
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Nothing."""
+        """Return 0: a register has no offsets."""
         return 0
 
-    def _drawn(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Draw writes and swaps of values c, n + c, 2n + c, ..., and reads."""
-        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
-        value = client + clients  # never 0, which a cas answers with
+    def _generate(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Generate writes and cas of the values c, n + c, 2n + c, ..., and reads."""
+        rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)
+        value = client + clients  # never 0, the output of a refused cas
         while True:
             key, kind = self._key(keys.choose(rng)), rng.random()
             if kind < WRITE_SHARE + CAS_SHARE:
@@ -125,39 +125,41 @@ class RegisterWorkload:
 
 
 @dataclass(frozen=True, slots=True)
-class _ExpectsWhatWasSeen:
-    """Gives each cas the value that this worker's clients last saw in its register."""
+class _ExpectLastSeen:
+    """Lets each cas expect the value that this worker's clients last saw in its register."""
 
     inner: Generator
     seen: Mapping[str, int | None]
 
-    def ask(self, context: Context) -> Given:
-        given = self.inner.ask(context)
+    def next_op(self, context: Context) -> NextOp:
+        given = self.inner.next_op(context)
         if given is None:
             return None
         step, inner = given
         if isinstance(step, Due) and step.operation.f == "cas":
             expected = self.seen.get(step.operation.key)
             step = step._replace(operation=replace(step.operation, expected=expected))
-        return step, _ExpectsWhatWasSeen(inner, self.seen)
+        return step, _ExpectLastSeen(inner, self.seen)
 
-    def update(self, ended: Ended) -> Generator:
-        inner, seen, operation = self.inner.update(ended), self.seen, ended.operation
-        if ended.outcome == "ok" and (operation.f != "cas" or ended.answer.output == SWAPPED):
-            value = ended.answer.output if operation.f == "read" else operation.value
+    def update(self, completion: Completion) -> Generator:
+        inner, seen, operation = self.inner.update(completion), self.seen, completion.operation
+        if completion.outcome == "ok" and (
+            operation.f != "cas" or completion.answer.output == SWAPPED
+        ):
+            value = completion.answer.output if operation.f == "read" else operation.value
             seen = {**seen, operation.key: value}
-        return _ExpectsWhatWasSeen(inner, seen)
+        return _ExpectLastSeen(inner, seen)
 
 
 class LogRegisters:
-    """Registers on a log that takes conditional appends: the last message of each queue."""
+    """Registers on a log with conditional appends: the last message of each queue."""
 
     def __init__(self, client: TargetClient) -> None:
         self._client = client
 
     @property
     def node(self) -> str | None:
-        """Who answered last."""
+        """The node that answered last."""
         return self._client.node
 
     async def get(self, key: str) -> int | None:
@@ -165,11 +167,11 @@ class LogRegisters:
         return (await self._last(key))[1]
 
     async def put(self, key: str, value: int) -> None:
-        """Append it."""
+        """Append the value."""
         await self._client.append(key, value)
 
     async def swap(self, key: str, expected: int | None, value: int) -> bool:
-        """Append it where the last message is the expected one, and is the last one still."""
+        """Append `value` if the last message is the expected one and is still the last one."""
         assert isinstance(self._client, ConditionalClient), "looked at when it was opened"
         end, held = await self._last(key)
         if held != expected:
@@ -181,18 +183,18 @@ class LogRegisters:
         end = await self._client.end(key)
         return end, (await self._client.read(key, end - 1)) if end else None
 
-    # The operations of other workloads are the client's.
+    # The other operations go to the client unchanged.
 
     async def append(self, key: str, value: int) -> int:
-        """Append as the client does."""
+        """Append, unchanged."""
         return await self._client.append(key, value)
 
     async def read(self, key: str, offset: int) -> int | None:
-        """Read as the client does."""
+        """Read, unchanged."""
         return await self._client.read(key, offset)
 
     async def end(self, key: str) -> int:
-        """Ask for the end as the client does."""
+        """Return the queue's end, unchanged."""
         return await self._client.end(key)
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Sets that grow: elements are added, and the whole set is read now and then.
+"""Grow-only sets: elements are added, and the whole set is read now and then.
 
 Source: jepsen.tests.set-full; jepsen.independent for one set after another.
 """
@@ -27,25 +27,25 @@ from shaketable.harness.generators import (
 
 TOPIC: Final = "shaketable-set"
 QUEUES_A_TOPIC: Final = 16
-"""A send makes a topic of so many queues."""
+"""A send creates a topic with this many queues."""
 CLIENTS_A_SET: Final = 4
 OPERATIONS_A_SET: Final = 250
 READ_SHARE: Final = 0.1
 LAST_READS_MAX: Final = 20
-"""Before a set is left it is read until that works, so often at most."""
+"""The last read of a set is retried this many times at most."""
 FINAL_SETS_MAX: Final = 500
-"""So many sets, the last ones, are read once more after the heal, by each worker."""
+"""After the heal, each worker reads this many of its last sets once more."""
 POLLS_MAX: Final = 10_000
 
 
 class SetWorkload:
     """Sets that grow: add an element, read all of them.
 
-    The set "topic/queue" is that queue: add appends the element as a message, a read asks for the
-    queue's end by read index and polls from offset 0 to there, each poll where the one before
-    says that it goes on. Groups of clients work on sets of their own (4 clients, or
-    `clients_per_key`), one after another: a set is left after 250 operations, so that reads stay
-    cheap, with a last read. After the heal the last sets are read once more.
+    The set "topic/queue" is that queue. An add appends the element as a message. A read gets the
+    queue's end by read index and polls from offset 0 to it, each poll from where the one before
+    says to go on. Groups of clients work on sets of their own (4 clients, or `clients_per_key`),
+    one after another. A set ends after 250 operations, so that reads stay cheap, with a last read.
+    After the heal the last sets are read once more.
     """
 
     name = "set"
@@ -59,7 +59,7 @@ class SetWorkload:
         return SetWorkload(width_of(self.name, options) or CLIENTS_A_SET)
 
     def generator(self, seed: str, clients: int) -> Generator:
-        """Return what clients do: one set after another, by groups."""
+        """Return what clients do: groups work on one set after another."""
 
         def one_set(number: int) -> Generator:
             key = key_of(number)
@@ -77,7 +77,7 @@ class SetWorkload:
         return operations(Operation("read", key) for key in keys[-FINAL_SETS_MAX:])
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
-        """Draw the operations of one client that is alone."""
+        """Generate the operations of a single client."""
         return alone(self.generator(seed, clients), client)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
@@ -85,17 +85,17 @@ class SetWorkload:
         yield Operation("read", key_of(client))
 
     def why_not(self, client: type) -> str | None:
-        """It takes a log that is polled."""
+        """Return what such clients lack: they must be able to poll."""
         return None if issubclass(client, PollingClient) else "cannot poll a queue"
 
     def opened(self, client: TargetClient) -> TargetClient:
-        """Return the client."""
+        """Return the client unchanged."""
         return client
 
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Do it; an add's answer is its offset, a read's the elements as they stand."""
+        """Run the operation; an add returns its offset, a read the elements."""
         if operation.f == "add":
             assert operation.value is not None, "an add of nothing"
             return Answer(offset=await client.append(operation.key, operation.value))
@@ -103,11 +103,11 @@ class SetWorkload:
         return Answer(elements=await _elements(operation.key, client))
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
-        """None: a set has no offsets."""
+        """Return None: a set has no offsets."""
         return None
 
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
-        """Nothing."""
+        """Return 0: a set has no offsets."""
         return 0
 
 
@@ -117,7 +117,7 @@ def key_of(number: int) -> str:
 
 
 async def _elements(key: str, client: TargetClient) -> list[int]:
-    """Poll all elements that stood there when the end was asked for."""
+    """Poll all elements up to the end as it was when the read began."""
     assert isinstance(client, PollingClient), "looked at when it was opened"
     end, at = await client.end(key), 0
     found: list[int] = []
@@ -126,7 +126,7 @@ async def _elements(key: str, client: TargetClient) -> list[int]:
             return found
         polled = await client.poll(key, at)
         if not polled.messages:
-            return found  # it ends earlier than it said: the set lacks what is missing
+            return found  # it ends before the end it reported: report the set as read
         found += [value for offset, value in polled.messages if offset < end]
         at = polled.next_offset
     raise IndefiniteError(f"{key} is not read after {POLLS_MAX} polls")

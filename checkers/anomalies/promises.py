@@ -144,10 +144,10 @@ def why_not_promised(kind: str, context: CheckContext) -> str | None:
     is_linearizable = all(group & promises.linearizable for group in groups)
     if not is_linearizable and kind not in promises.excludes:
         return "the target does not promise it"
-    beyond = context.beyond(promises.durable_under)
+    beyond = context.unpromised_faults(promises.durable_under)
     if kind in DURABILITY and beyond:
         return f"the target promises no durability under {beyond}"
-    beyond = context.beyond(promises.all_delivered_under)
+    beyond = context.unpromised_faults(promises.all_delivered_under)
     if kind in DELIVERED and beyond:
         return f"the target promises no delivery under {beyond}"
     return None

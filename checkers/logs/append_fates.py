@@ -26,7 +26,7 @@ from shaketable.checkers.kernels.log_match import (
 )
 from shaketable.checkers.logs.log_part import Bools, Ints, LogPart, bools, ints, numbered
 from shaketable.harness.contracts.plugins import CheckContext
-from shaketable.harness.contracts.promises import OURS
+from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
 from shaketable.harness.contracts.verdict import Finding
 
 LOST, REORDERED, MISSING = "lost", "reordered", "missing"
@@ -75,7 +75,7 @@ def _may_lack_copies(context: CheckContext) -> bool:
     if len(context.committed) >= majority:
         return False
     done = {window.name for window in context.windows if window.may_have_taken_effect}
-    return bool(done & COPY_LOSING_FAULTS or done - OURS)
+    return bool(done & COPY_LOSING_FAULTS or done - BUILT_IN_FAULTS)
 
 
 class ValueSearch:

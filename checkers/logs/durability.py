@@ -163,7 +163,7 @@ def _nothing_read(context: CheckContext, acknowledged: int) -> Verdict:
 
 def why_unpromised(context: CheckContext) -> str | None:
     """Return why losing acknowledged appends breaks no promise under these faults, or None."""
-    beyond = context.beyond(context.promises.durable_under)
+    beyond = context.unpromised_faults(context.promises.durable_under)
     return f"the target promises no durability under {beyond}" if beyond else None
 
 

@@ -21,7 +21,7 @@ import msgspec
 from shaketable.harness import discovery, guard
 from shaketable.harness.calibration.plan import CLEAN, IN_SIM, OF_DEFAULT, Effort, Hunt
 from shaketable.harness.campaigns.campaign import LOG
-from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT, Ask, Simulated
+from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT, RunSpec, Simulated
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import LATEST, write_atomically
 from shaketable.reports.calibration_page.page import Found
@@ -91,7 +91,7 @@ def hunt_down(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
     return outcome
 
 
-def attempts(effort: Effort, hunt: Hunt) -> Iterator[Ask | int]:
+def attempts(effort: Effort, hunt: Hunt) -> Iterator[RunSpec | int]:
     """Yield what a hunt does until something is found: seeds, and campaigns by their numbers.
 
     In the simulated worlds campaigns come between seeds, which do not do all that clients can;
@@ -108,7 +108,7 @@ def attempts(effort: Effort, hunt: Hunt) -> Iterator[Ask | int]:
         some = range(number * together, min(seeds, (number + 1) * together))
         for world in target.simulator.worlds:
             for seed in some:
-                yield Ask(seed=hunt.seed + seed, world=world, mutant=hunt.bug or None)
+                yield RunSpec(seed=hunt.seed + seed, world=world, mutant=hunt.bug or None)
         if hunt.bug != CLEAN:
             yield number
 
@@ -125,34 +125,34 @@ class _Tries:
         self.unknown: list[str] = []
         self.failed: list[str] = []
 
-    def run(self, attempt: Ask | int) -> None:
+    def run(self, attempt: RunSpec | int) -> None:
         """Run a seed, or a campaign."""
         self.runs += 1
-        if isinstance(attempt, Ask):
+        if isinstance(attempt, RunSpec):
             self._seed(attempt)
         else:
             self._campaign(attempt)
 
-    def _seed(self, ask: Ask) -> None:
+    def _seed(self, spec: RunSpec) -> None:
         target = discovery.get("targets", self._hunt.target)
         assert isinstance(target, Simulated), "it has seeds"
         try:
-            run = target.simulator.run(ask)
+            run = target.simulator.run(spec)
         except Exception as error:
             if self._hunt.bug == CLEAN:
                 raise  # that nobody accused the correct system would be said of seeds not run
             # A planted bug may break the simulator: hours of other hunts are not lost for it.
-            self.failed.append(f"seed {ask.seed} of world {ask.world}: {error!r}")
+            self.failed.append(f"seed {spec.seed} of world {spec.world}: {error!r}")
             return
         self.virtual_s += run.virtual_ms / 1e3
         if run.violation is not None:
             self.found = Found(
                 by=(run.violation.invariant,),
-                world=ask.world,
+                world=spec.world,
                 kinds=(run.violation.invariant,),
                 says=run.violation.message,
                 faults=(),
-                seed=str(ask.seed),
+                seed=str(spec.seed),
             )
 
     def _campaign(self, number: int) -> None:

@@ -1,1 +1,1 @@
-"""What a campaign is: its choices as data, and the schedule of faults that its seed draws."""
+"""Campaigns: their options as data, and the schedule of faults generated from their seed."""

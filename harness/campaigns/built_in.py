@@ -1,7 +1,7 @@
-"""Campaigns and matrices that come with the project, by their names.
+"""Built-in campaigns and matrices, by name.
 
-`run soak` is `run workloads/campaigns/soak.toml`, from whatever folder; a file of the caller's that
-is there under the very name comes first.
+`run soak` is `run workloads/campaigns/soak.toml`, from any folder. A file of exactly that name in
+the current folder takes precedence.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ SUFFIX: Final = ".toml"
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of the files that there are: `CAMPAIGNS` or `MATRICES`."""
+    """Return the names of the files in a folder: `CAMPAIGNS` or `MATRICES`."""
     return sorted(path.stem for path in folder.glob(f"*{SUFFIX}"))
 
 
 def find(given: Path, folder: Path, what: str) -> Path:
-    """Return the file that is meant: one of the caller's, or a built-in one by its name.
+    """Return the file meant by `given`: the caller's own, or a built-in one by its name.
 
     Raises:
-        UsageError: a bare name, and there is neither.
+        UsageError: it is a bare name, and there is neither.
     """
     is_name = given.suffix != SUFFIX and given.name == str(given)
     if given.is_file() or not is_name:

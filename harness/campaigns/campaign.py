@@ -1,7 +1,7 @@
-"""What a campaign is: every choice of a run as data, read from TOML, written back as resolved.
+"""Campaigns: every option of a run as data, read from TOML, and written back as resolved.
 
-The keys of the TOML are the long options of `shaketable run` with underscores
-("time_limit" for --time-limit); fields carry units in their names.
+The keys of the TOML are the long options of `shaketable run` with underscores ("time_limit" for
+--time-limit); fields carry units in their names.
 
 Source: Jepsen's options (jepsen.cli); FoundationDB's tests/fast/*.toml.
 """
@@ -29,27 +29,27 @@ from shaketable.harness.contracts.abilities import (
     UsuallyUsed,
 )
 from shaketable.harness.contracts.clients import OpeningWorkload
-from shaketable.harness.contracts.draw import draw, new_seed
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.groups import GroupWorkload
 from shaketable.harness.contracts.plugins import Promises, Target, Workload
+from shaketable.harness.contracts.rng import new_seed, rng_for
 from shaketable.harness.discovery import unknown
 
 BUILT_IN = CAMPAIGNS / "quick.toml"
-"""The campaign that `run` without an argument runs."""
+"""The campaign of `run` without an argument."""
 
 FILE_ONLY = frozenset({"script"})
-"""Keys that only a campaign file has: they are too long for a command line."""
+"""Keys that only a campaign file can have, since they are too long for a command line."""
 
 
-NODES_DRAWN = (2, 7)
-"""Sizes of groups that are drawn: even ones too, whose majority is larger than half."""
+RANDOM_NODES_RANGE = (2, 7)
+"""Range of random group sizes; even ones too, whose majority is more than half plus one half."""
 DEFAULT = "default"
-"""As the workload of a campaign, and among its faults: those of its target."""
+"""The workload, or a fault, that stands for the defaults of the target."""
 LOG = "log"
-"""The workload of a target that does not say."""
+"""The workload of a target without a default."""
 DEFAULT_FAULTS = ("kill", "pause", "partition")
-"""Those of a target that does not say."""
+"""The faults of a target without defaults."""
 
 
 class Campaign(
@@ -76,56 +76,60 @@ class Campaign(
         name: the folder under the store.
         target: the system under test.
         mutant: planted bug to run it with.
-        promise: another target, of whose promises it is held to all, beside its own.
-        nodes: size of the group; ids are n0, n1, ... 0: two to seven, as the seed says.
-        world: where it runs: as processes of this machine, each in a network namespace of its
-            own (netns), or simulated, in virtual time.
-        workload: what clients do; "default" stands for what such a target is usually used for.
+        promise: another target, whose promises are judged in addition to the target's own.
+        nodes: size of the group; ids are n0, n1, ... 0: two to seven, chosen by the seed.
+        world: where it runs: as processes of this machine, each in a network namespace of its own
+            (netns), or simulated, in virtual time.
+        workload: what clients do; "default" is the target's default workload.
         queues: queues that the workload uses.
-        key_skew: how hot the first queues are: the n-th is chosen 1/n**key_skew as often as the
-            first; 0: all alike.
-        clients_per_key: how many clients use a queue, by groups that share the queues out; 0: all
-            use all, or as the workload has it.
+        key_skew: Zipf exponent: the n-th queue is chosen 1/n**key_skew as often as the first; 0:
+            uniform.
+        clients_per_key: how many clients use a queue, in groups that share the queues out; 0: all
+            use
+            all, or the workload's default.
         concurrency: clients in all: "10", or "3n" for three times the nodes.
         workers: processes that the clients are spread over.
-        rate_hz: operations a second, all clients together; 0: as fast as they can.
+        rate_hz: operations per second of all clients; 0: as fast as they can.
         think_time_s: mean pause of each client between two operations.
-        op_timeout_s: after this an operation without an answer is of unknown outcome.
-        time_limit_s: how long clients work: steady and chaos phase, without setup,
-            heal, drain and check (Jepsen's --time-limit).
-        steady_s: how much of that passes before the first fault may begin.
-        faults: names of the faults to draw from; () for none. "default" stands for those that
-            such a target is usually shaken by, and so does a file that names none.
-        scenarios: names of the scenarios to draw beside them (`harness.campaigns.scenarios`);
+        op_timeout_s: an operation without an answer after this time is indeterminate.
+        time_limit_s: how long clients work: steady and chaos phase, without setup, heal, drain and
+            check (Jepsen's --time-limit).
+        steady_s: how much of that passes before the first fault may start.
+        faults: names of the faults to choose from; () for none. "default" means the target's
+            defaults, as does a file that names none.
+        scenarios: names of the scenarios to choose from besides (`harness.campaigns.scenarios`);
             ("all",) for all that can be made of these faults, () for none.
-        victims: which nodes the faults of nodes strike (`harness.faults.victims`, or names); ()
-            for whatever each of them draws from.
-        nemesis_schedule: how the faults follow each other: drawn, with drawn times; drawn, at
-            regular times; or in the order in which they are named.
-        faults_at_once: so many lanes of faults there are, each as if it were alone.
-        budget: what faults together may take out of the group: never so many nodes that no
-            quorum is left, or any (none).
-        script: faults named one by one, at a time or on an event (`harness.campaigns.scripts`),
-        beside
-            those that are drawn; with a script and no `faults` none are drawn.
+        victims: which nodes the faults of nodes select (`harness.faults.victims`, or names); () for
+            each fault's own choice.
+        nemesis_schedule: how faults follow each other: in random order at random times, in random
+            order at regular times, or in the order in which they are named.
+        faults_at_once: number of lanes of faults, each independent of the others.
+        budget: what faults together may take out of the group: never so many nodes that no quorum
+            is
+            left, or any number (none).
+        script: faults at a given time or on an event (`harness.campaigns.scripts`), in addition to
+            the random ones; with a script and no `faults` there are no random ones.
         nemesis_interval_s: mean quiet time between the end of one fault and the next.
-        fault_duration_min_s, fault_duration_max_s: how long a fault holds.
-        disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so
-            that a kill loses them as a power cut would.
-        ack: what an acknowledgement stands for: copies on disks, or in page caches.
-        leases_ms: how long a leader answers reads by its clock; 0: it asks the others.
+        fault_duration_min_s: shortest duration of a fault.
+        fault_duration_max_s: longest duration of a fault.
+        disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so that a
+            kill
+            loses them as a power loss would.
+        ack: what an acknowledgement means: copies on disks, or in page caches.
+        leases_ms: how long a leader answers reads by its lease; 0: it asks a quorum.
         record: what each node records of itself: its inputs, for `replay`, or nothing.
-        limits: how much brokers keep: what they usually do, or so little that clients come to it.
-        data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
-            short run crosses many file ends.
-        stop_at_first_violation: whether a violation that is seen live ends the shaking
-            (of a log, under faults that the target promises to stand).
-        seed: what everything is drawn from; None: draw one and print it.
+        limits: limits of the brokers: the usual ones, or so low that clients reach them.
+        data_file_bytes: size of the log's data files; small, so that a short run crosses many file
+            boundaries.
+        index_file_bytes: size of the log's index files; small for the same reason.
+        stop_at_first_violation: whether a violation that is seen live ends the chaos phase (for a
+            log, under faults that the target promises to survive).
+        seed: all random choices derive from it; None: generate one and print it.
         store: where runs are kept.
         engine: what checks the history: Spark, or the same checks in one process, without Java,
-            which is sooner done for histories of seconds.
+            which is faster for histories of seconds.
         spark_master: which Spark checks the history.
-        spark_remote: address of the Spark Connect server that does, in its place.
+        spark_remote: address of the Spark Connect server to use instead.
     """
 
     name: str = "quick"
@@ -171,7 +175,7 @@ class Campaign(
 
     @property
     def spark(self) -> str:
-        """Which Spark checks the history: the server, if one is named."""
+        """The Spark that checks the history: the server, if one is named."""
         return self.spark_remote or self.spark_master
 
 
@@ -186,10 +190,10 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Campaign:
-    """Read a campaign file; `overrides` (by TOML key) win over what it says.
+    """Read a campaign file; `overrides` (by TOML key) win over its values.
 
     Raises:
-        UsageError: the file cannot be read, is no TOML, or says something that cannot be.
+        UsageError: the file cannot be read, is not TOML, or has an invalid value.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -209,18 +213,18 @@ def loads(text: str, where: str, overrides: Mapping[str, Any] | None = None) -> 
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{where}: not TOML: {error}") from error
-    _convert(given, where)  # blame the file for what the file says
+    _convert(given, where)  # so that errors of the file name the file
     return _convert({**given, **(overrides or {})}, "command line" if overrides else where)
 
 
 def resolve(campaign: Campaign) -> Campaign:
-    """Check every choice against what there is, and draw a seed if none is given.
+    """Check every option against what exists, and generate a seed if none is given.
 
     Raises:
-        UsageError: an unknown target, mutant, workload or fault, or a number that cannot be.
+        UsageError: an unknown target, mutant, workload or fault, or an invalid number.
     """
     check_numbers(msgspec.to_builtins(campaign))
-    campaign = drawn(campaign)
+    campaign = with_seed(campaign)
     clients(campaign)
     target = discovery.get("targets", campaign.target)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
@@ -250,30 +254,30 @@ def resolve(campaign: Campaign) -> Campaign:
     return campaign
 
 
-def drawn(campaign: Campaign) -> Campaign:
-    """Return it with a seed, and with as many nodes as that says where it asks for 0."""
+def with_seed(campaign: Campaign) -> Campaign:
+    """Return the campaign with a seed, and with a group size chosen by it if `nodes` is 0."""
     seed = campaign.seed if campaign.seed is not None else new_seed()
-    nodes = campaign.nodes or draw(seed, "nodes").randint(*NODES_DRAWN)
+    nodes = campaign.nodes or rng_for(seed, "nodes").randint(*RANDOM_NODES_RANGE)
     return msgspec.structs.replace(campaign, seed=seed, nodes=nodes)
 
 
 def default_faults(target: Target) -> tuple[str, ...]:
-    """Return the faults that a target is shaken by unless somebody says otherwise."""
+    """Return the faults of campaigns of this target that name none."""
     return target.default_faults if isinstance(target, UsuallyShaken) else DEFAULT_FAULTS
 
 
 def default_workload(target: Target) -> str:
-    """Return what clients of a target do unless somebody says otherwise."""
+    """Return the workload of campaigns of this target that name none."""
     return target.default_workload if isinstance(target, UsuallyUsed) else LOG
 
 
 def workload_of(campaign: Campaign, target: Target) -> str:
-    """Return the name of the campaign's workload, the target's in the place of "default"."""
+    """Return the name of the campaign's workload, with "default" resolved."""
     return default_workload(target) if campaign.workload == DEFAULT else campaign.workload
 
 
 def _expanded(faults: Iterable[str], target: Target) -> tuple[str, ...]:
-    """Put the target's faults in the place of "default"."""
+    """Replace "default" by the target's default faults."""
     found: list[str] = []
     for fault in faults:
         found += default_faults(target) if fault == DEFAULT else (fault,)
@@ -281,7 +285,7 @@ def _expanded(faults: Iterable[str], target: Target) -> tuple[str, ...]:
 
 
 def _check_scenarios(campaign: Campaign) -> None:
-    """Refuse scenarios that there are none of, and names that steps of a script cannot give."""
+    """Refuse unknown scenarios, and names that steps of a script must not remember."""
     named = campaign.scenarios if campaign.scenarios != ("all",) else ()
     scripted = tuple(step.scenario for step in campaign.script if step.scenario)
     for name in (*named, *scripted):
@@ -296,7 +300,7 @@ def _check_scenarios(campaign: Campaign) -> None:
 
 
 def promises_of(campaign: Campaign, target: Target) -> Promises | None:
-    """Return what the campaign's target is held to if that is raised by hand, else None.
+    """Return the promises of a campaign that raises its target's by hand, else None.
 
     Raises:
         UsageError: `promise` names no target.
@@ -308,7 +312,7 @@ def promises_of(campaign: Campaign, target: Target) -> Promises | None:
 
 
 def _check_choices(campaign: Campaign, target: Target) -> None:
-    """Refuse choices about replication that the target does not leave to anybody."""
+    """Refuse options of replication that the target does not support."""
     if campaign.ack != "fsync" and not isinstance(target, TunesReplication):
         raise UsageError(f"ack {campaign.ack}: {target.name} acknowledges in its own way")
     most_ms = target.lease_max_ms if isinstance(target, TunesReplication) else 0
@@ -317,10 +321,10 @@ def _check_choices(campaign: Campaign, target: Target) -> None:
 
 
 def check_clients(workload: Workload, target: Target) -> None:
-    """Refuse a workload that the target's clients cannot do, as far as it says of which type.
+    """Refuse a workload that the target's clients cannot run, if the target declares their type.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: they cannot run it.
     """
     of_groups = isinstance(workload, GroupWorkload)
     client: type | None = getattr(target, "group_client_type" if of_groups else "client_type", None)
@@ -336,17 +340,17 @@ def _check_groups(campaign: Campaign, target: Target) -> None:
 
 
 def require_remote(address: str | None) -> None:
-    """See to it that the address of a Spark Connect server is one.
+    """Check that this is the address of a Spark Connect server.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not.
     """
     if address is not None and not address.startswith("sc://"):
         raise UsageError(f"--spark-remote {address}: expected sc://HOST:PORT")
 
 
 def parse_faults(text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Read a list of faults as the command line gives it: "kill,pause", "none" or "all"."""
+    """Parse a list of faults from the command line: "kill,pause", "none" or "all"."""
     names = parse_names(text)
     if names == ("all",):
         return tuple(sorted(known))
@@ -354,21 +358,21 @@ def parse_faults(text: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_scenarios(text: str) -> tuple[str, ...]:
-    """Read a list of scenarios as the command line gives it: "figure-8", "none" or "all"."""
+    """Parse a list of scenarios from the command line: "figure-8", "none" or "all"."""
     names = parse_names(text)
     return () if names == ("none",) else names
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Read a comma-separated list of names; what stands twice counts once."""
+    """Parse a comma-separated list of names, without duplicates."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def clients(campaign: Campaign) -> int:
-    """Return the number of clients that `concurrency` stands for ("10", or "3n").
+    """Return the number of clients that `concurrency` means ("10", or "3n").
 
     Raises:
-        UsageError: it stands for none.
+        UsageError: it is not a number of clients.
     """
     match = re.fullmatch(r"([0-9]{1,4})(n?)", campaign.concurrency)
     count = int(match[1]) * (campaign.nodes if match[2] else 1) if match else 0
@@ -386,7 +390,7 @@ def node_names(campaign: Campaign) -> tuple[str, ...]:
 
 
 def workload_options(campaign: Campaign) -> dict[str, Any]:
-    """Return what the workload is configured by."""
+    """Return the options that configure the workload."""
     return {
         "queues": campaign.queues,
         "key_skew": campaign.key_skew,
@@ -396,7 +400,7 @@ def workload_options(campaign: Campaign) -> dict[str, Any]:
 
 
 def faults_of(campaign: Campaign) -> tuple[str, ...]:
-    """Return the names of all faults asked for: to be drawn, and those of the script."""
+    """Return the names of all requested faults: the random ones, and those of the script."""
     scripted = [step.fault for step in campaign.script if step.fault]
     for step in campaign.script:
         scripted += sorted(SCENARIOS[step.scenario].faults) if step.scenario in SCENARIOS else ()
@@ -404,7 +408,7 @@ def faults_of(campaign: Campaign) -> tuple[str, ...]:
 
 
 def fault_options(campaign: Campaign) -> dict[str, Any]:
-    """Return what the faults are configured by."""
+    """Return the options that configure the faults."""
     return {
         "victims": list(campaign.victims),
         "nodes": list(node_names(campaign)),
@@ -415,7 +419,7 @@ def fault_options(campaign: Campaign) -> dict[str, Any]:
 
 
 def needs_name_server(campaign: Campaign) -> bool:
-    """Whether the clients of a campaign find its nodes by a name server."""
+    """Return whether the clients of a campaign find its nodes through a name server."""
     target = discovery.get("targets", campaign.target)
     if isinstance(discovery.get("workloads", workload_of(campaign, target)), GroupWorkload):
         return True
@@ -423,7 +427,7 @@ def needs_name_server(campaign: Campaign) -> bool:
 
 
 def to_toml(campaign: Campaign) -> str:
-    """Write a campaign as TOML that `loads` reads back as an equal one."""
+    """Return a campaign as TOML that `loads` reads back as an equal one."""
     lines = ["# A shaketable campaign. Keys are the options of `shaketable run`.\n"]
     lines += [
         f"{key} = {toml_value(value)}\n"
@@ -437,7 +441,7 @@ def to_toml(campaign: Campaign) -> str:
 
 
 def _convert(given: Mapping[str, Any], where: str) -> Campaign:
-    """Make a campaign of TOML's values; one clear line for what does not fit."""
+    """Convert TOML's values to a campaign; report what does not fit in one line."""
     for key in given:
         if key not in KEYS:
             raise UsageError(f"{where}: {unknown('key', key, KEYS)}")
@@ -453,7 +457,7 @@ def _convert(given: Mapping[str, Any], where: str) -> Campaign:
 
 
 def _plain(key: str, value: Any) -> Any:
-    """Let people write seed = 7, concurrency = 10 and faults = "kill,pause"."""
+    """Accept seed = 7, concurrency = 10 and faults = "kill,pause"."""
     if key in ("seed", "concurrency") and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if key == "faults" and isinstance(value, str):
@@ -466,7 +470,7 @@ def _plain(key: str, value: Any) -> Any:
 
 
 def _blame(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
-    """Say which key, what was expected, what stood there."""
+    """Return which key is wrong, what was expected, and its value."""
     match = re.fullmatch(r"(.*?) - at `\$\.(\w+)(.*)`", str(error), re.DOTALL)
     if match is None:
         return str(error)
@@ -477,14 +481,14 @@ def _blame(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
     return f"{key}{inside}: {what.replace('`', '')}: {stood}"
 
 
-# Values as TOML text: the standard library reads TOML, and does not write it.
+# Writing TOML values: the standard library only reads TOML.
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_value(value: Any) -> str:
-    """Write a string, number, truth value, list or table as TOML that stands on one line."""
-    if isinstance(value, str):  # JSON's escapes are TOML's, but for DEL
+    """Return a string, number, boolean, list or table as TOML on one line."""
+    if isinstance(value, str):  # JSON's escapes are TOML's, except for DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return f"[{', '.join(toml_value(item) for item in value)}]"
@@ -498,11 +502,11 @@ def toml_value(value: Any) -> str:
 
 
 def toml_key(key: str) -> str:
-    """Write a key as TOML: bare where it can be, else in quotes."""
+    """Return a key as TOML: bare if possible, else quoted."""
     return key if _BARE.fullmatch(key) else toml_value(key)
 
 
-# The numbers that a campaign may give: their ranges, and how they hang together.
+# The ranges of a campaign's numbers, and the constraints between them.
 
 NODES_MAX = 9
 CLIENTS_MAX = 1000
@@ -515,7 +519,7 @@ TIME_LIMIT_MAX_S = 7 * 86_400.0
 FILE_BYTES_MAX = 1 << 30
 INDEX_UNIT_BYTES = 32
 FAULT_DURATION_MIN_S = 0.2
-"""No fault is shorter, squeezed or not: not even a process that was killed would be back."""
+"""Shortest fault, squeezed or not: in less time, not even a killed process would be back."""
 FILE_BYTES_MIN = 4096
 LANES_MAX = 8
 LEASES_MAX_MS = 60_000
@@ -542,10 +546,10 @@ RANGES: Mapping[str, tuple[float, float]] = {
 
 
 def check_numbers(values: Mapping[str, Any]) -> None:
-    """See to it that the numbers of a campaign, by their keys in its file, can be.
+    """Check the numbers of a campaign, by the keys of its file.
 
     Raises:
-        UsageError: one cannot.
+        UsageError: one is out of range.
     """
     for key, (least, most) in RANGES.items():
         if not least <= values[key] <= most:  # also refuses NaN

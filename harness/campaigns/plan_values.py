@@ -1,7 +1,7 @@
-"""Checks what a script sets in a fault's plan, before anything is started.
+"""Check what a script sets in a fault's plan, before anything starts.
 
-A value is read as what the fault will take it for (a clock's change, a link's shape, ...), and the
-fault is asked to aim and to describe the plan: what it cannot is refused in one line.
+A value is converted to the type that the fault uses (a clock change, a link shape, ...), and the
+fault has to resolve and describe the plan. What it cannot is refused in one line.
 
 Source: the plans of harness.faults; `contracts.capabilities` for the types.
 """
@@ -18,39 +18,39 @@ from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec, LinkShape
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Fault, Json
-from shaketable.harness.contracts.promises import OURS
+from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
 from shaketable.harness.contracts.resources import Resources
 
 ERRORS: Final = ("", "EIO", "ENOSPC")
-"""What a node's disk can be told to answer."""
+"""The errors that a node's disk can be made to return."""
 RATE_MAX: Final = 1000.0
 NUMBER_MAX: Final = 1e9
 PAUSES: Final = ("down_ms", "up_ms")
-"""Numbers of plans that may not be 0: somebody would wait for nothing again and again."""
+"""Numbers of plans that must not be 0, which would make a busy loop."""
 
 
 def check_values(
-    fault: Fault, drawn: Json, own: Mapping[str, Any], nodes: Sequence[str], options: Json
+    fault: Fault, generated: Json, own: Mapping[str, Any], nodes: Sequence[str], options: Json
 ) -> None:
-    """Check the values `own` that take the place of drawn ones of a plan.
+    """Check the values `own` that override generated ones of a plan.
 
     Args:
-        fault: whose plan it is.
-        drawn: the plan as it was drawn.
+        fault: the plan's fault.
+        generated: the generated plan.
         own: what the script sets; keys of the plan.
         nodes: of the group.
-        options: what faults are configured by.
+        options: the options that configure faults.
 
     Raises:
-        UsageError: the fault cannot take one of them, or not all together.
+        UsageError: the fault does not accept one of them, or their combination.
     """
     for key, value in own.items():
         try:
-            _check_value(fault, key, value, drawn[key], nodes, options)
+            _check_value(fault, key, value, generated[key], nodes, options)
         except (TypeError, ValueError) as error:  # msgspec's errors are of these
             why = str(error).replace("`", "").splitlines()[0]
             raise UsageError(f"{key} of {fault.name} cannot be {value!r}: {why}") from error
-    plan = {**drawn, **own}
+    plan = {**generated, **own}
     try:
         with blamed():
             for leader in (nodes[-1], None):
@@ -62,10 +62,10 @@ def check_values(
 
 
 def _check_value(
-    fault: Fault, key: str, value: Any, drawn: Any, nodes: Sequence[str], options: Json
+    fault: Fault, key: str, value: Any, generated: Any, nodes: Sequence[str], options: Json
 ) -> None:
-    if fault.name not in OURS:
-        return  # what other people's plans mean they know themselves
+    if fault.name not in BUILT_IN_FAULTS:
+        return  # an external plug-in checks its own plan
     if key == "variant":
         msgspec.convert(value, str)
         fault.configured({**options, "victims": [value]})
@@ -76,16 +76,16 @@ def _check_value(
         kind, check = _TYPES[key]
         check(msgspec.convert(kind(**msgspec.convert(value, dict[str, Any])).to_json(), kind))
     else:
-        _check_like(key, value, drawn)
+        _check_like(key, value, generated)
 
 
-def _check_like(key: str, value: Any, drawn: Any) -> None:
-    """A plain value is one of the kind that is drawn: numbers for numbers, text for text."""
-    if isinstance(drawn, bool | str):
-        msgspec.convert(value, type(drawn))
-    elif isinstance(drawn, int | float):
+def _check_like(key: str, value: Any, generated: Any) -> None:
+    """Check that a plain value has the type of the generated one: number or text."""
+    if isinstance(generated, bool | str):
+        msgspec.convert(value, type(generated))
+    elif isinstance(generated, int | float):
         _within({key: msgspec.convert(value, float)}, 1.0 if key in PAUSES else 0.0)
-    elif isinstance(drawn, list) and drawn and isinstance(drawn[0], int | float):
+    elif isinstance(generated, list) and generated and isinstance(generated[0], int | float):
         numbers = msgspec.convert(value, list[float])
         if not numbers:
             raise ValueError("expected one number at least")

@@ -1,10 +1,10 @@
-"""The scenarios by name: sequences of faults that bugs of consensus and of storage needed.
+"""Scenarios: named sequences of faults that bugs of consensus and storage have needed.
 
-Faults that are drawn one by one seldom meet. The bug of Raft's figure 8 needs a leader that is cut
-off with what it could not replicate, a successor that falls at once, and the first one back. Each
-function here draws the steps of one such sequence; a step is what a script has
-(`harness.campaigns.scripts`), its times count from the beginning of the scenario, and its victims
-may be roles (`harness.campaigns.scenarios`).
+Independent random faults seldom combine. The bug of Raft's figure 8 needs a leader that is cut off
+with entries that it could not replicate, a successor that crashes at once, and the first one back.
+Each function here generates the steps of one such sequence. A step is that of a script
+(`harness.campaigns.scripts`); its times count from the start of the scenario, and its victims may
+be roles (see `Cast`).
 
 Source: Raft section 5.4.2 (figure 8), dissertation sections 3.6, 4.2.1, 6.4.1; Ongaro, raft-dev, 10
 July 2015; DLEDGER.md section E; CORDS (FAST 2017) and "Protocol-Aware Recovery" (FAST 2018) for
@@ -26,21 +26,21 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Json
 
 ELECTION_S: Final = 1.2
-"""So long a step that waits for an election has for each of its turns."""
+"""Time allowed for each election that a step waits for, in seconds."""
 LARGE_NODES_MIN: Final = 5
-"""Of so many two may be away, and a quorum is left."""
+"""Groups of this size keep a quorum without two nodes."""
 AT_SYNCS: Final = ("sync:1", "sync:2", "sync:3", "write:2")
-"""Moments of a power loss: when the disk is about to do that for so many times."""
+"""Moments of a power loss: when the disk starts that call for the n-th time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a scenario has to know of the campaign.
+    """What a scenario needs to know of the campaign.
 
     Attributes:
-        nodes: how many there are.
-        faults: names of those that it may be made of.
-        leases_ms: how long leaders answer by their clocks; 0: they do not.
+        nodes: number of nodes.
+        faults: names of the faults that it may use.
+        leases_ms: length of leader leases; 0: none.
     """
 
     nodes: int
@@ -55,9 +55,9 @@ class Scenario:
     Attributes:
         name: as a campaign names it.
         summary: what `list` shows.
-        faults: what it cannot do without.
-        steps: draws it.
-        nodes_min: the smallest group in which it comes to anything.
+        faults: the faults that it requires.
+        steps: generates its steps.
+        nodes_min: the smallest group in which it has any effect.
         elects: whether it needs a group that elects leaders.
         is_last: whether it comes once, at the end of the chaos phase.
     """
@@ -80,7 +80,7 @@ def span_s(steps: Collection[Step]) -> float:
 
 
 def _long(rng: Random, min_duration_s: float, most_s: float) -> float:
-    """Draw a time, short ones as often as long ones: each doubling is as likely."""
+    """Choose a time log-uniformly, so that short ones are as frequent as long ones."""
     return round(math.exp(rng.uniform(math.log(min_duration_s), math.log(most_s))), 3)
 
 
@@ -115,7 +115,9 @@ def _strike_the_elected(rng: Random, setting: Setting) -> list[Step]:
         on=LEADER_ELECTED,
         after=_long(rng, 0.005, 0.3),
         duration=_long(rng, 0.2, 1.0),
-        times=2 if setting.nodes < LARGE_NODES_MIN else 3,  # of five, three may fall in turns
+        times=2
+        if setting.nodes < LARGE_NODES_MIN
+        else 3,  # of five, three may crash one after another
         victims=("leader",),
     )
     first = _one_of(rng, setting, "kill", "pause")
@@ -130,7 +132,7 @@ def _stale_tail(rng: Random, setting: Setting) -> list[Step]:
         _step("partition", 0, away_s, "@led", mend=rng.choice(("deliver", "reset"))),
         _step(fall, back_s, _long(rng, 0.3, 1.0), "leader"),
     ]
-    if rng.random() < 0.5:  # as often as not
+    if rng.random() < 0.5:
         steps.append(_step(fall, back_s + _long(rng, 0.05, 0.5), _long(rng, 0.2, 0.6), "@led"))
     return steps
 
@@ -158,7 +160,7 @@ def _held_over_election(rng: Random, setting: Setting) -> list[Step]:
         _step("partition", 0, held_s, "@led+@follower-1", shape="one-way", mend="deliver"),
         _step(fall, off_s, _long(rng, 0.7, held_s), whom),
     ]
-    if "kill" in setting.faults and rng.random() < 0.5:  # over two elections
+    if "kill" in setting.faults and rng.random() < 0.5:  # held over two elections
         steps.append(_step("kill", off_s + ELECTION_S / 2, _long(rng, 0.2, 0.6), "leader"))
     return steps
 
@@ -172,7 +174,7 @@ def _change_under_partition(rng: Random, setting: Setting) -> list[Step]:
         _step("partition", cut_s, parted_s, with_leader, mend=mend),
         _step("members", change_s, _long(rng, 0.5, 2.0), "@follower-2"),
     ]
-    if "kill" in setting.faults and rng.random() < 0.5:  # the new leader, too
+    if "kill" in setting.faults and rng.random() < 0.5:  # the new leader crashes too
         steps.append(_step("kill", parted_s + 0.1, _long(rng, 0.2, 0.6), "leader"))
     return steps
 
@@ -194,7 +196,7 @@ def _slow_leader_and_wipe(rng: Random, setting: Setting) -> list[Step]:
         _step("disk-slow", 0, slow_s, "@led", harm=harm),
         _step("wipe", rng.uniform(0.05, 0.4), _long(rng, 0.3, 1.0), "@follower-1"),
     ]
-    if "power" in setting.faults and rng.random() < 0.5:  # what it lacks is lost
+    if "power" in setting.faults and rng.random() < 0.5:  # its unsynced entries are lost
         steps.append(_step("power", slow_s * 0.7, _long(rng, 0.2, 0.6), "@led", on=""))
     return steps
 
@@ -212,7 +214,7 @@ def _snapshot_during_truncation(rng: Random, setting: Setting) -> list[Step]:
 
 def _clock_jump_at_lease(rng: Random, setting: Setting) -> list[Step]:
     jump_ms = rng.choice((100.0, 300.0, 600.0, 5000.0))
-    # A lease trusts that no follower's clock runs ahead; its own may: it then ends too early.
+    # Leases assume that no follower's clock runs ahead. The leader's may: its lease ends early.
     whose = "@led" if setting.leases_ms else rng.choice(("@led", "@follower-1", "@followers"))
     change = {"offset_ms": jump_ms, "which": rng.choice(("monotonic", "both"))}
     off_s = rng.uniform(0.05, 0.3)
@@ -244,7 +246,7 @@ def _reset_while_unflushed(rng: Random, setting: Setting) -> list[Step]:
 def _lost_while_behind(rng: Random, setting: Setting) -> list[Step]:
     away_s, behind_s = _long(rng, 0.2, 0.5), _long(rng, 0.8, 2.0)
     lost_s = rng.uniform(away_s + 0.2, behind_s)
-    # A cut alone keeps connections: a master would wait for its slaves, and acknowledge nothing.
+    # A cut keeps connections open, so a master would wait for its slaves and acknowledge nothing.
     return [
         _step("kill", 0, away_s, "@followers"),
         _step("partition", 0.1, behind_s, "@led", mend=rng.choice(("deliver", "reset"))),
@@ -256,7 +258,7 @@ def _late_word(rng: Random, setting: Setting) -> list[Step]:
     late_s = _long(rng, 0.4, 1.0)
     shape = {"how": "shaped", "direction": "both", "link_shape": {"delay_ms": late_s * 1e3}}
     if "transfer" in setting.faults and rng.random() < 0.5:
-        # Elected, it first waits for the answer to what it said before, then says that it leads.
+        # Once elected, it awaits the answer to its last registration, then registers as leader.
         said_s = 0.1 + 2 * late_s
         falls_s = said_s + rng.uniform(0.1, 0.7) * late_s
         whom = rng.choice(("@led", "@follower-2"))
@@ -383,33 +385,33 @@ SCENARIOS: Final = _named(
 """All scenarios by name."""
 
 
-# Who is who in a scenario: roles that are given out when it begins, and kept until it is over.
+# The cast of a scenario: roles that are assigned when it starts, and kept until it ends.
 #
-# "leader" is whoever leads when a fault begins. In a sequence of faults that is not enough: the one
-# that led before the first of them is to come back, whoever was elected since is to fall. A cast
-# names nodes once; later steps strike the same.
+# "leader" is the leader at the start of a fault. That is not enough for a sequence of faults, in
+# which the first leader has to come back, and one elected since has to crash. A cast assigns roles
+# to nodes once, and later steps strike the same nodes.
 #
-#     @led              who led when the first step was aimed
-#     @follower-2       the second of the others, in the order that was drawn for the first step
-#     @followers        all others
-#     @minority, @rest  the first (n - 1) / 2 of the others, and who is left of them: with @led they
-#                       are just a majority
-#     @NAME             whom the step with `remember = "NAME"` struck
+#     @led              the leader when the first step started
+#     @follower-2       the second of the other nodes, in the random order of the first step
+#     @followers        all other nodes
+#     @minority, @rest  the first (n - 1) / 2 of the other nodes, and the remaining ones: with @led
+#                       these are just a majority
+#     @NAME             the victims of the step with `remember = "NAME"`
 #
 # Several are joined by "+": "@led+@follower-1".
 
 ROLE: Final = "@"
 TOGETHER: Final = "+"
-GIVEN_OUT: Final = ("led", "followers", "minority", "rest")
+RESERVED_ROLES: Final = ("led", "followers", "minority", "rest")
 _FOLLOWER: Final = re.compile(r"follower-([1-9])")
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 def roles_of(victims: Sequence[str]) -> str:
-    """Return the roles that a step aims at, joined; "" if it names none.
+    """Return the roles that a step names, joined; "" if it names none.
 
     Raises:
-        UsageError: it names roles and other victims, or what is no role.
+        UsageError: it mixes roles and other victims, or a role's name is malformed.
     """
     asked = [name for victim in victims for name in victim.split(TOGETHER)]
     if not any(name.startswith(ROLE) for name in asked):
@@ -421,12 +423,12 @@ def roles_of(victims: Sequence[str]) -> str:
 
 
 def check_name(name: str) -> None:
-    """See to it that a step may remember its victims under that name.
+    """Check that a step may remember its victims under that name.
 
     Raises:
         UsageError: it may not.
     """
-    if name in GIVEN_OUT or _FOLLOWER.fullmatch(name) or not _NAME.fullmatch(name):
+    if name in RESERVED_ROLES or _FOLLOWER.fullmatch(name) or not _NAME.fullmatch(name):
         raise UsageError(f"remember {name!r}: expected a name of its own, as old-leader")
 
 
@@ -434,8 +436,8 @@ class Cast:
     """The roles of one scenario.
 
     Args:
-        leader: who leads when it begins, None if nobody is known to.
-        order: all nodes, as they were drawn.
+        leader: the leader when it starts; None if unknown.
+        order: all nodes, in random order.
     """
 
     def __init__(self, leader: str | None, order: Sequence[str]) -> None:
@@ -448,17 +450,17 @@ class Cast:
         self._remembered[name] = list(nodes)
 
     def nodes(self, roles: str) -> list[str]:
-        """Return the nodes that play these roles ("@led+@rest"), each once; none perhaps."""
+        """Return the nodes with these roles ("@led+@rest"), each once; may be empty."""
         found: dict[str, None] = {}
         for role in roles.split(TOGETHER):
             found |= dict.fromkeys(self._of(role.removeprefix(ROLE)))
         return list(found)
 
     def aimed(self, plan: Json, roles: str) -> Json | None:
-        """Return the plan, aimed at these roles; None if nobody plays them.
+        """Return the plan aimed at these roles; None if no node has them.
 
-        Of a plan in the vocabulary of `harness.faults.victims`: its "variant" names them, and they
-        come first in its "order".
+        For a plan in the vocabulary of `harness.faults.victims`: its "variant" names the nodes, and
+        they come first in its "order".
         """
         nodes = self.nodes(roles)
         if not nodes:

@@ -1,7 +1,7 @@
-"""Draws the faults of a campaign and their times from its seed, and nothing else.
+"""Generate a campaign's schedule, its faults and their times, from its seed and nothing else.
 
-Source: jepsen.generator (mix, stagger, cycle), drawn beforehand so that a run can be repeated;
-TigerBeetle's one seed, one universe.
+Source: jepsen.generator (mix, stagger, cycle), but generated beforehand so that a run can be
+repeated; TigerBeetle's one seed, one universe.
 """
 
 from __future__ import annotations
@@ -27,34 +27,43 @@ from shaketable.harness.campaigns.scenarios import SCENARIOS, Scenario, Setting,
 from shaketable.harness.campaigns.scripts import Step
 from shaketable.harness.contracts.abilities import TransfersLeadership
 from shaketable.harness.contracts.capabilities import Acts
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Fault, Target
+from shaketable.harness.contracts.rng import rng_for
 
 FIRST_GAP_MAX_S = 1.0
-"""The first fault begins within this time of the chaos phase."""
+"""The first fault starts within this time of the chaos phase."""
 GAP_SPREAD = 0.25
 """Quiet times differ from `nemesis_interval_s` by this share at most."""
 SCENARIOS_SHARE = 0.5
-"""So many scenarios come up in a round, for each of its faults."""
+"""Scenarios in a round, for each of its faults."""
 SQUEEZE_MIN = 0.5
-"""A round that would have to shrink to less has fewer scenarios."""
+"""A round that would have to be squeezed further than this gets fewer scenarios."""
 LAST_SHARE_MAX = 0.1
-"""What comes at the end takes this part of the chaos phase at most, or does not come."""
+"""A final scenario may take this share of the chaos phase at most; a longer one is left out."""
 FAULTS_PLANNED_MAX = 100_000
 
 _ROUNDING_S = 1e-6
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fault of a schedule, as drawn: schedule.json holds a list of these.
+    """One fault of a schedule. schedule.json holds a list of these.
 
-    `start_s` counts from the beginning of the chaos phase. `plan` may still name roles ("leader");
-    they are aimed when the fault begins. One with `on` begins `after_s` after the `nth` event of
-    that name (`harness.campaigns.scripts`) since `start_s`, by `until_s` if that is given, and may
-    not begin at all. `scenario` is of which it is a step ("figure-8 2", or "script"): these share a
-    cast, `roles` are whom of it this one strikes, `remember` is what they are called from then on
-    (`harness.campaigns.scenarios`).
+    Attributes:
+        number: its position in the schedule.
+        fault: the fault's name.
+        plan: may still name roles ("leader"), which are resolved when the fault starts.
+        start_s: seconds from the start of the chaos phase.
+        duration_s: how long it lasts, in seconds.
+        on: an event (`harness.campaigns.scripts`). The fault starts `after_s` after the `nth` such
+            event since `start_s`, by `until_s` if given, and may not start at all.
+        nth: see `on`.
+        after_s: see `on`.
+        until_s: see `on`.
+        scenario: the scenario that it is a step of ("figure-8 2", or "script"); its steps share a
+            cast.
+        roles: the roles of the cast that it strikes (`harness.campaigns.scenarios`).
+        remember: a name that its victims get in the cast.
     """
 
     number: int
@@ -72,15 +81,15 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 SCRIPT = "script"
-"""The scenario of all faults of a script: they have a cast of their own."""
+"""The scenario of all faults of a script, which have a cast of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One place of a lane: a fault in a turn of it, or a scenario's steps; how long, after what."""
+    """One slot of a lane: a fault, or a scenario's steps; its round, duration and preceding gap."""
 
     what: Fault | tuple[Step, ...]
-    turn: int
+    index: int
     gap_s: float
     duration_s: float
     name: str = ""
@@ -88,10 +97,10 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Deck:
-    """What the slots of a lane are drawn from: in each round each fault once, and some scenarios.
+    """What the slots of a lane are chosen from: in each round each fault once, and some scenarios.
 
-    Scenarios have a deck of their own, from which each round takes so many, so that in the end
-    each has come up as often as the others.
+    Scenarios have a deck of their own, from which each round takes `scenarios_a_round`, so that
+    each comes up as often as the others.
     """
 
     names: Sequence[str]
@@ -100,34 +109,34 @@ class _Deck:
 
     @property
     def size(self) -> int:
-        """How many slots a round has."""
+        """The number of slots in a round."""
         return len(self.names) + self.scenarios_a_round
 
 
 def schedule(campaign: Campaign, faults: Mapping[str, Fault]) -> list[Planned]:
-    """Draw the faults of a resolved campaign: the same list for the same seed.
+    """Return the faults of a resolved campaign: the same list for the same seed.
 
-    Faults are drawn from a bag that is refilled when it is empty (in a sequence: taken in the
-    order in which they are named), so that every fault asked for comes up in each round; a
-    fault's turn is the number of the round. Between them come scenarios, as many as half of the
-    faults, where the campaign has any. Each draw has a stream of its own, and so has each
-    of `faults_at_once` lanes. A time limit with too little room for one round squeezes that
-    round; the chaos phase is filled, and nothing outlasts it. Those of the script come last.
+    Faults are taken from a bag that is refilled when empty (in a sequence: in the order in which
+    they are named), so that every requested fault comes up once in each round. Scenarios come
+    between them, half as many as there are faults, if the campaign has any. Each random choice has
+    a stream of its own, and so has each of `faults_at_once` lanes. If the time limit is too short
+    for one round, that round is squeezed. The chaos phase is filled, and no fault outlasts it.
+    Faults of the script come last.
 
     Args:
         campaign: with its seed.
-        faults: the plug-ins by name; what is asked for and not here is not available.
+        faults: the plug-ins by name; a requested fault that is missing here is not available.
 
     Raises:
-        UsageError: the time limit leaves no room to try each fault once, or the script sets
-            what a fault's plan does not have or cannot be, or lasts too long.
-        HarnessError: a fault's plan cannot be drawn, or is no JSON.
+        UsageError: the time limit leaves no room to try each fault once; or the script is too long,
+            or sets a key that a fault's plan does not have, or an invalid value.
+        HarnessError: a fault's plan raises, or is not JSON.
     """
     assert campaign.seed is not None, "a schedule is drawn from a seed"
     names = [name for name in dict.fromkeys(campaign.faults) if name in faults]
     if campaign.nemesis_schedule != "sequence":
         names.sort()
-    scenarios = chosen(campaign, names)
+    scenarios = scenarios_of(campaign, names)
     between = [each for each in scenarios if not each.is_last]
     deck = _Deck(names, between, min(len(between), math.ceil(len(names) * SCENARIOS_SHARE)))
     room_s = campaign.time_limit_s - campaign.steady_s
@@ -142,15 +151,15 @@ def schedule(campaign: Campaign, faults: Mapping[str, Fault]) -> list[Planned]:
 
 
 def encode_schedule(planned: Iterable[Planned]) -> bytes:
-    """Write a schedule as the JSON of schedule.json."""
+    """Encode a schedule as the JSON of schedule.json."""
     return msgspec.json.format(msgspec.json.encode(list(planned)), indent=2) + b"\n"
 
 
 def decode_schedule(data: bytes, where: str) -> list[Planned]:
-    """Read what `encode_schedule` wrote; `where` names the file in errors.
+    """Decode what `encode_schedule` wrote; `where` names the file in errors.
 
     Raises:
-        UsageError: it is no schedule.
+        UsageError: it is not a schedule.
     """
     try:
         return msgspec.json.decode(data, type=list[Planned])
@@ -161,7 +170,7 @@ def decode_schedule(data: bytes, where: str) -> list[Planned]:
 def _lane(
     campaign: Campaign, faults: Mapping[str, Fault], deck: _Deck, lane: int, room_s: float
 ) -> Iterator[Planned]:
-    """Draw one lane: faults that follow each other until the chaos phase is full."""
+    """Generate one lane: faults that follow each other until the chaos phase is full."""
     deck, squeeze = _fitted(campaign, faults, deck, lane, room_s)
     nodes = node_names(campaign)
     end_s = 0.0
@@ -174,12 +183,12 @@ def _lane(
         if isinstance(slot.what, tuple):
             yield from _staged(campaign, faults, slot, start_s, squeeze)
             continue
-        fault, turn = slot.what, slot.turn
-        rng = draw(campaign.seed or "", "nemesis", "plan", fault.name, turn, *_of_lane(lane))
+        fault, index = slot.what, slot.index
+        rng = rng_for(campaign.seed or "", "nemesis", "plan", fault.name, index, *_of_lane(lane))
         yield Planned(
             number=number,
             fault=fault.name,
-            plan=_plan(fault, rng, nodes, turn),
+            plan=_plan(fault, rng, nodes, index),
             start_s=round(start_s, 3),
             duration_s=round(end_s - start_s, 3),
         )
@@ -188,18 +197,18 @@ def _lane(
 def _staged(
     campaign: Campaign, faults: Mapping[str, Fault], slot: _Slot, start_s: float, squeeze: float
 ) -> Iterator[Planned]:
-    """Return the faults of a scenario that begins then, its times shrunk by a factor."""
+    """Return the faults of a scenario that starts at `start_s`, with its times squeezed."""
     assert isinstance(slot.what, tuple), "the slot is that of a scenario"
     end_s = start_s + slot.duration_s * squeeze
     for entry, step in enumerate(slot.what, 1):
         after_s, duration_s = step.after * squeeze, step.duration * squeeze
         begins_s = start_s + (step.at or 0.0) * squeeze
-        for turn in range(step.times):
-            rng = draw(campaign.seed or "", "nemesis", "scenario", slot.name, entry, turn)
-            drawn = _of_step(campaign, faults, step, rng, turn, slot.name)
-            # An event counts from the scenario's beginning; what waits for it is over with it.
+        for index in range(step.times):
+            rng = rng_for(campaign.seed or "", "nemesis", "scenario", slot.name, entry, index)
+            generated = _of_step(campaign, faults, step, rng, index, slot.name)
+            # Events count from the scenario's start; a step still waiting at its end is dropped.
             yield msgspec.structs.replace(
-                drawn,
+                generated,
                 start_s=round(begins_s, 3),
                 duration_s=round(duration_s, 3),
                 after_s=round(after_s, 3),
@@ -210,7 +219,7 @@ def _staged(
 def _last(
     campaign: Campaign, faults: Mapping[str, Fault], scenario: Scenario, room_s: float
 ) -> list[Planned]:
-    """Return the faults of a scenario that ends with the chaos phase; none if that is too short."""
+    """Return the faults of a scenario at the end of the chaos phase; none if it does not fit."""
     steps = _steps(campaign, faults, scenario, scenario.name)
     slot = _Slot(steps, 0, 0.0, span_s(steps), scenario.name)
     start_s = room_s - slot.duration_s
@@ -222,27 +231,27 @@ def _last(
 def _steps(
     campaign: Campaign, faults: Mapping[str, Fault], scenario: Scenario, name: str, lane: int = 0
 ) -> tuple[Step, ...]:
-    """Draw the steps of a scenario, of the faults that the campaign draws from."""
+    """Generate the steps of a scenario, made of the campaign's faults."""
     can = frozenset(name for name in campaign.faults if name in faults) | scenario.faults
     setting = Setting(campaign.nodes, can & faults.keys(), campaign.leases_ms)
-    rng = draw(campaign.seed or "", "nemesis", "scenario", name, *_of_lane(lane))
+    rng = rng_for(campaign.seed or "", "nemesis", "scenario", name, *_of_lane(lane))
     return tuple(scenario.steps(rng, setting))
 
 
-def _plan(fault: Fault, rng: Random, nodes: Sequence[str], turn: int) -> dict[str, Any]:
+def _plan(fault: Fault, rng: Random, nodes: Sequence[str], index: int) -> dict[str, Any]:
     try:
         with blame.blamed():
-            plan = fault.plan(rng, nodes, turn)
+            plan = fault.plan(rng, nodes, index)
     except blame.PlugInError as error:
         raise HarnessError(f"fault {fault.name}: its plan fails: {error}") from error
     return _as_json(fault.name, plan)
 
 
 def min_duration_s(fault: Fault, nodes: Sequence[str]) -> float:
-    """How long a fault must hold at least, in seconds; 0 for one that does not say.
+    """Return the shortest useful duration of a fault, in seconds; 0 if it has none.
 
     Raises:
-        HarnessError: it cannot be asked; one line names it and says why.
+        HarnessError: the plug-in's `min_duration_s` fails; one line names it and tells why.
     """
     if not isinstance(fault, Acts):
         return 0.0
@@ -256,63 +265,63 @@ def min_duration_s(fault: Fault, nodes: Sequence[str]) -> float:
 def _slot(
     campaign: Campaign, faults: Mapping[str, Fault], deck: _Deck, lane: int, number: int
 ) -> _Slot:
-    """Draw which fault is the numbered one of a lane, the quiet time before it, its duration."""
-    turn, place = divmod(number, deck.size)
+    """Choose the fault or scenario of a lane's slot, the quiet time before it, and its duration."""
+    index, place = divmod(number, deck.size)
     bag: list[str | int] = list(deck.names)
     if campaign.nemesis_schedule != "sequence":
-        rng = draw(campaign.seed or "", "nemesis", "round", turn, *_of_lane(lane))
+        rng = rng_for(campaign.seed or "", "nemesis", "round", index, *_of_lane(lane))
         bag = rng.sample(bag, len(bag))
-    among = draw(campaign.seed or "", "nemesis", "scenarios", turn, *_of_lane(lane))
+    among = rng_for(campaign.seed or "", "nemesis", "scenarios", index, *_of_lane(lane))
     for nth in range(deck.scenarios_a_round):
-        bag.insert(among.randint(0, len(bag)), turn * deck.scenarios_a_round + nth)
+        bag.insert(among.randint(0, len(bag)), index * deck.scenarios_a_round + nth)
     gap_s, duration_s = _timing(campaign, number, lane)
-    drawn = bag[place]
-    if isinstance(drawn, int):
-        scenario = _scenario(campaign, deck, lane, drawn)
-        name = " ".join([scenario.name, str(drawn + 1), *map(str, _of_lane(lane))])
+    generated = bag[place]
+    if isinstance(generated, int):
+        scenario = _scenario(campaign, deck, lane, generated)
+        name = " ".join([scenario.name, str(generated + 1), *map(str, _of_lane(lane))])
         steps = _steps(campaign, faults, scenario, name)
-        return _Slot(steps, turn, gap_s, span_s(steps), name)
-    fault = faults[drawn]
+        return _Slot(steps, index, gap_s, span_s(steps), name)
+    fault = faults[generated]
     duration_s = max(duration_s, min_duration_s(fault, node_names(campaign)))
-    return _Slot(fault, turn, gap_s, duration_s)
+    return _Slot(fault, index, gap_s, duration_s)
 
 
 def _scenario(campaign: Campaign, deck: _Deck, lane: int, number: int) -> Scenario:
-    """Return the numbered scenario of a lane, from a deck that is shuffled when it is empty."""
+    """Return the numbered scenario of a lane, from a deck that is reshuffled when empty."""
     shuffle, place = divmod(number, len(deck.scenarios))
-    rng = draw(campaign.seed or "", "nemesis", "deck", shuffle, *_of_lane(lane))
+    rng = rng_for(campaign.seed or "", "nemesis", "deck", shuffle, *_of_lane(lane))
     return rng.sample(list(deck.scenarios), len(deck.scenarios))[place]
 
 
 def _timing(campaign: Campaign, number: int, lane: int) -> tuple[float, float]:
-    """Draw (quiet time before, duration) of the numbered fault of a lane."""
+    """Choose (quiet time before, duration) of the numbered fault of a lane."""
     interval_s = campaign.nemesis_interval_s
     shortest_s, longest_s = campaign.fault_duration_min_s, campaign.fault_duration_max_s
     if campaign.nemesis_schedule == "periodic":
-        first_s = interval_s * lane / campaign.faults_at_once  # lanes take turns
+        first_s = interval_s * lane / campaign.faults_at_once  # lanes are staggered
         return (interval_s if number else first_s), (shortest_s + longest_s) / 2
-    rng = draw(campaign.seed or "", "nemesis", "timing", number, *_of_lane(lane))
+    rng = rng_for(campaign.seed or "", "nemesis", "timing", number, *_of_lane(lane))
     quiet_s = interval_s * rng.uniform(1 - GAP_SPREAD, 1 + GAP_SPREAD)
     first_s = min(FIRST_GAP_MAX_S, interval_s) * rng.random()
     return (quiet_s if number else first_s), _between(rng, shortest_s, longest_s)
 
 
 def _between(rng: Random, shortest_s: float, longest_s: float) -> float:
-    """Draw a duration; each doubling is as likely, so that short ones are not rare."""
+    """Choose a duration log-uniformly, so that short ones are not rare."""
     return math.exp(rng.uniform(math.log(shortest_s), math.log(longest_s)))
 
 
 def _of_lane(lane: int) -> tuple[str | int, ...]:
-    """What the names of a lane's draws end in: nothing for the first, whatever others there are."""
+    """Return the suffix of a lane's stream names: none for the first lane."""
     return ("lane", lane) if lane else ()
 
 
 def _fitted(
     campaign: Campaign, faults: Mapping[str, Fault], deck: _Deck, lane: int, room_s: float
 ) -> tuple[_Deck, float]:
-    """Return the deck and the factor (at most 1) by which times shrink so that one round fits.
+    """Return the deck and the factor (at most 1) that squeezes one round into the time.
 
-    Scenarios make room first: a round that would shrink to less than half of itself has fewer.
+    Scenarios are dropped first: a round that would be squeezed to less than half has fewer of them.
     """
     for many in range(deck.scenarios_a_round, -1, -1):
         less = replace(deck, scenarios_a_round=many)
@@ -331,14 +340,14 @@ def _fitted(
 
 
 def _squeezed_s(slot: _Slot, squeeze: float) -> float:
-    """Return how long a slot holds when times shrink; no single fault gets shorter than it may."""
+    """Return a slot's squeezed duration; no single fault gets shorter than its minimum."""
     if isinstance(slot.what, tuple):
         return slot.duration_s * squeeze
     return max(slot.duration_s * squeeze, min(FAULT_DURATION_MIN_S, slot.duration_s))
 
 
 def _squeeze(slots: Sequence[_Slot], room_s: float) -> float:
-    """Return the largest factor, at most 1, by which these slots fit; 0 if none does."""
+    """Return the largest factor, at most 1, with which these slots fit; 0 if there is none."""
     for hundredths in range(100, 0, -1):
         squeeze = hundredths / 100
         if sum(slot.gap_s * squeeze + _squeezed_s(slot, squeeze) for slot in slots) <= room_s:
@@ -347,7 +356,7 @@ def _squeeze(slots: Sequence[_Slot], room_s: float) -> float:
 
 
 def _scripted(campaign: Campaign, faults: Mapping[str, Fault], first_number: int) -> list[Planned]:
-    """Return the faults of the script, each with what its entry sets in place of what is drawn."""
+    """Return the faults of the script; what an entry sets overrides the generated plan."""
     planned: list[Planned] = []
     for entry, step in enumerate(campaign.script, 1):
         where = f"script {entry}"
@@ -357,9 +366,9 @@ def _scripted(campaign: Campaign, faults: Mapping[str, Fault], first_number: int
         if step.fault not in faults:
             continue
         _check_time(campaign, step, step.duration, where)
-        for turn in range(step.times):
-            rng = draw(campaign.seed or "", "nemesis", "script", entry, turn)
-            planned.append(_of_step(campaign, faults, step, rng, turn, where))
+        for index in range(step.times):
+            rng = rng_for(campaign.seed or "", "nemesis", "script", entry, index)
+            planned.append(_of_step(campaign, faults, step, rng, index, where))
     return [
         msgspec.structs.replace(one, number=first_number + number)
         for number, one in enumerate(planned)
@@ -369,7 +378,7 @@ def _scripted(campaign: Campaign, faults: Mapping[str, Fault], first_number: int
 def _scripted_scenario(
     campaign: Campaign, faults: Mapping[str, Fault], step: Step, where: str
 ) -> list[Planned]:
-    """Return the faults of a scenario that a script names; none if it lacks one of them."""
+    """Return the faults of a scenario that a script names; none if a fault is missing."""
     scenario = SCENARIOS[step.scenario]
     if not scenario.faults <= faults.keys():
         return []
@@ -385,23 +394,23 @@ def _of_step(
     faults: Mapping[str, Fault],
     step: Step,
     rng: Random,
-    turn: int,
+    index: int,
     where: str,
 ) -> Planned:
-    """Draw the fault of a step, with what the step sets in place of what is drawn.
+    """Generate the fault of a step; what the step sets overrides the generated plan.
 
     Raises:
-        UsageError: its victims or its plan cannot be.
+        UsageError: its victims or its plan are invalid.
     """
     nodes, options = node_names(campaign), fault_options(campaign)
     try:
         roles = scenarios.roles_of(step.victims)
         fault = faults[step.fault]
         if step.victims:
-            # Who plays a role is not known yet: the plan is one that names its victims.
+            # Roles are resolved later, so make a plan that names its victims.
             victims = ["leader"] if roles else list(step.victims)
             fault = blame.configured(fault, {**options, "victims": victims})
-        plan = _plan(fault, rng, nodes, turn)
+        plan = _plan(fault, rng, nodes, index)
         _check_plan(step, plan)
         check_values(fault, plan, step.plan, nodes, options)
     except UsageError as error:
@@ -413,7 +422,7 @@ def _of_step(
         start_s=step.at or 0.0,
         duration_s=step.duration,
         on=step.on,
-        nth=turn + 1,
+        nth=index + 1,
         after_s=step.after,
         scenario=SCRIPT if where.startswith(SCRIPT) else where,
         roles=roles,
@@ -441,40 +450,40 @@ def _check_plan(step: Step, plan: Mapping[str, Any]) -> None:
 
 
 def _as_json(fault: str, plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the plan as it comes back from schedule.json, so that a replay applies the same."""
+    """Return the plan as schedule.json will return it, so that a replay applies the same plan."""
     try:
         return msgspec.json.decode(msgspec.json.encode(plan), type=dict[str, Any])
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:  # msgspec's, too
         raise HarnessError(f"fault {fault}: its plan is no JSON: {error}") from error
 
 
-# Which scenarios a campaign draws from, and why it does not draw from others.
+# Which scenarios a campaign uses, and why it does not use others.
 
 ALL: Final = ("all",)
-"""What `scenarios` says for all that can be made of the faults that a campaign draws from."""
+"""The value of `scenarios` for all that can be made of the campaign's faults."""
 
 
-def chosen(campaign: Campaign, faults: Collection[str]) -> list[Scenario]:
-    """Return the scenarios that a campaign's schedule has, in the order of their names.
+def scenarios_of(campaign: Campaign, faults: Collection[str]) -> list[Scenario]:
+    """Return the scenarios of a campaign's schedule, sorted by name.
 
-    Those named, as far as they can be made of the faults that are there; under "all" none where
-    the campaign itself says whom to strike, or in which order and at which times.
+    Those that are named and whose faults are available. With "all", none if the campaign itself
+    sets the victims, the order or the times of faults.
 
     Args:
         campaign: resolved.
-        faults: names of those that it draws from, and that there are.
+        faults: names of its available faults.
     """
     if campaign.scenarios == ALL and (campaign.victims or campaign.nemesis_schedule != "random"):
         return []
     return [
         SCENARIOS[name]
-        for name in sorted(_asked(campaign))
+        for name in sorted(_requested(campaign))
         if why_not(SCENARIOS[name], campaign, faults) is None
     ]
 
 
 def why_not(scenario: Scenario, campaign: Campaign, faults: Collection[str]) -> str | None:
-    """Say in a few words why a campaign cannot have a scenario; None if it can."""
+    """Return a short reason why a campaign cannot use a scenario; None if it can."""
     lacking = sorted(scenario.faults - set(faults))
     if lacking:
         return f"it needs {', '.join(lacking)}"
@@ -490,5 +499,5 @@ def why_not(scenario: Scenario, campaign: Campaign, faults: Collection[str]) -> 
     return None
 
 
-def _asked(campaign: Campaign) -> Iterable[str]:
+def _requested(campaign: Campaign) -> Iterable[str]:
     return SCENARIOS if campaign.scenarios == ALL else campaign.scenarios

@@ -7,19 +7,19 @@
     duration = 2.0
     times = 3
     victims = ["leader"]
-    # any other key is one of the fault's plan, in place of what is drawn
+    # any other key overrides one of the fault's plan
 
-Victims may be roles (`harness.campaigns.scenarios`): "@led" is who led when the script's first
-fault began, and `remember = "NAME"` lets later entries strike the same nodes again, as "@NAME". In
-place of a fault an entry may name a whole scenario, and when it begins:
+Victims may be roles (`harness.campaigns.scenarios`): "@led" is the leader at the start of the
+script's first fault, and `remember = "NAME"` lets later entries strike the same nodes again, as
+"@NAME". Instead of a fault an entry may name a whole scenario and its start:
 
     [[script]]
     scenario = "figure-8"
     at = 5.0
 
-Events: "leader-elected", "fault:NAME" and "healed:NAME" (a fault of that name began, or was
-undone), and "sync:N", "write:N", "read:N", "message:N": some node did that for the N-th time since
-the chaos phase began. With `times` an event counts again and again.
+Events: "leader-elected"; "fault:NAME" and "healed:NAME" (a fault of that name started, or was
+undone); and "sync:N", "write:N", "read:N", "message:N": some node did that for the N-th time since
+the chaos phase started. With `times` an event counts again and again.
 
 Source: jepsen.generator (nemesis scripts); etcd's robustness tests (failpoints at a named point).
 """
@@ -52,15 +52,15 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         fault: its name.
-        at: when it begins, in seconds since the chaos phase began; None: see `on`.
-        on: the event that it begins on.
-        after: how long after the event, in seconds.
-        duration: how long it holds, in seconds.
-        times: on how many of these events.
+        at: its start, in seconds of the chaos phase; None: see `on`.
+        on: the event that starts it.
+        after: delay after the event, in seconds.
+        duration: how long it lasts, in seconds.
+        times: for how many of these events it is repeated.
         victims: as the campaign's, or roles; () for the campaign's own.
-        remember: the name by which later steps strike the same nodes; "": none.
-        scenario: in place of a fault, the name of a scenario; "": it is a fault.
-        plan: what is set in the fault's plan.
+        remember: a name for its victims in later steps; "": none.
+        scenario: the name of a scenario, instead of a fault; "": it is a fault.
+        plan: values that override the fault's plan.
     """
 
     fault: str = ""
@@ -83,10 +83,10 @@ _KEYS = tuple(name for name in Step.__struct_fields__ if name != "plan")
 
 
 def read_steps(value: Any, where: str) -> tuple[Step, ...]:
-    """Read what a campaign file says under [[script]].
+    """Parse the [[script]] tables of a campaign file.
 
     Raises:
-        UsageError: it is no script; the line says which entry, and what was expected.
+        UsageError: they are invalid; the line tells which entry, and what was expected.
     """
     if isinstance(value, tuple) and all(isinstance(step, Step) for step in value):
         return value
@@ -108,10 +108,10 @@ def write_steps(steps: Iterable[Step]) -> list[dict[str, Any]]:
 
 
 def check_event(on: str, faults: Iterable[str], where: str) -> None:
-    """See to it that there is such an event.
+    """Check that there is such an event.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is not.
     """
     kind, _, name = on.partition(":")
     if on == LEADER_ELECTED or _COUNTED.fullmatch(on):
@@ -126,9 +126,9 @@ def check_event(on: str, faults: Iterable[str], where: str) -> None:
 
 
 def counted(on: str) -> tuple[str, int] | None:
-    """Return ("sync", 100) of "sync:100"; None for an event that nodes do not count.
+    """Return ("sync", 100) for "sync:100"; None for an event that nodes do not count.
 
-    Of "message:VoteRequest:2" that is ("message:VoteRequest", 2).
+    For "message:VoteRequest:2" that is ("message:VoteRequest", 2).
     """
     match = _COUNTED.fullmatch(on)
     return None if match is None else (match[1], int(match[2]))

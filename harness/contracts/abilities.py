@@ -262,12 +262,12 @@ class ShowsClock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Vital:
+class DurableRange:
     """Bytes [start, behind) of a file: durable data that a node must not lose without noticing."""
 
     path: Path
     start: int
-    behind: int
+    end: int
 
 
 @runtime_checkable
@@ -286,7 +286,7 @@ class ExplainsEnds(Protocol):
 class NoticesDamage(Protocol):
     """A target that knows which parts of a node's files are certainly durable."""
 
-    def vital(self, layout: NodeLayout) -> Sequence[Vital]:
+    def durable_ranges(self, layout: NodeLayout) -> Sequence[DurableRange]:
         """Return the parts of a dead node's files that the node has promised to keep.
 
         Raises:

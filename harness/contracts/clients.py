@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
-from shaketable.harness.contracts.groups import Handed, Polled
+from shaketable.harness.contracts.groups import Delivery, PollResult
 from shaketable.harness.contracts.plugins import TargetClient, Workload
 
 FOUND_MAX: Final = 16
@@ -106,7 +106,7 @@ class RegisterClient(Protocol):
 class PollingClient(Protocol):
     """A log's client that reads many messages at a time."""
 
-    async def poll(self, key: str, offset: int) -> Polled:
+    async def poll(self, key: str, offset: int) -> PollResult:
         """Return the messages from `offset` on, as many as one answer brings; may be none."""
         ...
 
@@ -170,7 +170,8 @@ class KeyedClient(Protocol):
         """Return the newest messages with the key of a range of values, at most `FOUND_MAX`.
 
         With `offset`: only those stored at the same time as the message at that offset, which this
-        client has seen. Messages that should not match are returned too: the checker judges them.
+        client has seen. A message that does not belong to the queue is returned with value -1,
+        which no client ever sends, so that the checker sees it.
         """
         ...
 
@@ -191,7 +192,7 @@ class KeyedClient(Protocol):
         ...
 
     async def view(self, key: str, offset: int) -> int:
-        """Return a message's value as `BatchingClient.view` does; also of messages sent with keys."""
+        """As `BatchingClient.view`, and for messages that were sent with keys."""
         ...
 
 
@@ -203,7 +204,7 @@ class TaggingClient(Protocol):
         """Send `value` with that tag; return its offset."""
         ...
 
-    async def select(self, key: str, offset: int, tags: Sequence[int]) -> Polled:
+    async def select(self, key: str, offset: int, tags: Sequence[int]) -> PollResult:
         """Return the messages with these tags from `offset` up to the answer's next offset.
 
         From then on they are also the client's subscription, as its group sees it.
@@ -215,7 +216,7 @@ class TaggingClient(Protocol):
 class HoldingClient(Protocol):
     """A group's client whose polls can wait at the queue's end for a message (long polling)."""
 
-    async def hold(self, key: str, offset: int, hold_s: float) -> Polled:
+    async def hold(self, key: str, offset: int, hold_s: float) -> PollResult:
         """Poll as `GroupClient.poll` does, but wait up to `hold_s` seconds for a first message."""
         ...
 
@@ -256,14 +257,14 @@ class OperatingClient(Protocol):
 
 
 @runtime_checkable
-class ErringClient(Protocol):
+class InvalidRequestsClient(Protocol):
     """A group's client that can send requests that must be refused."""
 
-    def misrequests(self) -> Sequence[int]:
+    def invalid_requests(self) -> Sequence[int]:
         """Return the response codes with which each of its invalid requests must be refused."""
         ...
 
-    async def misrequest(self, number: int) -> int:
+    async def send_invalid_request(self, number: int) -> int:
         """Send one of the invalid requests; return the response code, 0 if it succeeded.
 
         Raises:
@@ -284,11 +285,11 @@ class HandlingClient(Protocol):
         """Start the consumer; with `is_ordered` it consumes each queue under its lock."""
         ...
 
-    def handed(self) -> Handed | None:
+    def next_delivery(self) -> Delivery | None:
         """Return the oldest delivery that waits to be handled; None if there is none."""
         ...
 
-    async def handle(self, handed: Handed) -> bool:
+    async def handle(self, delivery: Delivery) -> bool:
         """Acknowledge a delivery; False if its queue was revoked, so that it is redelivered."""
         ...
 
@@ -309,7 +310,7 @@ class HandlingClient(Protocol):
 class FailingClient(HandlingClient, Protocol):
     """A push consumer's client whose handler can fail; what it did not handle is redelivered."""
 
-    async def fail(self, handed: Handed, consumed: int) -> bool:
+    async def fail(self, delivery: Delivery, consumed: int) -> bool:
         """Report that the first `consumed` messages were handled, and that the next one failed.
 
         Returns False if the queue was revoked before.
@@ -336,7 +337,7 @@ class RetryingClient(FailingClient, Protocol):
         """Return the keys of the topic's retry queues."""
         ...
 
-    async def send_back(self, handed: Handed, consumed: int, delay_level: int) -> bool:
+    async def send_back(self, delivery: Delivery, consumed: int, delay_level: int) -> bool:
         """Report that the first `consumed` messages were handled, and that the others failed.
 
         `delay_level`: 0 leaves the delay to the broker, below 0 makes them dead letters at once,
@@ -345,7 +346,7 @@ class RetryingClient(FailingClient, Protocol):
         """
         ...
 
-    async def look(self, key: str, offset: int) -> Handed:
+    async def look(self, key: str, offset: int) -> Delivery:
         """Return the contents of a retry or dead-letter queue from an offset to at least its end.
 
         For dead letters: all, whatever the offset.

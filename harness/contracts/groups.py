@@ -16,7 +16,7 @@ from shaketable.harness.contracts.plugins import Operation, TargetClient, Worklo
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollResult:
     """The result of a poll.
 
     Attributes:
@@ -31,7 +31,7 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class Delivery:
     """Messages of queue `key` delivered to a push consumer: (offset, value) in order.
 
     `attempts`: how often each was sent back before; empty if that is not known.
@@ -95,11 +95,11 @@ class GroupClient(TargetClient, Protocol):
         """Commit `offset` for the group: the next message to consume."""
         ...
 
-    async def begin(self, key: str) -> int:
+    async def min_offset(self, key: str) -> int:
         """Return the lowest offset that the queue retains."""
         ...
 
-    async def poll(self, key: str, offset: int) -> Polled:
+    async def poll(self, key: str, offset: int) -> PollResult:
         """Return the messages from `offset` on, as many as one answer brings; may be none."""
         ...
 

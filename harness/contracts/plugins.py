@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
-from shaketable.harness.contracts.promises import Promises, stands
+from shaketable.harness.contracts.promises import Promises, is_promised
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +42,7 @@ class FaultWindow:
         description: what it did ("isolate leader n1").
         start_ns: when it had been applied, in ns since the start of the run.
         stop_ns: when it had been undone, in ns since the start of the run.
-        bit: whether it took effect.
+        took_effect: whether it took effect.
         evidence: what shows that.
         began_ns: just before it was applied (the SIGKILL sent, the leader asked), in ns; None if
             the
@@ -134,11 +134,13 @@ class CheckContext:
         topics = self.topics.get(checker)
         return topics is None or key is None or key.partition("/")[0] in topics
 
-    def beyond(self, stood: frozenset[str]) -> str:
-        """Return the names of the injected faults that `stood` does not cover, as one text."""
+    def unpromised_faults(self, promised: frozenset[str]) -> str:
+        """Return the names of the injected faults that `promised` does not cover, as one text."""
         names = sorted({window.name for window in self.windows if window.may_have_taken_effect})
         family = self.families.get
-        return ", ".join(name for name in names if not stands(stood, name, family(name, "")))
+        return ", ".join(
+            name for name in names if not is_promised(promised, name, family(name, ""))
+        )
 
     def begin_search(self) -> Callable[[], bool]:
         """Start the clock of one partition's search; return a function that tells if time is up."""
@@ -496,11 +498,11 @@ class Fault(Protocol):
         ...
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Return a short reason why the fault cannot be injected into that group; None if it can."""
+        """Return a short reason why this fault cannot be injected into that group, or None."""
         ...
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
-        """Choose the `turn`-th instance of this fault in a campaign (`turn` counts from 0)."""
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
+        """Choose the `index`-th instance of this fault in a campaign (`index` counts from 0)."""
         ...
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:

@@ -34,7 +34,7 @@ FAULTS_OF_DISKS: Final = frozenset(
     {"power", "disk-errors", "disk-full", "disk-slow", "disk-stall", "damage"}
 )
 """Disk faults, of one node or many at once. Not `rollback`: no target promises to survive it."""
-OURS: Final = (
+BUILT_IN_FAULTS: Final = (
     frozenset({"kill", "pause", "transfer", "wipe", "rollback"})
     | FAULTS_OF_LINKS
     | FAULTS_OF_PROCESSES
@@ -42,7 +42,7 @@ OURS: Final = (
     | FAULTS_OF_DISKS
 )
 """The built-in faults: promises can name each of these, and one not named is not promised."""
-RAISED: Final = "Raised by hand to what"
+RAISED_BY_HAND: Final = "Raised by hand to what"
 """Prefix of the note of promises that the user added to a target by hand."""
 FAMILIES: Final[Mapping[str, frozenset[str]]] = {
     "process": frozenset(
@@ -56,7 +56,7 @@ FAMILIES: Final[Mapping[str, frozenset[str]]] = {
 }
 """Built-in faults by family (`contracts.capabilities.FAMILIES`), except rollback: no target
 promises that."""
-STANDS_BY: Final[Mapping[str, frozenset[str]]] = {
+PROMISED_BY: Final[Mapping[str, frozenset[str]]] = {
     "process": frozenset({"kill", "pause"}),
     "network": frozenset({"partition"}),
     "clock": FAULTS_OF_CLOCKS,
@@ -69,15 +69,15 @@ external faults of that family. Rollback is absent: no target promises it.
 """
 
 
-def stands(stood: frozenset[str], fault: str, family: str) -> bool:
-    """Return whether promising the faults in `stood` also promises `fault`.
+def is_promised(promised: frozenset[str], fault: str, family: str) -> bool:
+    """Return whether promising the faults in `promised` also promises `fault`.
 
     A built-in fault has to be named. An external one (a plug-in) is judged by its family; without a
     family it is not promised.
     """
-    if fault in stood or fault in OURS:
-        return fault in stood
-    return family in STANDS_BY and STANDS_BY[family] <= stood
+    if fault in promised or fault in BUILT_IN_FAULTS:
+        return fault in promised
+    return family in PROMISED_BY and PROMISED_BY[family] <= promised
 
 
 def in_families(faults: frozenset[str]) -> str:
@@ -96,7 +96,7 @@ class Promises:
     """What a target promises. Checkers judge these and nothing else.
 
     Attributes:
-        durable_under: names of faults that an acknowledged append survives; see `stands`.
+        durable_under: names of faults that an acknowledged append survives; see `is_promised`.
         linearizable: operation names (f) that are linearizable together, for each key.
         committed_prefix: committed log prefixes are equal on all nodes.
         note: one sentence for the report.
@@ -136,5 +136,5 @@ class Promises:
             delivered_under=self.all_delivered_under | other.all_delivered_under,
             linearizable=self.linearizable | other.linearizable,
             excludes=self.excludes | other.excludes,
-            note=f"{RAISED} {name} promises. {self.note}",
+            note=f"{RAISED_BY_HAND} {name} promises. {self.note}",
         )

@@ -23,7 +23,7 @@ class SimulatedReading:
 
 
 @dataclass(slots=True, eq=False)
-class SimulatedHarm:
+class SimulatedDiskFault:
     """A disk fault: calls of one kind fail ("EIO", "ENOSPC") or, with "power", end the machine.
 
     Fields as in `contracts.capabilities.DiskFaultSpec`; `calls` and `errors` count while in force.
@@ -57,7 +57,7 @@ class SteersSimulated(Protocol):
         """Read a node's clocks."""
         ...
 
-    def follow_harms(self, node: str, harms: Sequence[SimulatedHarm]) -> None:
+    def set_disk_faults(self, node: str, harms: Sequence[SimulatedDiskFault]) -> None:
         """Replace the disk faults in force on a node."""
         ...
 

@@ -1,7 +1,7 @@
 """The interface between `simulate`, `replay`, `shrink` and a target's simulated worlds.
 
-A target that can be simulated has a `Simulator` (`Simulated` below). An `Ask` holds everything that
-a run depends on: equal ones give equal runs in every process.
+A target that can be simulated has a `Simulator` (`Simulated` below). A `RunSpec` holds everything
+that a run depends on: equal ones give equal runs in every process.
 
 Source: TigerBeetle's VOPR (one seed, one universe); FoundationDB's simulation; SIMULATION.md.
 """
@@ -28,7 +28,7 @@ VIRTUAL_S_DEFAULT = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class RunSpec:
     """What to simulate: everything that a run depends on.
 
     Attributes:
@@ -76,7 +76,7 @@ class SeedRun:
     operations: int
     faults: int
     digest: str
-    saw: Mapping[str, int] = field(default_factory=dict)
+    occurred: Mapping[str, int] = field(default_factory=dict)
     states: frozenset[str] = frozenset()
     violation: Violation | None = None
 
@@ -114,15 +114,15 @@ class Simulator(Protocol):
         """Return the protocol states that runs of this world can reach."""
         ...
 
-    def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
+    def run(self, spec: RunSpec, write: Callable[[str], None] | None = None) -> SeedRun:
         """Run one seed and watch every invariant.
 
         `write` gets the trace, one event a line, without line ends: the same lines for the same
-        `ask`.
+        `spec`.
         """
         ...
 
-    def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
+    def replay(self, spec: RunSpec, show: Callable[[Step], None]) -> Violation | None:
         """Run one seed step by step; `show` is called after each event."""
         ...
 
@@ -157,7 +157,7 @@ class Tally:
     operations: int = 0
     faults: int = 0
     faults_min: int | None = None
-    saw_in: dict[str, int] = field(default_factory=dict)  # occurrence -> seeds in which it was
+    occurred_in: dict[str, int] = field(default_factory=dict)  # occurrence -> seeds in which it was
     states: set[str] = field(default_factory=set)
     violations: list[SeedRun] = field(default_factory=list)
 
@@ -171,8 +171,8 @@ class Tally:
         self.faults_min = (
             run.faults if self.faults_min is None else min(self.faults_min, run.faults)
         )
-        for name, times in run.saw.items():
-            self.saw_in[name] = self.saw_in.get(name, 0) + (times > 0)
+        for name, times in run.occurred.items():
+            self.occurred_in[name] = self.occurred_in.get(name, 0) + (times > 0)
         self.states |= run.states
         if run.violation is not None:
             self.violations.append(run)
@@ -184,7 +184,7 @@ class Tally:
 
     def share(self, occurrence: str) -> float:
         """Return the share of seeds in which it happened."""
-        return self.saw_in.get(occurrence, 0) / self.seeds if self.seeds else 0.0
+        return self.occurred_in.get(occurrence, 0) / self.seeds if self.seeds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +200,17 @@ class Hunt:
     violation: Violation | None
 
 
-def hunt(simulator: Simulator, ask: Ask, seeds_max: int) -> Hunt:
-    """Run up to `seeds_max` seeds from `ask.seed` on, until one breaks an invariant."""
-    assert ask.mutant is not None, "nothing is hunted in the system as it is"
+def hunt(simulator: Simulator, spec: RunSpec, seeds_max: int) -> Hunt:
+    """Run up to `seeds_max` seeds from `spec.seed` on, until one breaks an invariant."""
+    assert spec.mutant is not None, "nothing is hunted in the system as it is"
     for number in range(seeds_max):
-        one = Ask(
-            seed=ask.seed + number, world=ask.world, mutant=ask.mutant, virtual_s=ask.virtual_s
+        one = RunSpec(
+            seed=spec.seed + number, world=spec.world, mutant=spec.mutant, virtual_s=spec.virtual_s
         )
         found = simulator.run(one).violation
         if found is not None:
-            return Hunt(ask.mutant, ask.seed, number + 1, found)
-    return Hunt(ask.mutant, ask.seed, seeds_max, None)
+            return Hunt(spec.mutant, spec.seed, number + 1, found)
+    return Hunt(spec.mutant, spec.seed, seeds_max, None)
 
 
 # ---- shrinking failing runs --------------------------------------------------------------
@@ -254,7 +254,7 @@ class ShrunkRun(Protocol):
     seconds: float
     is_finished: bool
 
-    def tell(self, width: int) -> str:
+    def describe(self, width: int) -> str:
         """Return its story for a terminal of `width` characters."""
         ...
 
@@ -276,7 +276,7 @@ class Shrinker(Protocol):
 
     shrinkable: frozenset[str]
 
-    def shrink(self, ask: Ask, seconds_max: float, watch: Watch) -> ShrunkRun | None:
+    def shrink(self, spec: RunSpec, seconds_max: float, watch: Watch) -> ShrunkRun | None:
         """Shrink the run of a seed; None if it breaks nothing."""
         ...
 
@@ -298,7 +298,7 @@ class Ended:
 
     node: str
     incarnation: int
-    said: str
+    last_output: str
     status: int = 1
 
 
@@ -340,7 +340,7 @@ class SimulatedGroup(Protocol):
         """Return the virtual time since the start, in ns."""
         ...
 
-    def be_client(self) -> None:
+    def run_as_client(self) -> None:
         """Put the running task, and those that it starts, on the clients' host."""
         ...
 
@@ -356,7 +356,7 @@ class SimulatedGroup(Protocol):
         """Report that a client's operation raised an error that no client should raise."""
         ...
 
-    def clients_left(self) -> None:
+    def clients_closed(self) -> None:
         """Report that all clients were closed: none of their resources should be left."""
         ...
 

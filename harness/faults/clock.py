@@ -72,13 +72,13 @@ class Clock:
         """Every node has clocks; the world decides whether they can be changed."""
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims and the change of their clocks."""
-        plan = plan_victims(rng, nodes, self._variants, turn)
+        plan = plan_victims(rng, nodes, self._variants, index)
         if self._is_wall_only:
-            kind = WALL_KINDS[turn % len(WALL_KINDS)]
+            kind = WALL_KINDS[index % len(WALL_KINDS)]
             return {**plan, "kind": kind, "change": _draw_wall(kind, rng)}
-        kind = KINDS[turn % len(KINDS)]
+        kind = KINDS[index % len(KINDS)]
         return {**plan, "kind": kind, "change": _draw(kind, rng)}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:

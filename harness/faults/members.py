@@ -54,9 +54,9 @@ class Members:
             return f"the target {target.name} has no members that come and go"
         return target.why_no_member_may_go(nodes)
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victim."""
-        return plan_victims(rng, nodes, self._variants, turn)
+        return plan_victims(rng, nodes, self._variants, index)
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Choose the victim."""

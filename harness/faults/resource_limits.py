@@ -67,10 +67,10 @@ class ResourceFault:
         """Every group has processes; the world decides what can be limited."""
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims and the limits."""
-        plan = plan_victims(rng, nodes, self.variants, turn)
-        return {**plan, "resources": self.draw(rng, turn)}
+        plan = plan_victims(rng, nodes, self.variants, index)
+        return {**plan, "resources": self.draw(rng, index)}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Choose the victims."""
@@ -161,7 +161,7 @@ HELD_SHARE_MIN = 0.5
 """Took effect if the process was stopped for this share of the time to be taken."""
 
 
-def _draw_cpu(rng: Random, turn: int) -> Json:
+def _draw_cpu(rng: Random, index: int) -> Json:
     return {"cpu_share": rng.choice(SHARES), "slice_ms": rng.choice(SLICES_MS)}
 
 
@@ -208,9 +208,9 @@ MEMORY_CALLERS = 400
 """Each costs a program some memory; together they cost more than it has left."""
 
 
-def _draw_memory(rng: Random, turn: int) -> Json:
+def _draw_memory(rng: Random, index: int) -> Json:
     return {
-        "memory_spare_bytes": rng.choice(SPARES_BYTES) if turn else 0,
+        "memory_spare_bytes": rng.choice(SPARES_BYTES) if index else 0,
         "callers": MEMORY_CALLERS,
     }
 
@@ -251,8 +251,8 @@ SPARES = (0, 0, 1, 3)
 DESCRIPTORS_CALLERS = 8
 
 
-def _draw_descriptors(rng: Random, turn: int) -> Json:
-    return {"descriptors_spare": rng.choice(SPARES) if turn else 0, "callers": DESCRIPTORS_CALLERS}
+def _draw_descriptors(rng: Random, index: int) -> Json:
+    return {"descriptors_spare": rng.choice(SPARES) if index else 0, "callers": DESCRIPTORS_CALLERS}
 
 
 def _phrase_descriptors(resources: Resources) -> str:

@@ -66,11 +66,11 @@ def is_victim(victim: str, nodes: Collection[str]) -> bool:
     return victim in (*VICTIMS, MASTERS) or set(victim.split(TOGETHER)) <= set(nodes)
 
 
-def plan_victims(rng: Random, nodes: Sequence[str], variants: Sequence[str], turn: int) -> Json:
-    """Draw {"variant", "order"}; the first turn strikes the leader if that is a variant."""
+def plan_victims(rng: Random, nodes: Sequence[str], variants: Sequence[str], index: int) -> Json:
+    """Draw {"variant", "order"}; the first index strikes the leader if that is a variant."""
     order = rng.sample(list(nodes), len(nodes))
     drawn = rng.choice(list(variants))
-    return {"variant": "leader" if turn == 0 and "leader" in variants else drawn, "order": order}
+    return {"variant": "leader" if index == 0 and "leader" in variants else drawn, "order": order}
 
 
 def pick_victims(plan: Json, nodes: Sequence[str], leader: str | None) -> Json:

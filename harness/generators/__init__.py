@@ -1,4 +1,4 @@
-"""What clients do, and when: small generators, put together in plain Python.
+"""Generators: what clients do, and when. Small ones are combined in plain Python.
 
     generator = rate(
         100.0,
@@ -10,17 +10,16 @@
         seed="7",
     )
 
-A generator is a value. It is asked with a context (what time it is, which clients are free) and
-answers with the next operation, the client that is to do it and when, together with the generator
-that goes on from there; or that there is nothing to do for now; or, for good, with None. How
-operations ended is told to it by `update`. There is no clock and no die in it: time comes with
-the context, what is drawn comes from the campaign's seed (`contracts.draw`), and whoever asks the
-same generator twice is answered the same. So a generator can be played in a test
-(`harness.generators.play`), drawn and shrunk by Hypothesis (`harness.testing.generators`), and
-run by the client workers and by the simulated world alike.
+A generator is an immutable value. `next_op` gets a context (the time, the free clients) and returns
+the next operation with its client and its time, or `Wait`, together with the generator that
+follows; or None when it is exhausted. `update` tells it how an operation completed. It holds no
+clock and no random state: time comes with the context, and random choices derive from the
+campaign's seed (`contracts.rng`), so the same call has the same answer. That is why a generator can
+be played in a test (`harness.generators.play`), generated and shrunk by Hypothesis
+(`harness.testing.generators`), and run by the client workers and by the simulated world alike.
 
-Each worker process asks its own copy for its own clients: `phases` and `per_key` bring together
-the clients of one worker, and what a generator counts (`limit`) it counts for one worker.
+Each worker process has its own copy for its own clients: `phases` and `per_key` synchronize the
+clients of one worker, and `limit` counts the operations of one worker.
 
 Source: jepsen.generator and jepsen.independent.
 """
@@ -36,12 +35,12 @@ from shaketable.harness.generators.clients import (
     width_of,
 )
 from shaketable.harness.generators.generator import (
-    NOTHING_NOW,
+    PENDING,
+    Completion,
     Context,
     Due,
-    Ended,
     Generator,
-    Given,
+    NextOp,
     Wait,
 )
 from shaketable.harness.generators.pace import delay, rate, sleep, stagger, think_time, time_limit
@@ -58,14 +57,14 @@ from shaketable.harness.generators.sequences import (
 )
 
 __all__ = [
-    "NOTHING_NOW",
+    "PENDING",
+    "Completion",
     "Context",
     "Due",
-    "Ended",
     "Generator",
-    "Given",
     "KeySpread",
     "Lazy",
+    "NextOp",
     "Played",
     "Wait",
     "alone",

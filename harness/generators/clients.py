@@ -1,4 +1,4 @@
-"""Who: each client its own, some clients only, groups of clients with keys of their own.
+"""Assigning generators to clients: one for each, for some only, or for groups with their own keys.
 
 Source: jepsen.generator (each-thread, on-threads, reserve), jepsen.independent
 (concurrent-generator).
@@ -17,36 +17,36 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.generators.choices import any_of
 from shaketable.harness.generators.generator import (
-    NOTHING_NOW,
+    PENDING,
+    Completion,
     Context,
     Due,
-    Ended,
     Generator,
-    Given,
+    NextOp,
     Wait,
     sooner,
 )
 
 Held = Mapping[int, Generator | None]
-"""Generators by client, or by the first client of a group; None: it has no more."""
+"""Generators by client, or by the first client of a group; None: exhausted."""
 
 
 def each_client(make: Callable[[int], Generator]) -> Generator:
-    """Give each client what its own generator gives: `make` is called with its number."""
+    """Give each client its own generator, made by `make` from the client's number."""
     return _Each(make, {})
 
 
 def on_clients(belongs: Callable[[int], bool], generator: Generator) -> Generator:
-    """Give a generator's operations to some of the clients alone."""
+    """Restrict a generator to some of the clients."""
     return _OnClients(belongs, generator)
 
 
 def reserve(counts: Mapping[int, Generator], default: Generator) -> Generator:
-    """Give the clients with the lowest numbers generators of their own, the others the default.
+    """Reserve the lowest-numbered clients for generators of their own; the others get the default.
 
     Args:
-        counts: up to which number (exclusive) clients have which generator, in rising order.
-        default: what all others have.
+        counts: upper bound (exclusive) of client numbers -> generator, in ascending order.
+        default: the generator of all other clients.
     """
     bounds = list(counts)
     assert bounds == sorted(set(bounds)), "bounds rise"
@@ -58,13 +58,13 @@ def reserve(counts: Mapping[int, Generator], default: Generator) -> Generator:
 
 
 def side_by_side(parts: Iterable[tuple[range, Generator]]) -> Generator:
-    """Give neighbouring clients a generator of their own, which knows them by numbers from 0.
+    """Give disjoint ranges of clients their own generators, which number their clients from 0.
 
-    Unlike with `reserve`, no part comes before another: of two that have something now, the one
-    whose client has waited longest is asked.
+    Unlike with `reserve`, no part has priority: if two have an operation now, the one whose client
+    has waited longest is taken.
 
     Args:
-        parts: which clients, and their generator; no client is in two of them.
+        parts: ranges of clients and their generators; no client is in two of them.
     """
     return _SideBySide(tuple(parts))
 
@@ -72,14 +72,14 @@ def side_by_side(parts: Iterable[tuple[range, Generator]]) -> Generator:
 def per_key(width: int, clients: int, make: Callable[[int], Generator]) -> Generator:
     """Let groups of clients work on keys of their own, one key after another.
 
-    The clients of a worker form groups of `width`, the last of what is left. Each group does what
-    `make` gives for its first key, then for its next one, without end. Keys are numbers; no two
-    groups have the same, in whichever worker.
+    The clients of a worker form groups of `width`; the last group may be smaller. A group runs the
+    generator of its first key, then that of its next key, forever. Keys are numbers, and no two
+    groups of any worker share one.
 
     Args:
         width: how many clients work on a key at a time.
-        clients: how many there are in all workers.
-        make: returns what is done with the key of that number, which has to come to an end.
+        clients: number of clients in all workers.
+        make: returns the generator for a key, which has to be finite.
     """
     assert width > 0, "somebody has to work on a key"
     return _PerKey(width, clients, make, {})
@@ -99,7 +99,7 @@ class _Each:
     make: Callable[[int], Generator]
     held: Held
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         now_ns, held = context.now_ns, self.held
         changed: dict[int, Generator | None] = {}
         best: tuple[Due, Generator] | None = None
@@ -108,7 +108,7 @@ class _Each:
             mine = held[client] if client in held else self.make(client)
             if mine is None:
                 continue
-            given = mine.ask(Context(now_ns, (client,), (client,)))
+            given = mine.next_op(Context(now_ns, (client,), (client,)))
             if given is None:
                 changed[client] = None
                 continue
@@ -124,16 +124,16 @@ class _Each:
         held = {**held, **changed}
         if all(client in held and held[client] is None for client in context.clients):
             return None
-        return wait or NOTHING_NOW, _Each(self.make, held)
+        return wait or PENDING, _Each(self.make, held)
 
-    def update(self, ended: Ended) -> Generator:
-        mine = self.held.get(ended.client)
+    def update(self, completion: Completion) -> Generator:
+        mine = self.held.get(completion.client)
         if mine is None:
             return self
-        after = mine.update(ended)
+        after = mine.update(completion)
         if after is mine:
             return self
-        return _Each(self.make, {**self.held, ended.client: after})
+        return _Each(self.make, {**self.held, completion.client: after})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +141,20 @@ class _OnClients:
     belongs: Callable[[int], bool]
     inner: Generator
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         free = tuple(filter(self.belongs, context.free))
         clients = tuple(filter(self.belongs, context.clients))
         if not clients:
-            return None  # none of them is in this worker
+            return None  # none of its clients is in this worker
         if not free:
-            return NOTHING_NOW, self
-        given = self.inner.ask(Context(context.now_ns, free, clients))
+            return PENDING, self
+        given = self.inner.next_op(Context(context.now_ns, free, clients))
         return None if given is None else (given[0], _OnClients(self.belongs, given[1]))
 
-    def update(self, ended: Ended) -> Generator:
-        if not self.belongs(ended.client):
+    def update(self, completion: Completion) -> Generator:
+        if not self.belongs(completion.client):
             return self
-        inner = self.inner.update(ended)
+        inner = self.inner.update(completion)
         return self if inner is self.inner else _OnClients(self.belongs, inner)
 
 
@@ -162,7 +162,7 @@ class _OnClients:
 class _SideBySide:
     parts: tuple[tuple[range, Generator], ...]
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         waiting = dict.fromkeys(
             place
             for client in context.free
@@ -174,7 +174,7 @@ class _SideBySide:
         wait: Wait | None = None
         for place in waiting:
             clients, inner = self.parts[place]
-            given = inner.ask(_numbered_from_0(context, clients))
+            given = inner.next_op(_numbered_from_0(context, clients))
             if given is None:
                 del left[place]
             elif isinstance(given[0], Wait):
@@ -188,14 +188,14 @@ class _SideBySide:
             left[place] = clients, after
             due = due._replace(client=due.client + clients.start)
             return due, _SideBySide(tuple(left.values()))
-        # A part of which nobody is free, or is in this worker, is asked another time.
+        # A part without a free client, or without any client in this worker, stays as it is.
         here = (set(clients).intersection(context.clients) for clients, _ in left.values())
-        return (wait or NOTHING_NOW, _SideBySide(tuple(left.values()))) if any(here) else None
+        return (wait or PENDING, _SideBySide(tuple(left.values()))) if any(here) else None
 
-    def update(self, ended: Ended) -> Generator:
+    def update(self, completion: Completion) -> Generator:
         for place, (clients, inner) in enumerate(self.parts):
-            if ended.client in clients:
-                after = inner.update(ended._replace(client=ended.client - clients.start))
+            if completion.client in clients:
+                after = inner.update(completion._replace(client=completion.client - clients.start))
                 if after is inner:
                     return self
                 parts = (*self.parts[:place], (clients, after), *self.parts[place + 1 :])
@@ -210,7 +210,7 @@ def _numbered_from_0(context: Context, clients: range) -> Context:
 
 
 KEYS_TRIED_MAX: Final = 1000
-"""So many keys in a row may turn out to have nothing to do."""
+"""Limit on consecutive keys whose generators are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,35 +218,37 @@ class _PerKey:
     width: int
     clients: int
     make: Callable[[int], Generator]
-    groups: Mapping[tuple[int, ...], tuple[int, Generator]]  # its members: its key, what it does
+    groups: Mapping[tuple[int, ...], tuple[int, Generator]]  # members -> current key, generator
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         wait: Wait | None = None
         groups = dict(self.groups)
         for members in self._groups_of(context):
             free = tuple(client for client in context.free if client in members)
-            step, key, after = self._ask(members, Context(context.now_ns, free, members))
+            step, key, after = self._next_op(members, Context(context.now_ns, free, members))
             groups[members] = key, after
             if isinstance(step, Due):
                 return step, _PerKey(self.width, self.clients, self.make, groups)
             wait = sooner(step, wait)
-        return wait or NOTHING_NOW, _PerKey(self.width, self.clients, self.make, groups)
+        return wait or PENDING, _PerKey(self.width, self.clients, self.make, groups)
 
-    def update(self, ended: Ended) -> Generator:
+    def update(self, completion: Completion) -> Generator:
         for members, (key, generator) in self.groups.items():
-            if ended.client in members:
-                after = generator.update(ended)
+            if completion.client in members:
+                after = generator.update(completion)
                 if after is generator:
                     return self
                 groups = {**self.groups, members: (key, after)}
                 return _PerKey(self.width, self.clients, self.make, groups)
         return self
 
-    def _ask(self, members: tuple[int, ...], context: Context) -> tuple[Due | Wait, int, Generator]:
-        """Ask a group's generator, or that of its next key where one is done."""
+    def _next_op(
+        self, members: tuple[int, ...], context: Context
+    ) -> tuple[Due | Wait, int, Generator]:
+        """Ask the group's generator, or that of its next key if it is exhausted."""
         key, generator = self.groups.get(members) or (members[0], self.make(members[0]))
         for _ in range(KEYS_TRIED_MAX):
-            given = generator.ask(context)
+            given = generator.next_op(context)
             if given is not None:
                 return given[0], key, given[1]
             key += self.clients
@@ -254,7 +256,7 @@ class _PerKey:
         raise ValueError(f"per_key: {KEYS_TRIED_MAX} keys before key {key} have nothing to do")
 
     def _groups_of(self, context: Context) -> list[tuple[int, ...]]:
-        """Return the groups that have a free client, the one that waited longest first."""
+        """Return the groups with a free client, ordered by who has waited longest."""
         found = []
         for client in context.free:
             at = context.clients.index(client) // self.width * self.width
@@ -264,7 +266,7 @@ class _PerKey:
         return found
 
 
-# Which keys a client works on, and how often it chooses each: hot keys, few clients for a key.
+# How operations are spread over keys: hot keys, and few clients for a key.
 #
 # Source: YCSB's Zipfian request distribution; jepsen.independent for clients with keys of their
 # own.
@@ -274,9 +276,11 @@ class _PerKey:
 class KeySpread:
     """How operations are spread over keys, which are numbers from 0.
 
-    `skew` says how hot the first keys are: the n-th is chosen 1/n**skew as often as the first;
-    0: all alike. With `clients_per_key` each key is used by so many clients alone: groups of
-    clients share out the keys. 0: all clients use all keys.
+    Attributes:
+        keys: number of keys.
+        skew: Zipf exponent: the n-th key is chosen 1/n**skew as often as the first; 0: uniform.
+        clients_per_key: groups of this many clients share out the keys, so that each key is used by
+            one group alone; 0: all clients use all keys.
     """
 
     keys: int
@@ -285,10 +289,10 @@ class KeySpread:
 
     @classmethod
     def of_options(cls, workload: str, options: Json, keys: int) -> KeySpread:
-        """Return the spread that a campaign's options ask for; `keys` are a workload's own.
+        """Return the spread for a campaign's options; `keys` is the workload's default number.
 
         Raises:
-            UsageError: an option has a value that no workload can take.
+            UsageError: an option has an invalid value.
         """
         where = f"workload {workload}:"
         queues = options.get("queues", keys)
@@ -307,7 +311,7 @@ class KeySpread:
         return cls(queues, float(skew), width)
 
     def of_client(self, client: int, clients: int) -> ClientKeys:
-        """Return which keys are this client's among so many clients in all."""
+        """Return this client's keys, of `clients` clients in all."""
         keys = range(self.keys)
         if self.clients_per_key:
             groups = groups_of(clients, self.clients_per_key)
@@ -321,13 +325,13 @@ class KeySpread:
 
 @dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """The keys of one client; `sums` of the weights by which it chooses, () for all alike."""
+    """The keys of one client; `sums` are cumulative weights, () for uniform."""
 
     keys: range
     sums: tuple[float, ...] = ()
 
     def choose(self, rng: Random) -> int:
-        """Draw a key."""
+        """Choose a key at random."""
         if not self.sums:
             return self.keys[rng.randrange(len(self.keys))]
         at = rng.random() * self.sums[-1]
@@ -335,10 +339,10 @@ class ClientKeys:
 
 
 def width_of(workload: str, options: Json) -> int:
-    """Return how many clients are to use a key, as a campaign's options say; 0: all.
+    """Return how many clients use a key, by a campaign's options; 0: all.
 
     Raises:
-        UsageError: that is no number of clients.
+        UsageError: it is not a number of clients.
     """
     width = options.get("clients_per_key", 0)
     if not isinstance(width, int) or width < 0:
@@ -349,5 +353,5 @@ def width_of(workload: str, options: Json) -> int:
 
 
 def groups_of(clients: int, width: int) -> int:
-    """Return into how many groups of `width` so many clients fall, the last one smaller."""
+    """Return the number of groups of `width` clients; the last may be smaller."""
     return -(-clients // width)

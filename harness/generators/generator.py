@@ -1,4 +1,4 @@
-"""What a generator is asked, and what it answers.
+"""The generator protocol: what a generator is asked, and what it answers.
 
 Source: jepsen.generator's protocol (op, update) and its contexts.
 """
@@ -13,9 +13,11 @@ from shaketable.harness.contracts.plugins import Answer, Operation
 class Context(NamedTuple):
     """What a generator may know when it is asked.
 
-    `now_ns` counts from when the clients began. `clients` are those that it may give something
-    to, by their numbers; `free` those of them that have nothing to do, at least one, who waited
-    longest (or asks) first.
+    Attributes:
+        now_ns: time since the clients started, in ns.
+        free: clients without an operation, at least one; the one that waited longest (or asks)
+            first.
+        clients: all clients that it may give operations to, by number.
     """
 
     now_ns: int
@@ -24,7 +26,7 @@ class Context(NamedTuple):
 
 
 class Due(NamedTuple):
-    """An operation, who is to do it, and when: `at_ns` is never before the time of the ask."""
+    """An operation, its client, and its time: `at_ns` is never before the context's `now_ns`."""
 
     operation: Operation
     client: int
@@ -32,13 +34,13 @@ class Due(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Nothing to do for those who are free, until this time or until something ends."""
+    """Nothing to do for the free clients until this time, or until an operation completes."""
 
     until_ns: int | None = None
 
 
-class Ended(NamedTuple):
-    """What became of an operation that was due: `outcome` is ok, fail or info."""
+class Completion(NamedTuple):
+    """How an operation completed: `outcome` is ok, fail or info."""
 
     client: int
     operation: Operation
@@ -48,25 +50,25 @@ class Ended(NamedTuple):
 
 
 class Generator(Protocol):
-    """A value that says what comes next. Pure: the same question has the same answer."""
+    """An immutable value that tells what comes next. Pure: the same call has the same answer."""
 
-    def ask(self, context: Context) -> Given:
-        """Return what comes next, and the generator that goes on; None if nothing ever will."""
+    def next_op(self, context: Context) -> NextOp:
+        """Return the next step and the generator that follows; None if it is exhausted."""
         ...
 
-    def update(self, ended: Ended) -> Generator:
-        """Take note of what became of an operation; return itself if that changes nothing."""
+    def update(self, completion: Completion) -> Generator:
+        """Return the generator after an operation completed; itself if that changes nothing."""
         ...
 
 
-Given = tuple[Due | Wait, Generator] | None
+NextOp = tuple[Due | Wait, Generator] | None
 """A generator's answer."""
-NOTHING_NOW = Wait()
-"""Nothing to do until something ends."""
+PENDING = Wait()
+"""Nothing to do until an operation completes."""
 
 
 def sooner(one: Wait, other: Wait | None) -> Wait:
-    """Return the wait that is over first."""
+    """Return the wait that ends first."""
     if other is None or other.until_ns is None:
         return one
     return other if one.until_ns is None or other.until_ns < one.until_ns else one

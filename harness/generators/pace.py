@@ -1,7 +1,7 @@
-"""When: rates, pauses, think time, limits of time. Times are ns since the clients began.
+"""Timing: rates, pauses, think time, time limits. Times are ns since the clients started.
 
 Source: jepsen.generator (stagger, delay, sleep, time-limit); YCSB's target throughput for rates
-that make good for a hold-up.
+that catch up after a delay.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from itertools import repeat as repeated
 from random import Random
 from typing import Final
 
-from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators.generator import (
+    Completion,
     Context,
     Due,
-    Ended,
     Generator,
-    Given,
+    NextOp,
     Wait,
     sooner,
 )
@@ -26,39 +26,39 @@ from shaketable.harness.generators.sequences import Lazy
 
 NS: Final = 1_000_000_000
 CATCH_UP_MAX_NS: Final = NS
-"""Whoever was held up makes good for this much of the pace at most."""
+"""After a delay, at most this much of the missed rate is made up for."""
 
 
 def stagger(mean_s: float, generator: Generator, *, seed: str) -> Generator:
-    """Put a drawn time between operations, uniform from 0 to twice the mean, over all clients."""
-    return _Staggered(generator, Lazy(_gaps(draw(seed, "stagger"), mean_s)))
+    """Space operations by random gaps, uniform from 0 to twice the mean, over all clients."""
+    return _Staggered(generator, Lazy(_gaps(rng_for(seed, "stagger"), mean_s)))
 
 
 def rate(hz: float, generator: Generator, *, seed: str) -> Generator:
-    """Give so many operations a second on average; as fast as clients can for 0."""
+    """Limit operations to `hz` per second on average; 0: as fast as the clients can."""
     return stagger(1 / hz, generator, seed=seed) if hz else generator
 
 
 def delay(seconds: float, generator: Generator) -> Generator:
-    """Put exactly this time between operations, over all clients."""
+    """Space operations by exactly this time, over all clients."""
     return _Staggered(generator, Lazy(repeated(int(seconds * NS))))
 
 
 def think_time(mean_s: float, generator: Generator, *, seed: str) -> Generator:
-    """Let each client pause between the end of an operation and its next one.
+    """Let each client pause between the completion of an operation and its next one.
 
-    Uniform from 0 to twice the mean, drawn for each client by itself.
+    Uniform from 0 to twice the mean; each client has its own random stream.
     """
     return _Thinking(generator, mean_s, seed, {}) if mean_s else generator
 
 
 def sleep(seconds: float) -> Generator:
-    """Give nothing for this long, from when it is first asked."""
+    """Emit nothing for this long, from the first call on."""
     return _Asleep(int(seconds * NS), None)
 
 
 def time_limit(seconds: float, generator: Generator) -> Generator:
-    """Give nothing that is due later than this, from when it is first asked."""
+    """Emit only what is due within this time, from the first call on."""
     return _TimeLimit(generator, int(seconds * NS), None)
 
 
@@ -73,8 +73,8 @@ class _Staggered:
     gaps: Lazy[int]
     next_ns: int | None = None
 
-    def ask(self, context: Context) -> Given:
-        given = self.inner.ask(context)
+    def next_op(self, context: Context) -> NextOp:
+        given = self.inner.next_op(context)
         if given is None:
             return None
         step, inner = given
@@ -84,15 +84,15 @@ class _Staggered:
         assert pair is not None, "gaps have no end"
         gap_ns, gaps = pair
         next_ns = self.next_ns
-        if next_ns is None:  # not even the first ones begin in step
+        if next_ns is None:  # a random start, so that workers do not start in step
             next_ns = context.now_ns + gap_ns
         else:
             next_ns = max(next_ns, context.now_ns - CATCH_UP_MAX_NS) + gap_ns
         at_ns = max(step.at_ns, next_ns)
         return Due(step.operation, step.client, at_ns), _Staggered(inner, gaps, next_ns)
 
-    def update(self, ended: Ended) -> Generator:
-        inner = self.inner.update(ended)
+    def update(self, completion: Completion) -> Generator:
+        inner = self.inner.update(completion)
         return self if inner is self.inner else _Staggered(inner, self.gaps, self.next_ns)
 
 
@@ -101,29 +101,29 @@ class _Thinking:
     inner: Generator
     mean_s: float
     seed: str
-    thoughts: Mapping[int, tuple[int, Lazy[int]]]  # of a client: free again when, draws left
+    thoughts: Mapping[int, tuple[int, Lazy[int]]]  # client -> end of its pause, remaining gaps
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         now_ns, thoughts = context.now_ns, self.thoughts
         ready = tuple(c for c in context.free if c not in thoughts or thoughts[c][0] <= now_ns)
-        given = self.inner.ask(context._replace(free=ready) if ready else context)
+        given = self.inner.next_op(context._replace(free=ready) if ready else context)
         if given is None:
             return None
         step, inner = given
         if isinstance(step, Due):
             if step.client in thoughts:
                 step = step._replace(at_ns=max(step.at_ns, thoughts[step.client][0]))
-        elif ready and len(ready) < len(context.free):  # more is known when the others are ready
+        elif ready and len(ready) < len(context.free):  # ask again when the others are ready
             step = sooner(step, Wait(min(thoughts[c][0] for c in context.free if c not in ready)))
         return step, replace(self, inner=inner)
 
-    def update(self, ended: Ended) -> Generator:
-        client = ended.client
+    def update(self, completion: Completion) -> Generator:
+        client = completion.client
         left = self.thoughts[client][1] if client in self.thoughts else None
-        pair = (left or Lazy(_gaps(draw(self.seed, "think", client), self.mean_s))).next()
+        pair = (left or Lazy(_gaps(rng_for(self.seed, "think", client), self.mean_s))).next()
         assert pair is not None, "gaps have no end"
-        thought = ended.at_ns + pair[0], pair[1]
-        inner = self.inner.update(ended)
+        thought = completion.at_ns + pair[0], pair[1]
+        inner = self.inner.update(completion)
         return replace(self, inner=inner, thoughts={**self.thoughts, client: thought})
 
 
@@ -132,13 +132,13 @@ class _Asleep:
     for_ns: int
     until_ns: int | None
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         until_ns = context.now_ns + self.for_ns if self.until_ns is None else self.until_ns
         if context.now_ns >= until_ns:
             return None
         return Wait(until_ns), _Asleep(self.for_ns, until_ns)
 
-    def update(self, ended: Ended) -> Generator:
+    def update(self, completion: Completion) -> Generator:
         return self
 
 
@@ -148,11 +148,11 @@ class _TimeLimit:
     for_ns: int
     until_ns: int | None
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         until_ns = context.now_ns + self.for_ns if self.until_ns is None else self.until_ns
         if context.now_ns >= until_ns:
             return None
-        given = self.inner.ask(context)
+        given = self.inner.next_op(context)
         if given is None:
             return None
         step, inner = given
@@ -163,6 +163,6 @@ class _TimeLimit:
             step = Wait(until_ns)
         return step, _TimeLimit(inner, self.for_ns, until_ns)
 
-    def update(self, ended: Ended) -> Generator:
-        inner = self.inner.update(ended)
+    def update(self, completion: Completion) -> Generator:
+        inner = self.inner.update(completion)
         return self if inner is self.inner else replace(self, inner=inner)

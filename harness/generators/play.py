@@ -1,6 +1,6 @@
-"""Plays a generator without clients: what would be done when, if every operation took so long.
+"""Play a generator without clients: what would be done when, for given operation times.
 
-For tests of generators, and for whoever wants to see what one does before it shakes anything.
+For tests of generators, and to preview one before a campaign.
 
 Source: jepsen.generator.test (simulate, quick, perfect).
 """
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from shaketable.harness.contracts.plugins import Answer, Operation
-from shaketable.harness.generators.generator import Context, Due, Ended, Generator, Wait
+from shaketable.harness.generators.generator import Completion, Context, Due, Generator, Wait
 
 AT_ONCE = 0
 STEPS_MAX = 1_000_000
-"""A generator that is still not through after so many questions never will be."""
+"""A generator that has not ended after so many steps is taken to be endless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """An operation as it was played: who did it, from when to when, and how it ended."""
+    """An operation as played: its client, from when to when, and its outcome."""
 
     operation: Operation
     client: int
@@ -31,11 +31,11 @@ class Played:
 
 
 Life = Callable[[Due], tuple[int, str, Answer]]
-"""How long an operation takes (ns), how it ends, and with what answer."""
+"""How long an operation takes (ns), its outcome, and its answer."""
 
 
 def well(due: Due) -> tuple[int, str, Answer]:
-    """Let every operation take a millisecond, and be ok."""
+    """Let every operation take 1 ms and be ok."""
     return 1_000_000, "ok", Answer()
 
 
@@ -45,7 +45,7 @@ class _Stage:
     life: Life
     free: list[int]
     now_ns: int = 0
-    open: list[tuple[int, int, Due, str, Answer]] = field(default_factory=list)  # by their ends
+    open: list[tuple[int, int, Due, str, Answer]] = field(default_factory=list)  # a heap, by end
 
 
 def play(
@@ -56,14 +56,14 @@ def play(
     operations_max: int = 10_000,
     until_ns: int | None = None,
 ) -> list[Played]:
-    """Return what a generator gives to so many clients (or to these), in the order of calls.
+    """Return the operations that a generator gives these clients, in the order of their calls.
 
     Args:
         generator: what to play; it is not changed.
-        clients: how many clients, numbered from 0, or their numbers.
-        life: what becomes of each operation.
-        operations_max: after so many operations the play is over.
-        until_ns: nothing is begun at this time or later.
+        clients: number of clients, numbered from 0, or their numbers.
+        life: how each operation goes.
+        operations_max: stop after this many operations.
+        until_ns: start nothing at this time or later.
     """
     who = tuple(range(clients)) if isinstance(clients, int) else clients
     stage = _Stage(who, life, list(who))
@@ -73,7 +73,7 @@ def play(
             break
         wait = Wait()
         if stage.free:
-            given = generator.ask(Context(stage.now_ns, tuple(stage.free), who))
+            given = generator.next_op(Context(stage.now_ns, tuple(stage.free), who))
             if given is None:
                 break
             step, generator = given
@@ -81,13 +81,13 @@ def play(
                 assert step.client in stage.free, f"client {step.client} is busy"
                 assert step.at_ns >= stage.now_ns, "nothing is due in the past"
                 if until_ns is not None and step.at_ns >= until_ns:
-                    stage.free.remove(step.client)  # it does nothing more
+                    stage.free.remove(step.client)  # this client is done
                 else:
                     played.append(_begin(stage, step))
                 continue
             wait = step
         if not stage.open and wait.until_ns is None:
-            break  # all wait for each other
+            break  # deadlock: every client waits for another
         generator = _go_on(stage, wait, generator)
         if until_ns is not None and stage.now_ns >= until_ns:
             break
@@ -97,14 +97,14 @@ def play(
 
 
 def alone(generator: Generator, client: int) -> Iterator[Operation]:
-    """Return what a generator gives one client that is alone and is answered ok at once."""
+    """Return the operations of a single client whose every operation is ok at once."""
     now_ns = 0
-    while (given := generator.ask(Context(now_ns, (client,), (client,)))) is not None:
+    while (given := generator.next_op(Context(now_ns, (client,), (client,)))) is not None:
         step, generator = given
         if isinstance(step, Due):
             now_ns = step.at_ns
             yield step.operation
-            generator = generator.update(Ended(client, step.operation, "ok", Answer(), now_ns))
+            generator = generator.update(Completion(client, step.operation, "ok", Answer(), now_ns))
         elif step.until_ns is None:
             return
         else:
@@ -120,7 +120,7 @@ def _begin(stage: _Stage, due: Due) -> Played:
 
 
 def _go_on(stage: _Stage, wait: Wait, generator: Generator) -> Generator:
-    """Let time pass to the next end, or to the end of the wait if that is sooner."""
+    """Advance time to the next completion, or to the end of the wait if that is sooner."""
     until_ns = wait.until_ns
     if not stage.open or (until_ns is not None and until_ns < stage.open[0][0]):
         assert until_ns is not None
@@ -129,4 +129,4 @@ def _go_on(stage: _Stage, wait: Wait, generator: Generator) -> Generator:
     end_ns, client, due, outcome, answer = heappop(stage.open)
     stage.now_ns = max(stage.now_ns, end_ns)
     stage.free.append(client)
-    return generator.update(Ended(client, due.operation, outcome, answer, end_ns))
+    return generator.update(Completion(client, due.operation, outcome, answer, end_ns))

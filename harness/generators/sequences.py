@@ -1,4 +1,4 @@
-"""One thing after another: sequences of operations, and of generators.
+"""Sequences of operations and of generators.
 
 Source: jepsen.generator (sequences, concat, limit, once, repeat, synchronize, phases).
 """
@@ -12,21 +12,21 @@ from typing import Generic, TypeVar
 
 from shaketable.harness.contracts.plugins import Operation
 from shaketable.harness.generators.generator import (
-    NOTHING_NOW,
+    PENDING,
+    Completion,
     Context,
     Due,
-    Ended,
     Generator,
-    Given,
+    NextOp,
 )
 
 Item = TypeVar("Item")
 
 
 class Lazy(Generic[Item]):
-    """The rest of a sequence: read when it is first looked at, and the same ever after.
+    """The rest of an iterator as an immutable value: read on first use, the same ever after.
 
-    That makes a value of an iterator. What is in front of the rest is kept by nobody.
+    Elements before it are not kept.
     """
 
     __slots__ = ("_pair", "_source")
@@ -36,7 +36,7 @@ class Lazy(Generic[Item]):
         self._pair: tuple[Item, Lazy[Item]] | None = None
 
     def next(self) -> tuple[Item, Lazy[Item]] | None:
-        """Return the first element and what follows it; None at the end."""
+        """Return the first element and the rest; None at the end."""
         source = self._source
         if source is not None:
             self._source = None
@@ -47,37 +47,37 @@ class Lazy(Generic[Item]):
 
 
 def operations(sequence: Iterable[Operation]) -> Generator:
-    """Give a sequence's operations, one after another, each to whoever is free first."""
+    """Give a sequence's operations in order, each to the first free client."""
     return _Operations(Lazy(iter(sequence)))
 
 
 def once(operation: Operation) -> Generator:
-    """Give this one operation."""
+    """Give this operation once."""
     return operations((operation,))
 
 
 def repeat(operation: Operation, count: int | None = None) -> Generator:
-    """Give one operation again and again, without end or so often."""
+    """Repeat one operation, `count` times or forever."""
     return operations(repeated(operation) if count is None else repeated(operation, count))
 
 
 def concat(*parts: Generator) -> Generator:
-    """Give what each part gives, one part after the other: the next when there is no more."""
+    """Run the parts in order, each until it is exhausted."""
     return _Concat(parts)
 
 
 def limit(count: int, generator: Generator) -> Generator:
-    """Give so many operations of a generator and no more."""
+    """Give at most `count` operations of a generator."""
     return _Limit(count, generator)
 
 
 def synchronize(generator: Generator) -> Generator:
-    """Begin when all clients are free: what went before has ended."""
+    """Wait until all clients are free, so that earlier operations have completed, then start."""
     return _Synchronized(generator)
 
 
 def phases(*parts: Generator) -> Generator:
-    """Give one part after another, each when all operations of the one before have ended."""
+    """Run the parts in order, each after all operations of the one before have completed."""
     return _Concat(tuple(_Synchronized(part) for part in parts))
 
 
@@ -85,13 +85,13 @@ def phases(*parts: Generator) -> Generator:
 class _Operations:
     rest: Lazy[Operation]
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         pair = self.rest.next()
         if pair is None:
             return None
         return Due(pair[0], context.free[0], context.now_ns), _Operations(pair[1])
 
-    def update(self, ended: Ended) -> Generator:
+    def update(self, completion: Completion) -> Generator:
         return self
 
 
@@ -99,19 +99,19 @@ class _Operations:
 class _Concat:
     parts: tuple[Generator, ...]
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         parts = self.parts
         while parts:
-            given = parts[0].ask(context)
+            given = parts[0].next_op(context)
             if given is not None:
                 return given[0], _Concat((given[1], *parts[1:]))
             parts = parts[1:]
         return None
 
-    def update(self, ended: Ended) -> Generator:
+    def update(self, completion: Completion) -> Generator:
         if not self.parts:
             return self
-        first = self.parts[0].update(ended)
+        first = self.parts[0].update(completion)
         return self if first is self.parts[0] else _Concat((first, *self.parts[1:]))
 
 
@@ -120,17 +120,17 @@ class _Limit:
     left: int
     inner: Generator
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         if self.left <= 0:
             return None
-        given = self.inner.ask(context)
+        given = self.inner.next_op(context)
         if given is None:
             return None
         step, inner = given
         return step, _Limit(self.left - (type(step) is Due), inner)
 
-    def update(self, ended: Ended) -> Generator:
-        inner = self.inner.update(ended)
+    def update(self, completion: Completion) -> Generator:
+        inner = self.inner.update(completion)
         return self if inner is self.inner else _Limit(self.left, inner)
 
 
@@ -138,11 +138,11 @@ class _Limit:
 class _Synchronized:
     inner: Generator
 
-    def ask(self, context: Context) -> Given:
+    def next_op(self, context: Context) -> NextOp:
         if len(context.free) < len(context.clients):
-            return NOTHING_NOW, self
-        return self.inner.ask(context)
+            return PENDING, self
+        return self.inner.next_op(context)
 
-    def update(self, ended: Ended) -> Generator:
-        inner = self.inner.update(ended)
+    def update(self, completion: Completion) -> Generator:
+        inner = self.inner.update(completion)
         return self if inner is self.inner else _Synchronized(inner)

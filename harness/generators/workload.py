@@ -1,4 +1,4 @@
-"""A workload that says by generators what its clients do; see `contracts.plugins.Workload`."""
+"""Workloads that are defined by generators; see `contracts.plugins.Workload`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from shaketable.harness.generators.sequences import operations
 class GeneratedWorkload(Workload, Protocol):
     """A workload whose operations come from one generator for all clients of a worker.
 
-    What it is asked for by client (`operations`, `final_operations`) is not used then.
+    Its per-client methods (`operations`, `final_operations`) are not used then.
     """
 
     def generator(self, seed: str, clients: int) -> Generator:
-        """Return what clients do until they are stopped, of so many in all workers."""
+        """Return what clients do until stopped; `clients` is their number in all workers."""
         ...
 
     def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
-        """Return what is done after the heal; `keys` are those on which something was ok.
+        """Return what is done after the heal; `keys` are those with at least one ok operation.
 
-        Each operation is tried until it is ok, by the client that it was given to.
+        Each operation is retried by its client until it is ok.
         """
         ...
 
 
 def generator_of(workload: Workload, seed: str, clients: int) -> Generator:
-    """Return what clients do in any workload."""
+    """Return the generator of any workload."""
     if isinstance(workload, GeneratedWorkload):
         return workload.generator(seed, clients)
     return each_client(lambda client: operations(workload.operations(seed, client, clients)))
@@ -40,7 +40,7 @@ def generator_of(workload: Workload, seed: str, clients: int) -> Generator:
 def final_generator_of(
     workload: Workload, seed: str, clients: int, keys: Sequence[str]
 ) -> Generator:
-    """Return what is done after the heal in any workload."""
+    """Return the generator of any workload's final operations, after the heal."""
     if isinstance(workload, GeneratedWorkload):
         return workload.final_generator(seed, clients, keys)
     return each_client(lambda client: operations(workload.final_operations(client, clients)))

@@ -1,6 +1,6 @@
-"""Reads regular files of folders that come from anywhere: without waiting for pipes, bounded.
+"""Read regular files of untrusted folders: without blocking on pipes, and bounded in size.
 
-A run's folder may have been unpacked from a download, or be written by somebody's own harness.
+A run's folder may have been unpacked from a download, or written by another harness.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import BinaryIO
 
 
 class NoPlainFileError(Exception):
-    """There is no regular file at that place, or more of it than is wanted; says why."""
+    """There is no regular file at that path, or it is too large; the message tells which."""
 
 
 def open_plain(path: Path, *, follow_links: bool = True) -> tuple[BinaryIO, int]:
-    """Open a regular file and return it with its size in bytes.
+    """Open a regular file; return it with its size in bytes.
 
     Raises:
-        NoPlainFileError: it is gone, no regular file, or not to be read by us.
+        NoPlainFileError: it does not exist, is not a regular file, or is not readable.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     try:

@@ -1,7 +1,7 @@
-"""Records what clients and the nemesis do, as they do it, into one segment.
+"""Record what clients and the nemesis do, as they do it, in one segment.
 
-The invoke is in the kernel's hands before the operation is sent, so it survives
-SIGKILL of the worker: an operation that may have taken effect is always in the history.
+The invoke is written to the kernel before the operation is sent, so it survives a SIGKILL of the
+worker: an operation that may have taken effect is always in the history.
 
 Source: Jepsen's interpreter; jepsen.generator.interpreter for process ids.
 """
@@ -20,20 +20,20 @@ from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.history.segments import NEMESIS, Event, SegmentWriter
 
 ERROR_CHARS_MAX = 500
-"""An error's text is cut there: one line for a person, not a log."""
+"""Longer error texts are truncated to this many characters."""
 
 
 def next_process(process: int, clients: int) -> int:
-    """Return the id under which a client goes on after `info` (Jepsen: process += concurrency)."""
+    """Return a client's process id after an `info` (Jepsen: process += concurrency)."""
     return process + clients
 
 
 class Recorder:
-    """Writes the events of one OS process into one segment, in order of time.
+    """Writes the events of one OS process to one segment, in time order.
 
     Args:
         path: the segment to create.
-        start_ns: the run's start on CLOCK_MONOTONIC; times are recorded from there.
+        start_ns: start of the run on CLOCK_MONOTONIC; recorded times count from it.
         clock_ns: the clock, for tests.
 
     Raises:
@@ -58,7 +58,7 @@ class Recorder:
         offset: int | None = None,
         expected: int | None = None,
     ) -> None:
-        """Record that `process` is about to do this. Call before the operation is sent."""
+        """Record that `process` is about to do this. Call it before the operation is sent."""
         self._writer.write_one(
             Event(
                 self._now_ns(),
@@ -86,18 +86,18 @@ class Recorder:
         node: str | None = None,
         attempts: Sequence[int] | None = None,
     ) -> None:
-        """Record how it ended: type ok, fail or info.
+        """Record a completion: type ok, fail or info.
 
-        `output` may be many: messages, (offset, value), or the elements of a set. `attempts`: of
-        each of the messages, how often it had come before.
+        `output` may be many: messages, (offset, value), or the elements of a set. `attempts`: how
+        often each of the messages was delivered before.
         """
         text = None if error is None else _storable(error)
         extra = None
         if output is not None and not isinstance(output, int):
-            told: dict[str, Any] = {"output": output}
+            fields: dict[str, Any] = {"output": output}
             if attempts is not None:
-                told["attempts"] = attempts
-            extra = msgspec.json.encode(told).decode()
+                fields["attempts"] = attempts
+            extra = msgspec.json.encode(fields).decode()
             output = None
         self._writer.write_one(
             Event(self._now_ns(), process, type, f, key, None, output, offset, text, node, extra)
@@ -113,20 +113,20 @@ class Recorder:
         return self._writer.close()
 
     def _now_ns(self) -> int:
-        """The time since the start, later than any recorded before, so that order is time."""
+        """Return the time since the start, strictly increasing, so that order is time order."""
         self._last_ns = max(self._clock_ns() - self._start_ns, self._last_ns + 1)
         return self._last_ns
 
 
 def _storable(text: str) -> str:
-    """Bound an error's text, and make it encodable whatever bytes it was made of."""
+    """Truncate an error's text, and make it encodable."""
     return text[:ERROR_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
-# How far the recordings of a running campaign had come, noted about twice a second.
+# The sizes of a running campaign's recordings, noted about twice a second.
 #
-# A harness that is killed leaves no counts of events. What it had noted last tells a
-# recording that merely ends with the kill from one that was cut or lost afterwards.
+# A killed harness leaves no event counts. The sizes noted last tell a recording that just ends with
+# the kill from one that was truncated or lost afterwards.
 
 
 def note(folder: RunFolder) -> None:
@@ -140,10 +140,10 @@ def note(folder: RunFolder) -> None:
 
 
 def read(folder: RunFolder) -> dict[str, int] | None:
-    """Return the sizes noted last, in bytes by file name; None if nothing was noted.
+    """Return the sizes noted last, in bytes by file name; None if none were noted.
 
     Raises:
-        HarnessError: the note is there and cannot be read.
+        HarnessError: they were noted, and cannot be read.
     """
     try:
         return msgspec.json.decode(folder.recorded_json.read_bytes(), type=dict[str, int])

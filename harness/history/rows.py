@@ -1,7 +1,7 @@
-"""Events and operations as fixed-size rows, the form in which the export handles millions.
+"""Events and operations as fixed-size rows, in which the export handles millions.
 
-Texts are numbers of a table of texts (`NO_TEXT` for none); `has` says which of the optional
-numbers are set.
+Texts are numbers of a table of texts (`NO_TEXT` for none); `has` has a bit for each optional number
+that is set.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 NO_TEXT = -1
 FIRST_TEXTS = ("invoke", "ok", "fail", "info", "")
-"""Every table of texts begins with these, so that kernels know their numbers."""
+"""Every table of texts starts with these, so kernels know their numbers."""
 INVOKE, OK, FAIL, INFO, EMPTY = range(len(FIRST_TEXTS))
 
 HAS_INPUT, HAS_OUTPUT, HAS_OFFSET, HAS_EXPECTED, HAS_RETURN = 1, 2, 4, 8, 16

@@ -1,4 +1,4 @@
-"""The names inside a run's folder, how it is made, found and linked, and how files appear in it.
+"""The file names inside a run's folder; how folders are created, found and linked.
 
 Layout: DESIGN.md section 3 ("Store"), Jepsen's store/<name>/<time>/ with `latest` links.
 """
@@ -16,13 +16,13 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 
 LATEST = "latest"
 CREATE_ATTEMPTS_MAX = 1000
-"""Runs of one name that may begin within the same instant: each takes the next millisecond."""
+"""Runs of one name that may start at the same instant: each takes the next millisecond."""
 SUGGESTIONS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The names of a run's files; makes none of them."""
+    """The paths of a run's files; creates none of them."""
 
     path: Path
 
@@ -33,7 +33,7 @@ class RunFolder:
 
     @property
     def schedule_json(self) -> Path:
-        """The drawn fault plans with their times."""
+        """The faults' plans and times."""
         return self.path / "schedule.json"
 
     @property
@@ -43,11 +43,11 @@ class RunFolder:
 
     @property
     def segments(self) -> Path:
-        """Folder of the crash-safe recordings, one a worker plus the nemesis'."""
+        """Folder of the crash-safe recordings, one for each worker and one for the nemesis."""
         return self.history / "segments"
 
     def segment(self, name: str) -> Path:
-        """The segment of "nemesis" or "worker-0"."""
+        """Return the segment of "nemesis" or "worker-0"."""
         return self.segments / f"{name}.seg"
 
     @property
@@ -62,7 +62,7 @@ class RunFolder:
 
     @property
     def history_jsonl(self) -> Path:
-        """The events, one a line."""
+        """The events, one per line."""
         return self.path / "history.jsonl"
 
     @property
@@ -77,12 +77,12 @@ class RunFolder:
 
     @property
     def samples_jsonl(self) -> Path:
-        """How far the nodes' logs were and what their clocks showed, now and then."""
+        """Samples of the nodes' log ends and clocks."""
         return self.path / "samples.jsonl"
 
     @property
     def drain_json(self) -> Path:
-        """What each node answered while draining."""
+        """Each node's answer while draining."""
         return self.path / "drain.json"
 
     @property
@@ -92,12 +92,12 @@ class RunFolder:
 
     @property
     def memory_jsonl(self) -> Path:
-        """What the harness and its workers had of memory, every few seconds."""
+        """Memory use of the harness and its workers, every few seconds."""
         return self.path / "memory.jsonl"
 
     @property
     def recorded_json(self) -> Path:
-        """How many bytes each segment had while the run was under way, noted now and then."""
+        """The segments' sizes in bytes, noted while the run is in progress."""
         return self.path / "history" / "recorded.json"
 
     @property
@@ -107,7 +107,7 @@ class RunFolder:
 
     @property
     def entries_json(self) -> Path:
-        """What the nodes' logs held around what findings are about, kept when it was judged."""
+        """The log entries around the findings, stored when the run was judged."""
         return self.path / "evidence" / "entries.json"
 
     @property
@@ -136,25 +136,25 @@ class RunFolder:
         return self.path / "nodes"
 
     def node(self, node: str) -> Path:
-        """The folder of one node."""
+        """Return the folder of one node."""
         return self.nodes / node
 
     def node_log(self, node: str) -> Path:
-        """Where the node's process writes what it has to say."""
+        """Return the file with the output of the node's process."""
         return self.node(node) / "node.log"
 
 
 def utc_name(now_utc: datetime) -> str:
-    """Name a run by its start: 20261121T091104.000Z."""
+    """Return a run's name from its start: 20261121T091104.000Z."""
     in_utc = now_utc.astimezone(UTC)
     return f"{in_utc:%Y%m%dT%H%M%S}.{in_utc.microsecond // 1000:03d}Z"
 
 
 def create(store: Path, name: str, now_utc: datetime) -> RunFolder:
-    """Make the folder of a new run and its sub-folders (history/segments, nodes).
+    """Create the folder of a new run and its sub-folders (history/segments, nodes).
 
     Raises:
-        UsageError: the name cannot be a folder's, or the store cannot be written.
+        UsageError: the name cannot name a folder, or the store is not writable.
     """
     if not name or name in {".", "..", LATEST} or "/" in name or "\0" in name:
         raise UsageError(f"campaign name {name!r} cannot name a folder: use letters, digits and -")
@@ -196,7 +196,7 @@ def open_existing(path: Path) -> RunFolder:
     """Open a run's folder, given by its path or by a `latest` link.
 
     Raises:
-        UsageError: it is no run folder; says what is missing and what to give instead.
+        UsageError: it is not a run folder; tells what is missing and what to give instead.
     """
     if not path.exists():
         hint = "the link points nowhere" if path.is_symlink() else "there is no such folder"
@@ -217,14 +217,14 @@ def open_existing(path: Path) -> RunFolder:
 
 
 def _runs_inside(path: Path) -> list[str]:
-    """Name the newest runs in a store or in a campaign's folder, the `latest` link first."""
+    """Return the newest runs in a store or in a campaign's folder."""
     found = sorted(path.glob("*/campaign.toml")) or sorted(path.glob("*/*/campaign.toml"))
     runs = sorted({campaign.parent for campaign in found}, key=lambda run: run.name, reverse=True)
     return [str(run) for run in runs[:SUGGESTIONS_MAX]]
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file that appears whole or not at all: temp + rename, in the same folder.
+    """Write a file that appears complete or not at all: temp + rename, in the same folder.
 
     Raises:
         HarnessError: it cannot be written.
@@ -240,12 +240,12 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 def temp_beside(path: Path) -> Path:
-    """Return an unused name in the same folder, for a file or folder to be renamed to `path`."""
+    """Return an unused path in the same folder, to be renamed to `path`."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
 def replace_folder(fresh: Path, path: Path) -> None:
-    """Put the folder `fresh` in the place of `path`, whose old content goes."""
+    """Replace the folder `path` by `fresh`; the old content is deleted."""
     old = temp_beside(path)
     if path.exists():
         path.rename(old)

@@ -1,9 +1,9 @@
-"""THE schema: two tables (DESIGN.md decision 14), the entries of the nodes' logs, the findings.
+"""The schemas: events and operations (DESIGN.md decision 14), log entries, findings.
 
-*Events* have one row an event and are for recording. *Operations* have one row an
-operation and are the checkers' contract. *Entries* are what `Target.read_log` yields.
-Event types are Jepsen's: invoke, then ok (happened), fail (certainly did not) or info
-(unknown: may take effect at any later time, or never).
+*Events* have one row for each event, and are what is recorded. *Operations* have one row for each
+operation, and are the checkers' contract. *Entries* are what `Target.read_log` yields. Event types
+are Jepsen's: invoke, then ok (happened), fail (did not happen) or info (unknown: may take effect at
+any later time, or never).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 NEMESIS_PROCESS = -1
-"""The process number under which faults stand in a history (Jepsen's `:nemesis`)."""
+"""The process number of faults in a history (Jepsen's `:nemesis`)."""
 
 APPENDING = ("append", "send")
-"""Operations that put a value at the end of a log or queue, as workloads name them."""
+"""Names of operations that append a value to a log or queue."""
 
 EVENTS = pa.schema(
     [
@@ -26,7 +26,7 @@ EVENTS = pa.schema(
         ("key", pa.string()),
         ("value", pa.string()),  # JSON
         ("error", pa.string()),
-        ("node", pa.string()),  # which node answered, where known
+        ("node", pa.string()),  # the node that answered, if known
     ]
 )
 
@@ -36,22 +36,22 @@ OPERATIONS = pa.schema(
         ("process", pa.int64()),
         ("f", pa.string()),
         ("key", pa.string()),
-        ("input", pa.int64()),  # the value to append or write; null where f takes none
-        ("expected", pa.int64()),  # cas: the value that must stand there; null elsewhere
-        ("output", pa.int64()),  # the value read, or the end offset; null where none was
-        ("offset", pa.int64()),  # append: the offset given (ok only); read: the offset asked for
+        ("input", pa.int64()),  # the value to append or write; null if f takes none
+        ("expected", pa.int64()),  # cas: the value that it compares with; else null
+        ("output", pa.int64()),  # the value read, or the end offset; null if none
+        ("offset", pa.int64()),  # append: the assigned offset (ok only); read: the requested offset
         ("call_ns", pa.int64()),
-        ("return_ns", pa.int64()),  # null where the outcome stayed unknown (info, or no end)
+        ("return_ns", pa.int64()),  # null if the outcome is unknown (info, or no completion)
         ("outcome", pa.string()),  # ok | fail | info
         ("error", pa.string()),
         ("node", pa.string()),
-        ("extra", pa.string()),  # JSON; null where the columns say everything, see below
+        ("extra", pa.string()),  # JSON; null if the columns hold everything, see below
     ]
 )
-"""What is no int64 stands in `extra`, a JSON object: its "input" and "output" take the place of
-the columns of those names, which are null then (texts of a key-value store, the list that a set's
-read returns, the micro-operations of a transaction). Beside an "output" of messages, (offset,
-value), may stand "attempts": of each of them, how often it had come before."""
+"""Values that are not int64 are in `extra`, a JSON object: its "input" and "output" replace the
+columns of those names, which are null then (texts of a key-value store, the list that a set's read
+returns, the micro-operations of a transaction). An "output" of messages, (offset, value), may have
+"attempts" beside it: for each message, how often it was delivered before."""
 
 OPERATIONS_CODED = pa.schema(
     [
@@ -61,7 +61,7 @@ OPERATIONS_CODED = pa.schema(
         for field in OPERATIONS
     ]
 )
-"""OPERATIONS with its texts as codes of a dictionary, to be grouped without being touched."""
+"""OPERATIONS with dictionary-encoded texts, so that rows are grouped without comparing texts."""
 
 ENTRIES = pa.schema(
     [
@@ -74,7 +74,7 @@ ENTRIES = pa.schema(
         ("key", pa.string()),  # the queue; null for entries that are not user messages
         ("offset", pa.int64()),  # offset in that queue; null likewise
         ("value", pa.int64()),  # the value appended; null likewise
-        ("problem", pa.string()),  # what is wrong with the entry as stored; null if nothing is
+        ("problem", pa.string()),  # what is wrong with the stored entry; null if nothing
     ]
 )
 

@@ -1,10 +1,10 @@
-"""Crash-safe recordings: append-only files of events, each readable after a SIGKILL.
+"""Crash-safe recordings: append-only files of events, readable after a SIGKILL.
 
-A segment is `MAGIC`, then frames `kind u8 | length u32 | crc u32 | payload`, big-endian;
-the CRC-32 covers kind, length and payload. An event's payload is the msgpack array of
-`Event`; the payload of the closing frame, written by a clean close, is the number of
-events as u64. A batch of events goes out in one write(2), without fsync: the kernel
-holds what a killed process wrote, and a history need not survive a power cut.
+A segment is `MAGIC`, then frames `kind u8 | length u32 | crc u32 | payload`, big-endian; the CRC-32
+covers kind, length and payload. An event's payload is the msgpack array of `Event`; the payload of
+the closing frame, written by a clean close, is the number of events as u64. A batch of events is
+written by one write(2), without fsync: the kernel keeps what a killed process wrote, and a history
+need not survive a power loss.
 
 Source: DESIGN.md section 3 ("Event"); etcd's wal and LevelDB's log for framing by CRC.
 """
@@ -25,13 +25,13 @@ from shaketable.harness.contracts.errors import HarnessError
 
 MAGIC = b"STSEG1\r\n"
 NEMESIS = -1
-"""The nemesis' process number (schema.NEMESIS_PROCESS, without its import of pyarrow)."""
+"""The nemesis' process number (schema.NEMESIS_PROCESS, without importing pyarrow)."""
 
 PAYLOAD_BYTES_MAX = 1 << 20
-"""Longest payload of a frame; a longer length can only be damage."""
+"""Longest payload of a frame; a longer one means damage."""
 
 RESYNC_BYTES_MAX = 1 << 16
-"""How far behind an unreadable record a readable one is looked for, to tell damage from a cut."""
+"""How far after an unreadable frame a readable one is searched, to tell damage from a torn tail."""
 
 _FRAME = struct.Struct(">BII")
 _HEAD = struct.Struct(">BI")
@@ -41,16 +41,15 @@ _CLOSE = 2
 UNREADABLE = "the next record is unreadable"
 NO_EVENT = "the next record is no event"
 TRAILING = "bytes follow the closing record"
-"""Why a segment stops being readable."""
+"""Reasons why a segment is not readable further."""
 _CLOSE_BYTES = _FRAME.size + _COUNT.size
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One event as recorded. What schema.EVENTS holds as JSON stands in columns here.
+    """One event as recorded. What schema.EVENTS holds as JSON is in separate columns here.
 
-    `input`, `output`, `offset`, `expected` are what the OPERATIONS columns of those names get;
-    `extra` is JSON text (the whole value of a nemesis event). `time_ns` counts from the
-    run's start.
+    `input`, `output`, `offset`, `expected` become the OPERATIONS columns of those names; `extra` is
+    JSON text (the whole value of a nemesis event). `time_ns` counts from the start of the run.
     """
 
     time_ns: int
@@ -71,10 +70,14 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class SegmentEnd:
     """How far a segment file is readable.
 
-    `count` events are. `torn` says in one line (file, byte, events kept) where the file stops
-    being readable, if it does. `closed`: a closing frame ends the file. `events_expected` is
-    its count. `damaged`: what is unreadable is not the mere tail that a SIGKILL may
-    leave, so events that were recorded are missing.
+    Attributes:
+        path: the file.
+        count: number of readable events.
+        torn: where the file stops being readable, in one line (file, byte, events kept); or None.
+        closed: the file ends with a closing frame.
+        events_expected: the count in the closing frame.
+        damaged: more is unreadable than the torn tail that a SIGKILL may leave, so recorded events
+            are missing.
     """
 
     path: Path
@@ -87,7 +90,7 @@ class SegmentEnd:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a segment file holds: its events, and what SegmentEnd says of its end."""
+    """A segment file's events, and the fields of its SegmentEnd."""
 
     path: Path
     events: tuple[Event, ...]
@@ -116,7 +119,7 @@ class SegmentWriter:
         self._write(MAGIC)
 
     def write(self, events: Iterable[Event]) -> None:
-        """Append a batch of events, all in one system call."""
+        """Append a batch of events in one system call."""
         frames = [_frame(_EVENT, self._encode(event)) for event in events]
         self._write(b"".join(frames))
         self.count += len(frames)
@@ -138,7 +141,7 @@ class SegmentWriter:
         assert self._file is not None, "write to a closed segment"
         try:
             written = os.write(self._file, data)
-            while written < len(data):  # only a full disk or a signal cuts a write short
+            while written < len(data):  # short writes happen on a full disk or a signal
                 written += os.write(self._file, data[written:])
         except OSError as error:
             raise HarnessError(f"cannot record into {self.path}: {error.strerror}") from error
@@ -163,10 +166,10 @@ def read_segment(path: Path) -> Segment:
 
 
 def whole_events(data: bytes) -> tuple[list[Event], int, bool]:
-    """Read the events of the whole frames that `data`, cut anywhere behind, begins with.
+    """Decode the events of the complete frames at the start of `data`, which may end anywhere.
 
-    For whoever follows a segment that grows. Returns the events, the bytes that they take, and
-    whether what follows can still become whole: False behind a damaged frame or the closing one.
+    For following a segment that grows. Returns the events, their size in bytes, and whether the
+    rest can still become complete: False after a damaged frame or the closing one.
     """
     decode = msgspec.msgpack.Decoder(Event).decode
     events: list[Event] = []
@@ -189,14 +192,14 @@ def whole_events(data: bytes) -> tuple[list[Event], int, bool]:
 
 
 def judge_end(path: Path, size: int, at: int, count: int, why: str | None) -> SegmentEnd:
-    """Say what a segment's end is.
+    """Classify the end of a segment.
 
     Args:
         path: the segment.
-        size: its bytes.
-        at: where reading stopped; 0 if it does not even begin as a segment does.
-        count: the events read.
-        why: why it stopped there; None if that is its end.
+        size: its size in bytes.
+        at: where reading stopped; 0 if it does not start as a segment does.
+        count: number of events read.
+        why: why reading stopped; None at the regular end.
 
     Raises:
         HarnessError: the file cannot be read.
@@ -205,7 +208,7 @@ def judge_end(path: Path, size: int, at: int, count: int, why: str | None) -> Se
     try:
         with path.open("rb") as file:
             file.seek(at)
-            rest = file.read(window)  # all that telling a cut from damage looks at
+            rest = file.read(window)  # enough to tell a torn tail from damage
             file.seek(max(len(MAGIC), size - _CLOSE_BYTES))
             tail = file.read(_CLOSE_BYTES)
     except OSError as error:
@@ -227,7 +230,7 @@ def judge_end(path: Path, size: int, at: int, count: int, why: str | None) -> Se
 
 
 def frame_bytes(data: Any) -> int:
-    """Return the length of the whole frame with which `data`, any buffer of bytes, begins."""
+    """Return the length of the complete frame at the start of `data`, any buffer of bytes."""
     return _FRAME.size + int(_FRAME.unpack_from(data)[1])
 
 
@@ -239,7 +242,7 @@ def _frame(kind: int, payload: bytes) -> bytes:
 
 
 def _scan(data: bytes) -> tuple[tuple[Event, ...], int, str | None]:
-    """Return the events, the byte where reading stopped and, unless it is the end, why."""
+    """Return the events, the byte at which reading stopped, and why, unless it is the end."""
     decode = msgspec.msgpack.Decoder(Event).decode
     events: list[Event] = []
     at = len(MAGIC)
@@ -261,7 +264,7 @@ def _scan(data: bytes) -> tuple[tuple[Event, ...], int, str | None]:
 
 
 def _frame_at(data: bytes, at: int) -> tuple[int, memoryview] | None:
-    """Return (kind, payload) of the frame that begins at `at`, None if none whole does."""
+    """Return (kind, payload) of the frame at `at`; None if there is no complete, valid one."""
     if at + _FRAME.size > len(data):
         return None
     kind, size, crc = _FRAME.unpack_from(data, at)
@@ -275,7 +278,7 @@ def _frame_at(data: bytes, at: int) -> tuple[int, memoryview] | None:
 
 
 def _closing(tail: bytes) -> int | None:
-    """Return the event count of the closing frame that `tail`, a file's last bytes, is; or None."""
+    """Return the event count if `tail`, a file's last bytes, is a closing frame, else None."""
     frame = _frame_at(tail, 0) if len(tail) == _CLOSE_BYTES else None
     if frame is None or frame[0] != _CLOSE:
         return None
@@ -283,10 +286,10 @@ def _closing(tail: bytes) -> int | None:
 
 
 def _is_cut_tail(data: bytes) -> bool:
-    """True if `data`, which ends a file, is the beginning of one frame and nothing else.
+    """Return whether `data`, the end of a file, is the start of one frame and nothing else.
 
-    That is all that a SIGKILL inside write(2) can leave. A whole frame with a wrong CRC,
-    or a readable frame further on, is damage.
+    That is all that a SIGKILL inside write(2) can leave. A complete frame with a wrong CRC, or a
+    readable frame further on, is damage.
     """
     if len(data) >= _FRAME.size:
         kind, size, _ = _FRAME.unpack_from(data)

@@ -153,7 +153,9 @@ def _why_unpromised(context: CheckContext, at_ns: int, also: Iterable[str] = ())
     `also` are faults that this is promised under besides.
     """
     begun = tuple(window for window in context.windows if window.from_ns <= at_ns)
-    beyond = replace(context, windows=begun).beyond(context.promises.durable_under.union(also))
+    beyond = replace(context, windows=begun).unpromised_faults(
+        context.promises.durable_under.union(also)
+    )
     return f"the target does not promise to stand {beyond}" if beyond else None
 
 

@@ -29,7 +29,7 @@ from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises, Target
-from shaketable.harness.contracts.promises import OURS
+from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict, join
 from shaketable.harness.history.export import (
     Exported,
@@ -320,7 +320,7 @@ def _elections_ns(folder: RunFolder) -> Iterator[int]:
 
 def _families(windows: Iterable[FaultWindow]) -> dict[str, str]:
     """Return the families of other people's faults that were done, if they are still installed."""
-    names = {window.name for window in windows} - OURS
+    names = {window.name for window in windows} - BUILT_IN_FAULTS
     here = discovery.find("faults") if names else {}
     return {name: family_of(here[name]) for name in names if name in here}
 

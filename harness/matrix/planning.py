@@ -18,8 +18,8 @@ from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, check_numbers, node_names, toml_value
 from shaketable.harness.campaigns.schedule import schedule
 from shaketable.harness.contracts.capabilities import family_of
-from shaketable.harness.contracts.draw import new_seed
 from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.rng import new_seed
 from shaketable.harness.faults.victims import UnknownVictimError, is_victim
 from shaketable.harness.matrix.plan import Cell, Matrix, Plan, Wanted, expand, read_matrix
 from shaketable.harness.runtime import availability
@@ -110,7 +110,7 @@ def _campaign(wanted: Wanted, where: str, seed: str) -> Campaign:
     campaign = msgspec.structs.replace(campaign, name=wanted.id, seed=campaign.seed or seed)
     try:
         check_numbers(msgspec.to_builtins(campaign))
-        campaign = campaigns.drawn(campaign)
+        campaign = campaigns.with_seed(campaign)
         campaigns.clients(campaign)
         workload = campaigns.workload_of(campaign, discovery.get("targets", campaign.target))
         campaign = msgspec.structs.replace(campaign, workload=workload)

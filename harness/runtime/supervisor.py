@@ -25,7 +25,7 @@ from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.contracts.promises import stands
+from shaketable.harness.contracts.promises import is_promised
 from shaketable.harness.history.plain_files import NoPlainFileError, open_plain
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import MAGIC, Event, whole_events
@@ -358,7 +358,8 @@ def watch_for(campaign: Campaign, segments: Path, tell: Callable[[str], None]) -
     if CHECKER not in workload.checkers or not promises.linearizable >= JUDGED:
         return None
     if not all(
-        stands(promises.durable_under, name, family_of(fault)) for name, fault in faults.items()
+        is_promised(promises.durable_under, name, family_of(fault))
+        for name, fault in faults.items()
     ):
         return None
     return Watch(segments, tell, topics_of(workload).get(CHECKER))

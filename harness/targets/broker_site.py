@@ -1,4 +1,4 @@
-"""Brokers to play with: name servers and broker groups as processes on loopback.
+"""Brokers to try out: name servers and broker groups as processes on loopback.
 
 Source: the tutorials' distribution/conf (dledger, 2m-noslave, 2m-2s-async, 2m-2s-sync); DLEDGER.md
 A.1 for ports.
@@ -24,18 +24,18 @@ INDEX_FILE_BYTES = 16 << 20
 ASK_TIMEOUT_S = 1.0
 
 Mode = Literal["multi-master", "async-replication", "sync-double-write", "dledger"]
-"""How brokers replicate: RocketMQ's four deployments."""
+"""How brokers replicate: RocketMQ's four deployment modes."""
 MASTER_ROLES: Final[Mapping[Mode, str]] = {
     "multi-master": "ASYNC_MASTER",
     "async-replication": "ASYNC_MASTER",
     "sync-double-write": "SYNC_MASTER",
 }
-"""Of the modes without an elected leader, what their masters' brokerRole is."""
+"""The brokerRole of masters, in the modes without an elected leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteServer:
-    """A process of a site: a name server, or a broker of the group that is named."""
+    """A process of a site: a name server, or a broker of the named group."""
 
     name: str
     group: str
@@ -53,18 +53,18 @@ class Site:
 
     @property
     def servers(self) -> tuple[SiteServer, ...]:
-        """All processes, in the order in which they are started."""
+        """All processes, in start order."""
         return (*self.name_servers, *self.brokers)
 
     @property
     def addresses(self) -> str:
-        """What clients are given: the name servers as "host:port;host:port"."""
+        """The name servers as clients need them: "host:port;host:port"."""
         return ";".join(str(server.address) for server in self.name_servers)
 
     async def leaders(self) -> Mapping[str, str]:
-        """Return which broker of each group takes messages now, by the name servers' word.
+        """Return the broker of each group that takes messages now, as the name servers report it.
 
-        Groups that have no leader or master, or have not registered yet, are missing.
+        Groups without a leader or master, or not registered yet, are missing.
         """
         try:
             known = await brokers(self.addresses, ASK_TIMEOUT_S)
@@ -76,7 +76,7 @@ class Site:
 
 
 def ports_needed(nodes: int, groups: int, name_servers: int) -> int:
-    """How many ports a site takes: two for each broker, one for each name server."""
+    """Return how many ports a site needs: two for each broker, one for each name server."""
     return name_servers + 2 * nodes * groups
 
 
@@ -86,12 +86,12 @@ def lay_out(
     """Write the configuration files of a site into a folder.
 
     Args:
-        folder: an existing folder; each server gets one in it.
-        mode: how brokers replicate. But in dledger the first of each group is its master.
-        nodes: brokers of each group.
-        groups: how many groups, which share topics.
-        name_servers: how many.
-        ports: `ports_needed` of them, free.
+        folder: an existing folder; each server gets a folder in it.
+        mode: how brokers replicate. Except in dledger the first of each group is its master.
+        nodes: brokers in each group.
+        groups: number of groups; they share topics.
+        name_servers: number of name servers.
+        ports: `ports_needed` free ports.
 
     Raises:
         OSError: the files cannot be written.
@@ -111,7 +111,7 @@ def lay_out(
 
 
 Keys = dict[str, object]
-"""What stands in one broker's configuration and not in all of them."""
+"""The configuration of one broker, beside what all brokers share."""
 
 
 def _members(group: str, nodes: int, ports: Iterator[int]) -> list[tuple[str, Keys]]:
@@ -135,7 +135,7 @@ def _members(group: str, nodes: int, ports: Iterator[int]) -> list[tuple[str, Ke
 
 
 def _natives(mode: Mode, nodes: int, ports: Iterator[int]) -> list[tuple[str, Keys]]:
-    """Return the names and keys of a master and its slaves, which find it by the name servers."""
+    """Return the names and keys of a master and its slaves, which find it by name servers."""
     found: list[tuple[str, Keys]] = []
     for number in range(nodes):
         keys: Keys = {

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from shaketable.harness.contracts.abilities import Vital
+from shaketable.harness.contracts.abilities import DurableRange
 from shaketable.harness.contracts.broken_rules import BROKE_RULE, FOUND_DAMAGE
-from shaketable.harness.contracts.groups import Polled
+from shaketable.harness.contracts.groups import PollResult
 from shaketable.harness.contracts.plugins import (
     Address,
     Json,
@@ -61,11 +61,11 @@ GROUP = "shaketable"
 QUORUM_NODES_MIN = 3
 _FLUSH = {"fsync": "SYNC_FLUSH", "page-cache": "ASYNC_FLUSH"}
 STEERING = "steering"
-"""Where in its folder a node finds its orders, if it is to obey any."""
+"""The folder, in a node's own, where a node finds its orders, if it obeys any."""
 RECORDING = "inputs.recording"
-"""Where in its folder a node records its inputs, if it is told to."""
+"""The file, in a node's folder, where a node records its inputs, if configured to."""
 ENDS: Final[Mapping[int, str]] = {65: FOUND_DAMAGE, 70: BROKE_RULE}
-"""What the exit statuses of our nodes mean (`system.node.ends`)."""
+"""The meaning of our nodes' exit statuses (`system.node.ends`)."""
 GROUP_PROMISES = frozenset(
     {
         "lost-message",
@@ -100,25 +100,26 @@ GROUP_PROMISES = frozenset(
         "lock-overlap",
     }
 )
-"""What a consumer group never sees (docs/anomalies.md)."""
+"""Anomalies that a consumer group never shows (docs/anomalies.md)."""
 
 
-# What a campaign's clients do with one DLedger group: the public client of the system, by keys.
+# The clients of a campaign, over the public client of a DLedger group.
 #
 # A key is "<topic>/<queue id>". A value is stored as its decimal digits. What is read is recorded
-# as it is, right or wrong: the history must show it.
+# as it is, right or wrong, so that the checkers see it.
 
 BROKER_NAME = "broker-0"
 NOBODYS_VALUE = -1
-"""What a read of something else than the message asked for is recorded as: no client appends
-it, so that the checkers see a read of what nobody wrote."""
+"""Recorded for a read that returned another message than requested. No client appends it, so the
+checkers report a read of a value that was never written.
+"""
 POLL_MAX = 32
-"""A broker brings no more messages at a time (pull_messages_max)."""
+"""Most messages of a pull (the broker's pull_messages_max)."""
 _VALUE = re.compile(rb"-?[0-9]{1,18}")
 
 
 class DLedgerClient:
-    """The operations on a log, of registers, sets and counters on it, and on group offsets.
+    """Operations on a log, on registers, sets and counters built on it, and on group offsets.
 
     Implements `contracts.clients.ConditionalClient`, `PollingClient` and `OffsetsClient`.
     """
@@ -131,13 +132,13 @@ class DLedgerClient:
         parts: ClientParts | None = None,
     ) -> None:
         hosts = {node: (at.host, at.port) for node, at in addresses.items()}
-        # Which member is tried first, and how long a retry waits, is no part of the draw.
+        # Unseeded: the first member to try and the pause of a retry need not repeat.
         group_client = (parts or ClientParts()).group_client
         self._client = group_client(hosts, timeout_s=timeout_s, rng=rng or Random())
 
     @property
     def node(self) -> str | None:
-        """Who answered last."""
+        """The node that answered last."""
         return self._client.answered_by
 
     async def append(self, key: str, value: int) -> int:
@@ -147,7 +148,7 @@ class DLedgerClient:
             return (await self._client.send(topic, queue_id, b"%d" % value)).queue_offset
 
     async def append_at(self, key: str, value: int, offset: int) -> int:
-        """Send it on condition that it gets this offset; return the one that it got."""
+        """Send on condition that the message gets this offset; return the offset that it got."""
         topic, queue_id = _queue(key)
         async with definite_or_not():
             sent = await self._client.send_at(topic, queue_id, b"%d" % value, offset)
@@ -168,23 +169,23 @@ class DLedgerClient:
             return NOBODYS_VALUE
         return int(message.body)
 
-    async def poll(self, key: str, offset: int) -> Polled:
+    async def poll(self, key: str, offset: int) -> PollResult:
         """Pull messages from `offset` on."""
         topic, queue_id = _queue(key)
         async with definite_or_not():
             result = await self._client.pull(topic, queue_id, offset, count_max=POLL_MAX)
         messages = [(each.queue_offset, value_of(each.body)) for each in result.messages]
         is_outside = not messages and result.next_offset != offset
-        return Polled(messages, result.next_offset, is_outside)
+        return PollResult(messages, result.next_offset, is_outside)
 
     async def end(self, key: str) -> int:
-        """Ask for the queue's max offset."""
+        """Return the queue's max offset."""
         topic, queue_id = _queue(key)
         async with definite_or_not():
             return await self._client.max_offset(topic, queue_id)
 
     async def fetch(self, key: str) -> int | None:
-        """Ask the leader for the group's offset."""
+        """Fetch the group's offset from the leader."""
         topic, queue_id = _queue(key)
         async with definite_or_not():
             return await committed_offset(self._client, CONSUMER_GROUP, topic, queue_id)
@@ -201,7 +202,7 @@ class DLedgerClient:
 
 
 class DLedgerGroupClient(GroupOperations, DLedgerClient):
-    """All operations: those of the log by the members, those of groups by name servers."""
+    """All operations: those of the log through members, those of groups through name servers."""
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class DLedgerGroupClient(GroupOperations, DLedgerClient):
 
     @property
     def node(self) -> str | None:
-        """Who answered last, where that is known."""
+        """The node that answered last, if known."""
         return self.group_node or self._client.answered_by
 
     async def aclose(self) -> None:
@@ -231,26 +232,26 @@ def _queue(key: str) -> tuple[str, int]:
     return topic, int(queue_id)
 
 
-# Which bytes of a member's log have reached its disk for certain: what damage it must notice.
+# Which bytes of a member's log are certainly on its disk, so that it must notice their damage.
 #
-# The file `syncedto` says so, in the newer of its two slots that is whole (docs/adr/0002); this
-# reader shares no code with the node.
+# The file `syncedto` holds the durable watermark, in the newer of its two valid slots
+# (docs/adr/0002). This reader shares no code with the node.
 
 SLOT_BYTES: Final = 4096
 _MAGIC: Final = b"syncedto"
 _SLOT = struct.Struct(">8sQ?QqqqIqqqIqq")
-"""magic, sequence, is complete, file bytes, begin and end (index, term, position, CRC), cut, old
+"""magic, sequence, is complete, file bytes, first and end (index, term, position, CRC), cut, old
 log's end."""
 _CRC = struct.Struct(">I")
 
 
-def synced_parts(store: Path) -> Sequence[Vital]:
-    """Return the synced parts of the data files of the member whose store that is.
+def durable_ranges_of(store: Path) -> Sequence[DurableRange]:
+    """Return the durable parts of the data files in a member's store.
 
     Raises:
         OSError: the store cannot be read.
     """
-    found: list[Vital] = []
+    found: list[DurableRange] = []
     for mark in sorted(store.glob("dledger-*/syncedto")):
         file_bytes, begin, end = _newest(mark.read_bytes())
         for path in sorted((mark.parent / "data").iterdir()):
@@ -259,12 +260,12 @@ def synced_parts(store: Path) -> Sequence[Vital]:
             first = int(path.name)
             start, behind = max(begin, first), min(end, first + file_bytes)
             if start < behind:
-                found.append(Vital(path, start - first, behind - first))
+                found.append(DurableRange(path, start - first, behind - first))
     return found
 
 
 def _newest(data: bytes) -> tuple[int, int, int]:
-    """Return (file bytes, position of the begin, position of the end) that a mark says."""
+    """Return (file bytes, first position, end position) of the newest valid slot, else zeros."""
     slots = []
     for at in (0, SLOT_BYTES):
         slot = data[at : at + _SLOT.size]
@@ -318,12 +319,12 @@ class DLedgerTarget:
         self.mutants = PlantedBugs(self.name)
         self._status_clients: dict[tuple[str, Address], BrokerGroupClient] = {}
         self._members: dict[str, str] = {}
-        """Which member each node was last configured as."""
+        """The member id that each node was last configured with."""
 
     @property
     def simulator(self) -> Simulator:
         """The simulated worlds of the same code."""
-        # Imported here: client workers and executors need none of it.
+        # Imported late: client workers and executors do not need it.
         from shaketable.harness.targets.dledger_simulation import DLedgerSimulator  # noqa: PLC0415
 
         return DLedgerSimulator()
@@ -337,11 +338,11 @@ class DLedgerTarget:
         return BrokerGroup(DLedgerTarget(), nodes, options, name_servers)
 
     def prepare(self, layout: NodeLayout) -> Launch:
-        """Say how the node is configured."""
+        """Return the node's configuration and how to start it."""
         return self._launch(layout, layout.node)
 
     def _launch(self, layout: NodeLayout, member: str) -> Launch:
-        """Configure the node as that member; one of another id than its own joins."""
+        """Configure the node as that member; one that is not the node's first member joins."""
         self._members[layout.node] = member
         peers = {**layout.peers, member: layout.peer_address}
         listed = ";".join(f"{node}-{at.host}:{at.port}" for node, at in sorted(peers.items()))
@@ -379,17 +380,17 @@ class DLedgerTarget:
         return broker(layout.directory, lines)
 
     def _member(self, layout: NodeLayout) -> str:
-        """Return the member that a node is, as it was last configured."""
+        """Return the member id that a node was last configured with."""
         known = self._members.get(layout.node)
         return known or ids.last_member(layout.directory, layout.node)
 
     def steering(self, layout: NodeLayout) -> SteeringFiles:
-        """Return where the orders of a node go."""
+        """Return where to write a node's orders."""
         return SteeringFiles(layout.directory / STEERING)
 
-    def vital(self, layout: NodeLayout) -> Sequence[Vital]:
-        """Return the synced parts of a dead node's log: it must notice if they are damaged."""
-        return synced_parts(self.store(layout))
+    def durable_ranges(self, layout: NodeLayout) -> Sequence[DurableRange]:
+        """Return the durable parts of a dead node's log; it must notice if they are damaged."""
+        return durable_ranges_of(self.store(layout))
 
     def name_server(self, address: Address) -> Launch:
         """Start one of the system's own name servers."""
@@ -425,7 +426,7 @@ class DLedgerTarget:
         )
 
     async def transfer_leadership(self, layout: NodeLayout, to: str, timeout_s: float) -> None:
-        """Ask the node, which leads, to hand leadership to node `to`."""
+        """Ask the node, which leads, to transfer leadership to node `to`."""
         at = layout.client_address
         client = BrokerGroupClient(
             {layout.node: (at.host, at.port)}, timeout_s=timeout_s, rng=Random(0)
@@ -439,26 +440,26 @@ class DLedgerTarget:
         finally:
             client.close()
 
-    # ---- disks that are lost (contracts.abilities.LosesDisks) ----------------------------
+    # ---- lost disks (contracts.abilities.LosesDisks) -------------------------------------
 
     def why_no_disk_may_go(self, nodes: Sequence[str]) -> str | None:
-        """A quorum has to be left, with all that was acknowledged."""
+        """Require a remaining quorum, which has all that was acknowledged."""
         if len(nodes) < QUORUM_NODES_MIN:
             return f"a group of {len(nodes)} keeps no quorum without one of them"
         return None
 
     def why_not_now(self, node: str, missing: Sequence[str]) -> str | None:
-        """One at a time, and only from a group that is whole: else an entry's last copy may go."""
+        """Allow one loss at a time, from a complete group: else an entry's last copy may go."""
         return f"{', '.join(missing)} is not back yet" if missing else None
 
     def store(self, layout: NodeLayout) -> Path:
-        """Return all that a node keeps."""
+        """Return the folder with all that a node stores."""
         return layout.directory / "store"
 
     async def renew(
         self, layouts: Mapping[str, NodeLayout], node: str, lost: Mapping[str, int]
     ) -> Mapping[str, Launch]:
-        """Let the node come back as a member that nobody knows yet."""
+        """Restart the node as a new member: with an empty disk, its old vote and log are gone."""
         await trio.lowlevel.checkpoint()
         member = ids.member_of(node, lost[node], len(layouts))
         return {node: self._launch(layouts[node], member)}
@@ -470,13 +471,13 @@ class DLedgerTarget:
         lost: Mapping[str, int],
         timeout_s: float,
     ) -> None:
-        """Add the new member, wait until it votes, take out the old one."""
+        """Add the new member, wait until it votes, remove the old one."""
         await members.readmit(layouts, node, lost, timeout_s)
 
-    # ---- members that come and go (contracts.abilities.ChangesMembers) -------------------
+    # ---- membership changes (contracts.abilities.ChangesMembers) -------------------------
 
     def why_no_member_may_go(self, nodes: Sequence[str]) -> str | None:
-        """A group of two that can still take it back has to be left."""
+        """Require a remaining group of two, which can add the member back."""
         if len(nodes) < QUORUM_NODES_MIN:
             return f"a group of {len(nodes)} without a member could not do without another"
         return None
@@ -484,18 +485,18 @@ class DLedgerTarget:
     async def remove_member(
         self, layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
     ) -> tuple[str, ...]:
-        """Take a node out of the group."""
+        """Remove a node from the group."""
         async with definite_or_not():
             return await members.remove(layouts, self._member, node, timeout_s)
 
     async def add_member(
         self, layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
     ) -> tuple[str, ...]:
-        """Have a node in the group again, with a vote."""
+        """Add a node to the group again, as a voter."""
         return await members.restore(layouts, self._member, node, timeout_s)
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> DLedgerClient:
-        """Return a client of the group; with name servers one that joins consumer groups."""
+        """Return a client of the group; with name servers, one that can join consumer groups."""
         return self.client_of(addresses, timeout_s)
 
     def client_of(
@@ -506,25 +507,25 @@ class DLedgerTarget:
         rng: Random | None = None,
         client_id: str | None = None,
     ) -> DLedgerClient:
-        """Return such a client: with a planted bug, dice, and an id among its group's members."""
+        """Return such a client, with an optional planted bug, random generator and client id."""
         parts = client_parts_of(bug)
         nodes = {node: at for node, at in addresses.items() if not is_name_server(node)}
         if len(nodes) == len(addresses):
             return DLedgerClient(addresses, timeout_s, rng, parts)
         return DLedgerGroupClient(nodes, addresses, timeout_s, rng, parts, client_id)
 
-    # Static: it is sent to executors, and the target's connections must not go with it.
+    # Static: it is pickled for executors, without the target's connections.
     @staticmethod
     def read_log(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
         """Decode a stopped node's files."""
-        # Imported here, since client workers need neither pyarrow nor its start-up time.
+        # Imported late: client workers do not need pyarrow, which is slow to import.
         from shaketable.harness.targets.logs.dledger_files import read_entries  # noqa: PLC0415
 
         return read_entries(directory, node)
 
     @staticmethod
     def log_segments(directory: Path, node: str) -> tuple[str, ...]:
-        """Name a stopped node's data files."""
+        """Return the names of a stopped node's data files."""
         from shaketable.harness.targets.logs.dledger_files import log_segments  # noqa: PLC0415
 
         return log_segments(directory, node)

@@ -1,8 +1,7 @@
-"""Members of a DLedger group that come and go, by its leader's word.
+"""Membership changes of a DLedger group, through its leader.
 
-A node that lost its disk comes back as a member that is new to the group: it is added without a
-vote, gets one when it has caught up, and takes the place of what it was. One that was taken out
-comes back as it is.
+A node that lost its disk comes back as a new member: it is added as a learner, gets a vote when it
+has caught up, and replaces its old member. A node that was removed comes back as the same member.
 
 Source: DESIGN.md decision 2; Ongaro's dissertation, section 4.
 """
@@ -32,13 +31,13 @@ AGAIN_AFTER_S = 0.1
 async def readmit(
     layouts: Mapping[str, NodeLayout], node: str, lost: Mapping[str, int], timeout_s: float
 ) -> None:
-    """Have the group take a node that lost its disk again, in the place of what it was.
+    """Replace the member of a node that lost its disk by a new one.
 
-    Returns when its new member votes and the old one is out of the group. What is done already is
-    not done again.
+    Returns once the new member votes and the old one is removed. Steps that are done are not
+    repeated.
 
     Raises:
-        IndefiniteError: it did not come about in time.
+        IndefiniteError: that did not happen in time.
     """
     size = len(layouts)
     members = {member_of(each, lost.get(each, 0), size): each for each in layouts}
@@ -67,21 +66,21 @@ async def readmit(
 
 
 MemberOf = Callable[[NodeLayout], str]
-"""Says which member a node is now."""
+"""Returns the current member id of a node."""
 
 
 async def remove(
     layouts: Mapping[str, NodeLayout], member_of: MemberOf, node: str, timeout_s: float
 ) -> tuple[str, ...]:
-    """Take a node out of its group; return the nodes that are members then.
+    """Remove a node from its group; return the remaining member nodes.
 
-    Where a removal was asked for and nobody answered, the members say whether it happened; while
-    the node is one of them, it is asked for again.
+    If a removal was requested and not answered, the membership tells whether it happened; while the
+    node is a member, the removal is requested again.
 
     Raises:
-        DefiniteError: it is no member.
-        RefusedError: the leader refuses, or nobody leads.
-        OutcomeUnknownError: it may have happened, or may yet.
+        DefiniteError: it is not a member.
+        RefusedError: the leader refuses, or there is no leader.
+        OutcomeUnknownError: it may have happened, or may still happen.
     """
     size = len(layouts)
     is_asked = False
@@ -115,10 +114,10 @@ async def remove(
 async def restore(
     layouts: Mapping[str, NodeLayout], member_of: MemberOf, node: str, timeout_s: float
 ) -> tuple[str, ...]:
-    """Have a node that was taken out in its group again, with a vote, by the id that it has.
+    """Add a removed node to its group again, as a voter, under its current member id.
 
     Raises:
-        IndefiniteError: it has no vote in time.
+        IndefiniteError: it is not a voter in time.
     """
     size, layout = len(layouts), layouts[node]
     member = member_of(layout)
@@ -142,7 +141,7 @@ async def restore(
 async def _admin(
     layouts: Mapping[str, NodeLayout], member_of: MemberOf, timeout_s: float
 ) -> AsyncIterator[AdminClient]:
-    """Ask the group as its members are now: a node may be another member than at first."""
+    """Connect to the group under the current member ids, which may differ from the initial ones."""
     addresses = {
         member_of(layout): (layout.client_address.host, layout.client_address.port)
         for layout in layouts.values()
@@ -167,32 +166,36 @@ async def _step(admin: AdminClient, old: str, new: str, address: str, timeout_s:
         await admin.remove_member(old)
 
 
-# Ids of a DLedger group's members: a node that lost its disk comes back under a new one.
+# Member ids of a DLedger group. A node that lost its disk must not come back under its old id: it
+# would vote without the entries and the vote that it has forgotten.
 #
 # In a group of n nodes, node k is member n<k> at first and n<k + g*n> after its g-th lost disk, so
-# that an id says which node it is. Nothing here talks to anybody: readers of files import it too.
+# an id identifies its node. Nothing here does network I/O: readers of files import it too.
 #
 # Source: DESIGN.md decision 2.
 
 GENERATIONS_MAX = 16
-"""So often a node may lose its disk in one run."""
+"""How often a node may lose its disk in one run."""
 SELF_ID = "dLegerSelfId="
 
 
 def member_of(node: str, generation: int, size: int) -> str:
-    """Return the id of a node's member."""
+    """Return the member id of a node after `generation` lost disks."""
     return f"n{_number(node) + generation * size}"
 
 
 def node_of(member: str, size: int) -> str:
-    """Return the node whose member that is, or was. A node alone, or of unknown size, stays one."""
+    """Return the node of a member id.
+
+    In a group of one, or of unknown size, it is the id itself.
+    """
     if size == 1:
         return member
     return f"n{_number(member) % size}"
 
 
 def last_member(directory: Path, node: str) -> str:
-    """Return the member that a node was last: of others it keeps no files."""
+    """Return the node's last member id, by its configuration file."""
     conf = directory / "broker.conf"
     if not conf.is_file():
         return node
@@ -201,7 +204,7 @@ def last_member(directory: Path, node: str) -> str:
 
 
 def reach(layout: NodeLayout) -> str:
-    """Return where a node finds all members that other nodes may become, as DLedger lists peers."""
+    """Return the addresses of all members that other nodes may become, as in dLegerPeers."""
     size = len(layout.peers) + 1
     return ";".join(
         f"{member_of(peer, generation, size)}-{at.host}:{at.port}"

@@ -1,4 +1,4 @@
-"""What an error of the group's client means: refused for certain, or of unknown outcome."""
+"""Map errors of the group's client to definite and indefinite errors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from shaketable.system.client import DamagedResponseError, OutcomeUnknownError, 
 
 
 class DamagedReadError(IndefiniteError):
-    """A response that came and was damaged."""
+    """A response that was received damaged."""
 
 
 @asynccontextmanager
 async def definite_or_not() -> AsyncIterator[None]:
-    """Raise the client's errors as what they mean to a history.
+    """Raise the client's errors as what they mean for a history.
 
     Raises:
-        DefiniteError: it was refused.
-        IndefiniteError: nobody knows.
+        DefiniteError: the operation was refused.
+        IndefiniteError: its outcome is unknown.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""Rows of ENTRIES in the making, as columns that the compiled decoder fills.
+"""Batches of ENTRIES rows, built as columns that the compiled decoder fills.
 
-`Keys` numbers the queues that were met; `Rows` holds one batch.
+`Keys` numbers the queues; `Rows` holds one batch.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _COLUMNS = 8  # index, term, position, size, crc, key, offset, value
 
 
 class Keys:
-    """The queues met so far, by their topics' bytes: a hash table that a kernel can search.
+    """The queues seen so far, by topic bytes: an open-addressing hash table for kernels.
 
-    `slots` has a queue's number where its hash, or the next free place, says; `known` has
-    for each number (place in `arena`, length, queue id, whether users see it); `texts` its
-    name, None for the internal topic.
+    `slots` maps a hash (with linear probing) to a queue's number; `known` holds for each number
+    (start in `arena`, length, queue id, is visible to users); `texts` holds its key, None for an
+    internal topic.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class Keys:
 
     @property
     def table(self) -> tuple[Ints, Ints, Bytes]:
-        """What `decode` searches."""
+        """The arrays that `decode` searches."""
         return self.slots, self.known, self.arena
 
     def add(self, topic: bytes, queue_id: int, text: str | None) -> None:
-        """Remember a queue; nothing if it is known."""
+        """Add a queue, unless it is known."""
         name = np.frombuffer(topic, dtype=np.uint8)
         if find_key(name, 0, len(name), queue_id, self.slots, self.known, self.arena) >= 0:
             return
@@ -79,7 +79,7 @@ class Keys:
         self.slots[slot] = number
 
     def _grow(self) -> None:
-        """Make room for twice as many; half of the slots stay free."""
+        """Double the capacity; half of the slots stay free, so that probes stay short."""
         self.known = np.concatenate((self.known, np.zeros_like(self.known)))
         self.slots = np.full(2 * len(self.slots), _FREE, dtype=np.int64)
         for number in range(len(self.texts)):
@@ -87,7 +87,7 @@ class Keys:
 
 
 class Rows:
-    """One batch of a node's rows: filled by the decoder from `count` on, or one by one."""
+    """One batch of a node's rows: filled by the decoder from `count` on, or row by row."""
 
     def __init__(self, node: str, keys: Keys, rows_max: int) -> None:
         self.node = node
@@ -96,7 +96,7 @@ class Rows:
         self._empty()
 
     def _empty(self) -> None:
-        # Fresh arrays each time: the batch that was taken still looks at the old ones.
+        # New arrays each time: the batch that was returned still refers to the old ones.
         self.out: Ints = np.zeros((_COLUMNS, self.rows_max), dtype=np.int64)
         self.flags: Bytes = np.zeros(self.rows_max, dtype=np.uint8)
         self.count = 0
@@ -104,12 +104,12 @@ class Rows:
 
     @property
     def columns(self) -> tuple[Ints, Bytes]:
-        """What `decode` fills."""
+        """The arrays that `decode` fills."""
         return self.out, self.flags
 
     @property
     def is_full(self) -> bool:
-        """True if no row more has room."""
+        """True if there is no room for another row."""
         return self.count == self.rows_max
 
     def add(self, row: Row) -> None:
@@ -132,7 +132,7 @@ class Rows:
         self.count += 1
 
     def take(self) -> pa.RecordBatch:
-        """Return the rows as a batch of ENTRIES, and begin anew."""
+        """Return the rows as a batch of ENTRIES, and start a new batch."""
         n, out, flags = self.count, self.out, self.flags[: self.count]
 
         def column(number: int, needs: int) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The simulated worlds of the built-in target, as the commands that run them see them."""
+"""The simulated worlds of the built-in target, for the commands that run them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.simulation import Ask, SeedRun, Size, Step, Violation, Watch
+from shaketable.harness.contracts.simulation import RunSpec, SeedRun, Size, Step, Violation, Watch
 from shaketable.system.sim import recording
 from shaketable.system.sim import run as core_world
 from shaketable.system.sim.planted_bugs import HEALTHY, planted_bug, simulated_bugs
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CORE = "core"
 NODE = "node"
 SAME_OUTPUTS = "same-outputs"
-"""What a replayed recording must hold: the same inputs give what the node gave."""
+"""The invariant of a replayed recording: the same inputs give the node's recorded outputs."""
 ROLES = ("follower", "candidate", "leader")
 INPUTS = (
     "entered",
@@ -64,22 +64,22 @@ class DLedgerSimulator:
         return simulated_bugs()
 
     def states(self, world: str) -> frozenset[str]:
-        """Every input in every role."""
+        """Return every input in every role."""
         return frozenset(f"{role}/{happened}" for role, happened in product(ROLES, INPUTS))
 
-    def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
+    def run(self, spec: RunSpec, write: Callable[[str], None] | None = None) -> SeedRun:
         """Run one seed."""
-        run_seed = trio_world.run_seed if ask.world == NODE else core_world.run_seed
-        done = run_seed(ask.seed, _options(ask), mutant=planted_bug(ask.mutant), trace=write)
+        run_seed = trio_world.run_seed if spec.world == NODE else core_world.run_seed
+        done = run_seed(spec.seed, _options(spec), mutant=planted_bug(spec.mutant), trace=write)
         counts, broken = done.counts, done.violation
         return SeedRun(
-            seed=ask.seed,
-            virtual_ms=ask.virtual_s * 1e3 if broken is None else broken.at_ms,
+            seed=spec.seed,
+            virtual_ms=spec.virtual_s * 1e3 if broken is None else broken.at_ms,
             events=counts.events,
             operations=counts.operations,
             faults=sum(counts.faults.values()),
             digest=done.digest,
-            saw={
+            occurred={
                 "truncation": counts.truncations,
                 "snapshot install": counts.snapshot_installs,
                 "membership change": counts.membership_changes,
@@ -89,12 +89,12 @@ class DLedgerSimulator:
             violation=_violation(broken),
         )
 
-    def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
+    def replay(self, spec: RunSpec, show: Callable[[Step], None]) -> Violation | None:
         """Run one seed step by step."""
-        return _replay(draw_schedule(ask.seed, _options(ask)), ask.mutant, show, ask.world)
+        return _replay(draw_schedule(spec.seed, _options(spec)), spec.mutant, show, spec.world)
 
     def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
-        """Replay a run that `shrink` has made small, or the recording of a real node."""
+        """Replay a run that was shrunk, or the recording of a real node."""
         try:
             with path.open("rb") as file:
                 is_json = file.read(1) == b"{"
@@ -105,13 +105,13 @@ class DLedgerSimulator:
         shrunk = _load_shrunk(path)
         return _replay(shrunk.schedule, shrunk.mutant or None, show)
 
-    def shrink(self, ask: Ask, seconds_max: float, watch: Watch) -> DLedgerShrunkRun | None:
-        """Make the run of a seed small."""
-        assert ask.world in self.shrinkable, ask.world
-        return _shrink(draw_schedule(ask.seed, _options(ask)), ask.mutant, seconds_max, watch)
+    def shrink(self, spec: RunSpec, seconds_max: float, watch: Watch) -> DLedgerShrunkRun | None:
+        """Shrink the run of a seed."""
+        assert spec.world in self.shrinkable, spec.world
+        return _shrink(draw_schedule(spec.seed, _options(spec)), spec.mutant, seconds_max, watch)
 
     def shrink_file(self, path: Path, seconds_max: float, watch: Watch) -> DLedgerShrunkRun | None:
-        """Go on with a run that was saved."""
+        """Continue with a saved run."""
         shrunk = _load_shrunk(path)
         return _shrink(shrunk.schedule, shrunk.mutant or None, seconds_max, watch)
 
@@ -132,7 +132,7 @@ class DLedgerShrunkRun:
         self._shrunk = shrunk
         self._story: Story | None = None
 
-    def tell(self, width: int) -> str:
+    def describe(self, width: int) -> str:
         """Return its story for a terminal."""
         from shaketable.system.sim.stories import story  # noqa: PLC0415 - see `_shrink`
 
@@ -187,7 +187,7 @@ def _load_shrunk(path: Path) -> Shrunk:
 
 
 def _replay_recording(path: Path, show: Callable[[Step], None]) -> Violation | None:
-    """Repeat what a node did; a step that differs is the last, and what is found."""
+    """Repeat what a node did; stop at the first step whose outputs differ, and report it."""
     at_ms = 0.0
     try:
         for step in recording.replay(path):
@@ -200,9 +200,9 @@ def _replay_recording(path: Path, show: Callable[[Step], None]) -> Violation | N
     return None
 
 
-def _options(ask: Ask) -> Options:
-    run_ms = int(ask.virtual_s * 1e3)
-    if ask.world == NODE:
+def _options(spec: RunSpec) -> Options:
+    run_ms = int(spec.virtual_s * 1e3)
+    if spec.world == NODE:
         return Options(run_ms=run_ms, operations_per_s=trio_world.OPERATIONS_PER_S)
     return Options(run_ms=run_ms)
 
@@ -217,10 +217,10 @@ def _violation(broken: Broken | None) -> Violation | None:
 def _replay(
     schedule: Schedule, mutant: str | None, show: Callable[[Step], None], kind: str = CORE
 ) -> Violation | None:
-    """Run a schedule; a step is shown when the next one begins, with what it has led to.
+    """Run a schedule; a step is shown when the next one starts, with the state it led to.
 
-    Some lines are told before what they tell of is done, some after: what changed at the node
-    of the next line, and not of this one, is left to the next step.
+    Some trace lines are written before their action, some after. A change at the next line's node,
+    if that is another node, is left to the next step.
     """
     told: list[str] = []
 
@@ -245,7 +245,7 @@ def _replay(
 
 
 def _node(line: str) -> str:
-    """The node of a line of the trace: "  932.967 n3   <- client 2 requests 115..149"."""
+    """Return the node of a trace line: "  932.967 n3   <- client 2 requests 115..149"."""
     return line.split(maxsplit=2)[1]
 
 
@@ -255,7 +255,7 @@ def _step(line: str, nodes: Mapping[str, str]) -> Step:
 
 
 def _state(world: World | TrioWorld, name: str) -> str:
-    """Say in a line what a member is and what its log holds."""
+    """Return a line on a member's role and its log."""
     member = world.members[name]
     if not member.is_up:
         return "gone" if member.is_removed else "down"

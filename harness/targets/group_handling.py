@@ -1,4 +1,4 @@
-"""A consumer that is handed messages, running beside the client of a campaign.
+"""A push consumer, which is handed messages, running beside a campaign's client.
 
 Source: RocketMQ's DefaultMQPushConsumer with a message listener; `system.client.GroupConsumer`.
 """
@@ -13,25 +13,25 @@ from typing import Final
 
 import trio
 
-from shaketable.harness.contracts.groups import Handed
+from shaketable.harness.contracts.groups import Delivery
 from shaketable.system.client import ConsumeError, GroupConsumer, Intervals, Message, MessageQueue
 
 END_TIMEOUT_S: Final = 5.0
-"""How long a consumer that leaves may take: `system.client` waits for its last commit."""
+"""How long a leaving consumer may take: `system.client` waits for its last commit."""
 HEARTBEAT_S: Final = 2.0
 REBALANCE_S: Final = 2.0
 COMMIT_S: Final = 0.5
 LOCK_S: Final = 2.0
 WAIT_S: Final = 1.0
 ROUTES_S: Final = 2.0
-"""How often what is done: RocketMQ's defaults would leave a run of 40 s two rebalances."""
+"""Intervals of the consumer. With RocketMQ's defaults a run of 40 s would have two rebalances."""
 _LOG = logging.getLogger(__name__)
 
 MakesConsumer = Callable[..., GroupConsumer]
 
 
 def intervals(timeout_s: float) -> Intervals:
-    """Return how often a campaign's consumers do what."""
+    """Return the intervals of a campaign's consumers."""
     return Intervals(
         heartbeat_s=HEARTBEAT_S,
         rebalance_s=REBALANCE_S,
@@ -45,12 +45,12 @@ def intervals(timeout_s: float) -> Intervals:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A batch in its handler, until `let_go`; `over`: that has ended, or was cancelled.
+    """A batch in its handler, until `let_go` is set; `over` is set when the handler ended.
 
-    It fails with `error`; None: it does not.
+    It fails with `error`, if that is not None.
     """
 
-    handed: Handed
+    delivery: Delivery
     error: ConsumeError | None = None
     let_go: trio.Event = field(default_factory=trio.Event)
     over: trio.Event = field(default_factory=trio.Event)
@@ -58,17 +58,17 @@ class _Waiting:
 
 
 class Handling:
-    """One consumer in the background, and what it was handed and nobody has handled yet.
+    """A consumer in the background, and its deliveries that are not handled yet.
 
     Args:
         make: returns the consumer, given its `handler`.
-        read: turns a queue's messages into what a history says of them; None: not of the topic.
+        read: converts a queue's messages for the history; returns None for another topic.
     """
 
     def __init__(
         self,
         make: MakesConsumer,
-        read: Callable[[MessageQueue, Sequence[Message]], Handed | None],
+        read: Callable[[MessageQueue, Sequence[Message]], Delivery | None],
     ) -> None:
         self._consumer = make(handler=self._handler)
         self._read = read
@@ -77,31 +77,30 @@ class Handling:
         self._ended = trio.Event()
         self.failure: Exception | None = None
         self._failed_s = 0.0
-        # The client's own task comes and goes with its operations.
+        # A system task, since the client's own task ends with each operation.
         trio.lowlevel.spawn_system_task(self._run, context=copy_context())
 
-    def handed(self) -> Handed | None:
-        """Return what has waited longest, if anything does."""
-        return next((waiting.handed for waiting in self._waiting.values()), None)
+    def next_delivery(self) -> Delivery | None:
+        """Return the delivery that has waited longest; None if there is none."""
+        return next((waiting.delivery for waiting in self._waiting.values()), None)
 
-    async def handle(self, handed: Handed, error: ConsumeError | None = None) -> bool:
-        """Let its handler return, or fail so; False if the consumer has taken it away."""
-        waiting = self._waiting.get(id(handed))
+    async def handle(self, delivery: Delivery, error: ConsumeError | None = None) -> bool:
+        """Let its handler return, or raise `error`; False if its queue was revoked."""
+        waiting = self._waiting.get(id(delivery))
         if waiting is None:
             return False
         waiting.error = error
         waiting.let_go.set()
-        # Its handler may have been cancelled just before, and not know it yet: it will in its next
-        # turn. Whoever asks must hear which, however late it is: a message that was handled and
-        # is not in the history would be a lost one.
+        # The handler may just have been cancelled and not have run since. Wait, shielded, for the
+        # outcome: a message that was handled without being in the history would look lost.
         with trio.CancelScope(shield=True):
             await waiting.over.wait()
         return waiting.is_handled
 
     async def end(self, *, is_tidy: bool) -> None:
-        """End it, by and by or at once; what waits comes to another consumer.
+        """Stop the consumer, tidily or at once; deliveries that wait go to another consumer.
 
-        Raises what it had ended with by itself, which says in a note how long before.
+        Raises the error that the consumer had ended with by itself, with a note on how long ago.
         """
         if not is_tidy:
             self._consumer.close()
@@ -124,15 +123,15 @@ class Handling:
             self._ended.set()
 
     async def _handler(self, queue: MessageQueue, messages: Sequence[Message]) -> None:
-        handed = self._read(queue, messages)
-        if handed is None:
+        delivery = self._read(queue, messages)
+        if delivery is None:
             return
-        waiting = self._waiting[id(handed)] = _Waiting(handed)
+        waiting = self._waiting[id(delivery)] = _Waiting(delivery)
         try:
             await waiting.let_go.wait()
             waiting.is_handled = True
             if waiting.error is not None:
                 raise waiting.error
         finally:
-            del self._waiting[id(handed)]
+            del self._waiting[id(delivery)]
             waiting.over.set()

@@ -1,7 +1,7 @@
-"""What a campaign's clients do with consumer groups: the public client of the system, by keys.
+"""Consumer group operations of a campaign's clients, over the public client of the system.
 
-A key is "<topic>/<n>". Queue n is number n // m of the (n mod m)-th of m broker names, so that a
-topic's queues lie on all of them.
+A key is "<topic>/<n>". Queue n is queue n // m of the (n mod m)-th of m broker names, so that a
+topic's queues are spread over all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ import trio
 
 from shaketable.harness.contracts.clients import FOUND_MAX
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
-from shaketable.harness.contracts.groups import DEAD, RETRY, Handed, Polled, dead_key, retry_key
+from shaketable.harness.contracts.groups import (
+    DEAD,
+    RETRY,
+    Delivery,
+    PollResult,
+    dead_key,
+    retry_key,
+)
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.targets.group_handling import Handling, intervals
 from shaketable.harness.targets.message_keys import (
@@ -32,10 +39,10 @@ from shaketable.harness.targets.message_keys import (
 from shaketable.harness.targets.refusals import (
     BEYOND_LIMITS,
     GROUP_MEMBERS_KEY,
-    MISREQUESTS,
+    INVALID_REQUESTS,
     TOPICS_KEY,
     Asker,
-    Misrequest,
+    InvalidRequest,
     code_of,
 )
 from shaketable.system.client import (
@@ -58,25 +65,28 @@ from shaketable.system.client import (
 )
 
 GROUP = "shaketable-consumers"
-"""The consumer group of the topic "shaketable"; each topic has one named after it: members of a
-group subscribe to the same topics (RocketMQ: consistent subscriptions)."""
+"""The consumer group of the topic "shaketable".
+
+Each topic has one named after it, because the members of a group must subscribe to the same topics
+(RocketMQ: consistent subscriptions).
+"""
 NAME_SERVERS = "ns"
-"""What the ids of name servers begin with."""
+"""Prefix of the ids of name servers."""
 ENTRY_HEAD_BYTES = (0, 48)
-"""What stands between two messages of a log: nothing, or the head of a DLedger entry."""
+"""Bytes between two messages of a log: none, or the header of a DLedger entry."""
 POLL_MAX = 64
 BEYOND_TIMES = 8
-"""So often as each other thing that must be refused what is beyond low limits is asked for."""
+"""Frequency of the requests beyond low limits, relative to each other invalid request."""
 TAGS = ("Aa", "BB", "polygenelubricants")
-"""Two tags of one hash code, and one whose code is the least int: what filters get wrong."""
+"""Two tags with the same hash code, and one with the least int as hash code: hard for filters."""
 LEVEL_OF_DELAY_MS = {1_000: 1, 5_000: 2, 10_000: 3, 30_000: 4}
-"""RocketMQ's default messageDelayLevel, as far as it is of use to a run."""
+"""The levels of RocketMQ's default messageDelayLevel that are short enough for a run."""
 REBALANCE_S = 2.0
-"""How old a consumer's view of its group may be, unless a broker says that it has changed."""
+"""How old a consumer's view of its group may be, unless a broker reports a change."""
 HEARTBEAT_S = 5.0
 DELETED_TRIES = 3
 DELETED_AGAIN_S = 0.2
-"""How often a topic is deleted that is still there, and the pause before."""
+"""Number of attempts to delete a topic that still has a route, and the pause between them."""
 _VALUE = re.compile(rb"-?[0-9]{1,18}")
 _clients = count(1)
 
@@ -85,12 +95,12 @@ class GroupOperations:
     """The operations of `contracts.groups.GroupClient`, through name servers.
 
     Args:
-        addresses: the nodes, and name servers by ids that begin with NAME_SERVERS.
-        broker_names: the names among which a topic's queues are dealt out.
+        addresses: the nodes, and name servers by ids that start with NAME_SERVERS.
+        broker_names: the names over which a topic's queues are spread.
         timeout_s: how long one operation may take.
-        parts: of what the clients are made.
-        rng: what decides where a message goes first, and pauses; it is no part of the draw.
-        client_id: by which brokers know this client among its group's; None: this process's own.
+        parts: the classes of the clients.
+        rng: for the broker to try first, and for pauses; unseeded if omitted.
+        client_id: by which brokers know this client in its group; None: this process's own.
     """
 
     def __init__(
@@ -118,15 +128,15 @@ class GroupOperations:
         self._subscription = "*"
         self._reconsume_times_max = -1
         self._lives = count(1)
-        """Numbers the consumers that were handed messages, one after the other."""
+        """Numbers the push consumers of this client."""
         self._sent_ids: dict[tuple[str, int], str] = {}
         self._seen: dict[str, Message] = {}
-        """The last message that came of each queue."""
+        """The last message received from each queue."""
         self._is_made = False
         self._limits: tuple[int, ...] | None = None
-        """Low limits of the brokers, none where they are the usual ones; None: not asked for."""
+        """Low limits of the brokers, () if they are the usual ones; None: not queried yet."""
         self._askings = count(1)
-        """Numbers what was asked for that must be refused."""
+        """Numbers the invalid requests."""
         self._locked: set[str] = set()
         """Queues that may be locked for this client."""
         self._handling: Handling | None = None
@@ -134,11 +144,11 @@ class GroupOperations:
 
     @property
     def group_node(self) -> str | None:
-        """Which node answered the last of these operations."""
+        """The node that answered the last of these operations."""
         return self._nodes.get(self._answered_by or "")
 
     def use(self, topic: str, queues: int) -> None:
-        """Say which topic all is about; it is made where it is missing."""
+        """Set the topic; it is created by the first operation, if missing."""
         self._topic, self._queues = topic, queues
         self._is_made = False
         if (group := f"{topic}-consumers") != self._group:
@@ -147,7 +157,7 @@ class GroupOperations:
             self._consumer = self._make_consumer()
 
     def is_unbalanced(self) -> bool:
-        """True if a broker said that the group has changed, or it was not asked for long."""
+        """Return whether a broker reported a change of the group, or a rebalance is due."""
         return trio.current_time() >= self._rebalance_due_s
 
     async def send(self, key: str, value: int) -> int:
@@ -157,7 +167,7 @@ class GroupOperations:
             return self._stored(await self._producer.send(queue.topic, b"%d" % value, queue=queue))
 
     async def send_later(self, key: str, value: int, delay_ms: int) -> None:
-        """Send a message of the level that has that delay."""
+        """Send a message with the level of that delay."""
         queue, properties = self._queue(key), {"DELAY": str(LEVEL_OF_DELAY_MS[delay_ms])}
         async with self._definite_or_not():
             self._stored(
@@ -167,7 +177,7 @@ class GroupOperations:
             )
 
     async def send_batch(self, key: str, values: Sequence[int]) -> int:
-        """Send messages at once."""
+        """Send the messages as one batch."""
         queue = self._queue(key)
         bodies = [b"%d" % value for value in values]
         async with self._definite_or_not():
@@ -179,7 +189,7 @@ class GroupOperations:
         return first
 
     async def view(self, key: str, offset: int) -> int:
-        """Ask the broker that the message's id names."""
+        """Look up the message at the broker that its id names."""
         async with self._definite_or_not():
             try:
                 message_id = self._sent_ids[key, offset]
@@ -190,7 +200,7 @@ class GroupOperations:
                 ) from None
 
     async def send_keyed(self, key: str, value: int, span: int) -> int:
-        """Send a message with its keys; its id is kept until the next one."""
+        """Send a message with its keys; its id is kept until the next send."""
         queue, number = self._queue(key), int(key.rpartition("/")[2])
         properties = {"UNIQ_KEY": unique_key_of(value)}
         async with self._definite_or_not():
@@ -244,12 +254,12 @@ class GroupOperations:
         ]
 
     def seen(self, key: str) -> tuple[int, int] | None:
-        """Return where the last message stands that came of the queue, and its value."""
+        """Return (offset, value) of the last message received from the queue."""
         seen = self._seen.get(key)
         return None if seen is None else (seen.queue_offset, value_of(seen.body))
 
     async def peek(self, key: str, shift: int) -> Sequence[tuple[int, int]]:
-        """View what may stand behind a message, whose id nobody was told."""
+        """Look up the message stored after the last one seen, by an id computed from its size."""
         seen, queue = self._seen[key], self._queue(key)
         places = [shift] if shift else [stored_bytes(seen) + head for head in ENTRY_HEAD_BYTES]
         async with self._definite_or_not():
@@ -266,7 +276,7 @@ class GroupOperations:
         return ()
 
     async def _viewed(self, message_id: str) -> Message | None:
-        """View by an id; None where nothing stands there, or nobody says."""
+        """Look up a message by its id; None if there is none, or no broker answers."""
         try:
             return await self._consumer.view(message_id)
         except DamagedResponseError:
@@ -282,12 +292,12 @@ class GroupOperations:
                 await self._producer.send(queue.topic, b"%d" % value, queue=queue, tags=TAGS[tag])
             )
 
-    async def select(self, key: str, offset: int, tags: Sequence[int]) -> Polled:
-        """Pull by a subscription of tags; what the broker lets pass is looked at here again."""
+    async def select(self, key: str, offset: int, tags: Sequence[int]) -> PollResult:
+        """Pull with a subscription to tags; what the broker's filter passes is filtered again."""
         queue, names = self._queue(key), [TAGS[tag] for tag in tags]
         subscription = " || ".join(names)
         self._subscription = subscription
-        if self._membership is not None:  # its next heartbeat says so
+        if self._membership is not None:  # sent with its next heartbeat
             self._membership.subscriptions = {self._topic: subscription}
         async with self._definite_or_not():
             pulled = await self._consumer.pull(
@@ -299,7 +309,7 @@ class GroupOperations:
             if tags_of(each) in names
         ]
         is_outside = pulled.status == "OFFSET_ILLEGAL" and pulled.next_offset != offset
-        return Polled(messages, pulled.next_offset, is_outside)
+        return PollResult(messages, pulled.next_offset, is_outside)
 
     async def subscribe(self) -> int:
         """Join the group."""
@@ -321,7 +331,7 @@ class GroupOperations:
             self._membership = None
 
     async def rebalance(self) -> tuple[str, ...]:
-        """Ask for the members of the group, and take the share that is this consumer's."""
+        """Ask for the group's members, and take this consumer's share of the queues."""
         assert self._membership is not None, "it is in no group"
         if trio.current_time() >= self._heartbeat_due_s:
             await self._membership.heartbeat()
@@ -330,14 +340,14 @@ class GroupOperations:
         async with self._definite_or_not():
             mine = await self._membership.assignment(self._topic)
             if mine is None:
-                self._heartbeat_due_s = 0.0  # who leads now may not know of us
+                self._heartbeat_due_s = 0.0  # a new leader may not know of us
                 raise RefusedError(-1, "nobody could say who is in the group")
         if not mine:
-            self._heartbeat_due_s = 0.0  # a broker that leads since may not know of us
+            self._heartbeat_due_s = 0.0  # a new leader may not know of us
         return tuple(key for queue in mine if (key := self._key(queue)) is not None)
 
     async def fetch(self, key: str) -> int | None:
-        """Ask for the group's offset."""
+        """Return the group's committed offset."""
         queue = self._queue(key)
         async with self._definite_or_not():
             return await self._consumer.committed(queue)
@@ -349,32 +359,32 @@ class GroupOperations:
             await self._consumer.commit(queue, offset)
 
     async def commit_oneway(self, key: str, offset: int) -> None:
-        """Commit the group's offset, and wait for nothing."""
+        """Commit the group's offset without waiting for an answer."""
         queue = self._queue(key)
         async with self._definite_or_not():
             await self._consumer.commit_oneway(queue, offset)
 
     async def lock(self, key: str) -> bool:
-        """Lock the queue; it is given back when this client is closed at the latest."""
+        """Lock the queue; it is unlocked at the latest when this client is closed."""
         queue = self._queue(key)
         self._locked.add(key)
         async with self._definite_or_not():
             return await self._consumer.lock(queue, self._client_id)
 
     async def unlock(self, key: str) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         async with self._definite_or_not():
             await self._consumer.unlock(self._queue(key), self._client_id)
         self._locked.discard(key)
 
     async def delete_topic(self, topic: str) -> bool:
-        """Make a topic, delete it, and look whether it is gone."""
+        """Create a topic, delete it, and check whether it still has a route."""
         async with self._definite_or_not():
             try:
                 await self._producer.create_topic(topic, 1)
             except RefusedError as error:
                 if error.code != ResponseCode.NO_PERMISSION:
-                    raise  # else there is no room for it: what is not there is deleted as well
+                    raise  # no room for it: a missing topic can be deleted too
             for _ in range(DELETED_TRIES):
                 await self._producer.delete_topic(topic)
                 if not await self._producer.has_route(topic):
@@ -382,15 +392,17 @@ class GroupOperations:
                 await trio.sleep(DELETED_AGAIN_S)
             return True
 
-    def misrequests(self) -> Sequence[int]:
-        """Return the codes of all that is asked of brokers of these limits."""
-        return [each.code for each in self._misrequests()]
+    def invalid_requests(self) -> Sequence[int]:
+        """Return the codes of all invalid requests to brokers with these limits."""
+        return [each.code for each in self._invalid_requests()]
 
-    def _misrequests(self) -> tuple[Misrequest, ...]:
-        return (*MISREQUESTS, *BEYOND_LIMITS * BEYOND_TIMES) if self._limits else MISREQUESTS
+    def _invalid_requests(self) -> tuple[InvalidRequest, ...]:
+        return (
+            (*INVALID_REQUESTS, *BEYOND_LIMITS * BEYOND_TIMES) if self._limits else INVALID_REQUESTS
+        )
 
-    async def misrequest(self, number: int) -> int:
-        """Ask whoever leads the broker of the topic's first queue."""
+    async def send_invalid_request(self, number: int) -> int:
+        """Send it to the leader of the broker with the topic's first queue."""
         queue = self._queue(f"{self._topic}/0")
         async with self._definite_or_not():
             leader = await self._consumer.master(queue)
@@ -403,7 +415,7 @@ class GroupOperations:
             client = self._leaders_client(leader)
             try:
                 asker = self._asker(client, queue.broker_name, leader)
-                code = await code_of(self._misrequests()[number], asker)
+                code = await code_of(self._invalid_requests()[number], asker)
             finally:
                 client.close()
             self._consumer.last_address = leader
@@ -435,26 +447,26 @@ class GroupOperations:
             f"{re.sub('[^0-9A-Za-z]', '-', self._client_id)}-{next(self._askings)}",
         )
 
-    async def begin(self, key: str) -> int:
-        """Ask for the queue's min offset."""
+    async def min_offset(self, key: str) -> int:
+        """Return the queue's min offset."""
         queue = self._queue(key)
         async with self._definite_or_not():
             return await self._consumer.min_offset(queue)
 
     async def max_offset(self, key: str) -> int:
-        """Ask for the queue's max offset."""
+        """Return the queue's max offset."""
         queue = self._queue(key)
         async with self._definite_or_not():
             return await self._consumer.max_offset(queue)
 
-    async def poll(self, key: str, offset: int) -> Polled:
+    async def poll(self, key: str, offset: int) -> PollResult:
         """Pull messages from an offset on."""
         return await self._poll(key, offset, 0.0)
 
-    async def _poll(self, key: str, offset: int, hold_s: float) -> Polled:
+    async def _poll(self, key: str, offset: int, hold_s: float) -> PollResult:
         queue = self._queue(key)
         async with self._definite_or_not():
-            # A slave serves what it has, and may lag: only a master says that nothing is there.
+            # A slave may lag, so only a master's answer proves that there is no message.
             master = await self._consumer.master(queue)
             pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX, wait_s=hold_s)
             if not pulled.messages and (master is None or pulled.status == "NO_MATCHED_MSG"):
@@ -463,71 +475,71 @@ class GroupOperations:
             self._seen[key] = pulled.messages[-1]
         messages = [(each.queue_offset, value_of(each.body)) for each in pulled.messages]
         is_outside = pulled.status == "OFFSET_ILLEGAL" and pulled.next_offset != offset
-        return Polled(messages, pulled.next_offset, is_outside)
+        return PollResult(messages, pulled.next_offset, is_outside)
 
-    async def hold(self, key: str, offset: int, hold_s: float) -> Polled:
-        """Pull, and have the broker hold the pull at the queue's end."""
+    async def hold(self, key: str, offset: int, hold_s: float) -> PollResult:
+        """Pull, and let the broker hold the pull at the queue's end."""
         return await self._poll(key, offset, hold_s)
 
-    # ---- a consumer that is handed messages ---------------------------------------------
+    # ---- a push consumer ----------------------------------------------------------------
 
     async def start_handling(self, *, is_ordered: bool) -> None:
-        """Have a push consumer run beside this client."""
+        """Start a push consumer beside this client."""
         async with self._definite_or_not():
             make = partial(
                 self._parts.group_consumer,
                 self._names,
                 group=self._group,
-                # One that was killed comes back as another one, as a process does.
+                # A killed one comes back under a new id, as a process does.
                 client_id=f"{self._client_id}#{next(self._lives)}",
                 subscriptions={self._topic: "*"},
                 is_ordered=is_ordered,
                 reconsume_times_max=self._reconsume_times_max,
                 intervals=intervals(self._timeout_s),
             )
-            self._handling = Handling(make, self._handed)
+            self._handling = Handling(make, self._delivery)
             await trio.lowlevel.checkpoint()
 
-    def handed(self) -> Handed | None:
-        """Return what waits to be handled."""
-        return None if self._handling is None else self._handling.handed()
+    def next_delivery(self) -> Delivery | None:
+        """Return the oldest delivery that waits to be handled."""
+        return None if self._handling is None else self._handling.next_delivery()
 
-    async def handle(self, handed: Handed) -> bool:
+    async def handle(self, delivery: Delivery) -> bool:
         """Let its handler return."""
-        return self._handling is not None and await self._handling.handle(handed)
+        return self._handling is not None and await self._handling.handle(delivery)
 
-    async def fail(self, handed: Handed, consumed: int) -> bool:
-        """Let its handler fail behind the first messages."""
+    async def fail(self, delivery: Delivery, consumed: int) -> bool:
+        """Let its handler fail after the first messages."""
         error = ConsumeError(consumed)
-        return self._handling is not None and await self._handling.handle(handed, error)
+        return self._handling is not None and await self._handling.handle(delivery, error)
 
     def retry_later(self, times_max: int) -> None:
-        """Bound how often messages come again."""
+        """Set how often messages are retried."""
         self._reconsume_times_max = times_max
 
     def retry_keys(self) -> tuple[str, ...]:
         """Return a key for each broker name: each has a retry queue of the group."""
         return tuple(retry_key(self._topic, number) for number in range(len(self._brokers)))
 
-    async def send_back(self, handed: Handed, consumed: int, delay_level: int) -> bool:
-        """Let its handler fail behind the first messages; the consumer sends the others back."""
+    async def send_back(self, delivery: Delivery, consumed: int, delay_level: int) -> bool:
+        """Let its handler fail after the first messages; the consumer sends the others back."""
         error = ConsumeError(consumed, delay_level)
-        return self._handling is not None and await self._handling.handle(handed, error)
+        return self._handling is not None and await self._handling.handle(delivery, error)
 
-    async def look(self, key: str, offset: int) -> Handed:
+    async def look(self, key: str, offset: int) -> Delivery:
         """Read a retry queue from an offset on, or all dead letters."""
         async with self._definite_or_not():
             if key != dead_key(self._topic):
-                return _handed(key, await self._rest_of(self._queue(key), offset))
+                return _delivery(key, await self._rest_of(self._queue(key), offset))
             found: list[Message] = []
             dead = f"{DEAD}{self._group}"
             is_any = await self._producer.has_route(dead)
             for queue in await self._consumer.queues(dead) if is_any else ():
                 found += await self._rest_of(queue, await self._consumer.min_offset(queue))
-            return _handed(key, found)
+            return _delivery(key, found)
 
     async def _rest_of(self, queue: MessageQueue, offset: int) -> list[Message]:
-        """Return a queue's messages from an offset on, up to where it ends now.
+        """Return a queue's messages from an offset to its current end.
 
         Raises RefusedError, OutcomeUnknownError.
         """
@@ -543,9 +555,9 @@ class GroupOperations:
         return found
 
     async def stop_handling(self, *, is_tidy: bool) -> None:
-        """End the push consumer.
+        """Stop the push consumer.
 
-        Raises what it ended with where it had ended by itself, which none does but by a bug.
+        Raises the error it ended with, if it had ended by itself, which only a bug makes it do.
         """
         handling, self._handling = self._handling, None
         if handling is None:
@@ -553,15 +565,15 @@ class GroupOperations:
         await handling.end(is_tidy=is_tidy)
 
     async def fetch_with_end(self, key: str) -> tuple[int | None, int]:
-        """Ask for the queue's end, then for the group's offset in it."""
+        """Return the group's offset in the queue, and the queue's end, which is requested first."""
         end = await self.max_offset(key)
         return await self.fetch(key), end
 
-    def _handed(self, queue: MessageQueue, messages: Sequence[Message]) -> Handed | None:
+    def _delivery(self, queue: MessageQueue, messages: Sequence[Message]) -> Delivery | None:
         key = self._key(queue)
         if key is None or not key.startswith(f"{self._topic}/"):
             return None
-        return _handed(key, messages)
+        return _delivery(key, messages)
 
     async def close_groups(self) -> None:
         """Leave the group, and close connections."""
@@ -585,15 +597,15 @@ class GroupOperations:
         )
 
     def _stored(self, sent: Sent) -> int:
-        """Return the offset of what was stored as the brokers' mode promises, and note by whom."""
+        """Return the offset of a message that is stored as the brokers' mode promises."""
         self._answered_by = sent.answered_by
         if sent.status != "SEND_OK":
-            # Stored at the master, and not (yet) where the mode promises: as good as unknown.
+            # Stored at the master, but not (yet) where the mode promises: outcome unknown.
             raise OutcomeUnknownError(f"{sent.status} at offset {sent.offset}")
         return sent.offset
 
     def _asked(self, _address: str, _request: object) -> None:
-        """A broker says that the group has changed."""
+        """Handle a broker's notice that the group has changed."""
         self._rebalance_due_s = 0.0
 
     def _queue(self, key: str) -> MessageQueue:
@@ -612,7 +624,7 @@ class GroupOperations:
         return f"{queue.topic}/{number}"
 
     async def _make_topic(self) -> None:
-        """See to it that the topic is on all broker names, if this client has not seen it there.
+        """Create the topic on all broker names, unless this client has seen it there.
 
         Raises RefusedError, OutcomeUnknownError.
         """
@@ -625,13 +637,13 @@ class GroupOperations:
             known = set()
         if not wanted <= known:
             each = -(-self._queues // len(self._brokers))
-            had = [queue.queue_id + 1 for queue in known]  # none loses what others know of
+            had = [queue.queue_id + 1 for queue in known]  # never shrink a topic
             await self._producer.create_topic(self._topic, max([each, *had]))
         self._is_made = True
 
     @asynccontextmanager
     async def _definite_or_not(self) -> AsyncIterator[None]:
-        """Make the topic first; turn the client's errors into the harness'."""
+        """Create the topic first; convert the client's errors to definite or indefinite ones."""
         try:
             await self._make_topic()
         except (RefusedError, OutcomeUnknownError) as error:
@@ -641,24 +653,24 @@ class GroupOperations:
             yield
             self._answered_by = self._consumer.last_address or self._answered_by
         except RefusedError as error:
-            self._is_made = False  # a broker that lost its disk lost its topics as well
-            self._consumer.forget(self._topic)  # what it knows may be of before that
+            self._is_made = False  # a broker that lost its disk lost its topics too
+            self._consumer.forget(self._topic)  # its route may be outdated
             raise DefiniteError(str(error)) from error
         except (DamagedResponseError, OutcomeUnknownError) as error:
             raise IndefiniteError(str(error)) from error
 
 
-def _handed(key: str, messages: Sequence[Message]) -> Handed:
-    """Return what a history says of these messages."""
+def _delivery(key: str, messages: Sequence[Message]) -> Delivery:
+    """Convert messages to a delivery, as recorded in the history."""
     pairs = [(each.queue_offset, value_of(each.body)) for each in messages]
-    return Handed(key, pairs, [each.reconsume_times for each in messages])
+    return Delivery(key, pairs, [each.reconsume_times for each in messages])
 
 
 def is_name_server(node: str) -> bool:
-    """Whether an id among the addresses is a name server's."""
+    """Return whether an id among the addresses is a name server's."""
     return node.startswith(NAME_SERVERS)
 
 
 def value_of(body: bytes) -> int:
-    """Return the value that a message's body holds, NOBODYS_VALUE if it holds none."""
+    """Return the value in a message's body; NOBODYS_VALUE if there is none."""
     return int(body) if _VALUE.fullmatch(body) else NOBODYS_VALUE

@@ -1,14 +1,14 @@
-"""Brokers without a group, as RocketMQ's other deployment modes have them: masters and slaves.
+"""Master-slave brokers, without a DLedger group: RocketMQ's other deployment modes.
 
-Of n nodes the first m are masters of broker names of their own ("broker-0", ...), every further one
-is a slave of one of them, in turn; m is n without slaves, n // 2 (at least 1) with them. A slave
-never takes over by itself. When a master's disk is lost, the operator does what RocketMQ's users
-do: the slave that has most goes on as master, by its configuration, and the node that lost its disk
-comes back as its slave and copies; without a slave it comes back with nothing.
+Of n nodes the first m are masters of broker names of their own ("broker-0", ...); the others are
+slaves of these, round robin; m is n without slaves, else n // 2 (at least 1). A slave never takes
+over by itself. When a master loses its disk, the operator acts as RocketMQ's users do: the most
+up-to-date slave is configured as master, and the node that lost its disk comes back as its slave
+and copies its log. Without a slave it comes back empty.
 
-A node's disk is the machine's: a kill ends the process, and keeps what the kernel has. RocketMQ's
-replication cannot go on behind a master that lost the end of its log in a power cut and a slave
-that has it.
+Disks survive a kill, which ends the process and keeps the kernel's page cache. Power losses are not
+injected, because RocketMQ's replication cannot continue when a master has lost the end of its log
+and a slave still has it.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ OFFSETS_MAY_GO = frozenset(
     }
 )
 DELIVERY = GROUP_PROMISES - OFFSETS_MAY_GO
-"""What a consumer group never sees in these modes.
+"""Anomalies that a consumer group never shows in these modes.
 
-How far groups have consumed, and how far delayed messages were delivered, is written every few
-seconds (flushConsumerOffsetInterval, flushDelayOffsetInterval) and copied by slaves every ten.
+Consumer offsets and the progress of delayed messages are written every few seconds
+(flushConsumerOffsetInterval, flushDelayOffsetInterval), and copied by slaves every ten.
 """
 LOG_FILE_BYTES = 64 << 20
-"""A slave that comes empty copies from the master's last file on: so there is one."""
+"""An empty slave copies from the start of the master's last file, so there should be only one."""
 REGISTER_MS = 10_000
-"""The least there is: a slave learns from the answer where its master's topics and offsets are."""
+"""The allowed minimum: a slave learns its master's address from the registration's answer."""
 READMIT_POLL_S = 0.1
 STATUS_TIMEOUT_S = 1.0
 MASTER, SLAVE = "master", "slave"
@@ -94,12 +94,12 @@ class NativeTarget:
         self._role = role
         self._has_slaves = has_slaves
         self._parts: dict[str, str] = {}
-        """What each node of the run is now: MASTER or SLAVE."""
+        """The current part of each node: MASTER or SLAVE."""
         self._status_clients: dict[tuple[str, Address], BrokerGroupClient] = {}
 
     @property
     def client_type(self) -> type:
-        """What its clients are."""
+        """The type of its clients."""
         return NativeClient
 
     group_client_type = client_type
@@ -108,7 +108,7 @@ class NativeTarget:
 
     @property
     def default_faults(self) -> tuple[str, ...]:
-        """What such brokers meet: without slaves no master hears of another."""
+        """The default faults; without slaves, masters do not communicate, so no partition."""
         return (
             ("kill", "pause", "partition", "wipe", "name-servers")
             if self._has_slaves
@@ -116,11 +116,11 @@ class NativeTarget:
         )
 
     def why_no_links(self, nodes: Sequence[str]) -> str | None:
-        """Masters do not know of each other; a slave copies its master."""
+        """Without slaves return a reason: masters do not communicate; slaves copy masters."""
         return None if self._has_slaves else f"nodes of {self.name} do not talk to each other"
 
     def prepare(self, layout: NodeLayout) -> Launch:
-        """Say how the node is configured, and beside that which queues it may have."""
+        """Return the node's configuration, and the file that states which queues it may have."""
         node, masters = layout.node, self._masters(layout)
         self._parts[node] = MASTER if number_of(node) < masters else SLAVE
         master = f"n{number_of(node) % masters}"
@@ -135,7 +135,7 @@ class NativeTarget:
         return name_server(address, bug)
 
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
-        """Ask a node for its part, and how far its log reaches (a byte's position)."""
+        """Ask a node for its part, and for its log's end (a byte position)."""
         at = layout.client_address
         client = self._status_clients.get((layout.node, at))
         if client is None:
@@ -147,14 +147,14 @@ class NativeTarget:
         except (RefusedError, OutcomeUnknownError):
             client.close()
             return None
-        # A slave is told by its configuration whom it copies, long before a name server says so.
+        # A slave knows its master by configuration, long before a name server reports it.
         leader = self._master_of(layout.node, self._masters(layout))
         end = answer.end_index
         group = f"broker-{broker_of(layout.node, self._masters(layout))}"
         return NodeStatus(layout.node, answer.role, 0, leader, end, end, group)
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> NativeClient:
-        """Return a client that finds masters and slaves by the name servers."""
+        """Return a client that finds masters and slaves through the name servers."""
         return self.client_of(addresses, timeout_s)
 
     def client_of(
@@ -165,7 +165,7 @@ class NativeTarget:
         rng: Random | None = None,
         client_id: str | None = None,
     ) -> NativeClient:
-        """Return such a client: with a planted bug, dice, and an id among its group's members."""
+        """Return such a client, with an optional planted bug, random generator and client id."""
         nodes = sum(not is_name_server(node) for node in addresses)
         parts = client_parts_of(bug)
         return NativeClient(addresses, self._count(nodes), timeout_s, parts, rng, client_id)
@@ -181,38 +181,38 @@ class NativeTarget:
         self, nodes: Sequence[str], options: Json, name_servers: Sequence[str]
     ) -> SimulatedGroup:
         """Return brokers of this mode in a simulated world."""
-        # Imported here, since client workers and executors need none of it.
+        # Imported late: client workers and executors do not need it.
         from shaketable.harness.targets.simulated_group import BrokerGroup  # noqa: PLC0415
 
         own = NativeTarget(self.name, self._role, self.promises, has_slaves=self._has_slaves)
         return BrokerGroup(own, nodes, options, name_servers)
 
-    # Static: it is sent to executors.
+    # Static: it is pickled for executors.
     @staticmethod
     def read_log(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
         """Decode a stopped node's commit log."""
         return read_messages(directory, node)
 
-    # ---- disks that are lost (contracts.abilities.LosesDisks) ----------------------------
+    # ---- lost disks (contracts.abilities.LosesDisks) -------------------------------------
 
     def why_no_disk_may_go(self, nodes: Sequence[str]) -> str | None:
-        """Nothing hangs on a quorum here."""
+        """Return None: there is no quorum to keep."""
         return None
 
     def why_not_now(self, node: str, missing: Sequence[str]) -> str | None:
-        """With slaves: one at a time. A master and its slave may not lose their disks together."""
+        """With slaves allow one loss at a time: not a master's and its slave's disk together."""
         if self._has_slaves and missing:
             return f"{', '.join(missing)} is not back yet"
         return None
 
     def store(self, layout: NodeLayout) -> Path:
-        """Return all that a node keeps."""
+        """Return the folder with all that a node stores."""
         return layout.directory / "store"
 
     async def renew(
         self, layouts: Mapping[str, NodeLayout], node: str, lost: Mapping[str, int]
     ) -> Mapping[str, Launch]:
-        """Let the best slave of a master without its disk go on as master, and that one copy it."""
+        """Promote the most up-to-date slave of a master that lost its disk; the others copy it."""
         masters = self._count(len(layouts))
         others = [
             each
@@ -240,7 +240,7 @@ class NativeTarget:
         lost: Mapping[str, int],
         timeout_s: float,
     ) -> None:
-        """Wait until the node answers; a slave: until it has what its master had by then."""
+        """Wait until the node answers, and, as a slave, has copied its master's log as of now."""
         masters = self._count(len(layouts))
         with trio.move_on_after(timeout_s):
             master = self._master_of(node, masters)
@@ -254,14 +254,14 @@ class NativeTarget:
     # ---- steps -------------------------------------------------------------------------
 
     def _count(self, nodes: int) -> int:
-        """Return how many of so many nodes are masters at first."""
+        """Return the initial number of masters among so many nodes."""
         return max(1, nodes // 2) if self._has_slaves else nodes
 
     def _masters(self, layout: NodeLayout) -> int:
         return self._count(len(layout.peers) + 1)
 
     def _master_of(self, node: str, masters: int) -> str:
-        """Return who is master of the node's broker name now."""
+        """Return the current master of the node's broker name."""
         return next(
             each
             for each, part in self._parts.items()
@@ -318,7 +318,7 @@ class NativeClient(GroupOperations):
 
     @property
     def node(self) -> str | None:
-        """Who answered last, where that is known."""
+        """The node that answered last, if known."""
         return self.group_node
 
     async def append(self, key: str, value: int) -> int:
@@ -332,12 +332,12 @@ class NativeClient(GroupOperations):
         return next((v for at, v in (await self.poll(key, offset)).messages if at == offset), None)
 
     async def end(self, key: str) -> int:
-        """Ask for the queue's max offset."""
+        """Return the queue's max offset."""
         self._use_queue(key)
         return await self.max_offset(key)
 
     def _use_queue(self, key: str) -> None:
-        """See to it that a topic has this queue: a broker that lost its disk has none any more."""
+        """Make sure that the topic has this queue: a broker that lost its disk has lost it."""
         topic, _, number = key.rpartition("/")
         if topic != self._topic or int(number) >= self._queues:
             self.use(topic, int(number) + 1)
@@ -353,5 +353,5 @@ def number_of(node: str) -> int:
 
 
 def broker_of(node: str, masters: int) -> int:
-    """Return the number of the broker name that a node belongs to."""
+    """Return the number of a node's broker name."""
     return number_of(node) % masters

@@ -1,4 +1,4 @@
-"""The simulated world of masters and slaves, as the commands that run its seeds see it."""
+"""The simulated world of masters and slaves, for the commands that run its seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.simulation import Ask, SeedRun, Step, Violation
+from shaketable.harness.contracts.simulation import RunSpec, SeedRun, Step, Violation
 from shaketable.system.sim.master_slave_world.run import run_seed
 from shaketable.system.sim.planted_bugs import master_slave_bugs, planted_bug
 
@@ -21,8 +21,8 @@ class NativeSimulator:
 
     Args:
         target: whose planted bugs these are.
-        role: what a master's brokerRole is.
-        has_slaves: whether it has any.
+        role: a master's brokerRole.
+        has_slaves: whether masters have slaves.
     """
 
     worlds: Mapping[str, str] = {
@@ -41,18 +41,18 @@ class NativeSimulator:
         return master_slave_bugs(self._target)
 
     def states(self, world: str) -> frozenset[str]:
-        """None: a master stays one, and so does a slave."""
+        """Return none: a master stays a master, and a slave a slave."""
         del world
         return frozenset()
 
-    def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
-        """Run one seed; behind `virtual_s` comes the time in which all settles."""
+    def run(self, spec: RunSpec, write: Callable[[str], None] | None = None) -> SeedRun:
+        """Run one seed; after `virtual_s` follows the time in which the world settles."""
         done = run_seed(
-            ask.seed,
-            int(ask.virtual_s * 1e3),
+            spec.seed,
+            int(spec.virtual_s * 1e3),
             self._role,
             has_slaves=self._has_slaves,
-            mutant=planted_bug(ask.mutant),
+            mutant=planted_bug(spec.mutant),
             trace=write,
         )
         counts, broken = done.counts, done.violation
@@ -61,13 +61,13 @@ class NativeSimulator:
             where = f" (at {broken.node})" if broken.node else ""
             violation = Violation(broken.invariant, broken.at_ms, broken.finding + where)
         return SeedRun(
-            seed=ask.seed,
+            seed=spec.seed,
             virtual_ms=done.ended_ms,
             events=counts.events,
             operations=counts.operations,
             faults=sum(counts.faults.values()),
             digest=done.digest,
-            saw={
+            occurred={
                 "wipe": counts.faults.get("wipe", 0),
                 SLAVE_BEHIND_EXPIRED: counts.faults.get("slave_behind_expired", 0),
                 STRANGER: counts.faults.get("stranger", 0),
@@ -75,16 +75,16 @@ class NativeSimulator:
             violation=violation,
         )
 
-    def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
+    def replay(self, spec: RunSpec, show: Callable[[Step], None]) -> Violation | None:
         """Run one seed, and show each line of its trace as a step."""
 
-        def tell(line: str) -> None:
+        def show_line(line: str) -> None:
             at, _, what = line.strip().partition(" ")
             show(Step(float(at), what.strip()))
 
-        return self.run(ask, tell).violation
+        return self.run(spec, show_line).violation
 
     def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
-        """Refuse: only members of a group record what they are given."""
+        """Refuse: only members of a group record their inputs."""
         del show
         raise UsageError(f"{path}: runs of the target {self._target} are replayed by their seeds")

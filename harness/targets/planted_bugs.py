@@ -1,4 +1,4 @@
-"""The planted bugs of the system's own targets, by name, and what is said of each."""
+"""The planted bugs of the system's own targets, by name, with their descriptions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class PlantedBugs(Mapping[str, str]):
-    """The bugs of one target and what they break, imported when somebody first looks.
+    """The planted bugs of one target and what they break, imported on first use.
 
-    Client workers import this module and look at none of them.
+    Client workers import this module and never use them.
     """
 
     def __init__(self, target: str) -> None:
         self._target = target
 
     def catalogue(self) -> Sequence[PlantedBug]:
-        """Return what is said of each, by family and name."""
+        """Return the descriptions, sorted by family and name."""
         return tuple(self._found.values())
 
     @cached_property
@@ -56,7 +56,7 @@ class PlantedBugs(Mapping[str, str]):
 
 
 def client_parts_of(bug: str | None) -> ClientParts | None:
-    """Return of what clients are made with that bug; None for the right ones."""
+    """Return the client parts with that bug planted; None for the correct ones."""
     if bug is None:
         return None
     from shaketable.system.sim.planted_bugs import client_parts  # noqa: PLC0415 - see above

@@ -1,7 +1,7 @@
-"""The system's own programs: how a broker and a name server are started, in whatever world.
+"""The system's own programs: how to start a broker and a name server, in any world.
 
-A world of processes runs the command; a simulated one takes the same command and configuration, and
-runs what they name on a machine of its own (`system.sim.trio_world.programs`).
+A world of processes runs the command. A simulated world takes the same command and configuration,
+and runs what they name on a simulated machine (`system.sim.trio_world.programs`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 from shaketable.harness.contracts.plugins import Address, Launch
 
 CONF = "broker.conf"
-"""What a broker's configuration is called in its folder."""
+"""File name of a broker's configuration."""
 
 
 def broker(
     directory: Path, lines: Mapping[str, object], files: Mapping[str, str] | None = None
 ) -> Launch:
-    """Say how to start a broker that has these lines of configuration.
+    """Return how to start a broker with these lines of configuration.
 
     Args:
         directory: the node's folder.
-        lines: keys of broker.conf, and their values.
-        files: what else stands in the folder.
+        lines: keys and values of broker.conf.
+        files: other files of the folder, by name.
     """
     conf = "".join(f"{key}={value}\n" for key, value in lines.items())
     argv = (sys.executable, "-m", "shaketable.system.node", "-c", str(directory / CONF))
@@ -32,7 +32,7 @@ def broker(
 
 
 def name_server(address: Address, bug: str | None = None) -> Launch:
-    """Say how to start a name server that listens there, perhaps with a planted bug."""
+    """Return how to start a name server at `address`, with an optional planted bug."""
     argv = (
         "-m",
         "shaketable.system.node.name_server",

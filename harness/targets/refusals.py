@@ -1,11 +1,11 @@
-"""What an operator, or a client, asks for that must be refused, and with which code.
+"""Invalid requests of operators and clients, with the code of their refusal.
 
-Each is asked of whoever leads. It is refused as it stands, whatever happens to the group meanwhile:
-what is true of the members now and false a moment later is not asked here.
+Each is sent to the current leader, and is refused whatever happens to the group meanwhile. Requests
+whose validity depends on the members of the moment are not among them.
 
 Source: RocketMQ's AdminBrokerProcessor and TopicValidator (names of topics, system topics),
 SendMessageProcessor (a topic that may not be written), RouteInfoManager; Ongaro's dissertation,
-section 4 (changes of members) and 3.10 (a leader hands over to a voter).
+section 4 (membership changes) and 3.10 (leadership is transferred to a voter).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from shaketable.system.client import (
 )
 
 STRANGER: Final = "n909"
-"""No group ever has a member of that id."""
+"""A member id that no group has."""
 STRANGERS_ADDRESS: Final = "127.0.0.1:9"
 SYSTEM_TOPICS: Final = ("TBW102", "SCHEDULE_TOPIC_XXXX")
 READ_ONLY, WRITE_ONLY, GONE = "readonly", "writeonly", "gone"
-"""Behind the name of a topic: those of one that may be read only, or written only, and of those
-that are made to be deleted."""
+"""Suffixes of topic names: of a topic that may only be read, that may only be written, and of those
+that are created to be deleted."""
 PERM_READ, PERM_WRITE = 4, 2
 MESSAGE_BYTES_MAX: Final = (4 << 20) - 4096
-"""Of a message's body, as brokers take it; with some properties it fits no entry of a log."""
+"""Largest message body that brokers take; with some properties it exceeds a log entry."""
 PROPERTY_BYTES: Final = 8192
 NOT_NOW: Final = frozenset(
     (
@@ -46,19 +46,20 @@ NOT_NOW: Final = frozenset(
         ResponseCode.TOPIC_NOT_EXIST,
     )
 )
-"""Refusals that say nothing of what was asked for: nobody leads, a disk is full, a name server has
-not heard of the topic yet."""
+"""Transient refusals, which say nothing about the request: no leader, a full disk, or a name server
+that does not know the topic yet.
+"""
 NOT_DONE: Final = 1
-"""The code of what was not done, where no refusal says so: none that refusals have."""
+"""The code of a request that had no effect without being refused; no refusal has this code."""
 TOOK_EFFECT: Final = 0
-"""The code of what was not refused, RocketMQ's SUCCESS."""
+"""The code of a request that was not refused, RocketMQ's SUCCESS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """With what it is asked: clients of the brokers, and one of whoever leads now.
+    """What requests are sent with: clients of the brokers, and one of the current leader.
 
-    `unique` is part of a name that nobody else gives to anything.
+    `unique` is part of a name that is used nowhere else.
     """
 
     producer: Producer
@@ -75,7 +76,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Misrequest:
+class InvalidRequest:
     """One request that must be refused with a code."""
 
     told: str
@@ -83,15 +84,15 @@ class Misrequest:
     ask: Callable[[Asker], Awaitable[object]]
 
 
-async def code_of(misrequest: Misrequest, asker: Asker) -> int:
-    """Ask for it; return the code of the refusal, TOOK_EFFECT if it was done.
+async def code_of(request: InvalidRequest, asker: Asker) -> int:
+    """Send the request; return the code of the refusal, TOOK_EFFECT if it was not refused.
 
-    Raises RefusedError where that says nothing of what was asked for, OutcomeUnknownError.
+    Raises RefusedError if the refusal says nothing about the request, and OutcomeUnknownError.
     """
     try:
-        await misrequest.ask(asker)
+        await request.ask(asker)
     except RefusedError as error:
-        if error.code < 0 or (error.code in NOT_NOW and error.code != misrequest.code):
+        if error.code < 0 or (error.code in NOT_NOW and error.code != request.code):
             raise
         return error.code
     return TOOK_EFFECT
@@ -99,7 +100,7 @@ async def code_of(misrequest: Misrequest, asker: Asker) -> int:
 
 @contextmanager
 def _to_prepare() -> Iterator[None]:
-    """Do what comes before: a refusal of it says nothing of what is asked."""
+    """Run a preparing step: its refusal says nothing about the request itself."""
     try:
         yield
     except RefusedError as error:
@@ -108,7 +109,7 @@ def _to_prepare() -> Iterator[None]:
 
 async def _write_where_only_reads_are_allowed(asker: Asker) -> None:
     topic = f"{asker.topic}-{READ_ONLY}"
-    with _to_prepare():  # each time: a broker that lost its disk lost its topics as well
+    with _to_prepare():  # each time: a broker that lost its disk lost its topics too
         await asker.producer.create_topic(topic, 1, perm=PERM_READ)
     await asker.producer.send(topic, b"0", queue=MessageQueue(topic, asker.broker, 0))
 
@@ -121,9 +122,9 @@ async def _read_where_only_writes_are_allowed(asker: Asker) -> None:
 
 
 async def _read_what_is_gone(asker: Asker) -> None:
-    """Read from a topic that was deleted, of a broker: this reader still knows where it was.
+    """Read from a topic that was deleted, at a broker: the client still has the route.
 
-    Each time it is another topic. Nobody makes one anew that somebody else deletes.
+    Each call uses another topic, so that no client recreates one that another deletes.
     """
     topic = f"{asker.topic}-{GONE}-{asker.unique}"
     queue = MessageQueue(topic, asker.broker, 0)
@@ -132,12 +133,12 @@ async def _read_what_is_gone(asker: Asker) -> None:
         await asker.consumer.pull(queue, 0)
         await asker.producer.delete_topic(topic)
     await asker.consumer.pull(queue, 0)
-    # No proof: a slave may answer, or a master that nobody told, for want of a route to it.
+    # Proves nothing: a slave may have answered, or a master that the deletion did not reach.
     raise RefusedError(-1, "who answers has not heard that the topic is gone")
 
 
 def _send(body_bytes: int, property_bytes: int = 0) -> Callable[[Asker], Awaitable[object]]:
-    """Send a message of a size to the topic's first queue."""
+    """Return a request that sends a message of that size to the topic's first queue."""
     properties = {"LONG": "x" * property_bytes} if property_bytes else None
 
     def ask(asker: Asker) -> Awaitable[object]:
@@ -149,7 +150,7 @@ def _send(body_bytes: int, property_bytes: int = 0) -> Callable[[Asker], Awaitab
 
 
 async def _make_too_many_topics(asker: Asker) -> None:
-    """Make one topic more than there may be, beside those that there are already."""
+    """Create one topic more than allowed, beside the existing ones."""
     try:
         for number in range(asker.topics_max + 1):
             await asker.producer.create_topic(f"{asker.topic}-more-{number}", 1)
@@ -160,9 +161,9 @@ async def _make_too_many_topics(asker: Asker) -> None:
 
 
 async def _crowd_a_group(asker: Asker) -> None:
-    """Have one client more in a group than there may be; the last one is refused.
+    """Add one client more to a group than allowed; the last one is refused.
 
-    Brokers that were started meanwhile have forgotten some: they are not asked.
+    Brokers that restarted meanwhile have forgotten some clients; their answer does not count.
     """
     group = f"{asker.topic}-crowd"
     crowd = asker.consumer_of(group)
@@ -183,10 +184,10 @@ async def _crowd_a_group(asker: Asker) -> None:
 
 
 async def _stay_in_a_group_that_was_left(asker: Asker) -> None:
-    """Leave a group, and be listed in it still, while the connection stays open.
+    """Leave a group while the connection stays open, and check that it no longer lists this client.
 
-    Asked of a broker that listed this client, and then took it that it left: nobody else is of
-    that name.
+    Only the answer of a broker that listed this client and then acknowledged the leave counts. The
+    group's name is unique, so no other client is in it.
     """
     group = f"{asker.topic}-left-{asker.unique}"
     consumer = asker.consumer_of(group)
@@ -203,7 +204,7 @@ async def _stay_in_a_group_that_was_left(asker: Asker) -> None:
         except RefusedError as error:
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise RefusedError(-1, str(error)) from error
-            is_listed = False  # as a broker says of a group without clients
+            is_listed = False  # the answer for a group without clients
     finally:
         consumer.close()
     if not is_listed:
@@ -211,20 +212,20 @@ async def _stay_in_a_group_that_was_left(asker: Asker) -> None:
 
 
 async def _add_the_leader(asker: Asker) -> None:
-    """Add whoever leads; a broker without a group has no members, and takes nobody."""
+    """Add the current leader; a broker without a group has no members, and accepts none."""
     leader = await asker.admin.membership()
     member = leader.member if leader.voters else STRANGER
     await asker.admin.add_member(member, STRANGERS_ADDRESS)
 
 
 async def _remove_the_only_voter(asker: Asker) -> None:
-    """Remove the only voter of a group of one; of others, who is no member."""
+    """Remove the only voter of a group of one; in other groups, a non-member."""
     leader = await asker.admin.membership()
     member = leader.member if leader.voters == (leader.member,) else STRANGER
     await asker.admin.remove_member(member)
 
 
-def _misrequests() -> tuple[Misrequest, ...]:
+def _invalid_requests() -> tuple[InvalidRequest, ...]:
     illegal, forbidden = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION
 
     def made(topic: str, queues: int = 1, perm: int = 6) -> Callable[[Asker], Awaitable[object]]:
@@ -236,47 +237,51 @@ def _misrequests() -> tuple[Misrequest, ...]:
     def deleted(topic: str) -> Callable[[Asker], Awaitable[object]]:
         return lambda asker: asker.producer.delete_topic(topic)
 
-    made_anew = (Misrequest(f"make {each} anew", illegal, made(each)) for each in SYSTEM_TOPICS)
-    gone = (Misrequest(f"delete {each}", illegal, deleted(each)) for each in SYSTEM_TOPICS)
+    made_anew = (InvalidRequest(f"make {each} anew", illegal, made(each)) for each in SYSTEM_TOPICS)
+    gone = (InvalidRequest(f"delete {each}", illegal, deleted(each)) for each in SYSTEM_TOPICS)
     return (
         *made_anew,
         *gone,
-        Misrequest("make a topic with a name of blanks", illegal, made("no name")),
-        Misrequest("make a topic with too long a name", illegal, made("long" * 64)),
-        Misrequest("make a topic without queues", illegal, made("no-queues", 0)),
-        Misrequest("make a topic of unknown permissions", illegal, made("odd", perm=99)),
-        Misrequest("delete a topic with a name of blanks", illegal, deleted("no name")),
-        Misrequest(
+        InvalidRequest("make a topic with a name of blanks", illegal, made("no name")),
+        InvalidRequest("make a topic with too long a name", illegal, made("long" * 64)),
+        InvalidRequest("make a topic without queues", illegal, made("no-queues", 0)),
+        InvalidRequest("make a topic of unknown permissions", illegal, made("odd", perm=99)),
+        InvalidRequest("delete a topic with a name of blanks", illegal, deleted("no name")),
+        InvalidRequest(
             "send to a topic that may only be read", forbidden, _write_where_only_reads_are_allowed
         ),
-        Misrequest(
+        InvalidRequest(
             "send to a queue that the topic has not",
             illegal,
             lambda asker: asker.producer.send(
                 asker.topic, b"0", queue=MessageQueue(asker.topic, asker.broker, 4095)
             ),
         ),
-        Misrequest(
+        InvalidRequest(
             "read a topic that may only be written", forbidden, _read_where_only_writes_are_allowed
         ),
-        Misrequest(
+        InvalidRequest(
             "read a topic that was deleted", ResponseCode.TOPIC_NOT_EXIST, _read_what_is_gone
         ),
-        Misrequest("stay in a group that was left", NOT_DONE, _stay_in_a_group_that_was_left),
-        Misrequest("send a message that is too large", illegal, _send(MESSAGE_BYTES_MAX + 1)),
-        Misrequest("send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)),
-        Misrequest("add a member with an id of blanks", illegal, added("no id", STRANGERS_ADDRESS)),
-        Misrequest("add a member without a host", illegal, added(STRANGER, ":9")),
-        Misrequest("add a member of a host of blanks", illegal, added(STRANGER, "no host:9")),
-        Misrequest("add a member without a port", illegal, added(STRANGER, "127.0.0.1:0")),
-        Misrequest("add the leader", forbidden, _add_the_leader),
-        Misrequest("remove the only voter", forbidden, _remove_the_only_voter),
-        Misrequest(
+        InvalidRequest("stay in a group that was left", NOT_DONE, _stay_in_a_group_that_was_left),
+        InvalidRequest("send a message that is too large", illegal, _send(MESSAGE_BYTES_MAX + 1)),
+        InvalidRequest(
+            "send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)
+        ),
+        InvalidRequest(
+            "add a member with an id of blanks", illegal, added("no id", STRANGERS_ADDRESS)
+        ),
+        InvalidRequest("add a member without a host", illegal, added(STRANGER, ":9")),
+        InvalidRequest("add a member of a host of blanks", illegal, added(STRANGER, "no host:9")),
+        InvalidRequest("add a member without a port", illegal, added(STRANGER, "127.0.0.1:0")),
+        InvalidRequest("add the leader", forbidden, _add_the_leader),
+        InvalidRequest("remove the only voter", forbidden, _remove_the_only_voter),
+        InvalidRequest(
             "remove who is no member",
             forbidden,
             lambda asker: asker.admin.remove_member(STRANGER),
         ),
-        Misrequest(
+        InvalidRequest(
             "hand over to who is no member",
             forbidden,
             lambda asker: asker.admin.transfer_leadership(STRANGER),
@@ -284,14 +289,14 @@ def _misrequests() -> tuple[Misrequest, ...]:
     )
 
 
-MISREQUESTS: Final = _misrequests()
+INVALID_REQUESTS: Final = _invalid_requests()
 BEYOND_LIMITS: Final = (
-    Misrequest(
+    InvalidRequest(
         "make more topics than there may be", ResponseCode.NO_PERMISSION, _make_too_many_topics
     ),
-    Misrequest("have more clients in a group than there may be", NOT_DONE, _crowd_a_group),
+    InvalidRequest("have more clients in a group than there may be", NOT_DONE, _crowd_a_group),
 )
-"""What is asked beside these of brokers whose limits are low."""
+"""Additional requests to brokers with low limits."""
 TOPICS_LOW: Final = 48
 GROUP_MEMBERS_LOW: Final = 20
 TOPICS_KEY: Final = "shaketableTopicsMax"

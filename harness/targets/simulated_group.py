@@ -1,9 +1,9 @@
 """A group of whole brokers in the simulated world, for campaigns (`run --world sim`).
 
-The nodes, the name servers and the clients are the ones that run in processes, started as the
-target says (`harness.targets.programs`); sockets, disks, clocks and dice are the world's. Its
-invariants are watched as well: what breaks one is a violation of the run, which goes on, so that
-the checkers judge what the clients saw of it.
+The nodes, the name servers and the clients are those that also run as processes, started as the
+target says (`harness.targets.programs`); sockets, disks, clocks and random generators are the
+world's. The world's invariants are checked too: a broken one is a violation of the run, which goes
+on, so that the checkers judge what the clients saw of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shaketable.harness.contracts.plugins import (
     TargetClient,
 )
 from shaketable.harness.contracts.simulated_nodes import (
-    SimulatedHarm,
+    SimulatedDiskFault,
     SimulatedReading,
     SteersSimulated,
 )
@@ -63,26 +63,26 @@ from shaketable.system.sim.trio_world.tcp_pipe import Pipe
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
 
 OBSERVER = Process("observer", "10.0.9.1", 0)
-"""Where the campaign itself runs: it asks the nodes for their status."""
+"""Where the campaign itself runs, and queries the nodes' status."""
 CLIENTS = Process("clients", "10.0.9.2", 0)
 FOLDER = Path(STORE_ROOT).parent
-"""Each node's folder, on its own machine."""
+"""A node's folder, on its own machine."""
 NAME_SERVER_PORT = 9876
 RUN_MS_MAX = 10**12
-"""The world's own end, far behind that of any campaign."""
+"""The end of the world's time, far after that of any campaign."""
 ONE_CALL = frozenset({"append", "send"})
-"""Operations that are one call of a client, whose timeout is that of the operation.
+"""Operations that are one call of a client, so that the operation's timeout bounds them.
 
-Others ask several brokers one after the other, or again and again, each time with a timeout.
+Others call several brokers in turn, or retry, with a timeout for each call.
 """
 CHOPPED = 0.1
-"""Which part of the connections takes and hands over bytes piece by piece."""
+"""Share of the connections that transfer bytes in small pieces."""
 BROKEN_MAX = 20
-"""Invariants that are told as broken. Each is told once: what follows is of the same cause."""
+"""Most broken invariants that are reported, each once: later reports have the same cause."""
 
 
 class SimulatedTarget(Target, Protocol):
-    """A target whose nodes are the system's programs, and whose clients take dice."""
+    """A target whose nodes are the system's programs, and whose clients take a random generator."""
 
     def client_of(
         self,
@@ -92,12 +92,12 @@ class SimulatedTarget(Target, Protocol):
         rng: Random,
         client_id: str,
     ) -> TargetClient:
-        """Return a client, perhaps with a planted bug, that has these dice and this id."""
+        """Return a client with this random generator and id, and an optional planted bug."""
         ...
 
 
 class _World(TrioWorld):
-    """A world without a schedule of its own: a campaign does what is done."""
+    """A world without a schedule of its own: the campaign injects the faults."""
 
     def __init__(self, schedule: Schedule, mutant: Mutant, launches: Mapping[str, Launch]) -> None:
         configs = {node: node_config(launch.files) for node, launch in launches.items()}
@@ -105,13 +105,13 @@ class _World(TrioWorld):
         self.broken: list[Broken] = []
         self.ended: list[Ended] = []
         self.stopping: set[str] = set()
-        """Nodes that were asked to end."""
+        """Nodes that were asked to stop."""
         self.failure: Exception | None = None
         for process in (OBSERVER, CLIENTS):
             self.network.add_host(process.host, process.address)
 
     def play(self, main: Callable[[], Awaitable[None]]) -> None:
-        """Run `main` in the world; when it is over, so is the world. Raises what it raises."""
+        """Run `main` in the world, and end the world with it. Raises what `main` raises."""
         self.heap.push(0.0, self.spawn, self._play, main)
         self.run()
         if self.failure is not None:
@@ -127,7 +127,7 @@ class _World(TrioWorld):
             self._finish()
 
     def violated(self, found: Violated, node: str) -> None:
-        """Note it, and go on; what the clients saw is the checkers' to judge."""
+        """Record it and go on: the checkers judge what the clients saw."""
         is_known = any(each.invariant == found.invariant for each in self.broken)
         if is_known or len(self.broken) >= BROKEN_MAX:
             return
@@ -141,7 +141,7 @@ class _World(TrioWorld):
         )  # fmt: skip
 
     def lost_power(self, host: Host) -> None:
-        """A machine lost power in the middle of an operation; it stays off until it is started."""
+        """Handle a power loss in the middle of an operation; the machine stays off for now."""
         if host.is_up:
             assert host.process is not None
             self.network.end_process(host.process, loses_power=False)
@@ -149,28 +149,28 @@ class _World(TrioWorld):
             self.network.power_up(host.name)
 
     def process_ended(self, host: Host, error: BaseException | None) -> None:
-        """A node ended by itself: it stays down until somebody starts it."""
+        """Handle a node's exit by itself: it stays down until it is started."""
         if isinstance(error, PowerLoss):
             self.lost_power(host)
             return
-        said = "it ended" if error is None else f"{type(error).__name__}: {reason(error)}"
+        last_output = "it ended" if error is None else f"{type(error).__name__}: {reason(error)}"
         self.crash(host, loses_unsynced=False)
         if host.name not in self.stopping:
             status = 0 if error is None else exit_status(error)
-            self.ended.append(Ended(host.name, host.incarnation, said, status))
+            self.ended.append(Ended(host.name, host.incarnation, last_output, status))
 
     def _check_end(self) -> None:
-        """What the group must have done in the end is for the checkers to say."""
+        """Check nothing: the group's final state is for the checkers to judge."""
 
 
 class BrokerGroup:
     """Implements `contracts.simulation.SimulatedGroup`.
 
     Args:
-        target: whose brokers these are. It is of this world: its connections are simulated.
+        target: the brokers' target, an instance of its own: its connections are simulated.
         nodes: their ids.
-        options: what the target is told about its nodes.
-        name_servers: the names of those that run beside them.
+        options: the node options of the target.
+        name_servers: the names of the name servers beside them.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class BrokerGroup:
 
     @property
     def target(self) -> SimulatedTarget:
-        """Whose brokers these are."""
+        """The brokers' target."""
         return self._target
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
@@ -231,31 +231,31 @@ class BrokerGroup:
         self._world.play(main)
 
     def now_ns(self) -> int:
-        """The world's time since its start."""
+        """Return the virtual time since the start, in ns."""
         return round(self._world.clock.now_ms * 1e6)
 
-    def be_client(self) -> None:
-        """Let the running task, and those that it starts, be of the clients' host."""
+    def run_as_client(self) -> None:
+        """Put the running task, and those that it starts, on the clients' host."""
         CURRENT.set(CLIENTS)
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> TargetClient:
-        """Return a client of the group; its dice are the world's."""
+        """Return a client of the group, with a random generator of the world."""
         self._clients += 1
         rng = self._world.rngs.stream(f"campaign-client/{self._clients}")
         own_id = f"{CLIENTS.address}@{self._clients}"
         return self._target.client_of(addresses, timeout_s, self._bug, rng, own_id)
 
     def operation_ended(self, what: str, took_s: float, may_s: float) -> None:
-        """An operation of a client took so long, and might take so long."""
+        """Check that a client's operation did not take longer than it may."""
         if what in ONE_CALL:
             self._expect(check_in_time, what, took_s * 1000, may_s * 1000)
 
     def operation_raised(self, what: str, error: Exception) -> None:
-        """An operation of a client ended with an error that no client should raise."""
+        """Check that a client's operation raised no unexpected error."""
         self._expect(check_expected, what, error)
 
-    def clients_left(self) -> None:
-        """All clients were closed: none of their sockets should be open."""
+    def clients_closed(self) -> None:
+        """Check that no socket of the clients is open, once all are closed."""
         self._expect(check_all_closed, CLIENTS.host, self._world.network.open_of(CLIENTS.host))
 
     def _expect(self, check: Callable[..., None], *args: Any) -> None:
@@ -265,20 +265,20 @@ class BrokerGroup:
             self._world.violated(found, CLIENTS.host)
 
     def incarnation(self, node: str) -> int:
-        """How often the node was started."""
+        """Return how often the node was started."""
         return self._machine(node).incarnation
 
     def is_running(self, node: str) -> bool:
-        """True while the node has a process, paused or not."""
+        """Return whether the node has a process, paused or not."""
         return self._machine(node).is_up
 
     def is_paused(self, node: str) -> bool:
-        """True while its process stands still."""
+        """Return whether its process is paused."""
         machine = self._machine(node)
         return machine.is_up and machine.is_paused
 
     def start(self, node: str) -> None:
-        """Start a node that does not run."""
+        """Start a node that is not running."""
         self._world.stopping.discard(node)
         if not self.is_running(node):
             self._logs.mark(node, f"incarnation {self.incarnation(node) + 1} starts")
@@ -288,14 +288,14 @@ class BrokerGroup:
             self._world.restart(self._host(node))
 
     def configure(self, node: str, launch: Launch) -> None:
-        """Let the node be started in this way from now on."""
+        """Set how the node is started from now on."""
         self._launches[node] = launch
         self._host(node).config = node_config(launch.files)
 
     def kill(self, node: str) -> None:
-        """End the node's process at once; with a volatile disk what was not synced is lost.
+        """Kill the node's process; with a volatile disk, what was not synced is lost.
 
-        As in the world of processes the machine stays: its kernel closes the connections.
+        As in the world of processes, the machine keeps running: its kernel closes the connections.
         """
         if node in self._name_servers:
             self._name_servers[node].kill()
@@ -304,7 +304,7 @@ class BrokerGroup:
         self._end(node, loses_unsynced=self._host(node).config.disk == "volatile")
 
     def lose_power(self, node: str) -> None:
-        """End the node's machine at once, and start it again without the process."""
+        """Cut the power of the node's machine, and start the machine again without the process."""
         self._end(node, loses_unsynced=True)
 
     def _end(self, node: str, *, loses_unsynced: bool) -> None:
@@ -316,46 +316,46 @@ class BrokerGroup:
         self._logs.mark(node, f"incarnation {self.incarnation(node)} killed")
 
     def stop(self, node: str) -> None:
-        """Ask the node to end in good order; it takes its time."""
+        """Ask the node to stop gracefully, which takes time."""
         self._world.stopping.add(node)
         self._host(node).stop()
 
     def pause(self, node: str) -> None:
-        """Let the node's process stand still."""
+        """Pause the node's process."""
         self._machine(node).pause()
         self._logs.mark(node, "paused")
 
     def resume(self, node: str) -> None:
-        """Let it go on."""
+        """Resume the node's process."""
         self._logs.mark(node, "resumed")
         self._machine(node).resume()
 
     def lose_disk(self, node: str) -> int:
-        """Let a node that does not run have an empty disk; return how many files went."""
+        """Empty the disk of a node that is not running; return how many files were lost."""
         files, _ = self._host(node).lose_disk()
         self._logs.mark(node, "lost its disk")
         return files
 
     def cut(self, links: Sequence[tuple[str, str]]) -> Callable[[str], None]:
-        """Hold what flows from a to b, for each (a, b); return what mends exactly that."""
+        """Hold what flows from a to b, for each (a, b); return a function that heals this cut."""
         fault = Cut(start_ms=0, duration_ms=0, links=tuple(links))
         cut = [self._world.network.link(a, b) for a, b in links]
         for link in cut:
             link.add_fault(fault)
 
-        def mend(how: str) -> None:
+        def heal(how: str) -> None:
             for link in cut:
                 link.resets = how == "reset"
                 link.remove_fault(fault)
 
-        return mend
+        return heal
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> ShapedLinks:
         """Shape these links; see `contracts.simulated_nodes`."""
         return ShapedLinks(self._world.network, self._world.clock, links, shape)
 
     def held(self, links: Sequence[tuple[str, str]]) -> tuple[int, int]:
-        """The bytes, and the connections, that these links hold back now."""
+        """Return how many bytes and how many connections these links hold back now."""
         counts = [self._world.network.held(a, b) for a, b in links]
         return sum(size for size, _ in counts), sum(number for _, number in counts)
 
@@ -374,7 +374,7 @@ class BrokerGroup:
                 file.truncate(inode.size)
 
     def problems(self) -> tuple[str, ...]:
-        """One line for each name server that ended by itself."""
+        """Return one line for each name server that exited by itself."""
         return tuple(
             f"the name server {name} ended: {server.failure!r}"
             for name, server in self._name_servers.items()
@@ -391,7 +391,7 @@ class BrokerGroup:
 def _layouts(
     nodes: Sequence[str], options: Json, name_servers: tuple[Address, ...]
 ) -> dict[str, NodeLayout]:
-    """Give each node a machine."""
+    """Give each node a machine of its own."""
     peers = {node: Address(address_of(node), PEER_PORT) for node in nodes}
     return {
         node: NodeLayout(
@@ -408,18 +408,18 @@ def _layouts(
 
 
 def _number(seed: Any) -> int:
-    """Turn a campaign's seed into a world's."""
+    """Derive a world's seed from a campaign's."""
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big") >> 2
 
 
-# Links among simulated nodes that are worse than they should be, over what `system.sim` has.
+# Shaped links of simulated nodes, built on the link faults of `system.sim`.
 #
-# Connections are simulated, not their packets: a lost or damaged segment is late by its
-# retransmission, and an overtaken one holds up all behind it, as TCP does. What comes twice TCP
-# throws away: there is nothing to be shown.
+# Connections are simulated, not packets: a lost or corrupted segment is late by its retransmission,
+# and a reordered one delays all after it, as in TCP (head-of-line blocking). TCP drops duplicates,
+# so duplication has no effect.
 
 OVERTAKEN_MS = 20.0
-"""An overtaken segment is late by up to this."""
+"""A reordered segment is late by up to this."""
 LATE_MIN_MS = 1.0
 
 
@@ -434,7 +434,7 @@ class ShapedLinks:
         self._links = tuple(links)
         self._shape = shape
         self._faults = _faults(self._links, shape)
-        self._dice = Random(f"{shape.seed}/resets")
+        self._rng = Random(f"{shape.seed}/resets")
         self._has_ended = False
         self._bytes = self._chunks = self._delayed = self._lost = self._overtaken = 0
         self._late_ms = 0.0
@@ -452,7 +452,7 @@ class ShapedLinks:
             self._reset_all()
 
     def end(self) -> None:
-        """Take it away; those who were not told of their connection's end find it out now."""
+        """Remove the shape; half-open ends learn only now that their connection is reset."""
         self._unread = self._unread_bytes()
         self._has_ended = True
         for link in (self._network.link(a, b) for a, b in self._links):
@@ -463,7 +463,7 @@ class ShapedLinks:
             near.reset()
 
     def did(self) -> Json:
-        """What it did so far."""
+        """Return its effects so far."""
         mean_ms = self._late_ms / self._delayed if self._delayed else 0.0
         return {
             "bytes": self._bytes,
@@ -488,7 +488,7 @@ class ShapedLinks:
             self._late_ms += late_ms
 
     def _open_half(self) -> None:
-        """Reset the far side of each connection; what the near side says goes into nothing."""
+        """Reset the far side of each connection; what the near side sends is swallowed."""
         for a, b in self._links:
             for near, far in self._network.connections(a, b):
                 assert near.outgoing is not None, "the connection is whole"
@@ -501,7 +501,7 @@ class ShapedLinks:
         return sum(pipe.swallowed or 0 for pipe in self._void)
 
     def _reset_all(self) -> None:
-        """Reset the connections of these links, and again after a while."""
+        """Reset the connections of these links, and again after a random time."""
         if self._has_ended:
             return
         for a, b in self._links:
@@ -509,13 +509,11 @@ class ShapedLinks:
                 near.reset()
                 far.reset()
                 self._resets += 1
-        self._clock.after(
-            self._shape.reset_every_ms * self._dice.uniform(0.5, 1.5), self._reset_all
-        )
+        self._clock.after(self._shape.reset_every_ms * self._rng.uniform(0.5, 1.5), self._reset_all)
 
 
 def _faults(links: tuple[Link, ...], shape: LinkShape) -> list[LinkFault]:
-    """Say a shape in the words of the simulation."""
+    """Convert a shape to the simulation's link faults."""
     found: list[LinkFault] = []
     least_ms = max(0.0, shape.delay_ms - shape.jitter_ms)
     if least_ms:
@@ -545,18 +543,18 @@ class Machines:
     def __init__(self, world: TrioWorld) -> None:
         self._world = world
         self._harms: dict[str, DiskFaultRules] = {}
-        self._known: dict[str, list[tuple[SimulatedHarm, DiskFaultRule]]] = {}
+        self._known: dict[str, list[tuple[SimulatedDiskFault, DiskFaultRule]]] = {}
 
     def set_rate(self, node: str, rate: float) -> None:
-        """Let a node's clocks run at a rate, from now on."""
+        """Set the rate of a node's clocks from now on."""
         self._host(node).run_clock_at(rate)
 
     def advance(self, node: str, ahead_ms: float) -> None:
-        """Let a node's monotonic clock jump ahead."""
+        """Advance a node's monotonic clock by `ahead_ms`."""
         self._host(node).clock.advance(ahead_ms)
 
     def set_wall_error(self, node: str, error_ms: float) -> None:
-        """Let a node's wall clock be ahead by that much now."""
+        """Set by how much a node's wall clock is ahead."""
         clock = self._host(node).clock
         clock.offset_ms = round(error_ms - clock.ahead_ms)
 
@@ -565,8 +563,8 @@ class Machines:
         clock = self._host(node).clock
         return SimulatedReading(self._world.clock.now_ms, clock.ahead_ms, clock.wall_error_ms)
 
-    def follow_harms(self, node: str, harms: Sequence[SimulatedHarm]) -> None:
-        """These harms of a node's disk are in force from now on; who went keeps its counts."""
+    def set_disk_faults(self, node: str, harms: Sequence[SimulatedDiskFault]) -> None:
+        """Replace the disk faults in force on a node; those that end keep their counts."""
         self.count(node)
         before = {id(harm): rule for harm, rule in self._known.get(node, [])}
         known = [
@@ -577,25 +575,25 @@ class Machines:
         self._of(node).set_rules([rule for _, rule in known])
 
     def count(self, node: str) -> None:
-        """Write down in the harms what they did so far."""
+        """Update the counts of the disk faults."""
         for harm, rule in self._known.get(node, []):
             harm.calls, harm.errors = rule.calls, rule.errors
 
     def set_lateness(self, node: str, late_ms: float) -> None:
-        """Let each piece of a node's disk work take that much longer."""
+        """Delay each disk operation of a node by `late_ms`."""
         self._host(node).late_ms = late_ms
 
     def stall(self, node: str, until_ms: float) -> None:
-        """Let no disk work of a node end before that time of the world."""
+        """Let no disk operation of a node complete before `until_ms` (world time)."""
         self._host(node).stalled_until_ms = until_ms
 
     def effects(self, node: str) -> Mapping[str, int]:
-        """What a node's disk was called for so far."""
+        """Return how many calls a node's disk got so far."""
         self.count(node)
         return {**self._of(node).calls, "work": self._host(node).works}
 
     def lost_bytes(self) -> int:
-        """How many unsynced bytes crashes took so far, of all nodes."""
+        """Return how many unsynced bytes crashes discarded so far, on all nodes."""
         return self._world.counts.lost_bytes
 
     def _of(self, node: str) -> DiskFaultRules:
@@ -607,16 +605,15 @@ class Machines:
         return self._world.members[node]
 
 
-# What the nodes of a simulated group write to their logs, kept to be saved beside their files.
+# The logs of a simulated group's nodes, saved with their files.
 #
-# The lines have the form of those of real nodes, stamped by the world's clock, which begins with
-# the year 1970; what was done to a node stands between them as marks, as in the world of
-# processes.
+# Lines have the format of real nodes' logs, with timestamps of the world's clock, which starts in
+# 1970. Faults are noted between them as marks, as in the world of processes.
 
 LINES_MAX: Final = 20_000
-"""Lines of one node that are kept, the last ones; the first line says how many went."""
+"""Lines kept for each node, the last ones; the first line states how many were dropped."""
 MARK: Final = "--- shaketable:"
-"""Begins a line that is not the node's own, as in `harness.runtime.processes.nodes`."""
+"""Prefix of lines by the harness, as in `harness.runtime.processes.nodes`."""
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -629,16 +626,16 @@ class SimulatedLogs:
         self._now_ms = now_ms
 
     def said(self, at_ms: float, node: str, level: str, text: str) -> None:
-        """Keep what a node said; what is said elsewhere in the world is nobody's log."""
+        """Keep a line of a node's log; lines of other hosts are dropped."""
         stamp = (_BEGIN + timedelta(milliseconds=at_ms)).replace(tzinfo=None)
         self._add(node, f"{stamp.isoformat(timespec='milliseconds')} level={level} {text}")
 
     def mark(self, node: str, what: str) -> None:
-        """Note what was done to a node."""
+        """Note a fault or a start of a node."""
         self._add(node, f"{MARK} {node} {what} at {self._now_ms() / 1e3:.3f} s")
 
     def text(self, node: str) -> str:
-        """Return a node's log, which ends with a line's end."""
+        """Return a node's log; every line ends with a newline."""
         lines = list(self._lines[node])
         if gone := self._written[node] - len(lines):
             lines.insert(0, f"{MARK} {node} {gone} lines before these were not kept")

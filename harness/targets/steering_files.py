@@ -1,4 +1,4 @@
-"""The steering folder of a node, as the harness sees it: orders out, effects in.
+"""The harness' side of a node's steering folder: orders out, effects in.
 
 The format is the node's (docs/faults.md); this side shares no code with it.
 """
@@ -51,7 +51,7 @@ _READ_AGAIN_MAX: Final = 100
 
 
 class SteeringFiles:
-    """Implements `contracts.abilities.NodeSteering` in a folder, which need not be there yet."""
+    """Implements `contracts.abilities.NodeSteering` in a folder, which need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,7 +63,7 @@ class SteeringFiles:
         harms: Sequence[Mapping[str, object]] = (),
         trips: Sequence[Mapping[str, object]] = (),
     ) -> int:
-        """Let these be all orders in force from now on; return their version."""
+        """Replace all orders in force; return the version of the new ones."""
         self._version = max(self._version, self.effects().get("control_version", 0)) + 1
         orders = {
             "version": self._version,
@@ -76,7 +76,7 @@ class SteeringFiles:
         return self._version
 
     def effects(self) -> Mapping[str, int]:
-        """What the node counted; its clocks are those of one instant."""
+        """Return the node's counters; its clocks are those of one instant."""
         for _ in range(_READ_AGAIN_MAX):
             data = self._read()
             if not data.startswith(MAGIC) or len(data) < len(MAGIC) + _SLOTS.size:
@@ -84,11 +84,11 @@ class SteeringFiles:
             found = dict(zip(SLOTS, _SLOTS.unpack_from(data, len(MAGIC)), strict=True))
             reading = found["reading"]
             if reading % 2 == 0 and self._slot("reading") == reading:
-                break  # else they were just being written
+                break  # else torn: the node was writing (a seqlock)
         return found
 
     def harm(self, number: int) -> Mapping[str, int]:
-        """What the node counted of one harm."""
+        """Return the node's counters of one disk fault."""
         at = len(MAGIC) + _SLOTS.size + number % HARMS_MAX * _HARM.size
         data = self._read()
         if len(data) < at + _HARM.size:

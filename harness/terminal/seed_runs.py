@@ -24,7 +24,7 @@ from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.simulation import (
     VIRTUAL_S_DEFAULT,
-    Ask,
+    RunSpec,
     SeedRun,
     Shrinker,
     Simulated,
@@ -56,24 +56,24 @@ def simulator_of(target: str) -> Simulator:
     return found.simulator
 
 
-def of_seed(ask: Ask, seed: int) -> Ask:
+def of_seed(spec: RunSpec, seed: int) -> RunSpec:
     """Return the same with another seed."""
-    return dataclasses.replace(ask, seed=seed)
+    return dataclasses.replace(spec, seed=seed)
 
 
-def run_many(target: str, first: Ask, seeds: int, jobs: int, keep_going: bool) -> int:
+def run_many(target: str, first: RunSpec, seeds: int, jobs: int, keep_going: bool) -> int:
     """Run `seeds` seeds from `first` on, and print what they add up to; return the exit code.
 
     Raises:
         HarnessError: a process died.
     """
     simulator = simulator_of(target)
-    asks = (of_seed(first, first.seed + number) for number in range(seeds))
+    specs = (of_seed(first, first.seed + number) for number in range(seeds))
     last = first.seed + seeds - 1
     say_heading(target, first, f"seeds {first.seed} to {last}", f"{jobs} jobs")
     tally, began = Tally(), time.monotonic()
     with SeedBar(output.out, seeds, first.virtual_s) as bar:
-        for run in _results(partial(run_seed, target), asks, jobs):
+        for run in _results(partial(run_seed, target), specs, jobs):
             tally.add(run)
             bar.done(tally.seeds, len(tally.violations))
             if run.violation is not None and not keep_going:
@@ -89,9 +89,9 @@ def run_many(target: str, first: Ask, seeds: int, jobs: int, keep_going: bool) -
     return ExitCode.INVALID if tally.violations else ExitCode.VALID
 
 
-def run_seed(target: str, ask: Ask) -> SeedRun:
+def run_seed(target: str, spec: RunSpec) -> SeedRun:
     """Run one seed, in a process of its own."""
-    return simulator_of(target).run(ask)
+    return simulator_of(target).run(spec)
 
 
 def speed_rows(tally: Tally, lasted_s: float) -> list[tuple[str, str]]:
@@ -126,19 +126,21 @@ def coverage_rows(tally: Tally, simulator: Simulator, world: str) -> list[tuple[
     return rows
 
 
-def _results(work: Callable[[Ask], SeedRun], asks: Iterable[Ask], jobs: int) -> Iterator[SeedRun]:
+def _results(
+    work: Callable[[RunSpec], SeedRun], specs: Iterable[RunSpec], jobs: int
+) -> Iterator[SeedRun]:
     with SeedWorkers(work, jobs) as workers:
-        yield from workers.run(asks)
+        yield from workers.run(specs)
 
 
-def say_heading(target: str, ask: Ask, *facts: str, is_one: bool = False) -> None:
+def say_heading(target: str, spec: RunSpec, *facts: str, is_one: bool = False) -> None:
     """Print what is going to be done, with one seed or with many."""
     text = Text("shaketable", style="bold")
     told = [
-        f"{target}, simulated: the {ask.world} world",
+        f"{target}, simulated: the {spec.world} world",
         *facts,
-        f"{ask.virtual_s:g} s{'' if is_one else ' each'}",
-        *([f"mutant {ask.mutant}"] if ask.mutant else []),
+        f"{spec.virtual_s:g} s{'' if is_one else ' each'}",
+        *([f"mutant {spec.mutant}"] if spec.mutant else []),
     ]
     output.out.print(text.append(f"  {' · '.join(told)}", "not bold default"), soft_wrap=True)
 
@@ -157,14 +159,14 @@ def _say_verdict(tally: Tally) -> None:
     output.out.print()
 
 
-def _say_violation(run: SeedRun, ask: Ask, target: str) -> None:
+def _say_violation(run: SeedRun, spec: RunSpec, target: str) -> None:
     assert run.violation is not None
     output.out.print()
     output.out.print(Text(f"seed {run.seed}: {violation_text(run.violation)}"), soft_wrap=True)
-    output.out.print(Text(f"  {replay_command(ask, target)}"), soft_wrap=True)
+    output.out.print(Text(f"  {replay_command(spec, target)}"), soft_wrap=True)
     simulator = simulator_of(target)
-    if isinstance(simulator, Shrinker) and ask.world in simulator.shrinkable:
-        output.out.print(Text(f"  {shrink_command(ask, target)}"), soft_wrap=True)
+    if isinstance(simulator, Shrinker) and spec.world in simulator.shrinkable:
+        output.out.print(Text(f"  {shrink_command(spec, target)}"), soft_wrap=True)
 
 
 def violation_text(violation: Violation) -> str:
@@ -172,28 +174,28 @@ def violation_text(violation: Violation) -> str:
     return f"{violation.invariant} broken at {violation.at_ms:,.3f} ms: {violation.message}"
 
 
-def replay_command(ask: Ask, target: str = TARGET_DEFAULT) -> str:
+def replay_command(spec: RunSpec, target: str = TARGET_DEFAULT) -> str:
     """The command line that shows this run step by step."""
-    return _command("replay", ask, target)
+    return _command("replay", spec, target)
 
 
-def shrink_command(ask: Ask, target: str = TARGET_DEFAULT) -> str:
+def shrink_command(spec: RunSpec, target: str = TARGET_DEFAULT) -> str:
     """The command line that makes this run small."""
-    return _command("shrink", ask, target)
+    return _command("shrink", spec, target)
 
 
-def _command(name: str, ask: Ask, target: str) -> str:
-    words = ["./shaketable", name, str(ask.seed), "--world", ask.world]
-    if ask.mutant is not None:
-        words += ["--mutant", ask.mutant]
-    if ask.virtual_s != VIRTUAL_S_DEFAULT:
-        words += ["--time-limit", f"{ask.virtual_s!r}".removesuffix(".0")]
+def _command(name: str, spec: RunSpec, target: str) -> str:
+    words = ["./shaketable", name, str(spec.seed), "--world", spec.world]
+    if spec.mutant is not None:
+        words += ["--mutant", spec.mutant]
+    if spec.virtual_s != VIRTUAL_S_DEFAULT:
+        words += ["--time-limit", f"{spec.virtual_s!r}".removesuffix(".0")]
     if target != TARGET_DEFAULT:
         words += ["--target", target]
     return " ".join(words)
 
 
-def run_one(target: str, ask: Ask, trace: Path | None) -> int:
+def run_one(target: str, spec: RunSpec, trace: Path | None) -> int:
     """Run one seed and write its trace to a file, else to the terminal; return the exit code.
 
     Raises:
@@ -201,23 +203,23 @@ def run_one(target: str, ask: Ask, trace: Path | None) -> int:
     """
     simulator = simulator_of(target)
     if trace is None:
-        run = simulator.run(ask, _write_line)
+        run = simulator.run(spec, _write_line)
     else:
         try:
             with trace.open("w", encoding="utf-8") as file:
-                run = simulator.run(ask, lambda line: print(line, file=file))
+                run = simulator.run(spec, lambda line: print(line, file=file))
         except OSError as error:
             raise HarnessError(f"cannot write {trace}: {error.strerror}") from error
     output.out.print(
         Text(
-            f"seed {ask.seed}: {run.events:,} events, {run.operations:,} operations, "
+            f"seed {spec.seed}: {run.events:,} events, {run.operations:,} operations, "
             f"{run.faults} faults in {run.virtual_ms / 1e3:g} s; digest {run.digest}"
         ),
         soft_wrap=True,
     )
     if run.violation is None:
         return ExitCode.VALID
-    _say_violation(run, ask, target)
+    _say_violation(run, spec, target)
     return ExitCode.INVALID
 
 

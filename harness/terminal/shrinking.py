@@ -18,7 +18,7 @@ from typing import Final
 from rich.text import Text
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.contracts.simulation import Ask, Shrinker, ShrunkRun, Size, Watch
+from shaketable.harness.contracts.simulation import RunSpec, Shrinker, ShrunkRun, Size, Watch
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.runtime.seed_workers import SeedWorkers
 from shaketable.harness.terminal import output
@@ -69,7 +69,7 @@ def shrinker_of(target: str, world: str) -> Shrinker:
 
 
 def shrink_failing(
-    target: str, shrinker: Shrinker, ask: Ask, wanted: Wanted, hunt_jobs: int = 0
+    target: str, shrinker: Shrinker, spec: RunSpec, wanted: Wanted, hunt_jobs: int = 0
 ) -> int:
     """Make the run of a seed small; with `hunt_jobs`, of the first seed that fails.
 
@@ -77,22 +77,22 @@ def shrink_failing(
         HarnessError: the run cannot be written, or a process died.
     """
     if hunt_jobs:
-        say_heading(target, ask, f"seeds from {ask.seed} on")
-        failing = _hunt(target, ask, hunt_jobs)
+        say_heading(target, spec, f"seeds from {spec.seed} on")
+        failing = _hunt(target, spec, hunt_jobs)
         if failing is None:
             output.out.print(
-                f"{ask.mutant} breaks nothing in the seeds {ask.seed} to "
-                f"{ask.seed + HUNT_SEEDS_MAX - 1}: there is nothing to shrink"
+                f"{spec.mutant} breaks nothing in the seeds {spec.seed} to "
+                f"{spec.seed + HUNT_SEEDS_MAX - 1}: there is nothing to shrink"
             )
             return ExitCode.VALID
-        ask = failing
+        spec = failing
     else:
-        say_heading(target, ask, f"seed {ask.seed}", is_one=True)
-    shrunk, is_stopped = _watched(partial(shrinker.shrink, ask), wanted.seconds_max)
+        say_heading(target, spec, f"seed {spec.seed}", is_one=True)
+    shrunk, is_stopped = _watched(partial(shrinker.shrink, spec), wanted.seconds_max)
     if shrunk is None:
-        output.out.print(f"seed {ask.seed} breaks nothing: there is nothing to shrink")
+        output.out.print(f"seed {spec.seed} breaks nothing: there is nothing to shrink")
         return ExitCode.VALID
-    usual = STORE / f"{target}-{ask.mutant or HEALTHY}-{ask.seed}"
+    usual = STORE / f"{target}-{spec.mutant or HEALTHY}-{spec.seed}"
     return _conclude(target, shrunk, wanted.out or usual, is_stopped)
 
 
@@ -114,14 +114,14 @@ def shrink_file(target: str, shrinker: Shrinker, path: Path, wanted: Wanted) -> 
     return _conclude(target, shrunk, wanted.out or path.parent, is_stopped)
 
 
-def _hunt(target: str, first: Ask, jobs: int) -> Ask | None:
+def _hunt(target: str, first: RunSpec, jobs: int) -> RunSpec | None:
     """Return the first seed that fails, whatever the number of processes; None: none does."""
-    asks = (of_seed(first, first.seed + number) for number in range(HUNT_SEEDS_MAX))
+    specs = (of_seed(first, first.seed + number) for number in range(HUNT_SEEDS_MAX))
     with (
         SeedBar(output.out, HUNT_SEEDS_MAX, first.virtual_s) as bar,
         SeedWorkers(partial(run_seed, target), jobs) as workers,
     ):
-        for count, run in enumerate(workers.run(asks), 1):
+        for count, run in enumerate(workers.run(specs), 1):
             bar.done(count, 0)
             if run.violation is not None:
                 text = f"seed {run.seed}: {violation_text(run.violation)}"
@@ -167,7 +167,7 @@ def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) ->
     """Tell the story, keep the run, and say how to go on."""
     output.out.print()
     width = min(output.out.width, STORY_WIDTH_MAX)
-    output.out.print(Text(fold(shrunk.tell(width), width)), soft_wrap=True)
+    output.out.print(Text(fold(shrunk.describe(width), width)), soft_wrap=True)
     run, page = _keep(shrunk, folder)
     text = Text("INVALID", style="bold red")
     text.append(f"  {shrunk.violation.invariant} breaks with ", "not bold default")

@@ -14,7 +14,13 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT, Ask, Hunt, Simulator, hunt
+from shaketable.harness.contracts.simulation import (
+    VIRTUAL_S_DEFAULT,
+    Hunt,
+    RunSpec,
+    Simulator,
+    hunt,
+)
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.discovery import unknown
 from shaketable.harness.history.run_folder import write_atomically
@@ -77,7 +83,7 @@ class WorldOptions:
     time_limit: Annotated[float, _shown("S")] = VIRTUAL_S_DEFAULT
     target: Annotated[str, _shown("NAME")] = TARGET_DEFAULT
 
-    def ask(self, simulator: Simulator, seed: int) -> Ask:
+    def spec(self, simulator: Simulator, seed: int) -> RunSpec:
         """Return what is to be simulated.
 
         Raises:
@@ -90,7 +96,7 @@ class WorldOptions:
             raise UsageError(unknown(f"mutant of {self.target}", self.mutant, simulator.mutants))
         _check("--time-limit", self.time_limit, VIRTUAL_MIN_S, VIRTUAL_MAX_S)
         _check("seed", seed, 0, SEED_MAX)
-        return Ask(seed=seed, world=world, mutant=self.mutant, virtual_s=self.time_limit)
+        return RunSpec(seed=seed, world=world, mutant=self.mutant, virtual_s=self.time_limit)
 
 
 @Parameter(name="*")
@@ -180,7 +186,7 @@ def simulate(*, options: SeedOptions | None = None, of_world: WorldOptions | Non
         of_world: In which world.
     """
     given, where = options or SeedOptions(), of_world or WorldOptions()
-    ask = where.ask(
+    spec = where.spec(
         simulator_of(where.target), given.first_seed if given.seed is None else given.seed
     )
     _check("--seeds", given.seeds, 1, SEEDS_MAX)
@@ -190,14 +196,14 @@ def simulate(*, options: SeedOptions | None = None, of_world: WorldOptions | Non
             raise UsageError("--table hunts from --first-seed on: give no --seed")
         _check("--hunts", given.hunts, 1, HUNTS_MAX)
         _require_folder(given.json)
-        return hunt_all(where.target, ask, jobs, given.hunts, given.json)
+        return hunt_all(where.target, spec, jobs, given.hunts, given.json)
     if given.json is not None:
         raise UsageError("--json is for what --table finds: give --table, too")
     if given.seed is not None:
-        return run_one(where.target, ask, given.trace)
+        return run_one(where.target, spec, given.trace)
     if given.trace is not None:
         raise UsageError("--trace is for one seed: give --seed, too")
-    return run_many(where.target, ask, given.seeds, jobs, given.keep_going)
+    return run_many(where.target, spec, given.seeds, jobs, given.keep_going)
 
 
 def replay(
@@ -230,7 +236,7 @@ def replay(
         raise UsageError(f"--from {from_ms:g} is after --to {to_ms:g}")
     show = partial(show_step, {}, from_ms, to_ms)
     if what.isdecimal():
-        return tell_end(simulator.replay(where.ask(simulator, int(what)), show))
+        return tell_end(simulator.replay(where.spec(simulator, int(what)), show))
     path = Path(what)
     if not path.is_file():
         raise UsageError(f"{what}: neither a seed nor a file that is there")
@@ -275,12 +281,12 @@ def shrink(
     if is_file and WorldOptions(target=where.target) != where:
         raise UsageError("a file says all of its run: no --world, --mutant or --time-limit with it")
     first = FIRST_SEED_DEFAULT if given.first_seed is None else given.first_seed
-    ask = where.ask(simulator, int(what) if what is not None and not is_file else first)
-    shrinker = shrinker_of(where.target, ask.world)
+    spec = where.spec(simulator, int(what) if what is not None and not is_file else first)
+    shrinker = shrinker_of(where.target, spec.world)
     if what is None:
-        return shrink_failing(where.target, shrinker, ask, wanted, _processors())
+        return shrink_failing(where.target, shrinker, spec, wanted, _processors())
     if not is_file:
-        return shrink_failing(where.target, shrinker, ask, wanted)
+        return shrink_failing(where.target, shrinker, spec, wanted)
     path = Path(what)
     if not path.is_file():
         raise UsageError(f"{what}: neither a seed nor a file that is there")
@@ -314,7 +320,7 @@ HUNT_STRIDE: Final = 100_000
 
 
 def hunt_all(
-    target: str, first: Ask, jobs: int, hunts: int = HUNTS_DEFAULT, file: Path | None = None
+    target: str, first: RunSpec, jobs: int, hunts: int = HUNTS_DEFAULT, file: Path | None = None
 ) -> int:
     """Hunt each planted bug, or the one that `first` names, `hunts` times; return the exit code.
 
@@ -326,8 +332,8 @@ def hunt_all(
     """
     simulator = simulator_of(target)
     mutants = sorted(simulator.mutants) if first.mutant is None else [first.mutant]
-    asks = [
-        Ask(
+    specs = [
+        RunSpec(
             seed=first.seed + HUNT_STRIDE * number,
             world=first.world,
             mutant=mutant,
@@ -342,10 +348,10 @@ def hunt_all(
     width = max(len(mutant) for mutant in mutants)
     found: dict[str, list[Hunt]] = {}
     with (
-        SeedBar(output.out, len(asks), None) as bar,
+        SeedBar(output.out, len(specs), None) as bar,
         SeedWorkers(partial(hunt_one, target), jobs) as workers,
     ):
-        for number, ended in enumerate(workers.run(asks), 1):
+        for number, ended in enumerate(workers.run(specs), 1):
             of_bug = found.setdefault(ended.mutant, [])
             of_bug.append(ended)
             if len(of_bug) == hunts:
@@ -379,9 +385,9 @@ def to_json(target: str, world: str, found: Mapping[str, Sequence[Hunt]]) -> dic
     }
 
 
-def hunt_one(target: str, ask: Ask) -> Hunt:
+def hunt_one(target: str, spec: RunSpec) -> Hunt:
     """Hunt one planted bug from one first seed on, in a process of its own."""
-    return hunt(simulator_of(target), ask, HUNT_SEEDS_MAX)
+    return hunt(simulator_of(target), spec, HUNT_SEEDS_MAX)
 
 
 def hunt_text(hunts: list[Hunt]) -> str:

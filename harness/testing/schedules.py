@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from shaketable.harness.campaigns.schedule import Planned
-from shaketable.harness.contracts.draw import draw as stream
 from shaketable.harness.contracts.plugins import Fault
+from shaketable.harness.contracts.rng import rng_for as stream
 
 FAULTS_MAX = 5
 PLANS = 8

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.harness.contracts.promises import RAISED
+from shaketable.harness.contracts.promises import RAISED_BY_HAND
 from shaketable.harness.history.export import fault_windows
 from shaketable.reports import finding_texts
 from shaketable.reports.availability.elections import aimed_plans, elections
@@ -140,7 +140,7 @@ def _linearizable(promises: object) -> frozenset[str]:
 def _own_note(promises: object) -> str:
     """Return what the target says of itself; "" where it is held to another one's promises."""
     note = str(mapping(promises).get("note") or "").rstrip(".")
-    return "" if note.startswith(RAISED) else note
+    return "" if note.startswith(RAISED_BY_HAND) else note
 
 
 def _seed(files: RunFiles) -> str:

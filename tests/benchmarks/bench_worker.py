@@ -17,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from shaketable.harness.contracts.groups import Polled
+from shaketable.harness.contracts.groups import PollResult
 from shaketable.harness.history.segments import read_segment
 from shaketable.harness.runtime.clients.worker import Worker, WorkerPlan
 
@@ -58,9 +58,9 @@ class Immediate:
         """Pretend."""
         return offset
 
-    async def poll(self, key: str, offset: int) -> Polled:
+    async def poll(self, key: str, offset: int) -> PollResult:
         """Pretend."""
-        return Polled([(at, at) for at in range(offset, offset + 32)], offset + 32)
+        return PollResult([(at, at) for at in range(offset, offset + 32)], offset + 32)
 
     async def fetch(self, key: str) -> int | None:
         """Pretend."""

@@ -16,7 +16,7 @@ from shaketable.harness.campaigns.campaign import Campaign, load, resolve
 from shaketable.harness.campaigns.schedule import schedule
 from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.promises import FAMILIES, OURS
+from shaketable.harness.contracts.promises import BUILT_IN_FAULTS, FAMILIES
 from shaketable.harness.runtime import availability
 
 NAMES = built_in.names(built_in.CAMPAIGNS)
@@ -49,8 +49,11 @@ def test_the_campaign_of_a_family_has_all_its_faults(family: str) -> None:
 
 
 def test_everything_has_every_fault_in_rounds_of_equal_turns() -> None:
-    assert set(loaded("everything").faults) == OURS
-    assert {family_of(discovery.get("faults", name)) for name in OURS} == {*FAMILIES, "rollback"}
+    assert set(loaded("everything").faults) == BUILT_IN_FAULTS
+    assert {family_of(discovery.get("faults", name)) for name in BUILT_IN_FAULTS} == {
+        *FAMILIES,
+        "rollback",
+    }
     for world in ("process", "netns"):
         campaign = loaded("everything", world)
         choice = availability.look(campaign)

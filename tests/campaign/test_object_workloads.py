@@ -14,7 +14,7 @@ import trio
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import check_clients
 from shaketable.harness.contracts.errors import DefiniteError, UsageError
-from shaketable.harness.contracts.groups import Polled
+from shaketable.harness.contracts.groups import PollResult
 from shaketable.harness.contracts.plugins import Answer, Operation, TargetClient, Workload
 from shaketable.harness.generators import Due, play
 from shaketable.workloads.counter import CounterWorkload
@@ -59,9 +59,9 @@ class Table:
     async def end(self, key: str) -> int:
         return len(self.queues.get(key, []))
 
-    async def poll(self, key: str, offset: int) -> Polled:
+    async def poll(self, key: str, offset: int) -> PollResult:
         found = list(enumerate(self.queues.get(key, [])))[offset : offset + PAGE]
-        return Polled(found, offset + len(found))
+        return PollResult(found, offset + len(found))
 
     async def fetch(self, key: str) -> int | None:
         return self.offsets.get(key)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.rng import rng_for
 
 NODES = ("n0", "n1", "n2", "n3", "n4")
 TURNS = range(12)
@@ -33,7 +33,7 @@ def test_it_is_found_by_its_name_and_says_what_it_is(kind: str, name: str, plugi
 def test_a_fault_draws_json_from_its_seed_alone(name: str) -> None:
     fault = discovery.get("faults", name)
     for turn in TURNS:
-        plan, again = (fault.plan(draw("7", name, turn), NODES, turn) for _ in range(2))
+        plan, again = (fault.plan(rng_for("7", name, turn), NODES, turn) for _ in range(2))
         assert plan == again
         assert json.loads(json.dumps(plan)) == plan
         for leader in (*NODES, None):
@@ -47,7 +47,7 @@ def test_a_fault_draws_json_from_its_seed_alone(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(discovery.find("faults").keys() - BESIDE_NODES))
 def test_the_first_turns_of_a_fault_go_for_the_leader(name: str) -> None:
     fault = discovery.get("faults", name)
-    plans = [fault.plan(draw("7", name, turn), NODES, turn) for turn in range(2)]
+    plans = [fault.plan(rng_for("7", name, turn), NODES, turn) for turn in range(2)]
     assert any(fault.aim(plan, NODES, "n0") != fault.aim(plan, NODES, "n3") for plan in plans)
 
 

@@ -9,10 +9,10 @@ import trio
 import trio.testing
 
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
-from shaketable.harness.contracts.groups import Handed, dead_key, retry_key
+from shaketable.harness.contracts.groups import Delivery, dead_key, retry_key
 from shaketable.harness.contracts.plugins import Operation
 from shaketable.workloads.queue_consumer import TOPIC
-from shaketable.workloads.queue_push import PATIENCE_S, SHORT_S, QueuePush, QueuePushOrdered
+from shaketable.workloads.queue_push import DRAIN_TIMEOUT_S, SHORT_S, QueuePush, QueuePushOrdered
 from shaketable.workloads.queue_retries import TIMES_MAX
 
 STEP = Operation("handle", TOPIC, aim=0.5)
@@ -28,7 +28,7 @@ class Table:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.batches: list[Handed] = []
+        self.batches: list[Delivery] = []
         self.is_taken = False
         self.committed: dict[str, int | None] = {FIRST: 3, SECOND: None}
         self.ends = {FIRST: 3, SECOND: 2}
@@ -46,11 +46,11 @@ class Table:
     async def stop_handling(self, *, is_tidy):
         self.log.append(f"stop {is_tidy}")
 
-    def handed(self):
+    def next_delivery(self):
         return self.batches[0] if self.batches else None
 
-    async def handle(self, handed):
-        self.batches.remove(handed)
+    async def handle(self, delivery):
+        self.batches.remove(delivery)
         return not self.is_taken
 
     async def fetch_with_end(self, key):
@@ -78,7 +78,7 @@ def test_a_consumer_runs_handles_what_waits_and_ends():
     async def story(table, step):
         assert (await step(STEP))[0] == Operation("subscribe", TOPIC, expected=0)
         assert await step(STEP) == (None, None), "nothing waits"
-        table.batches = [Handed(FIRST, [(0, 4), (1, 6)]), Handed(SECOND, [(0, 8)])]
+        table.batches = [Delivery(FIRST, [(0, 4), (1, 6)]), Delivery(SECOND, [(0, 8)])]
         chosen, answer = await step(STEP)
         assert (chosen.f, chosen.key, answer.messages) == ("handle", FIRST, [(0, 4), (1, 6)])
         assert (await step(LEAVE))[0] == Operation("unsubscribe", TOPIC, expected=1)
@@ -93,9 +93,9 @@ def test_a_consumer_runs_handles_what_waits_and_ends():
 class Failing(Table):
     """One whose handler may fail."""
 
-    async def fail(self, handed, consumed):
+    async def fail(self, delivery, consumed):
         self.log.append(f"fail {consumed}")
-        return await self.handle(handed)
+        return await self.handle(delivery)
 
 
 def test_in_order_a_handler_fails_now_and_then():
@@ -108,7 +108,7 @@ def test_in_order_a_handler_fails_now_and_then():
             return await workload.invoke(workload.choose(drawn, client), None, client)
 
         await step()
-        table.batches = [Handed(FIRST, [(0, 4), (1, 6)]), Handed(SECOND, [(0, 8)])]
+        table.batches = [Delivery(FIRST, [(0, 4), (1, 6)]), Delivery(SECOND, [(0, 8)])]
         messages = (await step()).messages
         if "fail 1" not in table.log:
             assert messages == [(0, 4), (1, 6)]
@@ -116,7 +116,7 @@ def test_in_order_a_handler_fails_now_and_then():
         assert messages == [(0, 4)], "the first was handled, and comes not again"
         with pytest.raises(DefiniteError, match="the handler failed"):
             await step()
-        table.batches = [Handed(SECOND, [(0, 8)])]
+        table.batches = [Delivery(SECOND, [(0, 8)])]
         assert (await step(STEP)).messages == [(0, 8)]
 
     failing = Failing()
@@ -140,12 +140,12 @@ class SendingBack(Failing):
     def retry_keys(self):
         return (AGAIN,)
 
-    async def send_back(self, handed, consumed, delay_level):
+    async def send_back(self, delivery, consumed, delay_level):
         self.log.append(f"back {consumed} {delay_level}")
-        return await self.handle(handed)
+        return await self.handle(delivery)
 
     async def look(self, key, offset):
-        return self.lying.get(key, Handed(key, []))
+        return self.lying.get(key, Delivery(key, []))
 
 
 AGAIN, DEAD = retry_key(TOPIC, 0), dead_key(TOPIC)
@@ -163,7 +163,7 @@ def test_without_order_what_failed_is_sent_back_and_looked_for_in_the_end():
 
     async def main():
         await step(Operation("handle", TOPIC, aim=0.9))
-        table.batches = [Handed(FIRST, [(0, 4), (1, 6)], [0, 0]), Handed(AGAIN, [(0, 8)], [2])]
+        table.batches = [Delivery(FIRST, [(0, 4), (1, 6)], [0, 0]), Delivery(AGAIN, [(0, 8)], [2])]
         chosen, answer = await step(Operation("handle", TOPIC, aim=0.05))
         assert (chosen.f, chosen.value, chosen.expected) == ("handle-failed", TIMES_MAX, 0)
         assert (answer.offset, answer.messages) == (1, [(0, 4), (1, 6)])
@@ -173,14 +173,14 @@ def test_without_order_what_failed_is_sent_back_and_looked_for_in_the_end():
             assert (await step())[0].f == "fetch", "the group is at the end of all queues"
         assert (await step())[0].key == AGAIN
         assert (await step())[0].key == DEAD, "8 came for the last time"
-        table.lying = {AGAIN: Handed(AGAIN, [(1, 6)], [1]), DEAD: Handed(DEAD, [(0, 8)], [3])}
+        table.lying = {AGAIN: Delivery(AGAIN, [(1, 6)], [1]), DEAD: Delivery(DEAD, [(0, 8)], [3])}
         assert (await step())[0].key == AGAIN
         assert (await step())[0].f == "fetch", "what has come there is to be handled first"
         assert (await step())[0].key == DEAD
         assert (await step())[0].f == "unsubscribe", "others may wait for what comes yet"
         assert await step() == (None, None)
         await step(Operation("handle", TOPIC, aim=0.1), other)
-        table.batches = [Handed(AGAIN, [(1, 6)], [1])]
+        table.batches = [Delivery(AGAIN, [(1, 6)], [1])]
         assert (await step(STEP, other))[0].f == "retry"
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -191,7 +191,7 @@ def test_without_order_what_failed_is_sent_back_and_looked_for_in_the_end():
 def test_what_was_taken_away_is_not_handled():
     async def story(table, step):
         await step(STEP)
-        table.batches, table.is_taken = [Handed(FIRST, [(0, 4)])], True
+        table.batches, table.is_taken = [Delivery(FIRST, [(0, 4)])], True
         with pytest.raises(DefiniteError, match="took it away"):
             await step(STEP)
 
@@ -203,7 +203,7 @@ def test_in_order_everybody_leaves_in_good_order():
         assert (await step(STEP))[0].expected == 1
         assert (await step(LEAVE_AT_ONCE))[0].expected == 1
         await step(STEP)
-        table.batches = [Handed(FIRST, [(0, 4)])]
+        table.batches = [Delivery(FIRST, [(0, 4)])]
         assert (await step(STEP))[0].expected == 1
 
     assert told(story, QueuePushOrdered(2)).log[1:3] == ["start True", "stop True"]
@@ -232,7 +232,7 @@ def test_in_the_end_consumers_go_on_until_the_group_has_committed_all():
         assert (chosen.f, chosen.key) == ("fetch", FIRST)
         assert (answer.output, answer.offset) == (3, 3), "where the group is, where the queue ends"
         assert (await step(DRAIN))[0].key == SECOND, "the first is consumed"
-        table.batches = [Handed(SECOND, [(0, 4), (1, 5)])]
+        table.batches = [Delivery(SECOND, [(0, 4), (1, 5)])]
         assert (await step(DRAIN))[0].f == "handle", "before it is asked again"
         table.committed[SECOND] = 2
         assert (await step(DRAIN))[0].key == SECOND
@@ -246,7 +246,7 @@ def test_or_until_patience_is_over():
         asked = 0
         while (await step(DRAIN))[0] is not None:
             asked += 1
-        assert PATIENCE_S < trio.current_time() - began < PATIENCE_S + 1
+        assert DRAIN_TIMEOUT_S < trio.current_time() - began < DRAIN_TIMEOUT_S + 1
         assert asked > 50
 
     began = trio.testing.MockClock().current_time()

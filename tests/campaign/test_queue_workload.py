@@ -12,9 +12,10 @@ import trio.testing
 
 from shaketable.harness.contracts.clients import ALL_SPAN
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
-from shaketable.harness.contracts.groups import GroupClient, Polled
+from shaketable.harness.contracts.groups import GroupClient, PollResult
 from shaketable.harness.contracts.plugins import Answer, Operation
-from shaketable.workloads.key_questions import FINAL_RANGES_MAX
+from shaketable.workloads.invalid_requests import Untried
+from shaketable.workloads.key_queries import FINAL_RANGES_MAX
 from shaketable.workloads.message_queue import (
     TOPIC,
     EverythingClients,
@@ -27,7 +28,6 @@ from shaketable.workloads.message_queue import (
     QueueOrdered,
     QueueWorkload,
 )
-from shaketable.workloads.misrequests import Unasked
 from shaketable.workloads.queue_shape import DELAYS_MS, HOLD_S, KEY_NUMBERS
 
 WORKLOAD = QueueWorkload(2)
@@ -75,15 +75,15 @@ class Table:
     async def commit(self, key, offset):
         self.offsets[key] = offset
 
-    async def begin(self, key):
+    async def min_offset(self, key):
         return 0
 
     async def poll(self, key, offset):
         queue = self.queues[key]
         if offset > len(queue):
-            return Polled((), len(queue), is_outside=True)
+            return PollResult((), len(queue), is_outside=True)
         some = list(enumerate(queue))[offset : offset + 2]
-        return Polled(some, offset + len(some))
+        return PollResult(some, offset + len(some))
 
     async def append(self, key, value): ...
     async def read(self, key, offset): ...
@@ -344,11 +344,11 @@ def test_in_the_end_ranges_of_all_that_was_sent_are_asked_for():
 class ErringTable(Table):
     """A table whose operators may ask for two things that are refused."""
 
-    def misrequests(self):
+    def invalid_requests(self):
         return [13, 16]
 
-    async def misrequest(self, number):
-        return self.misrequests()[number]
+    async def send_invalid_request(self, number):
+        return self.invalid_requests()[number]
 
     async def delete_topic(self, topic):
         return False
@@ -373,12 +373,12 @@ def test_what_must_be_refused_is_asked_for_and_the_code_is_the_answer():
 
 
 def test_nothing_is_asked_for_again_before_all_was_also_of_who_knows_of_more():
-    unasked, rng = Unasked(), Random(7)
-    rounds = [[unasked.draw(23, rng.random()) for _ in range(23)] for _ in range(3)]
+    untried, rng = Untried(), Random(7)
+    rounds = [[untried.take(23, rng.random()) for _ in range(23)] for _ in range(3)]
     assert [sorted(each) for each in rounds] == [list(range(23))] * 3
     assert rounds[0] != rounds[1] != rounds[2]
-    more = unasked.draw(27, rng.random())
-    fewer = [unasked.draw(23, rng.random()) for _ in range(23 - (more < 23))]
+    more = untried.take(27, rng.random())
+    fewer = [untried.take(23, rng.random()) for _ in range(23 - (more < 23))]
     assert len({more, *fewer}) == 23 + (more >= 23)
 
 
@@ -401,7 +401,7 @@ class AbleTable(LateTable, KeyedTable, ErringTable):
         return await self.send(key, value)
 
     async def select(self, key, offset, tags):
-        return Polled([(2, 2)], 3)
+        return PollResult([(2, 2)], 3)
 
     async def lock(self, key):
         return self.holders.setdefault(key, self) is self

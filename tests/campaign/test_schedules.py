@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from shaketable.harness.campaigns.campaign import FAULT_DURATION_MIN_S, Campaign, loads
 from shaketable.harness.campaigns.schedule import decode_schedule, encode_schedule, schedule
-from shaketable.harness.contracts.draw import draw, new_seed
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.rng import new_seed, rng_for
 from shaketable.harness.discovery import find
 from shaketable.workloads.log import LogWorkload
 
@@ -50,16 +50,16 @@ NAMES = st.lists(SEEDS | st.integers(0, 99), max_size=3)
 
 @given(SEEDS, NAMES, NAMES)
 def test_streams_are_independent_and_repeatable(seed: str, names: list, others: list) -> None:
-    values = [draw(seed, *names).random() for _ in range(2)]
+    values = [rng_for(seed, *names).random() for _ in range(2)]
     assert values[0] == values[1]
     if names != others:
-        assert draw(seed, *others).random() != values[0]
+        assert rng_for(seed, *others).random() != values[0]
 
 
 def test_names_are_not_run_together() -> None:
     streams = [("a", "b"), ("ab",), ("a,b",), ("a", "b", ""), (1,), ("1",), (11,), (1, 1)]
-    assert len({draw("s", *names).random() for names in streams}) == len(streams)
-    assert draw("s", "x").random() != draw("sx").random()
+    assert len({rng_for("s", *names).random() for names in streams}) == len(streams)
+    assert rng_for("s", "x").random() != rng_for("sx").random()
 
 
 def test_fresh_seeds_differ() -> None:
@@ -70,7 +70,7 @@ PRINT_DRAWS = """
 import itertools, json
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.discovery import find
-from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.campaigns.schedule import encode_schedule, schedule
 from shaketable.workloads.log import LogWorkload
 faults = find("faults")
@@ -78,7 +78,7 @@ everything = Campaign(seed="s\\u00e4", nodes=5, faults=tuple(faults), time_limit
 planned = schedule(everything, faults)
 operations = itertools.islice(LogWorkload(3).operations("7", 2, 5), 200)
 text = encode_schedule(planned).decode()
-print(json.dumps([draw("s", "x", 1).random(), str(list(operations)), text]))
+print(json.dumps([rng_for("s", "x", 1).random(), str(list(operations)), text]))
 """
 
 
@@ -94,7 +94,7 @@ def test_all_processes_draw_the_same() -> None:
         for hash_seed in ("0", "1", "4242")
     ]
     assert told[0] == told[1] == told[2]
-    assert json.loads(told[0])[0] == draw("s", "x", 1).random()
+    assert json.loads(told[0])[0] == rng_for("s", "x", 1).random()
 
 
 # ---- schedules ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from shaketable.checkers.anomalies.promises import why_not_promised
 from shaketable.checkers.findings import NOTHING_BROKEN, Findings, gather, settle
 from shaketable.harness.contracts.capabilities import FAMILIES
 from shaketable.harness.contracts.plugins import Promises
-from shaketable.harness.contracts.promises import FAULTS_OF_DISKS, STANDS_BY
+from shaketable.harness.contracts.promises import FAULTS_OF_DISKS, PROMISED_BY
 from shaketable.harness.contracts.verdict import Finding, Outcome
 from shaketable.harness.history.export import NOT_UNDONE
 from tests.support.checker_histories import context, struck
@@ -61,7 +61,7 @@ def test_other_peoples_faults_are_judged_by_their_family(fault, family, is_excus
     about = context(promises=STURDY, families=families, **struck("kill", fault))
     why = f"the target promises no durability under {fault}" if is_excused else None
     assert why_not_promised("lost-add", about) == why
-    assert set(STANDS_BY) <= set(FAMILIES)
+    assert set(PROMISED_BY) <= set(FAMILIES)
 
 
 @pytest.mark.parametrize(

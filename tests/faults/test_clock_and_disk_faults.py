@@ -17,9 +17,9 @@ from shaketable.harness.contracts.capabilities import (
     Damage,
     DiskFaultSpec,
 )
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Json
+from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.faults import clock
 from shaketable.harness.runtime import world_capabilities
 from shaketable.harness.targets.dledger import DLedgerTarget
@@ -135,7 +135,7 @@ def perform(
 
     async def main() -> tuple[Json, Evidence, Json]:
         fault = discovery.get("faults", name)
-        drawn = fault.plan(draw("7", name, turn), world.nodes, turn)
+        drawn = fault.plan(rng_for("7", name, turn), world.nodes, turn)
         aimed = fault.aim({**drawn, **plan}, world.nodes, world.leads)
         undo = await fault.apply(aimed, world)
         evidence = await fault.probe(aimed, undo, world)

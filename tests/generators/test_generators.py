@@ -10,9 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shaketable.harness import generators as g
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.plugins import Answer, Operation
-from shaketable.harness.generators import Context, Due, Ended, Generator, Played, Wait, alone, play
+from shaketable.harness.contracts.rng import rng_for
+from shaketable.harness.generators import (
+    Completion,
+    Context,
+    Due,
+    Generator,
+    Played,
+    Wait,
+    alone,
+    play,
+)
 from shaketable.harness.testing.generators import generators, lives
 
 MS = 1_000_000
@@ -86,8 +95,8 @@ def test_a_client_alone_is_given_what_a_play_gives_it(generator, client) -> None
 @given(generators(finite=False))
 def test_an_ask_changes_nothing(generator) -> None:
     context = Context(5, (0, 1), (0, 1, 2))
-    first = generator.ask(context)
-    again = generator.ask(context)
+    first = generator.next_op(context)
+    again = generator.next_op(context)
     assert (first is None) == (again is None)
     if first is not None and again is not None:
         assert first[0] == again[0]
@@ -157,10 +166,10 @@ def test_until_ok_tries_again_and_stops() -> None:
 
 
 def test_somebody_elses_ok_is_not_ones_own() -> None:
-    given = g.until_ok(g.repeat(op(1))).ask(Context(0, (0,), (0, 1)))
+    given = g.until_ok(g.repeat(op(1))).next_op(Context(0, (0,), (0, 1)))
     assert given is not None
-    after = given[1].update(Ended(1, op(2), "ok", Answer(), 5))
-    assert after.ask(Context(9, (1,), (0, 1))) is not None
+    after = given[1].update(Completion(1, op(2), "ok", Answer(), 5))
+    assert after.next_op(Context(9, (1,), (0, 1))) is not None
 
 
 # ---- pace ------------------------------------------------------------------------------
@@ -250,11 +259,11 @@ def test_each_part_hears_of_its_own_clients_alone() -> None:
     heard = []
 
     class Hears:
-        def ask(self, context: Context):
+        def next_op(self, context: Context):
             return Due(op(1), context.free[0], context.now_ns), self
 
-        def update(self, ended: Ended) -> Generator:
-            heard.append(ended.client)
+        def update(self, completion: Completion) -> Generator:
+            heard.append(completion.client)
             return self
 
     play(g.side_by_side([(range(3), numbers()), (range(3, 5), Hears())]), 5, operations_max=20)
@@ -324,7 +333,7 @@ def test_keys_are_shared_out_among_groups_of_clients(keys, clients, width) -> No
 @settings(max_examples=10)
 @given(st.floats(0.5, 2.0))
 def test_hot_keys_are_hot(skew) -> None:
-    rng, mine = draw("7", "keys"), g.KeySpread(8, skew).of_client(3, 12)
+    rng, mine = rng_for("7", "keys"), g.KeySpread(8, skew).of_client(3, 12)
     found = Counter(mine.choose(rng) for _ in range(4000))
     assert 0.8 * 2**skew < found[0] / found[1] < 1.25 * 2**skew
     assert set(found) == set(range(8))
@@ -332,7 +341,7 @@ def test_hot_keys_are_hot(skew) -> None:
 
 def test_waits_are_joined_by_what_is_over_first() -> None:
     both = g.any_of(g.sleep(3.0), g.sleep(2.0))
-    given = both.ask(Context(0, (0,), (0,)))
+    given = both.next_op(Context(0, (0,), (0,)))
     assert given is not None
     assert given[0] == Wait(2 * S)
 

@@ -14,7 +14,7 @@ import pytest
 import trio
 from fake_target import FakeTarget
 
-from shaketable.harness.contracts.abilities import Vital
+from shaketable.harness.contracts.abilities import DurableRange
 from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec
 from shaketable.harness.contracts.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
 from shaketable.harness.contracts.resources import Resources
@@ -640,8 +640,8 @@ def test_a_node_that_serves_with_a_damaged_store_is_told(
 
         async def readmit(self, *_: object) -> None: ...
 
-        def vital(self, layout: NodeLayout) -> list[Vital]:
-            return [Vital(tmp_path / "log", 0, 9)]
+        def durable_ranges(self, layout: NodeLayout) -> list[DurableRange]:
+            return [DurableRange(tmp_path / "log", 0, 9)]
 
     async def main(_: trio.Nursery) -> None:
         damages = Damages(Notices(), {"n0": group.member}, lambda _: bool(answering), NoLogs())

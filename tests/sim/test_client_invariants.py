@@ -98,7 +98,7 @@ def in_world(group: BrokerGroup, leaves: bool) -> None:
 
     async def main() -> None:
         await trio.sleep(0.5)
-        group.be_client()
+        group.run_as_client()
         channels, at = Channels(), group.addresses["ns0"]
         assert isinstance(at, Address)
         await channels._connection(str(at), 1.0)
@@ -106,7 +106,7 @@ def in_world(group: BrokerGroup, leaves: bool) -> None:
             await channels._connection(f"{at.host}:1", 0.1)
         if leaves:
             channels.close()
-        group.clients_left()
+        group.clients_closed()
 
     group.run(main)
 

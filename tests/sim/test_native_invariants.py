@@ -59,7 +59,7 @@ def play(
     assert isinstance(group, BrokerGroup)
 
     async def main() -> None:
-        group.be_client()
+        group.run_as_client()
         client = group.client(group.addresses, 1.0)
         assert isinstance(client, native_brokers.NativeClient)
         client.use("t", QUEUES)
@@ -158,9 +158,9 @@ def test_consumers_of_a_campaign_soon_have_the_queues_of_a_master_that_came_back
         keys: set[str] = set()
         while "t/1" not in keys and trio.current_time() < since_s + 40:
             await tried(client, 1)  # a new group begins at the end
-            if (handed := client.handed()) is not None:
-                keys.add(handed.key)
-                await client.handle(handed)
+            if (delivery := client.next_delivery()) is not None:
+                keys.add(delivery.key)
+                await client.handle(delivery)
             await trio.sleep(0.1)
         waited_s.append(trio.current_time() - since_s)
         await client.stop_handling(is_tidy=True)

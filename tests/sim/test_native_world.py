@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.simulation import Ask, Step
+from shaketable.harness.contracts.simulation import RunSpec, Step
 from shaketable.harness.targets.native_simulation import (
     NODE,
     SLAVE_BEHIND_EXPIRED,
@@ -180,15 +180,19 @@ def test_what_a_stranger_reports_is_no_copy(ahead_bytes: int) -> None:
 def test_a_planted_bug_is_found_by_a_seed_and_replayed(tmp_path: Path) -> None:
     simulator = SYNC.simulator
     assert isinstance(simulator, NativeSimulator)
-    ask = Ask(seed=402, world=NODE, mutant="flush-stands-for-slave", virtual_s=8.0)
-    assert ask.mutant in simulator.mutants
+    spec = RunSpec(seed=402, world=NODE, mutant="flush-stands-for-slave", virtual_s=8.0)
+    assert spec.mutant in simulator.mutants
     steps: list[Step] = []
-    found = simulator.run(ask)
+    found = simulator.run(spec)
     assert found.violation is not None
     assert found.violation.invariant == "acknowledged-is-copied"
-    assert simulator.replay(ask, steps.append) == found.violation
+    assert simulator.replay(spec, steps.append) == found.violation
     assert steps[-1].at_ms == pytest.approx(found.violation.at_ms, abs=1.0)
-    assert {"wipe", SLAVE_BEHIND_EXPIRED, STRANGER} == set(found.saw) == set(simulator.occurrences)
+    assert (
+        {"wipe", SLAVE_BEHIND_EXPIRED, STRANGER}
+        == set(found.occurred)
+        == set(simulator.occurrences)
+    )
     assert simulator.states(NODE) == frozenset()
     with pytest.raises(UsageError, match="by their seeds"):
         simulator.replay_file(tmp_path / "run.json", steps.append)

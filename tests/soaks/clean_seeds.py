@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from shaketable.harness.contracts.simulation import Ask, SeedRun
+from shaketable.harness.contracts.simulation import RunSpec, SeedRun
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import SeedWorkers
 from shaketable.harness.terminal.seed_runs import replay_command, run_seed, violation_text
@@ -50,15 +50,15 @@ class Soak:
         """Note that all seeds of a world below `next_seed` have been run."""
         write_atomically(self._next_file, json.dumps({**self._next(), world: next_seed}))
 
-    def file(self, run: SeedRun, ask: Ask) -> None:
+    def file(self, run: SeedRun, spec: RunSpec) -> None:
         """Keep a seed that broke an invariant."""
         assert run.violation is not None
         line = {
             "seed": run.seed,
-            "world": ask.world,
+            "world": spec.world,
             "invariant": run.violation.invariant,
             "message": run.violation.message,
-            "replay": replay_command(ask),
+            "replay": replay_command(spec),
         }
         with self.found_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -73,13 +73,13 @@ class Soak:
 def soak(world: str, seeds: int, jobs: int, kept: Soak) -> int:
     """Run fresh seeds of one world; return how many broke an invariant."""
     first = kept.first_seed(world)
-    asks = (Ask(seed=seed, world=world) for seed in range(first, first + seeds))
+    specs = (RunSpec(seed=seed, world=world) for seed in range(first, first + seeds))
     began_s = said_s = time.monotonic()
     accused = virtual_ms = 0
     done: set[int] = set()
     next_seed = first
     say(f"{world}: seeds {first} to {first + seeds - 1}")
-    for run in _runs(asks, jobs):
+    for run in _runs(specs, jobs):
         done.add(run.seed)
         virtual_ms += run.virtual_ms
         while next_seed in done:
@@ -87,7 +87,7 @@ def soak(world: str, seeds: int, jobs: int, kept: Soak) -> int:
             next_seed += 1
         if run.violation is not None:
             accused += 1
-            kept.file(run, Ask(seed=run.seed, world=world))
+            kept.file(run, RunSpec(seed=run.seed, world=world))
             say(f"{world}: seed {run.seed}: {violation_text(run.violation)}")
         if time.monotonic() - said_s >= SAY_EVERY_S:
             said_s = time.monotonic()
@@ -102,9 +102,9 @@ def soak(world: str, seeds: int, jobs: int, kept: Soak) -> int:
     return accused
 
 
-def _runs(asks: Iterator[Ask], jobs: int) -> Iterator[SeedRun]:
+def _runs(specs: Iterator[RunSpec], jobs: int) -> Iterator[SeedRun]:
     with SeedWorkers(partial(run_seed, TARGET), jobs) as workers:
-        yield from workers.run(asks)
+        yield from workers.run(specs)
 
 
 def say(line: str) -> None:

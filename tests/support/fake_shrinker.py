@@ -13,7 +13,7 @@ from fake_simulator import FakeSimulator
 from fake_target import FakeTarget
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.simulation import Ask, ShrunkRun, Size, Violation, Watch
+from shaketable.harness.contracts.simulation import RunSpec, ShrunkRun, Size, Violation, Watch
 
 RUNS = 20
 """After so many the run is as small as it gets: each leaves out a tenth of its operations."""
@@ -41,7 +41,7 @@ class FakeShrunkRun:
     def is_finished(self, _: bool) -> None:
         raise AssertionError("nobody sets it")
 
-    def tell(self, width: int) -> str:
+    def describe(self, width: int) -> str:
         return f"BROKEN: {self.violation.invariant}\n\ntold in {width} columns\n"
 
     def save(self, folder: Path) -> tuple[Path, Path]:
@@ -57,10 +57,10 @@ class FakeShrinker(FakeSimulator):
     shrinkable = frozenset({"core"})
     interrupts: tuple[int, ...] = ()
 
-    def shrink(self, ask: Ask, seconds_max: float, watch: Watch) -> ShrunkRun | None:
-        if self.run(ask).violation is None:
+    def shrink(self, spec: RunSpec, seconds_max: float, watch: Watch) -> ShrunkRun | None:
+        if self.run(spec).violation is None:
             return None
-        return self._smaller(ask.seed, ask.mutant, BEFORE, watch)
+        return self._smaller(spec.seed, spec.mutant, BEFORE, watch)
 
     def shrink_file(self, path: Path, seconds_max: float, watch: Watch) -> ShrunkRun | None:
         text = path.read_text()

@@ -14,7 +14,7 @@ from random import Random
 from fake_target import FakeTarget
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.simulation import Ask, SeedRun, Step, Violation
+from shaketable.harness.contracts.simulation import RunSpec, SeedRun, Step, Violation
 
 BAD_SEED = 7
 """With the mutant "late" every seventh seed breaks an invariant."""
@@ -36,36 +36,36 @@ class FakeSimulator:
     def states(self, world: str) -> frozenset[str]:
         return frozenset({"leader/tick", "follower/tick", "candidate/tick"})
 
-    def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
-        if ask.mutant == "crash":
+    def run(self, spec: RunSpec, write: Callable[[str], None] | None = None) -> SeedRun:
+        if spec.mutant == "crash":
             raise ValueError("the simulator is broken")
-        if ask.mutant == "die":
+        if spec.mutant == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        rng = Random(f"{ask.seed} {ask.world}")
+        rng = Random(f"{spec.seed} {spec.world}")
         lines = [f"{number:12.3f} n0   draws {rng.random()}" for number in range(5)]
         for line in lines:
             if write is not None:
                 write(line)
-        is_bad = ask.mutant == "always" or (ask.mutant == "late" and ask.seed % BAD_SEED == 0)
+        is_bad = spec.mutant == "always" or (spec.mutant == "late" and spec.seed % BAD_SEED == 0)
         return SeedRun(
-            seed=ask.seed,
-            virtual_ms=ask.virtual_s * 1e3,
+            seed=spec.seed,
+            virtual_ms=spec.virtual_s * 1e3,
             events=5,
-            operations=int(200 * ask.virtual_s),
-            faults=5 + ask.seed % 2,
+            operations=int(200 * spec.virtual_s),
+            faults=5 + spec.seed % 2,
             digest=f"{rng.getrandbits(32):08x}",
-            saw={"truncation": ask.seed % 2},
+            occurred={"truncation": spec.seed % 2},
             states=frozenset({"leader/tick", "follower/tick"}),
             violation=Violation("one-leader", 4.0, "n0 and n1 both lead term 3")
             if is_bad
             else None,
         )
 
-    def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
+    def replay(self, spec: RunSpec, show: Callable[[Step], None]) -> Violation | None:
         for number in range(5):
             nodes = {"n0": f"term {number}", "n1": "term 0"}
             show(Step(float(number), f"n0 step {number}", nodes))
-        return self.run(ask).violation
+        return self.run(spec).violation
 
     def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
         if path.read_text() != "recording\n":

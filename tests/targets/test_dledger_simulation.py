@@ -7,14 +7,14 @@ import typing
 import pytest
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.simulation import Ask, Step, Tally, hunt
+from shaketable.harness.contracts.simulation import RunSpec, Step, Tally, hunt
 from shaketable.harness.targets.dledger import PLUGIN
 from shaketable.harness.targets.dledger_simulation import CORE, INPUTS, ROLES, DLedgerSimulator
 from shaketable.system.raft.protocol import Message, Role
 from shaketable.system.sim import run as core_world
 
 SIMULATOR = DLedgerSimulator()
-ASK = Ask(seed=3, world=CORE, virtual_s=10.0)
+ASK = RunSpec(seed=3, world=CORE, virtual_s=10.0)
 
 
 def test_the_states_are_those_of_the_protocol() -> None:
@@ -31,7 +31,7 @@ def test_a_seed_is_the_same_run_each_time_with_and_without_its_trace() -> None:
     first, again = SIMULATOR.run(ASK), SIMULATOR.run(ASK, lines.append)
     assert first == again
     assert len(lines) > 100
-    assert SIMULATOR.run(Ask(seed=4, world=CORE, virtual_s=10.0)).digest != first.digest
+    assert SIMULATOR.run(RunSpec(seed=4, world=CORE, virtual_s=10.0)).digest != first.digest
     tally = Tally()
     tally.add(first)
     assert tally.operations_per_virtual_s >= 200
@@ -51,10 +51,10 @@ def test_a_replay_takes_the_steps_of_the_trace() -> None:
 
 
 def test_a_planted_bug_is_hunted_down_and_replayed() -> None:
-    ask = Ask(seed=1, world=CORE, mutant="ack-before-quorum")
-    found = hunt(SIMULATOR, ask, seeds_max=20)
+    spec = RunSpec(seed=1, world=CORE, mutant="ack-before-quorum")
+    found = hunt(SIMULATOR, spec, seeds_max=20)
     assert found.violation is not None
-    guilty = Ask(seed=found.first_seed + found.seeds - 1, world=CORE, mutant=ask.mutant)
+    guilty = RunSpec(seed=found.first_seed + found.seeds - 1, world=CORE, mutant=spec.mutant)
     assert SIMULATOR.replay(guilty, lambda step: None) == found.violation
     assert SIMULATOR.run(guilty).violation == found.violation
     assert core_world.run_seed(guilty.seed).violation is None, "without the bug it is clean"

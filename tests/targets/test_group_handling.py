@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.harness.contracts.groups import Handed
+from shaketable.harness.contracts.groups import Delivery
 from shaketable.harness.targets.group_handling import Handling
 
-BATCH = Handed("t/0", [(0, 7)])
+BATCH = Delivery("t/0", [(0, 7)])
 
 
 class Consumer:
@@ -51,11 +51,11 @@ def played(steps, **more):
 
 def test_a_batch_waits_until_it_is_handled_and_the_consumer_moves_on():
     async def steps(handling, consumer):
-        assert handling.handed() is BATCH
+        assert handling.next_delivery() is BATCH
         assert not consumer.moved_on
         assert await handling.handle(BATCH)
         assert consumer.moved_on
-        assert handling.handed() is None
+        assert handling.next_delivery() is None
         assert not await handling.handle(BATCH), "nobody handles it twice"
         await handling.end(is_tidy=True)
 
@@ -67,7 +67,7 @@ def test_what_is_taken_away_in_the_same_moment_was_not_handled():
 
     async def steps(handling, consumer):
         consumer.taken.cancel()
-        assert handling.handed() is BATCH
+        assert handling.next_delivery() is BATCH
         assert not await handling.handle(BATCH)
         assert not consumer.moved_on
         await handling.end(is_tidy=True)
@@ -89,7 +89,7 @@ def test_who_handles_hears_what_came_of_it_however_late_it_is():
 def test_one_that_is_gone_is_closed_and_has_handled_nothing():
     async def steps(handling, consumer):
         await handling.end(is_tidy=False)
-        assert handling.handed() is None
+        assert handling.next_delivery() is None
         assert not consumer.moved_on
 
     assert played(steps).closed

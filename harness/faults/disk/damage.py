@@ -55,10 +55,10 @@ class Damage:
             return f"the target {target.name} does not say how a node without its disk comes back"
         return target.why_no_disk_may_go(nodes)
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw a victim and the damage; the two kinds alternate."""
-        plan = draw_victims(rng, nodes, self._variants, turn)
-        edit = {"how": WAYS[turn % len(WAYS)], "bytes_": rng.choice(BITS)}
+        plan = draw_victims(rng, nodes, self._variants, index)
+        edit = {"how": WAYS[index % len(WAYS)], "bytes_": rng.choice(BITS)}
         return {**plan, "damage": {**edit, "seed": f"{rng.getrandbits(48):x}"}}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:

@@ -66,10 +66,10 @@ class DiskFault:
         """Every group has disks; the world decides which faults can be injected."""
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims and the disk fault."""
-        plan = plan_victims(rng, nodes, self.variants, turn)
-        return {**plan, "harm": self.draw(rng, turn)}
+        plan = plan_victims(rng, nodes, self.variants, index)
+        return {**plan, "harm": self.draw(rng, index)}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Choose the victims."""
@@ -158,8 +158,8 @@ CALLS = ("sync", "write", "read")
 NTH_MAX = 20
 
 
-def _draw_disk_errors(rng: Random, turn: int) -> Json:
-    op = CALLS[turn % len(CALLS)]
+def _draw_disk_errors(rng: Random, index: int) -> Json:
+    op = CALLS[index % len(CALLS)]
     nth = rng.randint(1, NTH_MAX) if op != "read" else 1
     return {"op": op, "error": "EIO", "nth": nth}
 
@@ -185,7 +185,7 @@ DISK_ERRORS = DiskFault(
 # Source: FoundationDB's simulated drives that fill up; DESIGN.md decision 2.
 
 
-def _draw_disk_full(rng: Random, turn: int) -> Json:
+def _draw_disk_full(rng: Random, index: int) -> Json:
     return {"op": "write", "error": "ENOSPC"}
 
 
@@ -211,7 +211,7 @@ DELAYS_MS = (5.0, 20.0, 60.0, 150.0, 400.0)
 """From a slow drive to one that is about to fail."""
 
 
-def _draw_disk_slow(rng: Random, turn: int) -> Json:
+def _draw_disk_slow(rng: Random, index: int) -> Json:
     return {"op": rng.choice(("sync", "sync", "write")), "delay_ms": rng.choice(DELAYS_MS)}
 
 
@@ -238,7 +238,7 @@ DISK_SLOW = DiskFault(
 # Source: `fsfreeze`; EBS volumes that hang; etcd's robustness tests (sleep in a failpoint).
 
 
-def _draw_disk_stall(rng: Random, turn: int) -> Json:
+def _draw_disk_stall(rng: Random, index: int) -> Json:
     return {"op": rng.choice(("sync", "write", "any")), "stall": True}
 
 

@@ -50,9 +50,9 @@ class Power:
         """Every node can lose power; the world decides whether the loss is known."""
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims and the moment; all nodes together lose power at once."""
-        plan = plan_victims(rng, nodes, self._variants, turn)
+        plan = plan_victims(rng, nodes, self._variants, index)
         on = rng.choice(MOMENTS)
         return {**plan, "on": "" if plan["variant"] == "all" else on}
 

@@ -53,10 +53,10 @@ class Rollback:
             return f"the target {target.name} does not say where its nodes keep their store"
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw a victim and the age of its copy."""
         age_s = round(rng.uniform(AGE_MIN_S, AGE_MAX_S), 3)
-        return {**draw_victims(rng, nodes, self._variants, turn), "age_s": age_s}
+        return {**draw_victims(rng, nodes, self._variants, index), "age_s": age_s}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Choose the victim."""

@@ -56,10 +56,10 @@ class Wipe:
             return f"the target {target.name} does not say how a node without its disk comes back"
         return target.why_no_disk_may_go(nodes)
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw a variant, an order of the nodes, and how long the victim is cut off first."""
         silent_s = round(rng.uniform(SILENT_MIN_S, SILENT_MAX_S), 3)
-        return {**plan_victims(rng, nodes, self._variants, turn), "silent_s": silent_s}
+        return {**plan_victims(rng, nodes, self._variants, index), "silent_s": silent_s}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Choose the victim."""

@@ -52,10 +52,10 @@ class Flap:
         """Needs a link."""
         return "a group of one node has no links" if len(nodes) < NODES_MIN else None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims, and how long their links are down and up."""
         return {
-            **plan_victims(rng, nodes, self._variants, turn),
+            **plan_victims(rng, nodes, self._variants, index),
             "down_ms": rng.choice(DOWN_MS),
             "up_ms": rng.choice(UP_MS),
             "mend": rng.choice(HEAL_MODES),

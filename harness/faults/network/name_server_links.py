@@ -66,9 +66,9 @@ class NameServerLinks:
         """The world decides whether there are name servers, and links to them."""
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims, the direction, what happens to the links, and how a cut is healed."""
-        plan = plan_victims(rng, nodes, self.variants, turn)
+        plan = plan_victims(rng, nodes, self.variants, index)
         shape = rng.choice(SHAPES)
         return {
             **plan,

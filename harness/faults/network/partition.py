@@ -46,19 +46,19 @@ class Partition:
         """Needs a link to cut."""
         return "a group of one node has no links to cut" if len(nodes) < NODES_MIN else None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw a shape, an order of the nodes and how to heal; the first isolates the leader."""
         if self._variants:
             heal = rng.choice(HEAL_MODES)
             return {
                 "shape": "victims",
                 "mend": heal,
-                **plan_victims(rng, nodes, self._variants, turn),
+                **plan_victims(rng, nodes, self._variants, index),
             }
         order = rng.sample(list(nodes), len(nodes))
         heal = rng.choice(HEAL_MODES)
         shape = rng.choice(grudges.shapes_for(len(nodes)))
-        return {"shape": "isolate-leader" if turn == 0 else shape, "order": order, "mend": heal}
+        return {"shape": "isolate-leader" if index == 0 else shape, "order": order, "mend": heal}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Return the plan with the links to cut and a label; see `pick_victims`."""

@@ -62,15 +62,15 @@ class LinkFault:
         """Needs a link."""
         return "a group of one node has no links" if len(nodes) < NODES_MIN else None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims, the direction, and the shape of their links."""
-        plan = plan_victims(rng, nodes, self.variants, turn)
+        plan = plan_victims(rng, nodes, self.variants, index)
         shape = {**self.draw(rng), "seed": f"{rng.getrandbits(48):x}"}
         # The first strikes both directions if it can: where most of the traffic flows is not known.
         drawn = rng.choice(self.directions)
         return {
             **plan,
-            "direction": self.directions[0] if turn == 0 else drawn,
+            "direction": self.directions[0] if index == 0 else drawn,
             "link_shape": shape,
         }
 

@@ -50,10 +50,10 @@ class CrashLoop:
         """Every group has processes."""
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims and the length of each life."""
         lives_s = [round(rng.uniform(LIFE_MIN_S, LIFE_MAX_S), 3) for _ in range(LIVES)]
-        return {**plan_victims(rng, nodes, self._variants, turn), "lives_s": lives_s}
+        return {**plan_victims(rng, nodes, self._variants, index), "lives_s": lives_s}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Choose the victims."""

@@ -44,12 +44,12 @@ class NameServers:
         """The world decides whether there are name servers."""
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the kind of fault, one name server or all, and how a cut is healed."""
         # The first is a kill: only a restarted server has forgotten all routes.
         way = rng.choice(self._ways)
         return {
-            "how": self._ways[0] if turn == 0 else way,
+            "how": self._ways[0] if index == 0 else way,
             "whom": "all" if rng.random() < 1 / 3 else "one",
             "which": rng.random(),
             "mend": rng.choice(HEAL_MODES),

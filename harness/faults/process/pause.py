@@ -44,9 +44,9 @@ class Pause:
         """Every group has processes."""
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw a variant and an order of the nodes; the first plan strikes the leader."""
-        return plan_victims(rng, nodes, self._variants, turn)
+        return plan_victims(rng, nodes, self._variants, index)
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Choose the victims."""

@@ -40,7 +40,7 @@ class RollingRestart:
         """Every group has processes."""
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw an order, and whether the leader is last."""
         return {"order": rng.sample(list(nodes), len(nodes)), "leader_last": rng.random() < 0.5}
 

@@ -45,7 +45,7 @@ class Transfer:
             return f"a group of {len(nodes)} has nobody to take leadership over"
         return None
 
-    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the order in which nodes are considered."""
         return {"order": rng.sample(list(nodes), len(nodes))}
 

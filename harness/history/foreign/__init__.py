@@ -1,4 +1,4 @@
-"""Readers of histories that others recorded (or this program): any known format -> OPERATIONS."""
+"""Readers of histories recorded by other programs (or this one): any known format -> OPERATIONS."""
 
 from shaketable.harness.history.foreign.history import History
 from shaketable.harness.history.foreign.read import PartitionBy, read_history

@@ -26,7 +26,6 @@ import trio
 from shaketable.harness import discovery
 from shaketable.harness.contracts.abilities import PlantsBugsBeside
 from shaketable.harness.contracts.clients import OpeningWorkload, hold_of
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, IndefiniteError
 from shaketable.harness.contracts.groups import GroupClient, GroupWorkload
 from shaketable.harness.contracts.plugins import (
@@ -38,7 +37,8 @@ from shaketable.harness.contracts.plugins import (
     TargetClient,
     Workload,
 )
-from shaketable.harness.generators.generator import Context, Due, Ended, Generator
+from shaketable.harness.contracts.rng import rng_for
+from shaketable.harness.generators.generator import Completion, Context, Due, Generator
 from shaketable.harness.generators.pace import rate, think_time
 from shaketable.harness.generators.workload import final_generator_of, generator_of
 from shaketable.harness.guard import die_with_parent
@@ -344,7 +344,7 @@ class Client:
         self.finished = False
         self._worker = worker
         self._plan = plan
-        self._backoff = draw(plan.seed, "backoff", slot)
+        self._backoff = rng_for(plan.seed, "backoff", slot)
         self._failures = 0
         self._at: Operation | None = None
         self._tried: tuple[Operation, int] | None = None
@@ -360,7 +360,9 @@ class Client:
             if not await self._worker.pause(dispatcher.trio_time(due.at_ns)):
                 return
             outcome, answer = await self.step(due.operation)
-            dispatcher.update(Ended(self.slot, due.operation, outcome, answer, dispatcher.now_ns()))
+            dispatcher.update(
+                Completion(self.slot, due.operation, outcome, answer, dispatcher.now_ns())
+            )
             if self._failures:
                 await self._worker.pause(trio.current_time() + self._backoff_s())
 
@@ -381,7 +383,9 @@ class Client:
                 if outcome != "ok":
                     await trio.sleep(self._backoff_s())
             self._tried = None
-            dispatcher.update(Ended(self.slot, operation, "ok", NO_ANSWER, dispatcher.now_ns()))
+            dispatcher.update(
+                Completion(self.slot, operation, "ok", NO_ANSWER, dispatcher.now_ns())
+            )
         self.finished = missed == 0
 
     async def step(self, operation: Operation) -> tuple[str, Answer]:
@@ -491,7 +495,7 @@ class Dispatcher:
             if self._is_over:
                 return None
             free = (*self._waiting, client) if self._waiting else (client,)
-            answer = self._generator.ask(Context(self.now_ns(), free, self._clients))
+            answer = self._generator.next_op(Context(self.now_ns(), free, self._clients))
             if answer is None:
                 self.stop()
                 continue
@@ -505,9 +509,9 @@ class Dispatcher:
                 self._given[step.client] = step
                 self._waiting.pop(step.client).set()
 
-    def update(self, ended: Ended) -> None:
+    def update(self, completion: Completion) -> None:
         """Report an ended operation to the generator; waiting clients may then get one."""
-        generator = self._generator.update(ended)
+        generator = self._generator.update(completion)
         if generator is not self._generator:
             self._generator = generator
             if self._waiting:

@@ -14,11 +14,11 @@ from typing import Final
 
 import trio
 
-from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage, Vital
+from shaketable.harness.contracts.abilities import DurableRange, LosesDisks, NoticesDamage
 from shaketable.harness.contracts.capabilities import Damage
-from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Json, Target
+from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.runtime.processes.disks import Member
 from shaketable.harness.runtime.stored_logs import CountsLogs
 
@@ -99,7 +99,7 @@ class Damages:
         return self._target.store(self._members[node].layout)
 
     def _damage(self, node: str, damage: Damage) -> Json:
-        rng = draw(damage.seed, "damage", node)
+        rng = rng_for(damage.seed, "damage", node)
         try:
             part = self._part(node, damage, rng)
             if damage.how == "flip":
@@ -108,19 +108,19 @@ class Damages:
         except OSError as error:
             raise HarnessError(f"cannot damage what {node} stored: {error}") from error
 
-    def _part(self, node: str, damage: Damage, rng: Random) -> Vital:
+    def _part(self, node: str, damage: Damage, rng: Random) -> DurableRange:
         """Choose a part that the node must keep. Raises HarnessError: there is none yet."""
         layout = self._members[node].layout
         assert isinstance(self._target, NoticesDamage), "the fault was not available"
         store = self._store(node)
         parts = [
             part
-            for part in self._target.vital(layout)
+            for part in self._target.durable_ranges(layout)
             if fnmatch(str(part.path.relative_to(store)), damage.file or "*")
         ]
         if not parts:
             raise HarnessError(f"{node} has nothing on its disk yet that it must keep")
-        return rng.choices(parts, [part.behind - part.start for part in parts])[0]
+        return rng.choices(parts, [part.end - part.start for part in parts])[0]
 
     async def _roll_back(self, node: str, copy: str) -> Json:
         """Replace the store by a copy; return how many messages were lost."""
@@ -140,12 +140,12 @@ def _exchange(store: Path, folder: Path) -> None:
     shutil.rmtree(aside)
 
 
-def _flip(part: Vital, bits: int, rng: Random) -> Json:
+def _flip(part: DurableRange, bits: int, rng: Random) -> Json:
     """Flip bits in nonzero bytes: zeros may never have been written."""
     places: list[int] = []
     with part.path.open("r+b") as file:
         for _ in range(DRAWS_MAX):
-            at = rng.randrange(part.start, part.behind)
+            at = rng.randrange(part.start, part.end)
             file.seek(at)
             byte = file.read(1)
             if at in places or not byte or byte == b"\0":
@@ -158,9 +158,9 @@ def _flip(part: Vital, bits: int, rng: Random) -> Json:
     return {"file": part.path.name, "at": min(places, default=-1), "bytes": len(places)}
 
 
-def _cut(part: Vital, rng: Random) -> Json:
+def _cut(part: DurableRange, rng: Random) -> Json:
     """Truncate a file within its synced part."""
-    size = rng.randrange(part.start, part.behind)
+    size = rng.randrange(part.start, part.end)
     with part.path.open("r+b") as file:
         file.truncate(size)
-    return {"file": part.path.name, "at": size, "bytes": part.behind - size}
+    return {"file": part.path.name, "at": size, "bytes": part.end - size}

@@ -189,14 +189,14 @@ class SimulatedWorkers:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the worker until it is told to close; then wait to be cancelled."""
-        self._group.be_client()
+        self._group.run_as_client()
         self._worker = Worker(self._plan, self, self._group.now_ns)
         self._worker.on_ended = self._group.operation_ended
         self._worker.on_unexpected = self._group.operation_raised
         self._worker.gives_up = False  # nothing is slow here: no answer is a finding
         task_status.started()
         await self._worker.run()
-        self._group.clients_left()
+        self._group.clients_closed()
         await trio.sleep_forever()
 
     # ---- the worker's end of the connection --------------------------------------------

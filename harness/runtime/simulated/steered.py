@@ -16,7 +16,7 @@ import trio
 
 from shaketable.harness.contracts.capabilities import ClockChange, ClockReading, DiskFaultSpec
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json
-from shaketable.harness.contracts.simulated_nodes import SimulatedHarm, SteersSimulated
+from shaketable.harness.contracts.simulated_nodes import SimulatedDiskFault, SteersSimulated
 
 READING_GAP_S = 0.15
 STALL_STEP_MS = 20.0
@@ -57,7 +57,7 @@ class _DiskFault:
 
     node: str
     fault: DiskFaultSpec
-    counts: SimulatedHarm
+    counts: SimulatedDiskFault
     begun: int
     """Disk operations that had started before the fault."""
     at_s: float
@@ -215,7 +215,7 @@ class SimSteered:
         """Inject a disk fault into a node; see `InjectsDiskFaults.inject_disk_fault`."""
         await trio.lowlevel.checkpoint()
         name = f"harm-{next(self._numbers)}"
-        counts = SimulatedHarm(fault.op, fault.error, fault.nth, fault.times)
+        counts = SimulatedDiskFault(fault.op, fault.error, fault.nth, fault.times)
         begun = self._group.effects(node)["work"]
         self._disk_faults[name] = _DiskFault(node, fault, counts, begun, trio.current_time())
         self._set_disk(node)
@@ -281,14 +281,14 @@ class SimSteered:
         for node in struck:
             before = self._group.lost_bytes()
             if on:
-                await self._trip(node, SimulatedHarm(event, "power", int(nth), 1))
+                await self._trip(node, SimulatedDiskFault(event, "power", int(nth), 1))
             await self._processes.cut_power(node)
             self.ends(node)  # it may have tripped, and then no kill recorded its effects
             lost[node] = self._group.lost_bytes() - before
         incarnations = {node: struck.get(node, UNTOUCHED) for node in nodes}
         return {"incarnations": incarnations, "lost_bytes": lost}
 
-    async def _trip(self, node: str, trip: SimulatedHarm) -> None:
+    async def _trip(self, node: str, trip: SimulatedDiskFault) -> None:
         """Let a machine lose power at a call of its disk; wait for that."""
         self._excused.add((node, self._processes.incarnation(node)))
         self._set_disk(node, trip)
@@ -315,12 +315,12 @@ class SimSteered:
                 self._set_disk(known.node)
         return left
 
-    def _set_disk(self, node: str, trip: SimulatedHarm | None = None) -> None:
+    def _set_disk(self, node: str, trip: SimulatedDiskFault | None = None) -> None:
         """Set a node's disk to the sum of all its disk faults."""
         mine = [
             each for each in self._disk_faults.values() if each.node == node and each.done is None
         ]
-        self._group.follow_harms(
+        self._group.set_disk_faults(
             node, [*(each.counts for each in mine), *([] if trip is None else [trip])]
         )
         self._group.set_lateness(node, sum(each.fault.delay_ms for each in mine))

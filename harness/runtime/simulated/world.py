@@ -406,12 +406,14 @@ class SimulatedWorld(SteeredCapabilities):
 
     def _report_end(self, number: int) -> None:
         ended, now_ns = self._group.ended[number], self._group.now_ns()
-        if self._steered.is_excused(ended.node, ended.incarnation, ended.said):
+        if self._steered.is_excused(ended.node, ended.incarnation, ended.last_output):
             self.excused += 1
             return
         has_disk_fault = self._steered.has_disk_fault(ended.node, ended.incarnation)
         cause = self._causes.get(ended.status, "" if has_disk_fault else ENDED_UNHARMED)
-        one = Exit(ended.node, ended.incarnation, ended.status, False, ended.said, now_ns, cause)
+        one = Exit(
+            ended.node, ended.incarnation, ended.status, False, ended.last_output, now_ns, cause
+        )
         self.exits.append(one)
         if not self._group.is_running(ended.node):
             self.group_status.learn(ended.node, None)

@@ -1,12 +1,12 @@
-"""Reads the entries of a stopped node's DLedger log, written from the format's facts alone.
+"""Read the entries of a stopped node's DLedger log, by an independent decoder.
 
-It judges what the node wrote, so it shares no code with the node: a bug in a common
-codec could not hide. Nothing that is wrong with the files ends the reading. An entry
-that is damaged comes out as a row that says so, and reading goes on at the next entry,
-or, where its size cannot be trusted, at the next place that is certainly an entry.
+It checks what the node wrote, so it shares no code with the node: a bug in a common codec could
+hide. Damage does not end the reading. A damaged entry becomes a row with a `problem`, and reading
+continues at the next entry or, if the entry's size cannot be trusted, at the next position that
+certainly holds an entry.
 
-Source: DLedger's DLedgerMmapFileStore and DLedgerEntryCoder; RocketMQ's
-MessageDecoder; DLEDGER.md sections B.1 and B.3.
+Source: DLedger's DLedgerMmapFileStore and DLedgerEntryCoder; RocketMQ's MessageDecoder; DLEDGER.md
+sections B.1 and B.3.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from shaketable.harness.targets.dledger_rows import Keys, Row, Rows
 from shaketable.harness.targets.logs.dledger_kernels import ENTRY_BYTES_MIN, Bytes, decode, skim
 
 BATCH_ROWS = 65_536
-"""Entries in a batch: what bounds the reader's memory."""
+"""Entries in a batch; bounds the reader's memory."""
 
 RESERVED_TOPICS: Final = ("RMQ_SYS_", "SCHEDULE_TOPIC_XXXX", "%RETRY%", "%DLQ%")
-"""Topics begin so to which no client sends: brokers write there what they know, and copies of
-messages that come later or again."""
-"""Topic of the entries that are not user messages (term starts and the like)."""
+"""Prefixes of topics that no client sends to: internal state of brokers, and copies of messages
+that are delivered later or again."""
 
 _HEADER = struct.Struct(">iiqqqiiii")
 _CHANNELS = (0, 1)  # messages; changes of the group's membership
@@ -59,25 +58,25 @@ _User = tuple[str | None, int | None, int | None, str | None]  # key, offset, va
 def read_entries(
     directory: Path, node: str, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the entries of `node`'s log as batches of schema ENTRIES, in the log's order.
+    """Yield the entries of `node`'s log as batches of schema ENTRIES, in log order.
 
-    `directory` is the node's folder, which holds `store/dledger-<id>/data`; a node
-    that never wrote has no such folder and yields nothing. `index` and `position` are
-    the entry's true place in the log; where the stored ones differ, `problem` says so.
+    `directory` is the node's folder, which holds `store/dledger-<id>/data`; a node that never wrote
+    has no such folder and yields nothing. `index` and `position` are the entry's actual place in
+    the log; if the stored ones differ, `problem` states it.
 
     Raises:
-        OSError: the node's folder is not there, or a file cannot be read.
+        OSError: the node's folder does not exist, or a file cannot be read.
     """
     yield from _read(_data_files(directory, node), _Walk(), node, batch_rows)
 
 
 def log_segments(directory: Path, node: str) -> tuple[str, ...]:
-    """Return the names of the node's data files, in the log's order.
+    """Return the names of the node's data files, in log order.
 
-    `read_segment` of each, one after the other, gives the rows of `read_entries`.
+    `read_segment` of each, in this order, gives the rows of `read_entries`.
 
     Raises:
-        OSError: the node's folder is not there.
+        OSError: the node's folder does not exist.
     """
     return tuple(path.name for path in _data_files(directory, node))
 
@@ -85,13 +84,13 @@ def log_segments(directory: Path, node: str) -> tuple[str, ...]:
 def read_segment(
     directory: Path, node: str, segment: str, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one data file, as `read_entries` would: files can be read apart.
+    """Yield the rows of one data file, as `read_entries` would, so files can be read in parallel.
 
-    How an entry is judged hangs on the ones before it, so that the headers of the file
-    before this one are walked first.
+    The checks of an entry depend on the entries before it, so the headers of the preceding file are
+    walked first.
 
     Raises:
-        OSError: the node's folder is not there, or a file cannot be read.
+        OSError: the node's folder does not exist, or a file cannot be read.
     """
     files = _data_files(directory, node)
     at = next((n for n, path in enumerate(files) if path.name == segment), None)
@@ -121,14 +120,18 @@ def _read(
 
 @dataclass(slots=True)
 class _Walk:
-    """Where the walk through the log stands.
+    """The state of the walk through the log.
 
-    `index` is the next entry's; behind a hole (`is_sure` false) it is a lower bound.
-    `links` are the CRCs with which the next entry's chainCrc may begin: of the last entry's
-    chainCrc as stored, and as computed if that differs, which only damage can bring about;
-    empty right behind a hole, where the chain is not known. `tail` is the position at
-    which entries ended in zeros, once they did. `expected` is where the next file must
-    begin, None before the first. `is_settled`: all of that is so, wherever the walk began.
+    Attributes:
+        index: the next entry's index; after a hole (`is_sure` false) a lower bound.
+        is_sure: whether `index` is exact.
+        links: CRCs that the next entry's chainCrc may start from: of the last entry's chainCrc as
+            stored, and as computed if that differs, which means damage; empty right after a hole,
+            where the chain is unknown.
+        tail: the position at which entries ended in zeros, if they did.
+        expected: where the next file must start; None before the first.
+        is_settled: the state is the same as if the walk had started at the log's first file.
+        keys: the queues seen so far.
     """
 
     index: int = 0
@@ -140,7 +143,7 @@ class _Walk:
     keys: Keys = field(default_factory=Keys)
 
     def lose(self) -> None:
-        """Forget the chain: what stands here is not known."""
+        """Forget the chain: the log is unknown here."""
         self.is_sure, self.links = False, ()
 
     def hole(self, position: int, problem: str) -> Row:
@@ -150,9 +153,10 @@ class _Walk:
 
 
 def _walk_before(files: Sequence[Path], at: int) -> _Walk:
-    """Return how the walk stands before file `at`, from as few files in front as will do.
+    """Return the walk's state before file `at`, walking as few preceding files as needed.
 
-    Two neighbours of which the second chains to the first settle it.
+    Two consecutive entries, of which the second chains to the first, settle the state: the chain
+    CRC proves that they are neighbours in the log.
     """
     for first in reversed(range(at)):
         walk = _Walk()
@@ -167,9 +171,9 @@ def _walk_before(files: Sequence[Path], at: int) -> _Walk:
 
 
 def _walk_files(files: Sequence[Path], walk: _Walk, rows: Rows | None) -> Iterator[None]:
-    """Walk data files; say where one is missing or the log goes on behind its end.
+    """Walk data files; report missing files, and data after the log's end.
 
-    Yields whenever `rows` is full. Without `rows` only the headers are looked at.
+    Yields whenever `rows` is full. Without `rows` only headers are checked.
     """
     for path in files:
         start, size = int(path.name), path.stat().st_size
@@ -193,7 +197,7 @@ def _walk_files(files: Sequence[Path], walk: _Walk, rows: Rows | None) -> Iterat
 
 
 def _add(rows: Rows | None, row: Row) -> Iterator[None]:
-    """Add a row, if rows are wanted; yield if they are full with it."""
+    """Add a row, if rows are wanted; yield if that fills them."""
     if rows is not None:
         rows.add(row)
         if rows.is_full:
@@ -205,7 +209,7 @@ def _walk_file(
 ) -> Iterator[None]:
     """Walk one data file from its first entry to its blank, its end or its zero tail."""
     at, end = 0, len(data)
-    # Nobody closes the map while this looks at it: it is gone when nobody looks any more.
+    # The view keeps the map open; it is unmapped with its last reference.
     content = np.frombuffer(data, dtype=np.uint8)
     while at < end:
         at = _sound_entries(content, at, start, walk, rows)
@@ -235,7 +239,7 @@ def _walk_file(
 
 
 def _sound_entries(content: Bytes, at: int, start: int, walk: _Walk, rows: Rows | None) -> int:
-    """Go on over entries of which nothing is wrong, as far as there is room for rows."""
+    """Decode entries by the compiled kernel, until one has a problem or the rows are full."""
     if not walk.is_sure or len(walk.links) != 1:
         return at
     before, link = at, walk.links[0]
@@ -251,16 +255,16 @@ def _sound_entries(content: Bytes, at: int, start: int, walk: _Walk, rows: Rows 
 
 
 def _forget(data: mmap.mmap, at: int) -> None:
-    """Let the kernel take back what was read: else a whole file counts as this process's."""
+    """Drop the pages that were read, so that they do not count as this process's memory."""
     read = at // mmap.PAGESIZE * mmap.PAGESIZE
     if read and hasattr(mmap, "MADV_DONTNEED"):
         data.madvise(mmap.MADV_DONTNEED, 0, read)
 
 
 def _entry(data: mmap.mmap, at: int, position: int, walk: _Walk, *, is_wanted: bool) -> Row:
-    """Decode and check the entry at `at`, whose size fits; move the walk behind it.
+    """Decode and check the entry at `at`, whose size fits; advance the walk past it.
 
-    Where no row is wanted only the header is looked at.
+    If no row is wanted, only the header is checked.
     """
     _, size, index, term, pos, channel, chain_crc, body_crc, _ = _HEADER.unpack_from(data, at)
     body_at = at + _HEADER.size
@@ -277,7 +281,7 @@ def _entry(data: mmap.mmap, at: int, position: int, walk: _Walk, *, is_wanted: b
     if index != walk.index and (walk.is_sure or index < walk.index):
         problems.append(f"index is {index}, not {walk.index}")
         if problems[0].startswith("chain"):
-            index = walk.index  # the header is damaged: its index says nothing
+            index = walk.index  # the header is damaged, its index cannot be trusted
     walk.index, walk.is_sure, walk.links = index + 1, True, links
     if not is_wanted:
         return (index, term, position, size, None, None, None, None, None)
@@ -299,7 +303,7 @@ def _entry(data: mmap.mmap, at: int, position: int, walk: _Walk, *, is_wanted: b
 
 
 def _message(body: bytes, position: int, keys: Keys) -> _User:
-    """Decode the message that an entry's body is: (key, offset, value, problem)."""
+    """Decode an entry's body as a message: (key, offset, value, problem)."""
     total, magic, payload_crc, queue_id, _, queue_offset, physical, sysflag = _MESSAGE.unpack_from(
         body
     )
@@ -335,7 +339,7 @@ def _message(body: bytes, position: int, keys: Keys) -> _User:
 
 
 def _key(topic: bytes, queue_id: int, keys: Keys) -> str | None:
-    """Return "<topic>/<queueId>", or None for topics of the brokers'; `keys` remembers them."""
+    """Return "<topic>/<queueId>", None for internal topics; add the queue to `keys`."""
     text = topic.decode("utf-8", "backslashreplace")
     name = None if text.startswith(RESERVED_TOPICS) else f"{text}/{queue_id}"
     keys.add(topic, queue_id, name)
@@ -352,7 +356,7 @@ def _value(payload: bytes) -> int | None:
 
 
 def _header_problem(magic: int, size: int, left_bytes: int) -> str:
-    """Say why what stands here can be neither an entry nor a blank."""
+    """Return why the bytes here are neither an entry nor a blank."""
     if magic == _MAGIC_ENTRY:
         return (
             f"the entry's size of {size} does not fit its bodySize or the {left_bytes} bytes left"
@@ -365,7 +369,7 @@ def _header_problem(magic: int, size: int, left_bytes: int) -> str:
 
 
 def _next_entry(data: mmap.mmap, at: int, start: int) -> int | None:
-    """Return where the next entry that knows its own position is, from `at` on."""
+    """Return the position of the next entry from `at` on, one whose stored position is its own."""
     needle = _INT.pack(_MAGIC_ENTRY)
     end = len(data)
     while (at := data.find(needle, at)) >= 0:
@@ -380,18 +384,18 @@ def _next_entry(data: mmap.mmap, at: int, start: int) -> int | None:
 
 
 def _is_zero(file: BinaryIO, data: mmap.mmap, at: int, piece_bytes: int = 1 << 22) -> bool:
-    """True if only zeros follow from `at` to the end of the file.
+    """Return whether there are only zeros from `at` to the end of the file.
 
-    What the file system never stored is not looked at: the last data file is nearly all that.
+    Holes of a sparse file are skipped: the last data file consists mostly of them.
     """
     while at < len(data):
         try:
             at = os.lseek(file.fileno(), at, os.SEEK_DATA)
             end = min(os.lseek(file.fileno(), at, os.SEEK_HOLE), at + piece_bytes)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing is stored from there on
+            if error.errno == errno.ENXIO:  # only a hole follows
                 return True
-            end = at + piece_bytes  # a file system that cannot say
+            end = at + piece_bytes  # the file system does not support SEEK_DATA
         if np.frombuffer(data, np.uint8)[at:end].any():
             return False
         _forget(data, at)

@@ -1,8 +1,8 @@
-"""Decodes the sound entries of a DLedger data file, compiled: the fast half of dledger_files.
+"""Decode the intact entries of a DLedger data file, compiled: the fast path of dledger_files.
 
-A kernel goes from entry to entry as long as everything about them is as it must be, and
-stops at the first one that is not: what is wrong with it, the slow half says.
-Every CRC is computed: of the header with the chain, of the body, and of the payload.
+A kernel decodes entry after entry as long as everything about them is valid, and stops at the first
+that is not: the slow path reports what is wrong with it. Every CRC is checked: of the header with
+the chain, of the body, and of the payload.
 
 Source: DLEDGER.md sections B.1 and B.3; the CRC by "slicing", M. Kounavis and F. Berry, A
 Systematic Approach to Building High Performance Software-Based CRC Generators, ISCC 2005.
@@ -37,7 +37,7 @@ _INT64_MAX = np.uint64(2**63 - 1)
 
 
 def _crc_tables() -> npt.NDArray[np.uint32]:
-    """Row k holds the CRC of each byte with k zero bytes behind it."""
+    """Return the slicing tables: row k holds the CRC of each byte followed by k zero bytes."""
     tables = np.zeros((_SLICES, 256), dtype=np.uint32)
     for byte in range(256):
         crc = byte
@@ -54,8 +54,8 @@ _T = _crc_tables()
 
 @compiled
 def crc32(data: Bytes, start: int, stop: int, crc: int) -> int:
-    """Return the CRC-32 of data[start:stop], going on from `crc`, as zlib.crc32 does."""
-    # Unsigned indices spare the compiler the question whether one counts from the end.
+    """Return the CRC-32 of data[start:stop], continued from `crc`, as zlib.crc32 does."""
+    # Unsigned indices let the compiler skip the check for negative ones.
     at, end = _U8(start), _U8(stop)
     c = _U4(crc) ^ _ALL
     while at + _U8(16) <= end:
@@ -109,7 +109,7 @@ def _i64(data: Bytes, at: int) -> int:
 
 @compiled
 def _link(stored: int) -> int:
-    """Return the CRC of the four bytes of a stored CRC: what the next chainCrc begins with."""
+    """Return the CRC of a stored CRC's four bytes: the start value of the next chainCrc."""
     c = _ALL
     for shift in (24, 16, 8, 0):
         byte = _U4((stored >> shift) & 255)
@@ -119,7 +119,7 @@ def _link(stored: int) -> int:
 
 @compiled
 def _sound_header(data: Bytes, at: int, end: int, position: int, index: int, link: int) -> int:
-    """Return the size of the entry at `at` if its header is all that it must be, else 0."""
+    """Return the size of the entry at `at` if its header is valid, else 0."""
     if end - at < ENTRY_BYTES_MIN or _i32(data, at) != 1:
         return 0
     size = _i32(data, at + 4)
@@ -136,7 +136,7 @@ def _sound_header(data: Bytes, at: int, end: int, position: int, index: int, lin
 
 @compiled
 def skim(data: Bytes, at: int, start: int, index: int, link: int) -> tuple[int, int, int]:
-    """Go over entries whose headers are sound; return (at, index, link) behind the last one."""
+    """Skip entries with valid headers; return (at, index, link) after the last one."""
     end = len(data)
     while True:
         size = _sound_header(data, at, end, start + at, index, link)
@@ -149,7 +149,7 @@ def skim(data: Bytes, at: int, start: int, index: int, link: int) -> tuple[int, 
 
 @compiled
 def hash_key(name: Bytes, start: int, length: int, queue_id: int) -> int:
-    """Hash a topic's bytes and a queue's number (FNV-1a)."""
+    """Hash a topic's bytes and a queue id (FNV-1a)."""
     h = _U8(14695981039346656037) ^ _U8(queue_id & 0xFFFFFFFF)
     for n in range(length):
         h = (h ^ _U8(name[_U8(start + n)])) * _U8(1099511628211)
@@ -160,7 +160,7 @@ def hash_key(name: Bytes, start: int, length: int, queue_id: int) -> int:
 def find_key(
     name: Bytes, start: int, length: int, queue_id: int, slots: Ints, known: Ints, arena: Bytes
 ) -> int:
-    """Return the number of a key in the table of those known (see dledger_rows.Keys), or NO_KEY."""
+    """Return the number of a key in the table (see dledger_rows.Keys), or NO_KEY."""
     mask = len(slots) - 1
     slot = hash_key(name, start, length, queue_id) & mask
     while slots[slot] >= 0:
@@ -200,7 +200,7 @@ def value_of(data: Bytes, start: int, length: int) -> tuple[int, bool]:
 
 @compiled
 def _payload(data: Bytes, body: int, total: int) -> tuple[int, int, int, int]:
-    """Find (payload, its length, topic, its length) of the message at `body`; -1 if unsound."""
+    """Return (payload, its length, topic, its length) of the message at `body`; -1 if invalid."""
     none = (-1, 0, 0, 0)
     magic = _i32(data, body + 4)
     if _i32(data, body) != total or (magic != _V1 and magic != _V2):  # noqa: PLR1714
@@ -240,19 +240,19 @@ def decode(
     batch: tuple[Ints, Bytes],
     row: int,
 ) -> tuple[int, int, int, int]:
-    """Decode sound entries from `at` on; return (at, index, link, row) behind the last one.
+    """Decode valid entries from `at` on; return (at, index, link, row) after the last one.
 
     Args:
         data: the file's bytes.
-        at: where in it the next entry begins.
+        at: where in it the next entry starts.
         start: the file's position in the log.
-        index: the next entry's.
-        link: with what its chainCrc begins.
-        table: the known keys: slots (see `find_key`); for each key its place in the arena,
-            length, queue and whether it is a user's; the arena: the bytes of their topics.
-        batch: eight columns, index, term, position, size, crc, key, offset, value; and
-            HAS_... of each row.
-        row: the first free row; stops when there is none.
+        index: the next entry's index.
+        link: the start value of its chainCrc.
+        table: the known keys: slots (see `find_key`); for each key its place in the arena, length,
+            queue and whether it is a user's; the arena: the bytes of their topics.
+        batch: eight columns, index, term, position, size, crc, key, offset, value; and HAS_... of
+            each row.
+        row: the first free row; decoding stops when there is none.
     """
     end = len(data)
     slots, known, arena = table

@@ -1,8 +1,8 @@
-"""Reads the messages of a stopped broker's commit log, from the format's facts alone.
+"""Read the messages of a stopped broker's commit log, by an independent decoder.
 
-Messages stand back to back in files that are named by their first byte's position. A size of 0
-ends the log; a blank fills the end of a file where the next message found no room. It judges what
-the broker wrote, so it shares no code with it. Its rows have positions as indices.
+Messages are stored back to back in files that are named by their first byte's position. A size of 0
+ends the log; a blank fills the end of a file where the next message did not fit. This checks what
+the broker wrote, so it shares no code with it. Positions serve as the rows' indices.
 
 Source: RocketMQ's CommitLog and MessageDecoder; DLEDGER.md sections B.1 and B.2.
 """
@@ -26,7 +26,7 @@ from shaketable.harness.history.schema import ENTRIES
 BATCH_ROWS: Final = 65_536
 PLACE_FILE: Final = "shaketable-place.json"
 RESERVED_TOPICS: Final = ("RMQ_SYS_", "%RETRY%", "%DLQ%", "SCHEDULE_TOPIC_XXXX", "TBW102")
-"""What topics begin with whose messages no client of a campaign sent."""
+"""Prefixes of topics that no client of a campaign sends to."""
 
 _NAME = re.compile(r"\d{20}")
 _VALUE = re.compile(rb"-?[0-9]{1,18}")
@@ -47,12 +47,12 @@ class Place:
     masters: int
 
     def encoded(self) -> str:
-        """Return it as it is kept in the node's folder, as PLACE_FILE."""
+        """Return it as stored in the node's folder, as PLACE_FILE."""
         return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, directory: Path) -> Place:
-        """Return what was kept.
+        """Return the stored one.
 
         Raises:
             OSError: it cannot be read.
@@ -63,18 +63,18 @@ class Place:
             raise OSError(f"{directory / PLACE_FILE}: {error}") from error
 
     def key(self, topic: str, queue_id: int) -> str:
-        """Return what a campaign calls that queue."""
+        """Return the campaign's key of that queue."""
         return f"{topic}/{queue_id * self.masters + self.broker}"
 
 
 def read_messages(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
-    """Yield a node's messages as batches of schema ENTRIES, in the log's order.
+    """Yield a node's messages as batches of schema ENTRIES, in log order.
 
-    `directory` is the node's folder, which holds `store/commitlog`; a node that never wrote has
-    no such folder and yields nothing.
+    `directory` is the node's folder, which holds `store/commitlog`; a node that never wrote has no
+    such folder and yields nothing.
 
     Raises:
-        OSError: the node's folder is not there, or a file cannot be read.
+        OSError: the node's folder does not exist, or a file cannot be read.
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory}: no folder of node {node} here")
@@ -97,7 +97,7 @@ def read_messages(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
 
 
 def _messages(data: mmap.mmap, begin: int, place: Place) -> Iterator[dict[str, Any]]:
-    """Yield the messages of one file; behind what cannot be read nothing more is known."""
+    """Yield the messages of one file, up to the first that is unreadable."""
     at = 0
     while at + 8 <= len(data):
         size, magic = struct.unpack_from(">ii", data, at)

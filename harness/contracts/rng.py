@@ -17,7 +17,7 @@ SEED_BYTES = 4
 """Size of a seed generated for the user: short enough to retype."""
 
 
-def draw(seed: str, *names: str | int) -> Random:
+def rng_for(seed: str, *names: str | int) -> Random:
     """Return the random generator of the stream `names` under `seed`; the same in every process.
 
     The names are joined as JSON, so ("a", "b") and ("ab",) differ, as do 1 and "1".

@@ -1,4 +1,4 @@
-"""What clients of a queue ask by key and by id, and what they have to remember for that.
+"""Queries of a queue's clients by message key and by message id, and the state that they need.
 
 Source: RocketMQ's MQAdminImpl.queryMessage (by key, within a time) and viewMessage (by id).
 """
@@ -15,37 +15,37 @@ from shaketable.harness.contracts.plugins import Answer, Operation
 from shaketable.workloads.queue_shape import Shape
 
 FINAL_RANGES_MAX: Final = 64
-"""Ranges of values that are asked for in each queue in the end, spread over all there were."""
+"""Number of value ranges queried in each queue at the end, spread over all values."""
 INSIDE_BYTES: Final = 80
-"""A stored message is longer than that."""
+"""A lower bound of a stored message's size, so an id shifted by less points inside the message."""
 LOOKED_UP: Final = 8
-"""Of so many sends one is looked up by its id, and one by its unique key."""
+"""One of this many sends is looked up by its id, and one by its unique key."""
 
 
 @dataclass(slots=True)
-class Greatest:
-    """The greatest value that clients of one process have sent, whoever of them did."""
+class HighestSent:
+    """The highest value sent by any client of this process."""
 
     value: int = 0
 
 
-class KeyQuestions:
-    """Draws what one process of the history asks, and asks it."""
+class KeyQueries:
+    """Chooses and runs the queries of one process of the history."""
 
     def __init__(
-        self, client: KeyedClient, shape: Shape, keys: Sequence[str], greatest: Greatest
+        self, client: KeyedClient, shape: Shape, keys: Sequence[str], highest: HighestSent
     ) -> None:
         self._client = client
         self._span = shape.key_span
         self._keys = keys
-        self._greatest = greatest
+        self._highest = highest
         self._finals: dict[str, deque[Operation]] = {}
 
     async def send(self, operation: Operation) -> tuple[int, Operation | None]:
-        """Send a message with its keys; return its offset, and how it is looked up, if it is."""
+        """Send a message with keys; return its offset, and a query that looks it up, or None."""
         key, value = operation.key, operation.value
         assert value is not None, "a send of nothing"
-        self._greatest.value = max(self._greatest.value, value)
+        self._highest.value = max(self._highest.value, value)
         offset = await self._client.send_keyed(key, value, self._span)
         match value * LOOKED_UP // self._span % LOOKED_UP:
             case 0:
@@ -54,8 +54,8 @@ class KeyQuestions:
                 return offset, Operation("find-unique", key, value=value)
         return offset, None
 
-    def drawn(self, aim: float) -> Operation:
-        """Return a question, drawn by `aim`."""
+    def choose(self, aim: float) -> Operation:
+        """Return a query that `aim` determines."""
         key = self._keys[int(aim * len(self._keys))]
         seen = self._client.seen(key)
         if seen is None or seen[1] < 0:
@@ -74,14 +74,14 @@ class KeyQuestions:
         return kinds[int(aim * 997) % len(kinds)]
 
     def next_final(self, key: str) -> Operation | None:
-        """Return what is asked next once a queue is drained; None when all of it was answered."""
+        """Return the next query once a queue is drained; None when all were answered."""
         if key not in self._finals:
             self._finals[key] = deque(self._of_end(key))
         finals = self._finals[key]
         return finals[0] if finals else None
 
-    async def ask(self, operation: Operation) -> Answer:
-        """Ask it."""
+    async def run(self, operation: Operation) -> Answer:
+        """Run a query."""
         key, value = operation.key, operation.value
         assert value is not None, "it asks for nothing"
         if operation.f == "find":
@@ -104,7 +104,7 @@ class KeyQuestions:
         return Operation("find", key, value=first, offset=offset, expected=self._span)
 
     def _of_end(self, key: str) -> list[Operation]:
-        ranges = self._greatest.value // self._span + 1
+        ranges = self._highest.value // self._span + 1
         asked = sorted({ranges * n // FINAL_RANGES_MAX for n in range(FINAL_RANGES_MAX)})
         finals = [self._of_all(key)]
         finals += [self._of_range(key, number * self._span) for number in asked]
