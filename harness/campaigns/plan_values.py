@@ -111,10 +111,10 @@ def _check_shape(shape: LinkShape) -> None:
     _within({name: getattr(shape, name) for name in names}, 0.0)
 
 
-def _check_harm(harm: DiskFaultSpec) -> None:
-    if harm.error not in ERRORS:
-        raise ValueError(f"error: expected one of {', '.join(ERRORS[1:])}, not {harm.error!r}")
-    _within({"nth": harm.nth, "times": harm.times, "delay_ms": harm.delay_ms}, 0.0)
+def _check_disk_fault(fault: DiskFaultSpec) -> None:
+    if fault.error not in ERRORS:
+        raise ValueError(f"error: expected one of {', '.join(ERRORS[1:])}, not {fault.error!r}")
+    _within({"nth": fault.nth, "times": fault.times, "delay_ms": fault.delay_ms}, 0.0)
 
 
 def _check_resources(taken: Resources) -> None:
@@ -132,7 +132,7 @@ def _check_damage(damage: Damage) -> None:
 _TYPES: Final[Mapping[str, tuple[Any, Callable[[Any], None]]]] = {
     "change": (ClockChange, _check_change),
     "link_shape": (LinkShape, _check_shape),
-    "harm": (DiskFaultSpec, _check_harm),
+    "harm": (DiskFaultSpec, _check_disk_fault),
     "resources": (Resources, _check_resources),
     "damage": (Damage, _check_damage),
 }

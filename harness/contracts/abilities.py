@@ -217,7 +217,7 @@ class NodeSteering(Protocol):
     def order(
         self,
         clocks: Sequence[Mapping[str, object]] = (),
-        harms: Sequence[Mapping[str, object]] = (),
+        disk_faults: Sequence[Mapping[str, object]] = (),
         trips: Sequence[Mapping[str, object]] = (),
     ) -> int:
         """Replace all orders in force; return the version of the new ones.
@@ -231,7 +231,7 @@ class NodeSteering(Protocol):
         """Return the node's counters by name; empty if it has not counted yet."""
         ...
 
-    def harm(self, number: int) -> Mapping[str, int]:
+    def disk_fault(self, number: int) -> Mapping[str, int]:
         """Return the node's counters of one disk fault; empty if it does not know that fault."""
         ...
 

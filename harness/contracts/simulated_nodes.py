@@ -57,7 +57,7 @@ class SteersSimulated(Protocol):
         """Read a node's clocks."""
         ...
 
-    def set_disk_faults(self, node: str, harms: Sequence[SimulatedDiskFault]) -> None:
+    def set_disk_faults(self, node: str, faults: Sequence[SimulatedDiskFault]) -> None:
         """Replace the disk faults in force on a node."""
         ...
 

@@ -542,7 +542,7 @@ class Machines:
 
     def __init__(self, world: TrioWorld) -> None:
         self._world = world
-        self._harms: dict[str, DiskFaultRules] = {}
+        self._disk_faults: dict[str, DiskFaultRules] = {}
         self._known: dict[str, list[tuple[SimulatedDiskFault, DiskFaultRule]]] = {}
 
     def set_rate(self, node: str, rate: float) -> None:
@@ -563,21 +563,25 @@ class Machines:
         clock = self._host(node).clock
         return SimulatedReading(self._world.clock.now_ms, clock.ahead_ms, clock.wall_error_ms)
 
-    def set_disk_faults(self, node: str, harms: Sequence[SimulatedDiskFault]) -> None:
+    def set_disk_faults(self, node: str, faults: Sequence[SimulatedDiskFault]) -> None:
         """Replace the disk faults in force on a node; those that end keep their counts."""
         self.count(node)
-        before = {id(harm): rule for harm, rule in self._known.get(node, [])}
+        before = {id(fault): rule for fault, rule in self._known.get(node, [])}
         known = [
-            (harm, before.get(id(harm)) or DiskFaultRule(harm.op, harm.error, harm.nth, harm.times))
-            for harm in harms
+            (
+                fault,
+                before.get(id(fault))
+                or DiskFaultRule(fault.op, fault.error, fault.nth, fault.times),
+            )
+            for fault in faults
         ]
         self._known[node] = known
         self._of(node).set_rules([rule for _, rule in known])
 
     def count(self, node: str) -> None:
         """Update the counts of the disk faults."""
-        for harm, rule in self._known.get(node, []):
-            harm.calls, harm.errors = rule.calls, rule.errors
+        for fault, rule in self._known.get(node, []):
+            fault.calls, fault.errors = rule.calls, rule.errors
 
     def set_lateness(self, node: str, late_ms: float) -> None:
         """Delay each disk operation of a node by `late_ms`."""
@@ -597,9 +601,9 @@ class Machines:
         return self._world.counts.lost_bytes
 
     def _of(self, node: str) -> DiskFaultRules:
-        if node not in self._harms:
-            self._harms[node] = DiskFaultRules(self._host(node).disk.platter)
-        return self._harms[node]
+        if node not in self._disk_faults:
+            self._disk_faults[node] = DiskFaultRules(self._host(node).disk.platter)
+        return self._disk_faults[node]
 
     def _host(self, node: str) -> Host:
         return self._world.members[node]

@@ -43,10 +43,10 @@ SLOTS: Final = (
     "message:SnapshotRequest",
     "message:LeadershipTransfer",
 )
-HARM_SLOTS: Final = ("number", "calls", "errors", "slowed", "waited_us")
-HARMS_MAX: Final = 16
+DISK_FAULT_SLOTS: Final = ("number", "calls", "errors", "slowed", "waited_us")
+DISK_FAULTS_MAX: Final = 16
 _SLOTS = struct.Struct(f"={len(SLOTS)}q")
-_HARM = struct.Struct(f"={len(HARM_SLOTS)}q")
+_DISK_FAULT = struct.Struct(f"={len(DISK_FAULT_SLOTS)}q")
 _READ_AGAIN_MAX: Final = 100
 
 
@@ -60,7 +60,7 @@ class SteeringFiles:
     def order(
         self,
         clocks: Sequence[Mapping[str, object]] = (),
-        harms: Sequence[Mapping[str, object]] = (),
+        disk_faults: Sequence[Mapping[str, object]] = (),
         trips: Sequence[Mapping[str, object]] = (),
     ) -> int:
         """Replace all orders in force; return the version of the new ones."""
@@ -68,7 +68,7 @@ class SteeringFiles:
         orders = {
             "version": self._version,
             "clocks": list(clocks),
-            "harms": list(harms),
+            "harms": list(disk_faults),
             "trips": list(trips),
         }
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -87,13 +87,13 @@ class SteeringFiles:
                 break  # else torn: the node was writing (a seqlock)
         return found
 
-    def harm(self, number: int) -> Mapping[str, int]:
+    def disk_fault(self, number: int) -> Mapping[str, int]:
         """Return the node's counters of one disk fault."""
-        at = len(MAGIC) + _SLOTS.size + number % HARMS_MAX * _HARM.size
+        at = len(MAGIC) + _SLOTS.size + number % DISK_FAULTS_MAX * _DISK_FAULT.size
         data = self._read()
-        if len(data) < at + _HARM.size:
+        if len(data) < at + _DISK_FAULT.size:
             return {}
-        found = dict(zip(HARM_SLOTS, _HARM.unpack_from(data, at), strict=True))
+        found = dict(zip(DISK_FAULT_SLOTS, _DISK_FAULT.unpack_from(data, at), strict=True))
         return found if found["number"] == number else {}
 
     def _slot(self, name: str) -> int:

@@ -223,7 +223,7 @@ class SteeredNodes:
     def _has_struck(self, injected: _DiskFault, incarnation: int) -> bool:
         """True if calls of that incarnation, the last one so far, failed by this fault."""
         injected.errors[incarnation] = errors = (
-            self._nodes[injected.node].steering.harm(injected.number).get("errors", 0)
+            self._nodes[injected.node].steering.disk_fault(injected.number).get("errors", 0)
         )
         before = [seen for other, seen in injected.errors.items() if other < incarnation]
         return errors > max(before, default=0)
@@ -243,7 +243,7 @@ class SteeredNodes:
         if injected.done is not None:
             return injected.done
         steered = self._nodes[injected.node]
-        found = steered.steering.harm(injected.number)
+        found = steered.steering.disk_fault(injected.number)
         process = steered.member.process
         return {
             "calls": found.get("calls", 0),
