@@ -1,6 +1,6 @@
-"""Turns the recordings of a run into the two tables that checkers and reports read.
+"""Export a run's recordings to the two tables that checkers and reports read.
 
-Source: DESIGN.md decision 14; jepsen.store for what stands in a run's folder.
+Source: DESIGN.md decision 14; jepsen.store for the layout of a run's folder.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from shaketable.harness.history.segments import SegmentEnd
 from shaketable.harness.history.text_kernels import LINE_BYTES_MAX, VALUE_BYTES_MAX, lines, values
 
 THREADS_MAX = 8
-"""More do not help: the order of all events is found by one."""
+"""More do not help: one thread finds the order of all events."""
 OPERATION_BYTES_USUAL = 90
-"""Of an operation's two records in a segment; decides into how many files a history goes."""
+"""Usual size of an operation's two records in a segment; decides on the number of files."""
 
 GIVEN_UP = pa.schema([("process", pa.int64()), ("time_ns", pa.int64())])
-"""When clients gave operations up whose outcome stayed unknown: each process does so once."""
+"""When processes gave up on indeterminate operations; each process does so once."""
 
 NOT_UNDONE = "not undone: the run was cut short"
 NOT_BEGUN = "its start is missing in the history"
@@ -45,11 +45,14 @@ NOT_BEGUN = "its start is missing in the history"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A run's history as exported.
+    """A run's exported history.
 
-    `nemesis` are the nemesis' rows of schema.EVENTS. `windows` are the faults as done.
-    `incomplete` says in words why events are known to be missing, if they are. `end_ns` is
-    when the run ended.
+    Attributes:
+        folder: the run's folder.
+        nemesis: the nemesis' rows of schema.EVENTS.
+        windows: the injected faults.
+        incomplete: why events are known to be missing, or None.
+        end_ns: when the run ended.
     """
 
     folder: RunFolder
@@ -72,15 +75,14 @@ class Exported:
 def export(folder: RunFolder, *, with_events: bool = True) -> Exported:
     """Merge and pair the segments; write events.parquet, operations/*.parquet, history.jsonl.
 
-    The segments are read piece by piece and operations dealt out by key, on disk where they are
-    many, so that memory is bounded whatever their number. A check needs the operations
-    alone: without events the two files of events are left as they are, and
-    `export_events` writes them later.
+    Segments are read in pieces, and operations are partitioned by key, on disk if they are many, so
+    memory is bounded. A check needs only the operations: without events the two files of events are
+    left as they are, and `export_events` writes them later.
 
-    Works for a run whose harness was killed: run.json may be absent. Of run.json it reads
-    "segments" ({"worker-0.seg": events written, or null for a worker that died}) and
-    "phases" ([{"name", "start_ns", "stop_ns"}]). Without "segments" (a killed run) the
-    sizes noted in recorded.json say whether a recording was cut or lost since.
+    Works for a killed run, whose run.json may be absent. Of run.json it reads "segments"
+    ({"worker-0.seg": events written, or null for a worker that died}) and "phases" ([{"name",
+    "start_ns", "stop_ns"}]). Without "segments" (a killed run) the sizes noted in recorded.json
+    tell whether a recording was truncated or lost since.
 
     Raises:
         HarnessError: there are no segments, or a file cannot be read or written.
@@ -103,7 +105,7 @@ def export(folder: RunFolder, *, with_events: bool = True) -> Exported:
 
 
 def export_events(folder: RunFolder) -> None:
-    """Write events.parquet and history.jsonl alone.
+    """Write only events.parquet and history.jsonl.
 
     Raises:
         HarnessError: there are no segments, or a file cannot be read or written.
@@ -112,10 +114,10 @@ def export_events(folder: RunFolder) -> None:
 
 
 def fault_windows(events: pa.Table, run_end_ns: int) -> tuple[FaultWindow, ...]:
-    """Pair the nemesis' start and stop events by fault number, in order of start.
+    """Pair the nemesis' start and stop events by fault number; ordered by start.
 
-    A fault that was never undone lasts until the run's end, and whether it bit is not
-    known: it does not count as having bitten.
+    A fault that was never undone lasts until the run's end. Whether it took effect is unknown: it
+    counts as if it had not.
     """
     starts: dict[int, dict[str, Any]] = {}
     stops: dict[int, dict[str, Any]] = {}
@@ -134,7 +136,7 @@ def fault_windows(events: pa.Table, run_end_ns: int) -> tuple[FaultWindow, ...]:
 
 
 def load_operations(folder: RunFolder, columns: Sequence[str] = OPERATIONS.names) -> pa.Table:
-    """Read an exported run's operations, or some columns of them, sorted by (key, call_ns).
+    """Read an exported run's operations, or some of their columns, sorted by (key, call_ns).
 
     Raises:
         HarnessError: they were not exported, or a file is damaged.
@@ -156,7 +158,7 @@ def load_events(folder: RunFolder) -> pa.Table:
 
 
 def load_nemesis(folder: RunFolder) -> pa.Table:
-    """Read the nemesis' rows of an exported run's events, by index; the others stay on disk.
+    """Read the nemesis' rows of an exported run's events, by index; other rows are not loaded.
 
     Raises:
         HarnessError: they were not exported, or the file is damaged.
@@ -165,7 +167,7 @@ def load_nemesis(folder: RunFolder) -> pa.Table:
 
 
 def load_given_up(folder: RunFolder) -> pa.Table:
-    """Read when clients gave operations up whose outcome stayed unknown: rows of GIVEN_UP.
+    """Read when processes gave up on indeterminate operations: rows of GIVEN_UP.
 
     Raises:
         HarnessError: the events were not exported, or the file is damaged.
@@ -193,13 +195,13 @@ def _window(
 
 
 def _began_ns(known: dict[str, Any], start_ns: int) -> int | None:
-    """When it began to be applied, if that is told and makes sense."""
+    """Return when it started to be applied, if that is recorded and plausible."""
     began_ns = known.get("began_ns")
     return began_ns if isinstance(began_ns, int) and began_ns <= start_ns else None
 
 
 def _run_facts(folder: RunFolder) -> dict[str, Any]:
-    """Read run.json; {} if the run was killed before it was written."""
+    """Read run.json; {} if the run was killed before writing it."""
     try:
         return msgspec.json.decode(folder.run_json.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
@@ -216,7 +218,7 @@ def _end_ns(facts: dict[str, Any], last_ns: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What reading all segments gave beside the files."""
+    """The result of reading all segments, beside the files."""
 
     nemesis: pa.Table
     last_ns: int
@@ -234,7 +236,7 @@ def _segments(folder: RunFolder) -> list[Path]:
 def _read(
     folder: RunFolder, paths: Sequence[Path], *, with_operations: bool, with_events: bool
 ) -> _Read:
-    """Read all segments and write what was asked for; each file appears whole or not at all."""
+    """Read all segments and write the requested files; each file appears complete or not at all."""
     fresh = temp_beside(folder.operations)
     with ThreadPoolExecutor(min(THREADS_MAX, os.cpu_count() or 1)) as pool:
         try:
@@ -261,7 +263,7 @@ def _read(
 def _write(
     recordings: Recordings, fresh: Path, pool: Executor, with_operations: bool, with_events: bool
 ) -> _Read:
-    """Take round after round into the files under `fresh`."""
+    """Write round after round to the files under `fresh`."""
     for name in ("operations", "spilled"):
         shutil.rmtree(fresh / name, ignore_errors=True)
         (fresh / name).mkdir()
@@ -275,7 +277,7 @@ def _write(
     dealt = dealer.submit(parts.add, (), texts)
     try:
         for round_ in recordings.rounds():
-            if with_operations:  # while the next round is decoded; never two at a time
+            if with_operations:  # in parallel with the next round's decoding, one at a time
                 dealt.result()
                 dealt = dealer.submit(parts.add, round_.operations, texts)
             if events is not None:
@@ -302,50 +304,50 @@ def _write(
 
 
 def _missing(ends: Sequence[SegmentEnd], counted: dict[str, int | None]) -> list[str]:
-    """Say which recordings are known to lack events that were written.
+    """Return which recordings are known to lack events that were written.
 
-    An open segment that ends in a torn record is what SIGKILL leaves: it lacks nothing
-    that matters, since an operation whose invoke was torn was never sent.
+    An open segment that ends in a torn record is what SIGKILL leaves. It lacks nothing that
+    matters: an operation whose invoke is torn was never sent.
     """
-    told: list[str] = []
+    problems: list[str] = []
     kept: dict[str, int] = {}
     for end in ends:
         name, count = end.path.name, end.count
         expected = counted.get(name)
         kept[name] = count
         if end.damaged and end.torn:
-            told.append(end.torn)
+            problems.append(end.torn)
         elif expected is not None and count != expected:
             detail = end.torn or f"{name}: {count} events kept"
-            told.append(f"{detail}, but the run had recorded {expected}")
+            problems.append(f"{detail}, but the run had recorded {expected}")
     absent = sorted(counted.keys() - kept.keys())
-    return told + [f"{name}: the recording is gone" for name in absent]
+    return problems + [f"{name}: the recording is gone" for name in absent]
 
 
 def _missing_of_killed(
     paths: Sequence[Path], counted: Mapping[str, int | None], noted: Mapping[str, int] | None
 ) -> list[str]:
-    """Say which recordings without a count are less than what was noted while they grew.
+    """Return which recordings without a count are smaller than noted while they grew.
 
-    A killed run has no counts at all, a worker that died has none. Without a note the run
-    was killed before its clients did anything: then anything may lack.
+    A killed run has no counts at all, and a worker that died has none. Without a note the run was
+    killed before its clients did anything; then anything may be missing.
     """
     if noted is None:
         return [] if counted else ["the run was killed before it noted how far it had recorded"]
     sizes = {path.name: path.stat().st_size for path in paths}
-    told = []
+    problems = []
     for name, size in sorted(noted.items()):
         if counted.get(name) is not None:
             continue
         if name not in sizes:
-            told.append(f"{name}: the recording is gone")
+            problems.append(f"{name}: the recording is gone")
         elif sizes[name] < size:
-            told.append(f"{name}: cut to {sizes[name]} bytes, it had {size} before the kill")
-    return told
+            problems.append(f"{name}: cut to {sizes[name]} bytes, it had {size} before the kill")
+    return problems
 
 
 def _read_table(path: Path, wanted: pa.Schema, schema: pa.Schema) -> pa.Table:
-    """Read the columns of `wanted` from a file that must have those of `schema`."""
+    """Read the columns of `wanted` from a file whose schema must be `schema`."""
     try:
         with pq.ParquetFile(path) as file:
             stored, table = file.schema_arrow, file.read(wanted.names)
@@ -360,7 +362,7 @@ def _read_table(path: Path, wanted: pa.Schema, schema: pa.Schema) -> pa.Table:
 
 
 def _read_rows(path: Path, wanted: pa.Schema, filters: list[tuple[str, str, Any]]) -> pa.Table:
-    """Read some rows of the events, and of them the columns of `wanted`."""
+    """Read the matching rows of the events, with the columns of `wanted`."""
     try:
         return pq.read_table(path, columns=wanted.names, filters=filters).cast(wanted)
     except FileNotFoundError as error:
@@ -370,17 +372,17 @@ def _read_rows(path: Path, wanted: pa.Schema, filters: list[tuple[str, str, Any]
         raise HarnessError(f"{path}: cut or damaged: {why}") from error
 
 
-# Writes events in the order of all: events.parquet, and history.jsonl for people and tools.
+# Writing events in the global order: events.parquet, and history.jsonl for people and tools.
 
 EVENTS_AT_A_TIME = 200_000
-"""Events that are put into words at a time; a row group of events.parquet holds as many."""
+"""Events that are encoded at a time; also the size of a row group of events.parquet."""
 
 Rows = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
 
 class EventFiles:
-    """Writes rounds of events into both files as they come; `close` completes them.
+    """Writes rounds of events to both files as they come; `close` completes them.
 
     Raises:
         OSError: a file cannot be written.
@@ -394,7 +396,7 @@ class EventFiles:
         self._quoted = _Joined(quoted=True)
 
     def add(self, round_: Round, texts: Sequence[str]) -> None:
-        """Write the events of a round, in the order of all."""
+        """Write the events of a round, in the global order."""
         self._raw.take(texts)
         self._quoted.take(texts)
         order = np.empty(len(round_.index), np.int64)
@@ -414,14 +416,14 @@ class EventFiles:
 
 
 def events_table(rows: Rows, first: int, texts: Sequence[str]) -> pa.Table:
-    """Return EVENT_ROWs that stand in order as a table of EVENTS, numbered from `first`."""
+    """Return ordered EVENT_ROWs as a table of EVENTS, numbered from `first`."""
     raw = _Joined(quoted=False)
     raw.take(texts)
     return _table(rows, first, texts, _values(rows, raw))
 
 
 class _Joined:
-    """All texts in one array of bytes, as they are or as JSON."""
+    """All texts in one array of bytes, raw or as JSON."""
 
     def __init__(self, *, quoted: bool) -> None:
         self._encode = msgspec.json.encode if quoted else str.encode
@@ -429,7 +431,7 @@ class _Joined:
         self.at = np.zeros(1, np.int64)
 
     def take(self, texts: Sequence[str]) -> None:
-        """Take in the texts that were not there yet."""
+        """Add the texts that are new."""
         fresh = [self._encode(text) for text in texts[len(self.at) - 1 :]]
         if fresh:
             joined = np.frombuffer(b"".join(fresh), np.uint8)
@@ -438,13 +440,13 @@ class _Joined:
             self.at = np.concatenate([self.at, ends])
 
     def bytes_of(self, numbers: npt.NDArray[np.int32]) -> int:
-        """Return how many bytes these texts have together."""
+        """Return the total size of these texts, in bytes."""
         there = numbers[numbers != NO_TEXT]
         return int((self.at[there + 1] - self.at[there]).sum())
 
 
 def _values(rows: Rows, raw: _Joined) -> tuple[npt.NDArray[np.uint8], Ints, npt.NDArray[np.bool_]]:
-    """Return the JSON of all values, where each ends behind a first 0, and which are null."""
+    """Return the JSON of all values, the end of each after a leading 0, and which are null."""
     out = np.empty(len(rows) * VALUE_BYTES_MAX + raw.bytes_of(rows["extra"]), np.uint8)
     ends = np.zeros(len(rows) + 1, np.int64)
     is_null = np.empty(len(rows), np.bool_)

@@ -1,7 +1,7 @@
-"""Decodes the frames of a segment into EVENT_ROWs, compiled. The format: harness.history.segments.
+"""Decode a segment's frames to EVENT_ROWs, compiled. The format: harness.history.segments.
 
-What is written otherwise than our own recorder writes it (odd msgpack, new texts beyond ASCII)
-is left to the caller, one frame at a time: msgspec says what it is.
+What our own recorder does not write (unusual msgpack, new non-ASCII texts) is left to the caller,
+one frame at a time, who decodes it with msgspec.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shaketable.harness.compiled import compiled, inlined
 from shaketable.harness.history.rows import HAS_EXPECTED, HAS_INPUT, HAS_OFFSET, HAS_OUTPUT, NO_TEXT
 
 MORE, UNREADABLE, CLOSING, ODD, ROWS_FULL, TEXTS_FULL = range(6)
-"""Why `scan` stopped: bytes are lacking, no frame stands there, the closing frame, a payload
+"""Why `scan` stopped: more bytes are needed, there is no valid frame, the closing frame, a payload
 for the caller to decode, no room for rows, no room for texts."""
 
 _GOOD = 0
@@ -35,9 +35,9 @@ _FNV_BASIS = -3750763034362895579
 class TextTable(NamedTuple):
     """Texts by number: bytes in `arena`, found through the hash table `slots`.
 
-    `slots` holds 1 + a text's number, 0 where it is free; its length is a power of two, at
-    least twice that of `known`, which has a text's hash, its begin in the arena and its
-    length. `counts` are how many texts and how many bytes there are.
+    `slots` holds 1 + a text's number, 0 if free; its length is a power of two, at least twice that
+    of `known`, which holds each text's hash, its start in the arena and its length. `counts` are
+    the numbers of texts and of bytes.
 
     Kernels get the arrays one by one: taking one out of a tuple costs as much as a look-up.
     """
@@ -49,7 +49,7 @@ class TextTable(NamedTuple):
 
 
 def _crc_tables() -> npt.NDArray[np.int64]:
-    """Make the tables of CRC-32 by eight bytes at a time (Kounavis & Berry 2005)."""
+    """Return the tables of CRC-32 for eight bytes at a time (Kounavis & Berry 2005)."""
     tables = np.zeros((8, 256), np.int64)
     for byte in range(256):
         value = byte
@@ -67,7 +67,7 @@ _CRC = _crc_tables()
 
 @inlined
 def _crc32(data: Any, at: int, end: int, crc: Any) -> Any:
-    """Go on with an inverted CRC-32 over data[at:end]."""
+    """Continue an inverted CRC-32 over data[at:end]."""
     tables = _CRC
     while at + 8 <= end:
         low = crc ^ (
@@ -108,9 +108,9 @@ def _is_same(known: Any, arena: Any, number: int, data: Any, at: int, size: int)
 def _intern(
     slots: Any, known: Any, arena: Any, counts: Any, data: Any, at: int, size: int, any_bytes: bool
 ) -> Any:
-    """Return the number of the text data[at:at + size]; -1 - status where it cannot be had.
+    """Return the number of the text data[at:at + size]; -1 - status if it has none.
 
-    A new text is taken in where it is ASCII, or `any_bytes` says that it is sound UTF-8.
+    A new text is added if it is ASCII, or if `any_bytes` guarantees that it is valid UTF-8.
     """
     value = np.int64(_FNV_BASIS)
     for place in range(at, at + size):
@@ -138,13 +138,13 @@ def _intern(
 
 @compiled
 def intern(table: TextTable, data: Any) -> Any:
-    """Return the number of a text of sound UTF-8, new or known; negative if the table is full."""
+    """Return the number of a valid UTF-8 text, new or known; negative if the table is full."""
     return _intern(table.slots, table.known, table.arena, table.counts, data, 0, len(data), True)
 
 
 @compiled
 def place(known: Any, slots: Any) -> None:
-    """Fill the empty slots of a table that has these texts."""
+    """Fill the empty slots of a table with these texts."""
     mask = len(slots) - 1
     for number in range(len(known)):
         slot = known[number, 0] & mask
@@ -163,7 +163,7 @@ def _big_endian(data: Any, at: int, size: Any) -> Any:
 
 @inlined
 def _number(data: Any, at: int, end: int) -> Any:
-    """Read a whole number; return it and where it ends, -1 where it is none of 64 bits."""
+    """Read an integer; return it and its end, -1 if it is not a 64-bit integer."""
     first = np.int64(data[at])
     if first < 0x80:
         return first, at + 1
@@ -185,7 +185,7 @@ def _number(data: Any, at: int, end: int) -> Any:
 
 @inlined
 def _text(data: Any, at: int, end: int) -> Any:
-    """Return where a text begins and ends; -1 twice where none stands."""
+    """Return the start and end of a text; (-1, -1) if there is none."""
     first: Any = np.int64(data[at])
     if 0xA0 <= first < 0xC0:
         begin, size = at + 1, first & 0x1F
@@ -208,7 +208,7 @@ def _event(
 ) -> Any:
     """Decode a payload into `values`, a number for each field; return a status and `has`.
 
-    Behind the fields `values` keeps what texts each of them had last.
+    After the fields, `values` caches the texts that each of them had last.
     """
     fields = np.int64(data[at]) - 0x90 if end > at else 0
     if not _FIELDS_MIN <= fields <= _FIELDS_MAX:
@@ -228,7 +228,7 @@ def _event(
             if begin < 0:
                 return ODD, 0
             size = after - begin
-            # The texts of a field differ little: guess the last of that length before hashing.
+            # A field has few distinct texts: try the last one of that length before hashing.
             guess = _FIELDS_MAX + field * _GUESSES + (size & (_GUESSES - 1))
             number = values[guess]
             if not _is_same(known, arena, number, data, begin, size):
@@ -270,14 +270,16 @@ def scan(data: Any, at: int, is_last: bool, table: TextTable, rows: Any, count: 
 
     Args:
         data: bytes of the segment.
-        at: where in it a frame begins.
+        at: where in it a frame starts.
         is_last: the segment ends with `data`.
-        table: the texts, added to.
+        table: the texts; new ones are added.
         rows: EVENT_ROWs.
-        count: how many rows are taken.
+        count: how many rows are in use.
     """
     slots, known, arena, counts = table.slots, table.known, table.arena, table.counts
-    values = np.zeros(_FIELDS_MAX * (1 + _GUESSES), np.int64)  # any number is a fair guess
+    values = np.zeros(
+        _FIELDS_MAX * (1 + _GUESSES), np.int64
+    )  # any text number is a valid first guess
     lacking = UNREADABLE if is_last else MORE
     while True:
         if at + _FRAME_BYTES > len(data):

@@ -1,8 +1,8 @@
-"""Writes operations as Parquet files by key: what the check needs, so that nothing is sorted again.
+"""Write operations as Parquet files by key, as the check needs them, so nothing is sorted again.
 
-Rows are dealt into parts, each a range of keys, as they come. A part is held in memory, or on
-disk where all together grow too large; in the end each is sorted by itself and written.
-Every file says in its footer which keys it holds (`FileKeys`).
+Rows are partitioned as they come into parts, each a range of keys. Parts are held in memory, or on
+disk if they grow too large; at the end each is sorted and written. Every file's footer states its
+keys (`FileKeys`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from shaketable.harness.history.schema import OPERATIONS
 OPERATIONS_PER_FILE_MAX = 250_000
 """Rows of an operations file; a key with more has files of its own."""
 FILLED = 0.9
-"""How full a part's file is meant to be, so that few parts need a second, small one."""
+"""Target fill of a part's file, so that few parts need a second, small one."""
 HELD_BYTES_MAX = 192 << 20
-"""Rows of all parts together that are held in memory; beyond they go to disk."""
+"""Rows of all parts held in memory, in bytes; more are spilled to disk."""
 RANK_BITS = 22
-"""Keys of one part that are told apart in one number with the operation, 4 million of them."""
+"""Bits of the key's rank in a combined sort key: 4 million keys in a part."""
 KEYS_IN_FOOTER = b"shaketable.keys"
 COMPRESSION = "lz4"
 
@@ -45,10 +45,14 @@ Rows = npt.NDArray[Any]
 
 
 class FileKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Which keys a file of operations holds. Rows are sorted by key, then by call_ns.
+    """The keys of a file of operations. Rows are sorted by key, then by call_ns.
 
-    `first` and `last` are its keys; a null key stands before all others. `is_begun`: the file
-    before has rows of `first` too. `is_cut`: the file behind has rows of `last` too.
+    Attributes:
+        first: its first key; a null key sorts first.
+        last: its last key.
+        keys: the number of its keys.
+        is_begun: the previous file has rows of `first` too.
+        is_cut: the next file has rows of `last` too.
     """
 
     first: str | None
@@ -59,7 +63,7 @@ class FileKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_keys(metadata: Any) -> FileKeys | None:
-    """Return what a file's footer says of its keys; None for a file of other origin.
+    """Return the keys stated in a file's footer; None for a file of other origin.
 
     Args:
         metadata: pyarrow's FileMetaData.
@@ -69,24 +73,24 @@ def read_keys(metadata: Any) -> FileKeys | None:
 
 
 class OperationParts:
-    """Takes OPERATION_ROWs in any order and number, writes them by key.
+    """Takes OPERATION_ROWs in any order and number, and writes them by key.
 
     Args:
         scratch: an existing folder for what does not fit into memory.
-        rows_expected: about how many rows will come; decides on the number of parts.
+        rows_expected: estimated number of rows; decides on the number of parts.
     """
 
     def __init__(self, scratch: Path, rows_expected: int) -> None:
         self._scratch = scratch
         self._rows_expected = rows_expected
-        self._firsts: list[str] = []  # of each part but the first: its least key
+        self._firsts: list[str] = []  # the least key of each part but the first
         self._part_of_key = np.zeros(0, np.int32)
         self._blocks: list[tuple[Rows, npt.NDArray[np.int64]]] = []
         self._held_bytes = 0
         self._is_spilled = False
 
     def add(self, rows: Sequence[Rows], texts: Sequence[str]) -> None:
-        """Take rows whose texts are numbers of `texts`."""
+        """Add rows whose texts are numbers of `texts`."""
         for some in rows:
             if not len(some):
                 continue
@@ -102,7 +106,7 @@ class OperationParts:
             self._spill()
 
     def write(self, folder: Path, texts: Sequence[str], pool: Executor) -> None:
-        """Write all parts into `folder`, numbered in the order of their keys.
+        """Write all parts into `folder`, numbered in key order.
 
         Raises:
             OSError: a file cannot be written.
@@ -121,7 +125,7 @@ class OperationParts:
             pq.write_table(OPERATIONS.empty_table(), folder / "part-00000.parquet")
 
     def _know_keys(self, texts: Sequence[str]) -> None:
-        """Give each text the part it would belong to as a key; the null key comes first."""
+        """Assign each text, as a key, to a part; the null key comes first."""
         known = len(self._part_of_key)
         if not known:
             self._part_of_key = np.zeros(1, np.int32)
@@ -130,7 +134,7 @@ class OperationParts:
         self._part_of_key = np.concatenate([self._part_of_key, np.array(fresh, np.int32)])
 
     def _spill(self) -> None:
-        """Append what is held to the parts' files."""
+        """Append the rows in memory to the parts' files."""
         codec = pa.Codec("lz4")
         for part in range(len(self._firsts) + 1):
             with self._spilled(part).open("ab") as file:
@@ -166,7 +170,7 @@ class OperationParts:
     def _write_part(
         self, part: int, folder: Path, texts: Sequence[str], ranks: npt.NDArray[np.int64]
     ) -> list[Path]:
-        """Sort a part and write its files; return their names for the time being."""
+        """Sort a part and write its files; return their temporary names."""
         rows = self._rows_of(part)
         if not len(rows):
             return []
@@ -188,23 +192,25 @@ class OperationParts:
 
 
 def _order(ranks: npt.NDArray[np.int64], ops: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the order of rows by key, then by operation, which is by time of call."""
+    """Return the order of rows by key, then by operation id, which is by call time."""
     relative = ranks - ranks.min()
     if relative.max() >> RANK_BITS or ops.max() >> (63 - RANK_BITS):
         return np.lexsort((ops, ranks))
-    return np.argsort(relative << (63 - RANK_BITS) | ops)  # one number sorts three times as fast
+    return np.argsort(
+        relative << (63 - RANK_BITS) | ops
+    )  # sorting one combined number is three times as fast
 
 
 def file_ranges(
     bounds: Sequence[int], rows_max: int = OPERATIONS_PER_FILE_MAX
 ) -> list[tuple[int, int]]:
-    """Cut sorted rows into (start, length) of files.
+    """Split sorted rows into (start, length) of files.
 
     A file holds whole keys as long as they fit; a key longer than a file fills several.
 
     Args:
-        bounds: 0, where each key but the first begins, and the number of rows.
-        rows_max: of a file.
+        bounds: 0, the start of each key but the first, and the number of rows.
+        rows_max: most rows in a file.
     """
     ranges: list[tuple[int, int]] = []
     start = 0
@@ -219,7 +225,7 @@ def file_ranges(
 
 
 def _choose_parts(rows: Rows, texts: Sequence[str], rows_expected: int) -> list[str]:
-    """Choose ranges of keys of about a file's size each, judging by the first rows."""
+    """Choose key ranges of about a file's size each, extrapolating from the first rows."""
     parts = max(1, math.ceil(rows_expected / (OPERATIONS_PER_FILE_MAX * FILLED)))
     counts = np.bincount(rows["key"] + 1, minlength=len(texts) + 1)[1:]
     keys = sorted((texts[n], int(counts[n])) for n in np.flatnonzero(counts).tolist())
@@ -227,7 +233,7 @@ def _choose_parts(rows: Rows, texts: Sequence[str], rows_expected: int) -> list[
     firsts: list[str] = []
     done = 0
     for key, count in keys:
-        # A key begins a part where the share of those before it has filled one.
+        # A key starts a new part once the keys before it have filled the current one.
         if done * parts >= (len(firsts) + 1) * total:
             firsts.append(key)
         done += count
@@ -235,7 +241,7 @@ def _choose_parts(rows: Rows, texts: Sequence[str], rows_expected: int) -> list[
 
 
 def _key_ranks(texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return each text's place in sorted order, by its number plus one; no text comes first."""
+    """Return each text's rank in sorted order, indexed by number plus one; no text ranks first."""
     ranks = np.zeros(len(texts) + 1, np.int64)
     order = sorted(range(len(texts)), key=texts.__getitem__)
     ranks[np.array(order, np.int64) + 1] = np.arange(1, len(texts) + 1)
@@ -252,7 +258,7 @@ def _write_file(path: Path, rows: Rows, texts: Sequence[str], cut: tuple[bool, b
         table.schema,
         compression=COMPRESSION,
         use_dictionary=list(OPERATION_TEXTS),
-        store_schema=False,  # so that texts are read as texts, not as codes
+        store_schema=False,  # so that texts are not read back as codes
         write_statistics=["key", "call_ns"],
     ) as writer:
         writer.write_table(table, len(rows))
@@ -283,7 +289,7 @@ def text_column(
     Args:
         values: numbers of texts.
         texts: the texts.
-        seen: one NO_TEXT for each text; left as it was.
+        seen: scratch, one NO_TEXT for each text; restored on return.
     """
     local = np.empty(len(values), np.int32)
     count = distinct(values, seen, local)

@@ -1,4 +1,4 @@
-"""Merges, pairs and sorts rows of events and operations, compiled.
+"""Merge, pair and sort rows of events and operations, compiled.
 
 Source: jepsen.history (pair-index); CHECKERS.md section 5.
 """
@@ -29,10 +29,10 @@ _HASH_PRIME = np.int64(-7046029254386353131)
 
 
 class Open(NamedTuple):
-    """The operations of one segment that have no end yet, by process: an open hash table.
+    """The open operations of one segment, by process: an open-addressing hash table.
 
-    `counts` are how many are open, how many completions had no invoke, and how many invokes
-    found their process still busy.
+    `counts`: how many are open, how many completions had no invoke, and how many invokes found
+    their process still busy.
     """
 
     taken: npt.NDArray[np.bool_]
@@ -42,14 +42,15 @@ class Open(NamedTuple):
 
 @compiled
 def merge(times: Any, is_invoke: Any, bounds: Any, first: int, index: Any) -> None:
-    """Write into `index` each event's place in the order of all, counted from `first`.
+    """Write each event's position in the global order to `index`, counted from `first`.
 
-    Recording n has the events bounds[n] to bounds[n + 1], its times rise strictly. At equal
-    times invokes come first, then the recording of the lower number.
+    A k-way merge. Recording n has the events bounds[n] to bounds[n + 1], with strictly increasing
+    times. At equal times invokes come first, so that operations that touch in time count as
+    concurrent; then the recording with the lower number.
     """
     sources = len(bounds) - 1
     heads = np.empty(sources, np.int64)
-    queue = np.empty(sources, np.int64)  # a binary heap of recordings by their next event
+    queue = np.empty(sources, np.int64)  # a binary heap of recordings, by their next event
     size = 0
     for source in range(sources):
         heads[source] = bounds[source]
@@ -72,7 +73,7 @@ def merge(times: Any, is_invoke: Any, bounds: Any, first: int, index: Any) -> No
 
 @compiled
 def _sink(queue: Any, at: int, size: int, heads: Any, times: Any, is_invoke: Any) -> None:
-    """Let the recording at `at` sink to its place in the heap."""
+    """Sift the recording at `at` down the heap."""
     while True:
         least = at
         for child in (2 * at + 1, 2 * at + 2):
@@ -94,7 +95,7 @@ def _sink(queue: Any, at: int, size: int, heads: Any, times: Any, is_invoke: Any
 
 @compiled
 def _find(open_: Open, process: int) -> Any:
-    """Return the slot of a process, or the free one where it would stand."""
+    """Return the slot of a process, or the free slot for it."""
     mask = len(open_.taken) - 1
     slot = (process * _HASH_PRIME >> 20) & mask
     while open_.taken[slot] and open_.rows[slot].process != process:
@@ -104,7 +105,7 @@ def _find(open_: Open, process: int) -> Any:
 
 @compiled
 def _free(open_: Open, slot: int) -> None:
-    """Empty a slot; what stood behind it because of it moves up."""
+    """Empty a slot, and shift back later entries of its probe sequence (no tombstones)."""
     mask = len(open_.taken) - 1
     after = slot
     while True:
@@ -120,7 +121,7 @@ def _free(open_: Open, slot: int) -> None:
 
 @compiled
 def _begin(row: Any, event: Any, index: int) -> None:
-    """Fill an OPERATION_ROW from its invoke: unknown until it ends."""
+    """Fill an OPERATION_ROW from its invoke; the outcome is unknown until it completes."""
     row.op, row.process, row.call_ns, row.return_ns = index, event.process, event.time_ns, 0
     row.input, row.expected, row.output, row.offset = event.input, event.expected, 0, event.offset
     row.f, row.key, row.extra, row.outcome = event.f, event.key, event.extra, INFO
@@ -130,7 +131,7 @@ def _begin(row: Any, event: Any, index: int) -> None:
 
 @compiled
 def _end(row: Any, event: Any) -> None:
-    """Complete an OPERATION_ROW by its end."""
+    """Complete an OPERATION_ROW from its completion."""
     row.outcome, row.error, row.node = event.type, event.error, event.node
     if event.has & HAS_OUTPUT:
         row.output = event.output
@@ -147,10 +148,10 @@ def _end(row: Any, event: Any) -> None:
 
 @compiled
 def pair(events: Any, index: Any, open_: Open, rows: Any, at: int) -> Any:
-    """Pair events[at:] of one recording, in its own order; return (events done, operations).
+    """Pair events[at:] of one recording, in recorded order; return (events done, operations).
 
-    `rows` receives the operations that are over; with as much room as events it cannot fill.
-    Stops early where half of `open_` is taken: give it a larger one and call again.
+    `rows` receives the completed operations; with as much room as events it cannot overflow.
+    Returns early when `open_` is half full: call again with a larger one.
     """
     count = 0
     for place in range(at, len(events)):
@@ -182,7 +183,7 @@ def pair(events: Any, index: Any, open_: Open, rows: Any, at: int) -> Any:
 
 @compiled
 def rehash(old: Open, new: Open) -> None:
-    """Move what is open into a larger, empty table."""
+    """Move the open operations to a larger, empty table."""
     for slot in range(len(old.taken)):
         if old.taken[slot]:
             into = _find(new, old.rows[slot].process)
@@ -193,10 +194,10 @@ def rehash(old: Open, new: Open) -> None:
 
 @compiled
 def scatter(rows: Any, part_of_key: Any, starts: Any, out: Any) -> None:
-    """Copy rows into `out`, part by part; a part's rows keep their order.
+    """Copy rows to `out`, part by part, stable: a counting sort.
 
-    `part_of_key` is by number of the key's text plus one, since there may be none. `starts`
-    receives where each part begins, with the end of the last behind them.
+    `part_of_key` is indexed by the number of the key's text plus one, since there may be none.
+    `starts` receives the start of each part, and the end of the last.
     """
     parts = len(starts) - 1
     starts[:] = 0
@@ -213,9 +214,9 @@ def scatter(rows: Any, part_of_key: Any, starts: Any, out: Any) -> None:
 
 @compiled
 def renumber(rows: Any, numbers: Any) -> None:
-    """Put a recording's numbers of texts into those of the whole history, in place.
+    """Replace a recording's text numbers by those of the whole history, in place.
 
-    `numbers` is by the old number plus one, so that NO_TEXT stays what it is.
+    `numbers` is indexed by the old number plus one, so that NO_TEXT is preserved.
     """
     for place in range(len(rows)):
         row = rows[place]
@@ -240,12 +241,12 @@ def gather(rows: Any, order: Any, out: Any) -> None:
 
 @compiled
 def distinct(codes: Any, seen: Any, local: Any) -> Any:
-    """Number the texts of a column from 0 in order of appearance; return how many there are.
+    """Number the texts of a column from 0 in order of appearance; return their count.
 
     Args:
-        codes: numbers of texts, NO_TEXT among them.
+        codes: numbers of texts, or NO_TEXT.
         seen: one element for each text of the table, all NO_TEXT; receives the new numbers.
-        local: receives each row's new number, NO_TEXT where it has none.
+        local: receives each row's new number, or NO_TEXT.
     """
     count = 0
     for place in range(len(codes)):

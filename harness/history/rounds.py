@@ -1,10 +1,10 @@
-"""Reads all recordings of a run together, in rounds of time, so that memory stays bounded.
+"""Read all recordings of a run together, in rounds of time, so that memory stays bounded.
 
-Each round decodes a piece of every segment, takes all events up to a time that every segment
-is known to have reached, gives each its place in the order of all, and pairs invokes with
-their ends. Pairs are found within a recording (a process lives in one), in its own order, so
-that equal times can never join the wrong events. An invoke without an end stays open; so does
-one whose process invokes again.
+A round decodes a piece of every segment, takes all events up to a time that every segment is known
+to have reached (its low watermark), assigns each its position in the global order, and pairs
+invokes with completions. Pairing is done within a recording (a process lives in one), in recorded
+order, so equal times can never join the wrong events. An invoke without a completion stays open; so
+does one whose process invokes again.
 
 Source: jepsen.history (pair-index); CHECKERS.md section 5.
 """
@@ -48,8 +48,8 @@ from shaketable.harness.history.segments import (
 from shaketable.harness.history.text_kernels import HistoryTexts, RecordedTexts
 
 ROUND_BYTES = 8 << 20
-"""Bytes of all segments together that are decoded at a time: arrays of that size are taken from
-memory that was used before, larger ones are mapped and cleared anew each time."""
+"""Bytes of all segments that are decoded at a time: arrays of that size reuse freed memory; larger
+ones are mapped and cleared anew each time."""
 CHUNK_BYTES_MIN = 256 << 10
 OPEN_AT_FIRST = 256
 
@@ -58,16 +58,18 @@ Ints = npt.NDArray[np.int64]
 
 
 class NotInOrder(Exception):  # noqa: N818 - it is no error: read again, all at once
-    """A recording's times do not rise strictly, so no time is known to be reached."""
+    """A recording's times do not increase strictly, so there is no low watermark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Events of one stretch of time, and the operations that ended in it.
+    """Events of one span of time, and the operations that completed in it.
 
-    `events` are rows of EVENT_ROW, recording by recording; `index` is each one's place in the
-    order of all, recording after recording. `operations` are rows of OPERATION_ROW, in any
-    order; the last round has those that never ended too.
+    Attributes:
+        events: rows of EVENT_ROW, recording by recording.
+        index: their positions in the global order, in the same sequence.
+        operations: rows of OPERATION_ROW, in any order; the last round also has those that never
+            completed.
     """
 
     events: tuple[Rows, ...]
@@ -78,7 +80,7 @@ class Round:
 class Recordings:
     """The segments of a run, read in rounds.
 
-    `texts` are the history's, complete after the last round, as are `ends` and `problems`.
+    `texts` are the history's; they, `ends` and `problems` are complete after the last round.
 
     Raises:
         HarnessError: a segment cannot be opened.
@@ -102,7 +104,7 @@ class Recordings:
         self._pairing = [_Pairing() for _ in paths]
 
     def rounds(self) -> Iterator[Round]:
-        """Yield the rounds in order of time; call once.
+        """Yield the rounds in time order; call once.
 
         Raises:
             NotInOrder: read again with `at_once`; what was yielded is void.
@@ -132,7 +134,7 @@ class Recordings:
             stream.close()
 
     def _decode(self) -> None:
-        """Let every segment have events to take, as far as it goes."""
+        """Decode until every segment has events to take, unless it has ended."""
         while True:
             waiting = [s for s in self._streams if not s.is_done and s.is_short]
             if self._at_once:
@@ -154,7 +156,7 @@ class Recordings:
         times = np.concatenate([rows["time_ns"] for rows in events])
         is_invoke = np.concatenate([rows["type"] == INVOKE for rows in events])
         if self._at_once:
-            # Stable, and rows stand recording after recording, in the order recorded.
+            # lexsort is stable, and rows are in recorded order, recording by recording.
             index[np.lexsort((~is_invoke, times))] = np.arange(len(index))
         else:
             merge(times, is_invoke, bounds, first, index)
@@ -167,13 +169,13 @@ class Recordings:
 
 
 class _Pairing:
-    """Pairs the events of one recording; keeps what is open from round to round."""
+    """Pairs the events of one recording; keeps the open operations from round to round."""
 
     def __init__(self) -> None:
         self.open = _empty(OPEN_AT_FIRST)
 
     def pair(self, events: Rows, index: Ints, is_over: bool) -> Rows:
-        """Return the operations that ended, and in the end those that did not."""
+        """Return the operations that completed, and at the end those that did not."""
         found = np.empty(len(events), OPERATION_ROW)
         at = count = 0
         while at < len(events):
@@ -192,18 +194,22 @@ def _empty(slots: int) -> Open:
     return Open(np.zeros(slots, np.bool_), np.zeros(slots, OPERATION_ROW), np.zeros(3, np.int64))
 
 
-# Reads one segment piece by piece into EVENT_ROWs, with all that read_segment says of its end.
+# Reads one segment in pieces to EVENT_ROWs, and classifies its end as read_segment does.
 
 FRAME_BYTES_USUAL = 24
-"""Rows are laid out for frames no shorter than that; shorter ones take another round."""
+"""Rows are allocated for frames of this size; shorter frames take another pass."""
 
 
 class SegmentStream:
     """A segment that is being read. `decode` may run in another thread than `take`.
 
-    `is_done`: it is read to its end, or to where it stops being readable. `end` then says
-    which. `last_ns` is the time of the last event decoded, `is_rising` whether all times
-    rose strictly so far. `size` is the file's, in bytes.
+    Attributes:
+        path: the file.
+        is_done: it was read to its end, or to where it stops being readable; `end` tells which.
+        is_rising: all times increased strictly so far.
+        last_ns: time of the last decoded event.
+        end: how it ends, once `is_done`.
+        size: of the file, in bytes.
 
     Raises:
         HarnessError: there is no such file, or it cannot be read.
@@ -237,12 +243,12 @@ class SegmentStream:
 
     @property
     def is_short(self) -> bool:
-        """True if fewer events wait to be taken than about half a piece holds."""
+        """Whether fewer events are waiting than about half a piece holds."""
         waiting = sum(len(rows) for rows in self._ready)
         return waiting < max(1, self._chunk_bytes // (4 * FRAME_BYTES_USUAL * 2))
 
     def decode(self) -> None:
-        """Read and decode the next piece; nothing if there is none."""
+        """Read and decode the next piece, if there is one."""
         if self.is_done:
             return
         data = self._read()
@@ -270,9 +276,9 @@ class SegmentStream:
         self._go_on(data, at, why, is_last)
 
     def take(self, until_ns: int | None, history: HistoryTexts) -> Rows:
-        """Return the events not taken yet, up to that time, with the history's texts.
+        """Return the events up to that time, without those taken before, with the history's texts.
 
-        Events of another time order than they were recorded in are taken together (None).
+        None takes all, whatever their order in time.
         """
         taken: list[Rows] = []
         while self._ready:
@@ -295,7 +301,7 @@ class SegmentStream:
         return taken[0] if len(taken) == 1 else np.concatenate([np.empty(0, EVENT_ROW), *taken])
 
     def _read(self) -> npt.NDArray[np.uint8]:
-        """Return what the last piece left over, and the next piece behind it."""
+        """Return the rest of the last piece, followed by the next piece."""
         kept = len(self._rest)
         wanted = min(self._chunk_bytes, self.size - self._at - kept)
         data = np.empty(kept + wanted, np.uint8)
@@ -324,7 +330,7 @@ class SegmentStream:
         self._ready.append(rows)
 
     def _go_on(self, data: npt.NDArray[np.uint8], at: int, why: int, is_last: bool) -> None:
-        """Remember where the next piece begins, or that there is none."""
+        """Record where the next piece starts, or that there is none."""
         if why == frames.MORE and not is_last:
             self._rest = data[at:].copy()
             self._at += at
@@ -342,7 +348,7 @@ class SegmentStream:
         self.end = judge_end(self.path, self.size, at, self._count, why)
 
     def _decode_odd(self, data: npt.NDArray[np.uint8], at: int, row: Rows) -> int | None:
-        """Let msgspec decode the frame at `at`; return where the next begins, None if it cannot."""
+        """Decode the frame at `at` with msgspec; return the next frame's start, None if invalid."""
         after = at + frame_bytes(data[at:])
         payload = data[after - _payload_bytes(data[at:]) : after].tobytes()
         try:

@@ -216,16 +216,16 @@ def judge_end(path: Path, size: int, at: int, count: int, why: str | None) -> Se
     if at == 0:
         cut = MAGIC.startswith(rest)
         what = "cut inside its first bytes" if cut else "not a recording of this program"
-        return SegmentEnd(path, 0, torn=_told(path, 0, 0, what), damaged=not cut)
+        return SegmentEnd(path, 0, torn=_torn_text(path, 0, 0, what), damaged=not cut)
     closing = _closing(tail)
     torn: str | None = None
     if why is not None:
         damaged = closing is not None or why != UNREADABLE or not _is_cut_tail(rest)
-        torn = _told(path, at, count, why)
+        torn = _torn_text(path, at, count, why)
     else:
         damaged = closing is not None and closing != count
         if damaged:
-            torn = _told(path, at, count, f"{closing} were written")
+            torn = _torn_text(path, at, count, f"{closing} were written")
     return SegmentEnd(path, count, torn, closing is not None, closing, damaged)
 
 
@@ -300,5 +300,5 @@ def _is_cut_tail(data: bytes) -> bool:
     return all(_frame_at(data, at) is None for at in range(1, last))
 
 
-def _told(path: Path, at: int, kept: int, why: str) -> str:
+def _torn_text(path: Path, at: int, kept: int, why: str) -> str:
     return f"{path.name}: cut or damaged at byte {at}: {why}; {kept} events kept"

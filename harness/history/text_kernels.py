@@ -1,4 +1,4 @@
-"""Writes events as JSON, compiled: what EVENTS holds as `value`, and whole lines."""
+"""Write events as JSON, compiled: the `value` column of EVENTS, and whole lines."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NEMESIS = -1
 """schema.NEMESIS_PROCESS."""
 NUMBER_BYTES_MAX = 20
 VALUE_BYTES_MAX = 5 * (NUMBER_BYTES_MAX + 12) + 2
-"""Of a value, beside its `extra`."""
+"""Longest value, without its `extra`, in bytes."""
 LINE_BYTES_MAX = 3 * NUMBER_BYTES_MAX + 100
-"""Of a line, beside its value and texts."""
+"""Longest line, without its value and texts, in bytes."""
 
 
 def _words(*words: str) -> Any:
-    """Return words as one array of bytes and where each begins, with the end behind."""
+    """Return words as one array of bytes, and where each starts, followed by the end."""
     joined = np.frombuffer("".join(words).encode(), np.uint8)
     return joined, np.cumsum([0, *map(len, words)])
 
@@ -51,7 +51,7 @@ def _copy(out: Any, at: int, data: Any, begin: int, end: int) -> Any:
 
 @inlined
 def _decimal(out: Any, at: int, value: int) -> Any:
-    """Write a whole number; return where it ends."""
+    """Write an integer; return its end."""
     rest = np.uint64(value)
     if value < 0:
         out[at] = 0x2D
@@ -70,7 +70,7 @@ def _decimal(out: Any, at: int, value: int) -> Any:
 
 @inlined
 def _field(out: Any, at: int, begin: int, name: int, value: int) -> Any:
-    """Write one number of a value, behind a comma unless it is the first."""
+    """Write one number of a value, after a comma unless it is the first."""
     if at > begin + 1:
         out[at] = 0x2C
         at += 1
@@ -80,15 +80,15 @@ def _field(out: Any, at: int, begin: int, name: int, value: int) -> Any:
 
 @compiled
 def values(rows: Any, raw: Any, raw_at: Any, out: Any, ends: Any, is_null: Any) -> Any:
-    """Write the values of events into `out` one behind the other; return where they end.
+    """Write the values of events to `out` back to back; return the end.
 
     Args:
         rows: EVENT_ROWs.
-        raw: all texts as they are; text n begins at raw_at[n].
+        raw: all texts; text n starts at raw_at[n].
         raw_at: one element more than there are texts.
         out: receives the JSON.
-        ends: receives where each value ends, behind a first element that is 0.
-        is_null: receives whether there is no value at all.
+        ends: receives the end of each value, after a leading 0.
+        is_null: receives whether there is no value.
     """
     at = 0
     for place in range(len(rows)):
@@ -138,15 +138,15 @@ def _quoted(out: Any, at: int, quoted: Any, quoted_at: Any, text: int) -> Any:
 def lines(
     rows: Any, first: int, quoted: Any, quoted_at: Any, value: Any, ends: Any, out: Any
 ) -> Any:
-    """Write events as lines of JSON, numbered from `first`; return where they end.
+    """Write events as lines of JSON, numbered from `first`; return the end.
 
     Args:
         rows: EVENT_ROWs.
-        first: the index of the first.
-        quoted: all texts as JSON; text n begins at quoted_at[n].
+        first: index of the first.
+        quoted: all texts as JSON; text n starts at quoted_at[n].
         quoted_at: one element more than there are texts.
-        value: what `values` wrote; an empty one stands for null.
-        ends: where each value ends, behind a first element that is 0.
+        value: the output of `values`; an empty one means null.
+        ends: the end of each value, after a leading 0.
         out: receives the lines.
     """
     at = 0
@@ -169,7 +169,7 @@ def lines(
     return at
 
 
-# The texts of recordings, each kept once: per recording for the kernels, then for the history.
+# Interned texts: for each recording, as kernels need them, and for the whole history.
 
 TEXTS_AT_FIRST = 1024
 ARENA_BYTES_AT_FIRST = 1 << 16
@@ -187,14 +187,14 @@ class RecordedTexts:
         return int(self.table.counts[0])
 
     def number(self, text: str) -> int:
-        """Return the number of a text, taking it in if it is new."""
+        """Return the number of a text; a new text is added."""
         data = np.frombuffer(text.encode(), np.uint8)
         while (number := int(intern(self.table, data))) < 0:
             self.grow(len(data))
         return number
 
     def grow(self, more_bytes: int = 0) -> None:
-        """Make room for twice as much, and for a text of `more_bytes`."""
+        """Double the capacity, and make room for a text of `more_bytes`."""
         old = self.table
         fresh = _empty(2 * len(old.known), 2 * len(old.arena) + more_bytes)
         texts, used = int(old.counts[0]), int(old.counts[1])
@@ -212,14 +212,14 @@ class RecordedTexts:
 
 
 class HistoryTexts:
-    """The texts of a whole history: `texts` by number."""
+    """The texts of a whole history, by number."""
 
     def __init__(self) -> None:
         self.texts: list[str] = list(FIRST_TEXTS)
         self._numbers = {text: number for number, text in enumerate(self.texts)}
 
     def numbers(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of each text, taking in those that are new."""
+        """Return the number of each text; new texts are added."""
         found = []
         for text in texts:
             number = self._numbers.setdefault(text, len(self.texts))

@@ -1,9 +1,9 @@
-"""Collects operations column by column, and pairs the events of a foreign history. Pure.
+"""Collect operations column by column, and pair the events of a foreign history. Pure.
 
-A pair is an invoke and the next completion of its process. An invoke without one stays open:
-its outcome is unknown. So does one whose process invokes again (old recordings go on under the
-same number after a timeout that they do not write). A process that ended in `info` may go on
-under a new number or its old one.
+A pair is an invoke and the next completion of its process. An invoke without one stays open: its
+outcome is unknown. So does one whose process invokes again (old recordings continue under the same
+number after a timeout that they do not write). A process that ended in `info` may continue under a
+new number or its old one.
 
 Source: jepsen.history (pair-index); CHECKERS.md section 5.
 """
@@ -27,21 +27,21 @@ from shaketable.harness.printable import printable
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
 TIME_NS_MAX: Final = 2**62
-"""Times lie within: the difference of any two has 64 bits, too. It is 146 years."""
+"""Bound of times, so that the difference of any two fits in 64 bits. It is 146 years."""
 NO_RETURN: Final = INT64_MIN
-"""Stands in `return_ns` for an operation that has none."""
+"""The value in `return_ns` of an operation without a return."""
 
 NAMED_FROM: Final = 1_000_000
-"""Processes that bear names instead of numbers are numbered from here."""
+"""Processes with names instead of numbers are numbered from here."""
 
-NAMES_TOLD_MAX: Final = 6
+NAMES_SHOWN_MAX: Final = 6
 """Names of processes that a note lists with their numbers."""
 
 OUTCOMES: Final = ("ok", "fail", "info")
 
 
 def require_bits(what: str, number: Any) -> int:
-    """Return a whole number that a column can hold.
+    """Return an integer that fits in a column.
 
     Raises:
         ValueError: it has more than 64 bits.
@@ -52,10 +52,10 @@ def require_bits(what: str, number: Any) -> int:
 
 
 def require_time(time_ns: int) -> int:
-    """Return a time that a column can hold, and the difference of two of them, too.
+    """Return a time that fits in a column, as does the difference of two of them.
 
     Raises:
-        ValueError: it is beyond TIME_NS_MAX.
+        ValueError: it exceeds TIME_NS_MAX.
     """
     if not -TIME_NS_MAX <= time_ns <= TIME_NS_MAX:
         raise ValueError(f"a time in ns of 64 bits or more: {show(time_ns)}")
@@ -63,7 +63,7 @@ def require_time(time_ns: int) -> int:
 
 
 class Columns:
-    """Operations in the making."""
+    """Operations being collected, column by column."""
 
     def __init__(self) -> None:
         self.op = array("q")
@@ -107,10 +107,10 @@ class Columns:
         return len(self.op) - 1
 
     def put(self, row: int, name: str, value: Any) -> None:
-        """Set input, expected, output or offset: a whole number in its column, all else in extra.
+        """Set input, expected, output or offset: an integer in its column, anything else in extra.
 
         Raises:
-            ValueError: an offset is no whole number.
+            ValueError: an offset is not an integer.
         """
         if value is None:
             return
@@ -122,14 +122,14 @@ class Columns:
             self._extra.setdefault(row, {})[name] = plain(value)
 
     def add_extra(self, row: int, extra: Any) -> None:
-        """Add what a recording itself holds as extra: an object, or its JSON text."""
+        """Add a recording's own extra: an object, or its JSON text."""
         if isinstance(extra, str):
             extra = msgspec.json.decode(extra)
         if isinstance(extra, dict):
             self._extra.setdefault(row, {}).update(extra)
 
     def finish(self, row: int, outcome: str, return_ns: int) -> None:
-        """Say how an operation ended.
+        """Set an operation's outcome.
 
         Raises:
             ValueError: the time has more than 64 bits.
@@ -151,8 +151,8 @@ class Columns:
             return self._names.setdefault(process, NAMED_FROM + len(self._names))
         raise ValueError(f"a process is a number or a name, not {show(process)}")
 
-    def number_anew(self) -> tuple[str, ...]:
-        """Give ids anew where operations share one; return what a reader should know of it."""
+    def renumber(self) -> tuple[str, ...]:
+        """Assign new ids if operations share one; return notes about it."""
         twice = len(self.op) - len(np.unique(np.asarray(self.op, dtype=np.int64)))
         if not twice:
             return ()
@@ -162,11 +162,11 @@ class Columns:
             " of their lines",
         )
 
-    def names_told(self) -> tuple[str, ...]:
-        """Return which numbers the processes got that bear names, in a line."""
+    def name_notes(self) -> tuple[str, ...]:
+        """Return a note on the numbers of processes that have names."""
         if not self._names:
             return ()
-        shown = [f"{show(name)} is {n}" for name, n in list(self._names.items())[:NAMES_TOLD_MAX]]
+        shown = [f"{show(name)} is {n}" for name, n in list(self._names.items())[:NAMES_SHOWN_MAX]]
         more = len(self._names) - len(shown)
         rest = f", and {more} more" if more else ""
         return (f"clients that bear names are numbered: {', '.join(shown)}{rest}",)
@@ -188,9 +188,9 @@ class Columns:
 
 
 class Pairing:
-    """Turns events, one after the other, into operations.
+    """Converts events, one after another, to operations.
 
-    `unit` is what messages count places in: "line" or "event".
+    `unit` is what messages count positions in: "line" or "event".
     """
 
     def __init__(self, unit: str) -> None:
@@ -204,13 +204,15 @@ class Pairing:
     def invoke(
         self, op: int, process: int, f: str, key: str | None, value: Any, time_ns: int
     ) -> None:
-        """Take an invoke.
+        """Add an invoke.
 
         Raises:
-            ValueError: its value is not what its f needs.
+            ValueError: its value does not fit its f.
         """
         by_column = is_columns(value)
-        called = Asked() if by_column else asked(f, value)  # a refused event leaves no row
+        called = (
+            InvokeValue() if by_column else parse_invoke(f, value)
+        )  # before the row is added: a refused event must leave none
         self._again += process in self._open
         row = self.columns.call(op, process, f, key, time_ns)
         self._open[process] = (row, value)
@@ -223,10 +225,10 @@ class Pairing:
     def complete(
         self, kind: str, process: int, f: str, value: Any, time_ns: int, place: int
     ) -> int | None:
-        """Take an ok, fail or info; return the row of its operation, None if it has none.
+        """Add an ok, fail or info; return the row of its operation, None if it has none.
 
         Raises:
-            ValueError: it returned before it was called, or its value is not what its f needs.
+            ValueError: it returned before it was called, or its value does not fit its f.
         """
         opened = self._open.get(process)
         if opened is None or self.columns.f[opened[0]] != f:
@@ -240,7 +242,7 @@ class Pairing:
         if kind == "ok" and is_columns(value):
             self._put_columns(row, value)
         elif kind == "ok":
-            self.columns.put(row, "output", answered(f, call, value))
+            self.columns.put(row, "output", ok_output(f, call, value))
         elif isinstance(value, Keyword):
             self.columns.error[row] = str(value)
         del self._open[process]
@@ -262,7 +264,7 @@ class Pairing:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know about the pairs."""
+        """Notes for the reader about the pairs."""
         if not self._again:
             return ()
         return (
@@ -278,56 +280,55 @@ class Pairing:
                 self.columns.put(row, name, value[name])
 
 
-# What an event's value means: Jepsen writes one value where OPERATIONS has four columns. Pure.
+# The meaning of an event's value: Jepsen has one value where OPERATIONS has four columns. Pure.
 #
 # By the operation's name f:
 #
-# - cas: `[old new]` is `expected` and `input`; an ok answer is `output` 1 ("yes"), unless its value
-#   is false or 0: "no".
-# - read, get, dequeue, poll, peek: the value of the completion is `output`; the invoke's says
-#   nothing (older recordings repeat the answer there).
-# - any other: the value of the invoke is `input`; the completion's is `output` where it differs.
+# - cas: `[old new]` is `expected` and `input`; an ok completion has `output` 1 ("yes"), unless its
+#   value is false or 0: "no".
+# - read, get, dequeue, poll, peek: the completion's value is `output`; the invoke's is ignored
+#   (older recordings repeat the answer there).
+# - any other: the invoke's value is `input`; the completion's is `output` if it differs.
 #
-# `fail` means that the operation certainly did not happen, for cas as well. The published
-# histories of knossos settle that: with a failed cas read as "the value was another" two of them
-# that are known to be valid would not be. Who knows that the answer was "no" records ok with
-# output 0.
+# `fail` means that the operation did not happen, for cas too. The published histories of knossos
+# settle that: if a failed cas meant "the value was another", two of them that are known to be
+# valid would be invalid. A client that knows that the answer was "no" records ok with output 0.
 #
 # Source: jepsen.history; knossos.history/complete; the verdicts that come with knossos' data.
 
 CAS: Final = frozenset(("cas", "compare-and-set", "compare_and_set"))
 ANSWERED_ALONE: Final = frozenset(("read", "get", "dequeue", "poll", "peek"))
 COLUMNS: Final = frozenset(("input", "output", "offset", "expected", "extra"))
-"""A JSON object with no other names than these is read column by column."""
+"""A JSON object with only these names is read column by column."""
 
 YES: Final = 1
 NO: Final = 0
 
 
-class Asked(NamedTuple):
-    """What an invoke says."""
+class InvokeValue(NamedTuple):
+    """The value of an invoke, by column."""
 
     input: Any = None
     expected: Any = None
     offset: Any = None
 
 
-def asked(f: str, value: Any) -> Asked:
-    """Read the value of an invoke.
+def parse_invoke(f: str, value: Any) -> InvokeValue:
+    """Split the value of an invoke into columns.
 
     Raises:
-        ValueError: the value of a cas is no pair.
+        ValueError: the value of a cas is not a pair.
     """
     if f in ANSWERED_ALONE:
-        return Asked()
+        return InvokeValue()
     if f in CAS:
         if not isinstance(value, (tuple, list)) or len(value) != 2:
             raise ValueError(f"the value of a {f} is [old new], not {show(value)}")
-        return Asked(value[1], value[0])
-    return Asked(value)
+        return InvokeValue(value[1], value[0])
+    return InvokeValue(value)
 
 
-def answered(f: str, call: Any, value: Any) -> Any:
+def ok_output(f: str, call: Any, value: Any) -> Any:
     """Return the output of an ok completion whose invoke had the value `call`."""
     if f in ANSWERED_ALONE:
         return value
@@ -337,12 +338,12 @@ def answered(f: str, call: Any, value: Any) -> Any:
 
 
 def is_columns(value: Any) -> bool:
-    """True if a JSON value names the columns themselves."""
+    """Return whether a JSON value is an object of column names."""
     return isinstance(value, dict) and value.keys() <= COLUMNS
 
 
 def split_key(value: Any) -> tuple[str, Any] | None:
-    """Split the tuple [key value] of Jepsen's independent keys; None if it is none."""
+    """Split the tuple [key value] of Jepsen's independent keys; None if it is not one."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         return None
     key = value[0]
@@ -352,33 +353,33 @@ def split_key(value: Any) -> tuple[str, Any] | None:
 
 
 def key_text(key: Any) -> str:
-    """Return a key as the OPERATIONS column holds it."""
+    """Return a key as stored in the OPERATIONS column."""
     return str(key) if isinstance(key, (str, int)) else show(key)
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: sets become sorted lists, keys text."""
+    """Return a value as JSON: sets become sorted lists, keys become text."""
     if isinstance(value, Keyword):
         return str(value)
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     if isinstance(value, frozenset):
-        return sorted((plain(item) for item in value), key=_place)
+        return sorted((plain(item) for item in value), key=_sort_key)
     if isinstance(value, Mapping):
         return {key_text(key): plain(item) for key, item in value.items()}
     if value.__class__ is float and not math.isfinite(value):
-        return str(value)  # JSON has no word for it
+        return str(value)  # JSON has no literal for it
     return value
 
 
-def _place(item: Any) -> tuple[str, Any]:
-    """Order the members of a set, of whatever types they are."""
+def _sort_key(item: Any) -> tuple[str, Any]:
+    """Return a sort key for members of a set of mixed types."""
     if isinstance(item, (list, dict)):
         return (str(type(item)), msgspec.json.encode(item, order="deterministic"))
     return (str(type(item)), 0 if item is None else item)
 
 
 def show(value: Any) -> str:
-    """Print a value for a message, cut where it is long."""
+    """Format a value for a message, truncated if long."""
     text = "nil" if value is None else printable(str(plain(value)))
     return text if len(text) <= 60 else text[:59] + "…"

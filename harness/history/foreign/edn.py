@@ -1,11 +1,11 @@
-"""A reader of EDN (extensible data notation), as far as histories need it. Pure.
+"""A parser of EDN (extensible data notation), as far as histories need it. Pure.
 
-Values come as None, bool, int, float, str, tuple (vectors and lists), frozenset and dict;
-keywords are Keyword, symbols str. A tag is dropped and its value kept (`#inst "..."` is the
-text, `#jepsen.history.Op{...}` the map); `#_` and metadata are skipped.
+Values are returned as None, bool, int, float, str, tuple (vectors and lists), frozenset and dict;
+keywords as Keyword, symbols as str. A tag is dropped and its value kept (`#inst "..."` is the text,
+`#jepsen.history.Op{...}` the map); `#_` and metadata are skipped.
 
-The EDN readers on PyPI tokenise by a parser generator in Python and are too slow for a history
-of a million lines (docs/adr/0010).
+The EDN parsers on PyPI tokenise by a parser generator in Python, too slow for a history of a
+million lines (docs/adr/0010).
 
 Source: the EDN format's description (edn-format/edn); jepsen.history for what is printed.
 """
@@ -17,9 +17,9 @@ from fractions import Fraction
 from typing import Any, Final
 
 DEPTH_MAX: Final = 200
-"""Nesting of one value; deeper can only be damage (and would end Python's stack)."""
+"""Nesting limit; deeper means damage (and would exhaust Python's stack)."""
 DIGITS_MAX: Final = 4_000
-"""Of a whole number; longer can only be damage (and Python refuses to read it)."""
+"""Longest integer, in digits; longer means damage (and Python refuses to parse it)."""
 
 
 class Keyword(str):
@@ -29,7 +29,7 @@ class Keyword(str):
 
 
 class EdnError(ValueError):
-    """The text is no EDN; `at` is where, as an index into it."""
+    """The text is not EDN; `at` is the index of the error."""
 
     def __init__(self, why: str, at: int) -> None:
         super().__init__(why)
@@ -62,10 +62,10 @@ _CLOSING: Final = {"[": "]", "(": ")", "{": "}", "#{": "}"}
 
 
 def skip(text: str, at: int, depth: int = 0) -> int:
-    """Return the index behind blanks, commas, comments and discarded values.
+    """Return the index after blanks, commas, comments and discarded values.
 
     Raises:
-        EdnError: a discarded value is none.
+        EdnError: a discarded value is invalid.
     """
     at = _end(_BLANK, text, at)
     while text.startswith("#_", at):
@@ -75,11 +75,11 @@ def skip(text: str, at: int, depth: int = 0) -> int:
 
 
 def parse(text: str, at: int = 0, depth: int = 0) -> tuple[Any, int]:
-    """Read one value at `at`; return it and the index behind it.
+    """Parse one value at `at`; return it and the index after it.
 
     Raises:
         CutError: the text ends before the value does, or there is none.
-        EdnError: it is no value.
+        EdnError: it is not a value.
     """
     if depth > DEPTH_MAX:
         raise EdnError("nested too deeply", at)
@@ -109,10 +109,10 @@ def parse(text: str, at: int = 0, depth: int = 0) -> tuple[Any, int]:
 
 
 def atom(word: str, at: int = 0) -> Any:
-    """Return what a keyword, symbol, number, nil, true or false stands for.
+    """Return the value of a keyword, symbol, number, nil, true or false.
 
     Raises:
-        EdnError: it begins like a number and is none.
+        EdnError: it starts like a number and is not one.
     """
     if word[0] == ":":
         return Keyword(word[1:])
@@ -134,7 +134,7 @@ def atom(word: str, at: int = 0) -> Any:
 
 
 def _ratio(above: int, below: int) -> float | str:
-    """Return a ratio as the number that it is, else as text: rounded it may equal another one."""
+    """Return a ratio as a float if exact, else as text: rounded, it might equal another ratio."""
     exact = Fraction(above, below)
     try:
         number = float(exact)
@@ -176,7 +176,7 @@ def _string(text: str, at: int) -> tuple[str, int]:
     inner = match[1]
     if "\\" not in inner:
         return inner, match.end()
-    try:  # Java's texts are UTF-16: a sign beyond 16 bits is escaped as a pair
+    try:  # Java strings are UTF-16: larger code points are escaped as a surrogate pair
         joined = _ESCAPE.sub(_unescaped, inner).encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
         raise EdnError("a text holds one half of a pair of UTF-16", at) from None
@@ -191,7 +191,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def _dispatched(text: str, at: int, depth: int) -> tuple[Any, int]:
-    """Read what begins with #: a set, a symbolic number, or a tag with its value."""
+    """Parse what starts with #: a set, a symbolic number, or a tag with its value."""
     if text.startswith("#{", at):
         values, at = _sequence(text, at, "#{", depth)
         return frozenset(map(frozen, values)), at
@@ -221,7 +221,7 @@ def _unpaired(character: str, at: int) -> str:
 
 
 def frozen(value: Any) -> Any:
-    """Return a value that can be a key of a dict: dicts become tuples of their items."""
+    """Return a hashable copy of a value: dicts become tuples of their items."""
     if isinstance(value, dict):
         return tuple((frozen(key), frozen(item)) for key, item in value.items())
     if isinstance(value, tuple):

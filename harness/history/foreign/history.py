@@ -1,4 +1,4 @@
-"""What a reader of a foreign history returns, and what it says about damage. Pure."""
+"""The result of reading a foreign history, and descriptions of damage. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-PROBLEMS_TOLD_MAX: Final = 3
-"""Damaged places that a message names; the others are counted."""
+PROBLEMS_SHOWN_MAX: Final = 3
+"""Damaged places that a message lists; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class History:
 
     Attributes:
         path: where it was read from.
-        format: what it was recognised as, in words.
+        format: the recognised format, for people.
         operations: OPERATIONS, by (key, call_ns).
-        events: how many events or operations the recording holds, the nemesis' included.
-        cut: where its end is missing, in one line; None if it is whole. What there is is all that
-            happened up to some moment: a violation in it is one, its absence proves nothing.
-        hole: where it lacks events before its end, in one line: then nothing in it proves
-            anything, since what is missing may explain every answer.
-        notes: what a reader should know and what harms no verdict.
-        faults: what its nemesis did, in the order of time.
-        is_timed: False if it has no times: then they count its events, 1 ns each.
+        events: number of events or operations in the recording, including the nemesis'.
+        cut: where its end is missing, in one line; None if complete. It is then a prefix in time: a
+            violation in it is real, the absence of one proves nothing.
+        hole: where it lacks events before its end, in one line. Then nothing in it proves anything,
+            since the missing events may explain every answer.
+        notes: remarks for the reader that affect no verdict.
+        is_timed: False if it has no times: then times count its events, 1 ns each.
+        faults: what its nemesis did, in time order.
     """
 
     path: Path
@@ -49,49 +49,49 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A place that could not be read."""
+    """An unreadable place."""
 
     line: int
     byte: int
     why: str
 
 
-def told(path: Path, damage: Sequence[Damage]) -> str | None:
-    """Say in one line which places could not be read; None if there are none."""
+def damage_text(path: Path, damage: Sequence[Damage]) -> str | None:
+    """Return one line on the places that could not be read; None if there are none."""
     if not damage:
         return None
     first = damage[0]
     text = f"{path.name}, line {first.line} (byte {first.byte}): {first.why}"
     if len(damage) > 1:
-        lines = [str(each.line) for each in damage[1 : PROBLEMS_TOLD_MAX + 1]]
+        lines = [str(each.line) for each in damage[1 : PROBLEMS_SHOWN_MAX + 1]]
         more = len(damage) - 1 - len(lines)
         rest = f" and {more} more" if more > 0 else ""
         text += f"; unreadable as well: line {', '.join(lines)}{rest}"
     return text
 
 
-# What the nemesis of a foreign history did, as spans of time to draw. Pure.
+# The faults of a foreign history's nemesis, as time spans for plots. Pure.
 #
-# Jepsen writes each act of the nemesis twice, with type info: when it begins and when it is done;
-# others write invoke and ok. A fault begins when its act is done or at its first event, and lasts
-# until the act that ends it: `kill` until `start`, `pause` until `resume`, `start-partition` until
-# `stop-partition`, `start` until `stop`. What ends nothing and is ended by nothing lasts from its
-# first event to its second.
+# Jepsen writes each nemesis operation twice, with type info: at its start and at its end; others
+# write invoke and ok. A fault starts with its operation and lasts until the operation that ends it:
+# `kill` until `start`, `pause` until `resume`, `start-partition` until `stop-partition`, `start`
+# until `stop`. An operation that ends nothing and is ended by nothing lasts from its first event to
+# its second.
 #
 # Source: jepsen.nemesis.combined and jepsen.checker.perf, for which acts belong together.
 
 FAULTS_MAX: Final = 10_000
-"""Spans that are kept; a picture shows the few that overlap it."""
+"""Spans that are kept; a plot shows the few that overlap it."""
 _ENDS: Final[dict[str, tuple[str, ...]]] = {
     "start": ("kill",), "restart": ("kill",), "resume": ("pause",), "stop": ("start",),
     "heal": ("partition", "start-partition", "start"), "reset": ("bump", "strobe"),
     "reset-clock": ("bump-clock", "strobe-clock"),
 }  # fmt: skip
-"""By act: the faults that it ends, if one of them lasts."""
+"""By operation: the faults that it ends, if one of them is active."""
 
 
 class FaultSpan(NamedTuple):
-    """A fault and when it lasted; `stop_ns` is None where nothing ended it."""
+    """A fault and its time span; `stop_ns` is None if nothing ended it."""
 
     name: str
     start_ns: int
@@ -99,15 +99,15 @@ class FaultSpan(NamedTuple):
 
 
 class Faults:
-    """Takes the events of the nemesis in the order of time."""
+    """Collects the events of the nemesis, in time order."""
 
     def __init__(self) -> None:
-        self._begun: dict[str, int] = {}  # act -> its first event, until its second
-        self._lasting: dict[str, int] = {}  # fault -> since when
+        self._begun: dict[str, int] = {}  # operation -> its first event, until its second
+        self._lasting: dict[str, int] = {}  # active fault -> its start
         self._spans: list[FaultSpan] = []
 
     def take(self, act: str, time_ns: int) -> None:
-        """Take one event: the first of an act or its second."""
+        """Add one event: the first of an operation or its second."""
         if act not in self._begun:
             self._begun[act] = time_ns
             return
@@ -121,7 +121,7 @@ class Faults:
             self._keep(FaultSpan(act, since, time_ns))
 
     def spans(self) -> tuple[FaultSpan, ...]:
-        """Return the faults so far, in the order of their begins; those that last have no end."""
+        """Return the faults so far, by start; active ones have no end."""
         still = [FaultSpan(name, since, None) for name, since in self._lasting.items()]
         still += [FaultSpan(name, since, None) for name, since in self._begun.items()]
         return tuple(sorted([*self._spans, *still], key=lambda span: span.start_ns))
@@ -140,6 +140,6 @@ def _ended_by(act: str) -> tuple[str, ...]:
 
 
 def _lasts(act: str) -> bool:
-    """True if some other act ends it."""
+    """Return whether some other operation ends it."""
     known = {name for ended in _ENDS.values() for name in ended}
     return act in known or act.startswith("start-") or act.endswith("-start")

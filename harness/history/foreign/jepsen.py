@@ -1,11 +1,11 @@
-"""Reads Jepsen's histories: EDN (a vector, a list or one map a line) and console logs.
+"""Read Jepsen's histories: EDN (a vector, a list or one map per line) and console logs.
 
-The order of the events in the file is the order in which they happened; their times are kept
-as far as they agree with it, and pushed on by a nanosecond where they do not. porcupine's kv
-test data is EDN, one map a line, with the key in the field `:key`.
+The order of events in the file is the order in which they happened. Their times are kept as far as
+they agree with it, and increased by a nanosecond where they do not. porcupine's kv test data is
+EDN, one map per line, with the key in the field `:key`.
 
-Source: jepsen.store (history.edn, history.txt), jepsen.util/log-op; jepsen.independent for
-tuples [key value].
+Source: jepsen.store (history.edn, history.txt), jepsen.util/log-op; jepsen.independent for tuples
+[key value].
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from shaketable.harness.history.schema import NEMESIS_PROCESS
 
 CHUNK_BYTES: Final = 1 << 20
 EVENT_CHARACTERS_MAX: Final = 1 << 24
-"""Longest event; what is longer has lost its closing bracket, and takes minutes to look at."""
-REMEMBERED_MAX: Final = 1 << 16
-"""Values of which the text was seen before, and need not be parsed again."""
+"""Longest event; a longer one has lost its closing bracket, and would take minutes to scan."""
+CACHED_VALUES_MAX: Final = 1 << 16
+"""Parsed values that are cached by their text."""
 NEMESIS: Final = "nemesis"
 INVOKE: Final = "invoke"
 MARK: Final = "\ufeff"
 """The byte order mark that Windows writes before a text."""
 FOREIGN: Final = "surrogateescape"
-"""How bytes that are no UTF-8 are kept, to be found again."""
+"""The error handler that preserves invalid UTF-8 bytes, so that they can be found later."""
 NOT_UTF8: Final = "bytes that are no UTF-8"
 NO_EVENT: Final = "no event (it needs :process, :type and :f)"
 
@@ -48,7 +48,7 @@ _PLAIN = r"[^\s,;()\[\]{}\"#^\\]++"
 _IN_VECTOR = r"[^\[\]{}\"#;()^\\]*+"
 _VALUE = rf'(?:{_PLAIN}|\[{_IN_VECTOR}(?:\[{_IN_VECTOR}\]{_IN_VECTOR})*+\]|"[^"\\]*+")'
 _FLAT = re.compile(rf"\{{\s*+(?::[\w.-]++\s++{_VALUE}[\s,]*+)*+\}}")
-"""A map of simple values, as nearly all events are: read by two passes of one expression."""
+"""A map of simple values, as nearly all events are: the fast path, two regular expressions."""
 _PAIR = re.compile(rf":([\w.-]++)\s++({_VALUE})")
 _NEXT_EVENT = re.compile(r"\n\s*[\[(]?\s*(?=(?:#[\w.]+\s*)?\{)")
 _RECORD: Final = "#jepsen.history.Op"
@@ -62,7 +62,7 @@ _LOOKS_LIKE_EVENT = re.compile(
     r"(?:^|\s)(?:-?\d+|:nemesis)\s+:(?:invoke|ok|fail|info)\b"
     r"|\{.*(?::type\s+:|\"type\":\s*\")(?:invoke|ok|fail|info)\b"
 )
-"""A line that is no event of a console log, and no mere message either."""
+"""A line that is not a valid event of a console log, but not a plain message either."""
 
 
 class Recorder:
@@ -74,7 +74,7 @@ class Recorder:
         self.is_timed = False
         self.is_ordered = True
         self.pairs = 0
-        self.asking = 0
+        self.invokes = 0
         self.splits_keys = splits_keys
         self.events = 0
         self._now = -1
@@ -85,10 +85,10 @@ class Recorder:
         return self.pairing.columns
 
     def take(self, event: dict[Any, Any], place: int) -> None:
-        """Take one event.
+        """Add one event.
 
         Raises:
-            ValueError: it is none, or its value is not what it should be.
+            ValueError: it is not an event, or its value is invalid.
         """
         index = self.events
         self.events += 1
@@ -105,7 +105,7 @@ class Recorder:
             self._now = max(self._now + 1, require_time(time))
         else:
             self._now += 1
-        # Who lost its name, and what its call came to, leaves that call open: as unknown as it was.
+        # An info without a process cannot be paired: the operation stays open, so indeterminate.
         if process in (NEMESIS, NEMESIS_PROCESS, None):
             self.faults.take(str(f), self._now)
             return
@@ -113,7 +113,7 @@ class Recorder:
         f, value, key = str(f), event.get("value"), event.get("key")
         key = None if key is None else key_text(key)
         if kind == INVOKE:
-            self.asking += 1
+            self.invokes += 1
             pair = split_key(value) if key is None else None
             self.pairs += pair is not None
             if self.splits_keys and key is None:
@@ -129,9 +129,9 @@ class Recorder:
             value = value if pair is None else pair[1]
         row = self.pairing.complete(kind, number, f, value, self._now, place)
         if row is not None:
-            self._say_more(row, event)
+            self._add_details(row, event)
 
-    def _say_more(self, row: int, event: dict[Any, Any]) -> None:
+    def _add_details(self, row: int, event: dict[Any, Any]) -> None:
         columns = self.columns
         if (error := event.get("error")) is not None:
             columns.error[row] = error if isinstance(error, str) else show(error)
@@ -139,8 +139,8 @@ class Recorder:
             columns.node[row] = str(node)
 
 
-class Remembered(dict[str, Any]):
-    """The values of texts; histories repeat few of them."""
+class ValueCache(dict[str, Any]):
+    """Parsed values by their text; histories repeat few distinct ones."""
 
     def __missing__(self, text: str) -> Any:
         if text.isdigit() and len(text) <= edn.DIGITS_MAX:
@@ -148,14 +148,14 @@ class Remembered(dict[str, Any]):
         value, end = edn.parse(text)
         if edn.skip(text, end) != len(text):
             raise EdnError(f"more than one value: {show(text)}", end)
-        if len(self) >= REMEMBERED_MAX:
+        if len(self) >= CACHED_VALUES_MAX:
             self.clear()
         self[text] = value
         return value
 
 
 def read_edn(path: Path, recorder: Recorder) -> tuple[list[Damage], Damage | None]:
-    """Read a history in EDN; return what is unreadable, and where its end is missing.
+    """Read a history in EDN; return the unreadable places, and where its end is missing.
 
     Raises:
         OSError: the file cannot be read.
@@ -174,12 +174,12 @@ def read_edn(path: Path, recorder: Recorder) -> tuple[list[Damage], Damage | Non
 def read_console(path: Path, recorder: Recorder) -> tuple[list[Damage], Damage | None]:
     """Read the events among the lines of a console log; return as `read_edn` does.
 
-    A last line without its newline may lack the end of a number: it counts as cut.
+    A last line without its newline may lack the end of a number, so it counts as truncated.
 
     Raises:
         OSError: the file cannot be read.
     """
-    values = Remembered()
+    values = ValueCache()
     damage: list[Damage] = []
     at = 0
     with path.open("rb") as file:
@@ -201,21 +201,21 @@ def read_console(path: Path, recorder: Recorder) -> tuple[list[Damage], Damage |
     return damage, None
 
 
-def _console_event(match: re.Match[str], values: Remembered) -> dict[str, Any]:
+def _console_event(match: re.Match[str], values: ValueCache) -> dict[str, Any]:
     process, kind, f, text = match.groups()
     event = {"process": values[process], "type": kind, "f": f}
     if text is None:
         return event
     try:
         event["value"] = values[text]
-    except EdnError:  # a value, and an error behind it
+    except EdnError:  # a value, followed by an error
         event["value"], at = edn.parse(text)
         event["error"] = text[at:].strip()
     return event
 
 
 class _Text:
-    """A file's text, chunk by chunk: whole lines, where it has lines."""
+    """A file's text, chunk by chunk: whole lines, if it has lines."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.text = ""
@@ -228,7 +228,7 @@ class _Text:
         self._is_utf8 = True
 
     def more(self, at: int) -> bool:
-        """Forget what stands before `at` and read on; False at the end of the file."""
+        """Drop what is before `at` and read on; False at the end of the file."""
         if self.is_all:
             return False
         data = self._file.read(max(CHUNK_BYTES, len(self.text) - at))
@@ -243,7 +243,7 @@ class _Text:
         return True
 
     def require_utf8(self, at: int, end: int) -> None:
-        """Refuse a value with bytes that are no text: two of them might seem equal.
+        """Refuse a value with invalid UTF-8, since two different ones might compare equal.
 
         Raises:
             EdnError: it has some.
@@ -252,7 +252,7 @@ class _Text:
             raise EdnError(NOT_UTF8, match.start())
 
     def damage(self, at: int, why: str) -> Damage:
-        """Name the place `at` in the present chunk."""
+        """Return the damage at index `at` of the current chunk."""
         return Damage(
             self._line + self.text.count("\n", 0, at),
             self._byte + len(self.text[:at].encode(errors=FOREIGN)),
@@ -261,8 +261,8 @@ class _Text:
 
 
 def _forms(text: _Text, damage: list[Damage]) -> Iterator[tuple[Any, int]]:
-    """Yield the events with where they begin in the present chunk; note damage on the way."""
-    values = Remembered()
+    """Yield the events with their start in the current chunk; collect damage on the way."""
+    values = ValueCache()
     at, closing, begin = 0, "", None
     text.more(0)
     at = len(MARK) if text.text.startswith(MARK) else 0
@@ -305,7 +305,7 @@ def _forms(text: _Text, damage: list[Damage]) -> Iterator[tuple[Any, int]]:
         text.cut = text.damage(at, f"cut: nothing closes the history with {closing!r}")
 
 
-def _form(text: str, at: int, values: Remembered) -> tuple[Any, int]:
+def _form(text: str, at: int, values: ValueCache) -> tuple[Any, int]:
     if text.startswith(_RECORD, at):
         at += len(_RECORD)
     match = _FLAT.match(text, at)
@@ -318,7 +318,7 @@ def _form(text: str, at: int, values: Remembered) -> tuple[Any, int]:
 
 
 def _resume(text: _Text, at: int) -> int:
-    """Find where the next event begins behind a damaged one."""
+    """Return the start of the next event after a damaged one."""
     while True:
         match = _NEXT_EVENT.search(text.text, at + 1)
         if match is not None:

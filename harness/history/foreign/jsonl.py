@@ -1,13 +1,13 @@
-"""Reads JSON lines: events (ours, or anybody's), and operations.
+"""Read JSON lines: events (ours, or any other program's), and operations.
 
-An event: {"process", "type", "f", "key", "value", "time_ns" (or "time"), "index", "error",
-"node"}; the first three are needed. Where the events have times these are the truth, and at
-equal times an invoke comes first; else the order of the lines is. "value" is as in Jepsen, or
-an object of columns: {"input": 3, "output": 4, "offset": 7, "expected": 2}.
+An event: {"process", "type", "f", "key", "value", "time_ns" (or "time"), "index", "error", "node"};
+the first three are required. If the events have times, these decide, and at equal times an invoke
+comes first; otherwise the order of the lines decides. "value" is as in Jepsen, or an object of
+columns: {"input": 3, "output": 4, "offset": 7, "expected": 2}.
 
 An operation: {"process", "f", "call_ns", "return_ns", "outcome", "key", "input", "expected",
-"output", "offset", "error", "node", "op"}; the first three are needed. Without "return_ns" its
-outcome is unknown, with it ok, unless "outcome" says fail.
+"output", "offset", "error", "node", "op"}; the first three are required. Without "return_ns" its
+outcome is unknown, with it ok, unless "outcome" is fail.
 
 Source: DESIGN.md section 3 ("Event"); harness.history.schema.
 """
@@ -69,7 +69,7 @@ class OperationLine(msgspec.Struct, gc=False):
 
 
 class EventReader:
-    """Takes the lines of events."""
+    """Reads lines of events."""
 
     def __init__(self, *, splits_keys: bool) -> None:
         self.pairing = Pairing("line")
@@ -77,7 +77,7 @@ class EventReader:
         self.is_timed = False
         self.is_ordered = True
         self.pairs = 0
-        self.asking = 0
+        self.invokes = 0
         self.splits_keys = splits_keys
         self.events = 0
         self._latest_ns = 0
@@ -89,10 +89,10 @@ class EventReader:
         return self.pairing.columns
 
     def take(self, line: bytes, place: int) -> None:
-        """Take one line.
+        """Add one line.
 
         Raises:
-            ValueError: it is no event, or its value is not what it should be.
+            ValueError: it is not an event, or its value is invalid.
         """
         event = self._decode(line)
         index = self.events
@@ -105,7 +105,7 @@ class EventReader:
         key, value = event.key, event.value
         pair = split_key(value) if key is None else None
         if event.type == INVOKE:
-            self.asking += 1
+            self.invokes += 1
             self.pairs += pair is not None
             if self.splits_keys and key is None:
                 if pair is None:
@@ -121,7 +121,7 @@ class EventReader:
             value = pair[1]
         row = self.pairing.complete(event.type, number, event.f, value, time_ns, place)
         if row is not None:
-            _say_more(self.columns, row, event)
+            _add_details(self.columns, row, event)
 
     def _time(self, event: EventLine, index: int) -> int:
         time_ns = event.time_ns if event.time_ns is not None else event.time
@@ -137,11 +137,11 @@ class EventReader:
 
 
 class OperationReader:
-    """Takes the lines of operations."""
+    """Reads lines of operations."""
 
     is_timed = True
     is_ordered = False
-    """What a cut file lacks may have been called at any time."""
+    """The operations that a truncated file lacks may have been called at any time."""
 
     def __init__(self) -> None:
         self.columns = Columns()
@@ -150,10 +150,10 @@ class OperationReader:
         self._decode = msgspec.json.Decoder(OperationLine).decode
 
     def take(self, line: bytes, place: int) -> None:
-        """Take one line.
+        """Add one line.
 
         Raises:
-            ValueError: it is no operation.
+            ValueError: it is not an operation.
         """
         given = self._decode(line)
         self.events += 1
@@ -177,13 +177,13 @@ class OperationReader:
         for name in ("input", "expected", "output", "offset"):
             columns.put(row, name, getattr(given, name))
         columns.add_extra(row, given.extra)
-        _say_more(columns, row, given)
+        _add_details(columns, row, given)
 
 
 def read_lines(
     path: Path, take: Callable[[bytes, int], None]
 ) -> tuple[list[Damage], Damage | None]:
-    """Hand each line and its number to `take`; return what is unreadable, and a cut last line.
+    """Pass each line and its number to `take`; return the unreadable places, and a torn last line.
 
     Raises:
         OSError: the file cannot be read.
@@ -221,7 +221,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
             at += len(line)
 
 
-def _say_more(columns: Columns, row: int, line: EventLine | OperationLine) -> None:
+def _add_details(columns: Columns, row: int, line: EventLine | OperationLine) -> None:
     if line.error is not None:
         columns.error[row] = line.error if isinstance(line.error, str) else show(line.error)
     columns.node[row] = line.node

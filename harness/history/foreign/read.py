@@ -1,4 +1,4 @@
-"""Reads one recorded history, whoever recorded it, as OPERATIONS."""
+"""Read one recorded history of any known program, as OPERATIONS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.history.foreign.history import Damage, History, told
+from shaketable.harness.history.foreign.history import Damage, History, damage_text
 from shaketable.harness.history.foreign.jepsen import CONSOLE_LINE, Recorder, read_console, read_edn
 from shaketable.harness.history.foreign.jsonl import EventReader, OperationReader, read_lines
 from shaketable.harness.history.foreign.tables import parquet_files, read_parquet
@@ -34,10 +34,10 @@ def read_history(path: Path | str, partition_by: PartitionBy | None = None) -> H
 
     Args:
         path: a run's folder, Parquet, JSON lines, Jepsen EDN, or a Jepsen console log.
-        partition_by: how operations are told apart by object; None: by the key they have.
+        partition_by: how operations are assigned to objects; None: by their key.
 
     Raises:
-        UsageError: it is not there, is of no known format, or nothing in it can be read.
+        UsageError: it does not exist, has no known format, or nothing in it can be read.
     """
     path = Path(path)
     form = recognise(path)
@@ -68,7 +68,7 @@ def _read_table(path: Path, form: Format) -> History:
 
 
 def lacks(folder: RunFolder) -> str | None:
-    """Say what a run's recording is known to lack, as was found when it was judged."""
+    """Return what a run's recording is known to lack, as found when it was judged."""
     try:
         results = msgspec.json.decode(folder.results_json.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def _read_text(path: Path, form: Format, *, splits_keys: bool) -> History:
         reader = OperationReader()
         damage, cut = read_lines(path, reader.take)
     if len(reader.columns) == 0 and damage:
-        raise UsageError(f"{told(path, damage)} (taken for {form.value})")
+        raise UsageError(f"{damage_text(path, damage)} (taken for {form.value})")
     return _joined(path, form, reader, damage, cut)
 
 
@@ -105,14 +105,14 @@ def _joined(
     damage: list[Damage],
     cut: Damage | None,
 ) -> History:
-    """Say what a text holds, and what it lacks.
+    """Return what a text holds, and what it lacks.
 
-    A cut end leaves a whole prefix only where the lines stand in the order of time.
+    A truncated end leaves a prefix in time only if the lines are in time order.
     """
     if cut is not None and not reader.is_ordered:
         damage, cut = [*damage, cut], None
-    hole = told(path, damage)
-    notes = (*reader.columns.number_anew(), *reader.columns.names_told())
+    hole = damage_text(path, damage)
+    notes = (*reader.columns.renumber(), *reader.columns.name_notes())
     if isinstance(reader, OperationReader):
         faults = tuple(sorted(reader.faults, key=lambda span: span.start_ns))
     else:
@@ -120,14 +120,14 @@ def _joined(
         hole = hole or (None if problem is None else f"{path.name}, {problem}")
         notes = (*notes, *reader.pairing.notes)
         faults = reader.faults.spans()
-        if reader.asking and reader.pairs == reader.asking and not reader.splits_keys:
+        if reader.invokes and reader.pairs == reader.invokes and not reader.splits_keys:
             notes = (*notes, PAIRS_HINT)
     return History(
         path=path,
         format=form.value,
         operations=reader.columns.table(),
         events=reader.events,
-        cut=told(path, [cut]) if cut else None,
+        cut=damage_text(path, [cut]) if cut else None,
         hole=hole,
         notes=notes,
         is_timed=reader.is_timed,
@@ -142,22 +142,22 @@ def _without_keys(operations: pa.Table) -> pa.Table:
     return alike.sort_by([("call_ns", "ascending"), ("op", "ascending")])
 
 
-# Says by its content which format a history has.
+# Recognising a history's format by its content.
 #
-# | begins with | is |
+# | starts with | is |
 # |---|---|
 # | a folder with campaign.toml or history/operations | a run of ours |
 # | a folder with *.parquet, or the bytes PAR1 | Parquet of OPERATIONS |
-# | `{"` | JSON lines: operations where the line has "call_ns", else events |
-# | `{:`, `[{`, `({`, `#tag{` (behind comments) | EDN |
-# | among the first lines one like `3 :invoke :read nil` | a Jepsen console log |
+# | `{"` | JSON lines: operations if the line has "call_ns", else events |
+# | `{:`, `[{`, `({`, `#tag{` (after comments) | EDN |
+# | a line like `3 :invoke :read nil` near the start | a Jepsen console log |
 
 LOOKED_AT_BYTES: Final = 1 << 18
-"""How much of a file is looked at to recognise it."""
+"""How many bytes of a file are inspected to recognise it."""
 
 
 class Format(enum.Enum):
-    """A format that `read_history` reads; the value is its name for a person."""
+    """A format that `read_history` reads; the value is its name for people."""
 
     RUN = "a run of shaketable"
     PARQUET = "Parquet of operations"
@@ -191,15 +191,15 @@ _OTHERS: Final = (
 
 
 def recognise(path: Path) -> Format:
-    """Say which format a file or folder has.
+    """Return the format of a file or folder.
 
     Raises:
-        UsageError: it is not there, cannot be read, or is none that is known; one line.
+        UsageError: it does not exist, cannot be read, or has no known format; one line.
     """
     try:
         if path.is_dir():
             return _folder(path)
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe may take for ever
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe may block forever
             raise UsageError(f"{path}: is no file but a pipe or device; write it to a file first")
         with path.open("rb") as file:
             begin = file.read(LOOKED_AT_BYTES)
@@ -259,7 +259,7 @@ def _json_lines(text: str) -> Format:
         msgspec.DecodeError,
         ValueError,
         RecursionError,
-    ):  # damaged: which names it has is still to be seen
+    ):  # damaged: decide by the names in the text
         is_operation = '"call_ns"' in line
     else:
         is_operation = "call_ns" in given

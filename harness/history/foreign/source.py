@@ -1,7 +1,7 @@
-"""What a check needs to know of a history before it is judged, without holding it all.
+"""Facts about a history that a check needs beforehand, without loading all of it.
 
-Parquet of operations may be far larger than memory: of it, only what is needed here is read,
-batch by batch, and the engine gets the files. Everything else is read whole, if it fits.
+Parquet of operations may be far larger than memory: only the columns needed here are read, batch by
+batch, and the engine gets the files. Everything else is read completely, if it fits.
 """
 
 from __future__ import annotations
@@ -37,24 +37,31 @@ from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import OPERATIONS
 
 SAMPLE_ROWS: Final = 100_000
-"""Operations that are looked at to recognise a model."""
+"""Operations that are inspected to recognise a model."""
 TEXT_MEMORY_FACTOR: Final = 8
-"""Memory that a text takes while it is read, in its own bytes; measured 2 (JSON) to 7 (logs)."""
+"""Memory needed to read a text, relative to its size; measured 2 (JSON) to 7 (logs)."""
 ROW_BYTES: Final = 400
 """Memory that a row takes while it is read and judged in one process."""
 
 IDS_MAX: Final = 20_000_000
-"""Operations up to which their ids are compared, which takes memory."""
+"""Up to this many operations, ids are checked for duplicates, which takes memory."""
 
 _FACTS = ("op", "process", "f", "key", "call_ns", "return_ns", "outcome")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A history, ready to be judged: `files` where it is Parquet already, else `operations`.
+    """A history, ready to be judged: `files` if it is Parquet already, else `operations`.
 
-    `rows` counts the operations, `fs` are the names of all of them; `sample` is the begin of the
-    history.
+    Attributes:
+        history: the history; without its operations if there are `files`.
+        files: the Parquet files, or ().
+        rows: number of operations.
+        fs: the names of all operations.
+        outcomes: how many operations have which outcome.
+        keys: number of keys.
+        clients: number of processes.
+        sample: the start of the history.
     """
 
     history: History
@@ -80,7 +87,7 @@ class Source:
 def open_source(
     path: Path, partition_by: PartitionBy | None = None, free_bytes: int | None = None
 ) -> Source:
-    """Look at a history, and read it unless it is Parquet of operations.
+    """Inspect a history, and read it unless it is Parquet of operations.
 
     Args:
         path: its file or folder.
@@ -105,7 +112,7 @@ def open_source(
 
 
 def free_memory_bytes() -> int:
-    """Return how much memory this process may still take, as far as the machine says."""
+    """Return how much memory is available to this process, as the machine reports it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
@@ -115,10 +122,10 @@ def free_memory_bytes() -> int:
 
 
 def _require_room(path: Path, form: Format, free_bytes: int) -> None:
-    """Refuse what would not fit, before it does harm.
+    """Refuse what would not fit into memory.
 
     Raises:
-        UsageError: one line that says what to do instead.
+        UsageError: one line that tells what to do instead.
     """
     if path.is_dir() or form is Format.PARQUET:
         needed = sum(map(_rows_bytes, parquet_files(path)))
@@ -145,7 +152,7 @@ def _with_facts(history: History, files: tuple[Path, ...]) -> Source:
     ids = Ids()
     for batch in _batches(files, history.operations, _FACTS):
         rows += batch.num_rows
-        if files:  # what was read was looked at already
+        if files:  # `read_history` has checked the others
             require_sound(history.path, batch)
             if history.events <= IDS_MAX:
                 ids.take(history.path, batch["op"])

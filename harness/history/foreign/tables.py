@@ -1,4 +1,4 @@
-"""Reads operations that are a table already: Parquet files, and the runs of this program."""
+"""Read operations that are tables already: Parquet files, and runs of this program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.schema import OPERATIONS
 
 NEEDED: Final = ("process", "f", "call_ns", "return_ns", "outcome")
-"""Columns without which there is no operation; the others are null where they lack."""
+"""Required columns; others are null if missing."""
 
 
 def parquet_files(path: Path) -> tuple[Path, ...]:
@@ -28,10 +28,10 @@ def parquet_files(path: Path) -> tuple[Path, ...]:
 
 
 def is_operations(path: Path) -> bool:
-    """True if a Parquet file has exactly the columns of OPERATIONS.
+    """Return whether a Parquet file has exactly the columns of OPERATIONS.
 
     Raises:
-        UsageError: it is no Parquet, or cut.
+        UsageError: it is not Parquet, or truncated.
     """
     schema = _opened(path).schema_arrow
     return bool(schema.remove_metadata().equals(OPERATIONS))
@@ -41,16 +41,16 @@ def row_count(paths: Iterable[Path]) -> int:
     """Count the operations of Parquet files by their metadata.
 
     Raises:
-        UsageError: one is no Parquet, or cut.
+        UsageError: one is not Parquet, or truncated.
     """
     return sum(_opened(path).metadata.num_rows for path in paths)
 
 
 def read_parquet(paths: Iterable[Path]) -> pa.Table:
-    """Read operations from Parquet files; columns that lack are null, others are left out.
+    """Read operations from Parquet files; missing columns are null, other columns are dropped.
 
     Raises:
-        UsageError: a file is no Parquet, is cut, or holds no operations.
+        UsageError: a file is not Parquet, is truncated, or holds no operations.
     """
     parts = [OPERATIONS.empty_table()]
     rows = 0
@@ -101,10 +101,10 @@ def _read(path: Path, rows_before: int) -> pa.Table:
 
 
 def _cast(path: Path, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    """Return a column as the type that it has in OPERATIONS.
+    """Cast a column to its type in OPERATIONS.
 
     Raises:
-        UsageError: it holds what is none.
+        UsageError: a value cannot be cast.
     """
     try:
         return column.cast(field.type)
@@ -116,16 +116,16 @@ def _cast(path: Path, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArr
 
 
 class Ids:
-    """The ids of operations, as far as they are looked at: no two may be alike.
+    """The ids of operations, which must be distinct.
 
-    A row tells which operation a finding means by its id alone.
+    A finding refers to an operation by its id alone.
     """
 
     def __init__(self) -> None:
         self._parts: list[npt.NDArray[np.int64]] = []
 
     def take(self, path: Path, ids: pa.ChunkedArray) -> None:
-        """Take the ids of some rows of a file.
+        """Add the ids of some rows of a file.
 
         Raises:
             UsageError: one is null.
@@ -135,10 +135,10 @@ class Ids:
         self._parts.append(ids.to_numpy())
 
     def require_distinct(self, path: Path) -> None:
-        """Compare all that were taken.
+        """Compare all ids.
 
         Raises:
-            UsageError: two are alike.
+            UsageError: two are equal.
         """
         ids = np.sort(np.concatenate([np.empty(0, np.int64), *self._parts]))
         alike = np.flatnonzero(ids[1:] == ids[:-1])
@@ -147,7 +147,7 @@ class Ids:
 
 
 def require_sound(path: Path, table: pa.Table) -> None:
-    """Refuse rows that say nothing a checker could use.
+    """Refuse rows that no checker could use.
 
     Raises:
         UsageError: one line.
