@@ -45,7 +45,7 @@ FILE_ONLY = frozenset({"script"})
 RANDOM_NODES_RANGE = (2, 7)
 """Range of random group sizes; even ones too, whose majority is more than half plus one half."""
 DEFAULT = "default"
-"""The workload, or a fault, that stands for the defaults of the target."""
+"""As a workload or a fault: the defaults of the target."""
 LOG = "log"
 """The workload of a target without a default."""
 DEFAULT_FAULTS = ("kill", "pause", "partition")

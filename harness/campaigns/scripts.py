@@ -86,7 +86,7 @@ def read_steps(value: Any, where: str) -> tuple[Step, ...]:
     """Parse the [[script]] tables of a campaign file.
 
     Raises:
-        UsageError: they are invalid; the line tells which entry, and what was expected.
+        UsageError: they are invalid; the line states which entry, and what was expected.
     """
     if isinstance(value, tuple) and all(isinstance(step, Step) for step in value):
         return value

@@ -263,7 +263,7 @@ class ShowsClock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DurableRange:
-    """Bytes [start, behind) of a file: durable data that a node must not lose without noticing."""
+    """Bytes [start, end) of a file: durable data that a node must not lose without noticing."""
 
     path: Path
     start: int

@@ -143,7 +143,7 @@ class CheckContext:
         )
 
     def begin_search(self) -> Callable[[], bool]:
-        """Start the clock of one partition's search; return a function that tells if time is up."""
+        """Start the clock of one partition's search; return a function that tells if it is over."""
         clock, deadline = self.clock_unix_s, self.search.deadline_unix_s
         if clock is None:
             return lambda: False
@@ -484,7 +484,7 @@ class Fault(Protocol):
 
     `plan` makes all random choices before the run; `aim` replaces roles ("leader") by the nodes
     that have them now; `apply` returns the undo as JSON; `undo` is idempotent and undoes exactly
-    this fault; `probe`, called just before `undo`, tells whether the fault took effect.
+    this fault; `probe`, called just before `undo`, measures whether it took effect.
     """
 
     name: str

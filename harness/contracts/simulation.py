@@ -130,7 +130,7 @@ class Simulator(Protocol):
         """Replay a file: a schedule, or a recording of a real node's inputs.
 
         Raises:
-            UsageError: it holds neither, or is damaged; one line tells where.
+            UsageError: it holds neither, or is damaged; one line states where.
         """
         ...
 
@@ -284,7 +284,7 @@ class Shrinker(Protocol):
         """Continue with a saved run; None if it breaks nothing (any more).
 
         Raises:
-            UsageError: the file holds no such run; one line tells why.
+            UsageError: the file holds no such run; one line states why.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The generator protocol: what a generator is asked, and what it answers.
+"""The generator protocol: contexts, steps and completions.
 
 Source: jepsen.generator's protocol (op, update) and its contexts.
 """
@@ -11,7 +11,7 @@ from shaketable.harness.contracts.plugins import Answer, Operation
 
 
 class Context(NamedTuple):
-    """What a generator may know when it is asked.
+    """What a generator knows when it chooses its next step.
 
     Attributes:
         now_ns: time since the clients started, in ns.
@@ -50,7 +50,7 @@ class Completion(NamedTuple):
 
 
 class Generator(Protocol):
-    """An immutable value that tells what comes next. Pure: the same call has the same answer."""
+    """An immutable value that chooses what comes next. Pure: the same call has the same answer."""
 
     def next_op(self, context: Context) -> NextOp:
         """Return the next step and the generator that follows; None if it is exhausted."""

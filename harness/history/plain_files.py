@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 
 class NoPlainFileError(Exception):
-    """There is no regular file at that path, or it is too large; the message tells which."""
+    """There is no regular file at that path, or it is too large; the message states which."""
 
 
 def open_plain(path: Path, *, follow_links: bool = True) -> tuple[BinaryIO, int]:

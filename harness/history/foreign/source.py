@@ -125,7 +125,7 @@ def _require_room(path: Path, form: Format, free_bytes: int) -> None:
     """Refuse what would not fit into memory.
 
     Raises:
-        UsageError: one line that tells what to do instead.
+        UsageError: one line that states what to do instead.
     """
     if path.is_dir() or form is Format.PARQUET:
         needed = sum(map(_rows_bytes, parquet_files(path)))
