@@ -1,8 +1,8 @@
 """The memo of the search: exact nodes in chains by event and state, compared by dominance.
 
 Lowe memoises configurations by equality. Here a configuration is also dropped if a memoised one
-dominates it: has done at least its observers, owes no other mutator, and has used no more
-indeterminate operations.
+dominates it: has done at least the same observers, has every open mutator as optional or with the
+same status, and has used no more indeterminate operations.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _first_acknowledged(log: Log, offsets: Ints) -> Ints:
 def _others_were_served(
     operations: pa.Table, nodes: pa.ChunkedArray, start: Ints, stop: Ints
 ) -> Bools:
-    """Return whether the node answered, by `stop`, an operation that was called after `start`.
+    """Return whether the node answered, by `stop`, an operation called at `start` or later.
 
     If either node is unknown, any node counts. Operations in LOCAL were not answered by a node.
     """

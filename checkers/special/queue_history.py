@@ -122,7 +122,7 @@ def _chain(history: QueueHistory, spans: Ints, call: int, end: int) -> list[int]
     best = np.arange(len(spans))
     is_new = np.ones(len(spans), dtype=np.bool_)
     is_new[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]
-    best = np.maximum.accumulate(np.where(is_new, best, 0))
+    best = np.maximum.accumulate(np.where(is_new, best, 0))  # of spans started so far: ends last
     chain: list[int] = []
     at = call
     while not chain or at <= end:
