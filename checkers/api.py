@@ -96,8 +96,8 @@ class NotLinearizableError(AssertionError):
     """A test's history is not linearizable, or could not be decided; `verdict` has the reasons."""
 
     def __init__(self, verdict: Verdict) -> None:
-        said = [verdict.summary, *(finding.message for finding in verdict.findings[:3])]
-        super().__init__("\n".join(said))
+        lines = [verdict.summary, *(finding.message for finding in verdict.findings[:3])]
+        super().__init__("\n".join(lines))
         self.verdict = verdict
 
 
@@ -202,8 +202,8 @@ def judge_table(
     ends = np.flatnonzero(np.diff(numbers)) + 1
     bounds = [0, *ends.tolist(), ordered.num_rows]
     found = [TAGGED.empty_table()]
-    for begin, end in pairwise(bounds):
-        part = {"operations": ordered.slice(begin, end - begin)}
+    for start, end in pairwise(bounds):
+        part = {"operations": ordered.slice(start, end - start)}
         found.append(judge_partition(checkers, part, context))
     return conclude(checkers, pa.concat_tables(found), context)
 

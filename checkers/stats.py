@@ -135,10 +135,10 @@ def _quantiles(parts: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]
     result = {}
     for f, joined in sorted(buckets.items()):
         bounds = np.array(sorted(joined))
-        upto = np.cumsum([joined[int(b)] for b in bounds])
-        row: dict[str, float] = {"count": int(upto[-1]), "max": longest[f] / NS_PER_MS}
+        cumulative = np.cumsum([joined[int(b)] for b in bounds])
+        row: dict[str, float] = {"count": int(cumulative[-1]), "max": longest[f] / NS_PER_MS}
         for name, share in (("p50", 0.5), ("p99", 0.99)):
-            bound = bounds[int(np.searchsorted(upto, share * upto[-1]))]
+            bound = bounds[int(np.searchsorted(cumulative, share * cumulative[-1]))]
             ns = min(2.0 ** (int(bound) / BUCKETS_PER_DOUBLING), longest[f])
             row[name] = round(ns / NS_PER_MS, 3)
         result[f] = row

@@ -70,8 +70,8 @@ def lost_writes(log: Log, findings: Findings, context: CheckContext) -> dict[str
     def describe(n: int) -> Finding:
         row, read = int(fates.lost[n]), int(fates.passed[n])
         place = int(log.reads.offset[read])
-        here = place == log.sends.offset[row]
-        what = f"found {log.reads.value[read]} there" if here else f"read offset {place}"
+        is_same_offset = place == log.sends.offset[row]
+        what = f"found {log.reads.value[read]} there" if is_same_offset else f"read offset {place}"
         message = (
             f"{send_name(log, row)} was never read, although {read_name(log.reads, read)} {what}"
         )
@@ -129,8 +129,8 @@ def blank_after(log: Log, rows: Ints) -> Ints:
     if not len(order):
         return np.full(len(rows), NOWHERE, dtype=np.int64)
     latest = order[running_greatest(blanks.call[order])]
-    upto = np.searchsorted(floor[order], sends.offset[rows], side="right") - 1
-    witness = latest[np.maximum(upto, 0)]
+    up_to = np.searchsorted(floor[order], sends.offset[rows], side="right") - 1
+    witness = latest[np.maximum(up_to, 0)]
     end = sends.end[rows]
-    is_after = (upto >= 0) & (end != NEVER) & (blanks.call[witness] > end)
+    is_after = (up_to >= 0) & (end != NEVER) & (blanks.call[witness] > end)
     return np.where(is_after, witness, NOWHERE)

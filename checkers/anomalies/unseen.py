@@ -52,8 +52,8 @@ def unseen(log: Log, findings: Findings, context: CheckContext) -> dict[str, int
 
     def describe(n: int) -> Finding:
         row, blank = int(fates.unseen[n]), int(fates.blank[n])
-        asked = blanks.offset[blank]
-        what = "the poll" if asked == NOWHERE else f"the read at offset {asked}"
+        blank_offset = blanks.offset[blank]
+        what = "the poll" if blank_offset == NOWHERE else f"the read at offset {blank_offset}"
         message = (
             f"{send_name(log, row)} was never read, although {what} by process"
             f" {blanks.process[blank]} (op {blanks.op[blank]}), called after it was acknowledged,"

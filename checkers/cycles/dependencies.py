@@ -139,7 +139,7 @@ def placed_sends(log: Log) -> tuple[Ints, Ints]:
     row = np.concatenate((acked, writer[read]))
     offset = np.concatenate((sends.offset[acked], reads.offset[read]))
     # Any other value that was seen at an offset disputes it too.
-    strange = np.flatnonzero(writer == NOWHERE)
+    unknown = np.flatnonzero(writer == NOWHERE)
     order = np.lexsort((row, offset))
     is_new = np.ones(len(order), dtype=np.bool_)
     row, offset = row[order], offset[order]
@@ -147,9 +147,9 @@ def placed_sends(log: Log) -> tuple[Ints, Ints]:
     row, offset = row[is_new], offset[is_new]
     _, of_offset, offsets = np.unique(offset, return_inverse=True, return_counts=True)
     _, of_row, rows_seen = np.unique(row, return_inverse=True, return_counts=True)
-    is_sure = (offsets[of_offset] == 1) & (rows_seen[of_row] == 1)
-    is_sure &= ~np.isin(offset, reads.offset[strange])
-    return row[is_sure], offset[is_sure]
+    is_undisputed = (offsets[of_offset] == 1) & (rows_seen[of_row] == 1)
+    is_undisputed &= ~np.isin(offset, reads.offset[unknown])
+    return row[is_undisputed], offset[is_undisputed]
 
 
 def _unique_sends(log: Log) -> Ints:

@@ -69,8 +69,8 @@ def explode(operations: pa.Table) -> pa.Table:
 
 def _parts(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     extra = json.loads(row["extra"] or "{}")
-    asked, answered = extra.get("input"), extra.get("output")
-    steps = answered if row["outcome"] == "ok" else asked
+    requested, answered = extra.get("input"), extra.get("output")
+    steps = answered if row["outcome"] == "ok" else requested
     place = 0
     for step in steps if isinstance(steps, list) else [steps]:
         try:

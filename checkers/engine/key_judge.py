@@ -90,17 +90,17 @@ def judge_tables(
     """
     judge = KeyJudge(checkers, context)
     spent = Spent()
-    began = clock_s()
+    started = clock_s()
     for table in tables:
         read = clock_s()
-        spent.read_s += read - began
+        spent.read_s += read - started
         spent.rows += table.num_rows
         found = list(judge.add(table))
-        began = clock_s()
-        spent.judge_s += began - read
+        started = clock_s()
+        spent.judge_s += started - read
         yield from found
     found = list(judge.finish())
-    spent.judge_s += clock_s() - began
+    spent.judge_s += clock_s() - started
     yield from found
     times = {"rows": spent.rows, "read_s": spent.read_s, "judge_s": spent.judge_s}
     row = {"checker": "", "kind": TIMES, "count": 0, "details": json.dumps(times)}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.job import CheckJob, Progress
-from shaketable.checkers.evidence.node_logs import Held, held_in_logs
+from shaketable.checkers.evidence.node_logs import LogValues, find_in_logs
 from shaketable.checkers.evidence.resolve import is_any_of
 from shaketable.checkers.models.values import Values
 from shaketable.harness.contracts.plugins import Checker
@@ -43,7 +43,7 @@ class EvidenceChecker(Protocol):
         """Return which operations put the values to look up."""
         ...
 
-    def with_evidence(self, held: Held | None, why_not: str | None) -> Checker:
+    def with_evidence(self, held: LogValues | None, why_not: str | None) -> Checker:
         """Return a checker that knows it; None and a reason if the logs were not read."""
         ...
 
@@ -116,7 +116,7 @@ def _open_values(job: CheckJob, values: Values) -> _Open:
     return _Open(pc.unique(pa.concat_arrays(keys)), pc.unique(pa.concat_arrays(found)))
 
 
-def _look_up(job: CheckJob, wanted: _Open) -> Held:
+def _look_up(job: CheckJob, wanted: _Open) -> LogValues:
     """Read all nodes' logs; keep the entries with the keys of wanted values.
 
     Raises:
@@ -132,4 +132,4 @@ def _look_up(job: CheckJob, wanted: _Open) -> Held:
             kept.append(rows.filter(pc.is_in(rows["key"], wanted.keys)))
     entries = pa.concat_tables(kept).combine_chunks()
     values = np.asarray(wanted.values.to_numpy(zero_copy_only=False), dtype=np.int64)
-    return held_in_logs(entries, job.context, values).only(values.tolist())
+    return find_in_logs(entries, job.context, values).only(values.tolist())

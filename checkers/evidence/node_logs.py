@@ -21,34 +21,36 @@ _Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LogValues:
     """What the nodes' logs hold of the wanted values.
 
     `committed` maps (key, value) to (offset, node, index) where every node that had committed
-    that far agrees; `values` are all (key, value) in any log, committed or not; `whole` are the
+    that far agrees; `values` are all (key, value) in any log, committed or not; `complete` are the
     keys that all nodes hold alike, from offset 0 on, without damage.
     """
 
     committed: dict[tuple[_Key, int], tuple[int, str, int]]
     values: frozenset[tuple[_Key, int]]
-    whole: frozenset[_Key]
+    complete: frozenset[_Key]
 
     def entry(self, key: _Key, value: int) -> tuple[int, str, int] | None:
         """Return where a value is certainly stored, as (offset, node, log index), or None."""
         return self.committed.get((key, value))
 
-    def only(self, values: Iterable[int]) -> Held:
+    def only(self, values: Iterable[int]) -> LogValues:
         """Return the same, restricted to these values."""
-        asked = frozenset(values)
-        committed = {pair: at for pair, at in self.committed.items() if pair[1] in asked}
-        return Held(committed, frozenset(p for p in self.values if p[1] in asked), self.whole)
+        wanted_values = frozenset(values)
+        committed = {pair: at for pair, at in self.committed.items() if pair[1] in wanted_values}
+        return LogValues(
+            committed, frozenset(p for p in self.values if p[1] in wanted_values), self.complete
+        )
 
     def is_absent(self, key: _Key, value: int) -> bool:
         """Return whether a value is certainly in no log."""
-        return key in self.whole and (key, value) not in self.values
+        return key in self.complete and (key, value) not in self.values
 
 
-def held_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> Held:
+def find_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> LogValues:
     """Look up the values `wanted` in the nodes' ENTRIES of some keys."""
     is_damaged = pc.is_valid(entries["problem"])
     has_offset, has_value = pc.is_valid(entries["offset"]), pc.is_valid(entries["value"])
@@ -59,12 +61,12 @@ def held_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> Hel
     is_found = pc.is_in(rows["value"], pa.array(wanted, pa.int64()))
     found = rows.filter(is_found)
     # Any other value at the same queue and offset contradicts them.
-    beside = rows.filter(pa.array(_share_places(rows, is_found)))
+    at_same_place = rows.filter(pa.array(_share_places(rows, is_found)))
     pairs = zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)
-    return Held(
-        committed=_committed(beside, context, damaged_keys),
+    return LogValues(
+        committed=_committed(at_same_place, context, damaged_keys),
         values=frozenset(pairs),
-        whole=_whole(rows, context) - damaged_keys,
+        complete=_complete(rows, context) - damaged_keys,
     )
 
 
@@ -99,14 +101,14 @@ def _committed(
         stored_at = set().union(*places.values())
         offset, index = min(stored_at)
         # Log Matching: every node that has committed up to this index must hold it, there only.
-        due = {node for node, upto in context.committed.items() if upto >= index}
-        is_sound = key not in damaged_keys and set(places) == due and len(stored_at) == 1
+        must_hold = {node for node, up_to in context.committed.items() if up_to >= index}
+        is_sound = key not in damaged_keys and set(places) == must_hold and len(stored_at) == 1
         if is_sound and at[key, offset] == {value}:
             agreed[key, value] = (offset, min(places), index)
     return agreed
 
 
-def _whole(rows: pa.Table, context: CheckContext) -> frozenset[_Key]:
+def _complete(rows: pa.Table, context: CheckContext) -> frozenset[_Key]:
     """Return the keys that all nodes hold alike, from offset 0 to the end, committed or not."""
     if not set(context.nodes) <= set(context.committed) or not rows.num_rows:
         return frozenset()

@@ -38,7 +38,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.evidence.node_logs import Held, held_in_logs
+from shaketable.checkers.evidence.node_logs import LogValues, find_in_logs
 from shaketable.checkers.models.values import LOG, QUEUE, REGISTER, SET, Values
 from shaketable.harness.contracts.plugins import CheckContext
 
@@ -70,7 +70,10 @@ CITATIONS: Final = pa.schema(
 
 
 def resolve(
-    operations: pa.Table, entries: pa.Table | Held | None, context: CheckContext, values: Values
+    operations: pa.Table,
+    entries: pa.Table | LogValues | None,
+    context: CheckContext,
+    values: Values,
 ) -> tuple[pa.Table, pa.Table]:
     """Resolve indeterminate operations of one or several objects, one for each key.
 
@@ -95,7 +98,7 @@ def resolve(
         return operations, none
     rows.resolve_by_reads()
     if isinstance(entries, pa.Table):
-        entries = held_in_logs(entries, context, rows.open_values()) if entries.num_rows else None
+        entries = find_in_logs(entries, context, rows.open_values()) if entries.num_rows else None
     if values.is_log and entries is not None:
         rows.resolve_by_logs(entries)
     if not rows.cited:
@@ -140,7 +143,7 @@ class _Rows:
                 return
             shown = self.answers.expected_by(cas, self.end[cas])
 
-    def resolve_by_logs(self, held: Held) -> None:
+    def resolve_by_logs(self, held: LogValues) -> None:
         """Resolve what the nodes' logs hold, or certainly do not hold."""
         names = self.answers.names
         for row in np.flatnonzero(self.is_open & self._is_unique()).tolist():
@@ -362,11 +365,11 @@ class Answers:
                     self._override(row, name, decoded[number][name])
 
     def _override(self, row: int, name: str, value: Any) -> None:
-        column, is_there = self._columns[name]
+        column, is_present = self._columns[name]
         whole = _whole(value)
-        if not is_there.flags.writeable or not column.flags.writeable:
-            column, is_there = self._columns[name] = column.copy(), is_there.copy()
-        column[row], is_there[row] = whole or 0, whole is not None
+        if not is_present.flags.writeable or not column.flags.writeable:
+            column, is_present = self._columns[name] = column.copy(), is_present.copy()
+        column[row], is_present[row] = whole or 0, whole is not None
         if name == "output" and isinstance(value, list) and self._is_show[row]:
             self._lists.append((row, value))
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from shaketable.checkers.evidence.node_logs import Held
+from shaketable.checkers.evidence.node_logs import LogValues
 from shaketable.checkers.evidence.resolve import READ, resolve
 from shaketable.checkers.findings import Gathered
 from shaketable.checkers.models.values import Values
@@ -37,7 +37,7 @@ class Resolved:
 
 
 def resolve_outcomes(
-    operations: pa.Table, held: Held | None, context: CheckContext, values: Values | None
+    operations: pa.Table, held: LogValues | None, context: CheckContext, values: Values | None
 ) -> Resolved:
     """Resolve indeterminate operations by evidence; none if `values` is not known."""
     if values is None or operations.num_rows == 0:
@@ -78,5 +78,5 @@ def with_resolved(verdict: Verdict, gathered: Gathered) -> Verdict:
 
 def citation_sentence(cited: Mapping[int, Citation], ops: Sequence[int]) -> str:
     """Return the sentence on why these indeterminate operations count; "" if none was resolved."""
-    told = [str(cited[op]["message"]) for op in dict.fromkeys(ops) if op in cited]
-    return f" Of unknown outcome: {' '.join(told[:CITED_MAX])}" if told else ""
+    texts = [str(cited[op]["message"]) for op in dict.fromkeys(ops) if op in cited]
+    return f" Of unknown outcome: {' '.join(texts[:CITED_MAX])}" if texts else ""

@@ -170,8 +170,8 @@ class _Trial:
         if not found:
             calls = _ints(known, "call_ns")[rows][: len(last)]
             one = last[int(np.argmax(calls))]
-            beside = ops[: int((return_ns >= calls.max()).sum())]
-            found = self._shrink(history, one, [op for op in beside if op != one])
+            concurrent = ops[: int((return_ns >= calls.max()).sum())]
+            found = self._shrink(history, one, [op for op in concurrent if op != one])
         if len(found) > ACCUSED_MAX:
             raise _LimitError(OF_SIZE)
         order = known["op"].to_numpy()[rows[np.argsort(failed[rows], kind="stable")]].tolist()

@@ -149,9 +149,9 @@ class Linearizable:
                 cited += here.cited.values()
             else:
                 key = table["key"][0].as_py()
-                ours = _rows([_keyed(found, key)], counts | first_citations(here.cited.values()))
+                batched = _rows([_keyed(found, key)], counts | first_citations(here.cited.values()))
                 recorded = operations.slice(start, end - start)
-                tables.append(self._checked_alone(recorded, ours, context))
+                tables.append(self._checked_alone(recorded, batched, context))
         return pa.concat_tables([*tables, _rows([], dict(total) | first_citations(cited))])
 
     def _decider(self, context: CheckContext) -> Decider:
@@ -159,16 +159,16 @@ class Linearizable:
         is_over = context.begin_search()
         return Decider(self.model, self.initial, self.use_special_cases, context, is_over)
 
-    def _checked_alone(self, coded: pa.Table, ours: pa.Table, context: CheckContext) -> pa.Table:
+    def _checked_alone(self, coded: pa.Table, batched: pa.Table, context: CheckContext) -> pa.Table:
         """Check a refuted key by itself, so that its finding does not depend on the other keys.
 
         The numbering that keys share decides the order in which the search tries operations: never
         the answer, but which of several proofs is found.
         """
-        if ours["kind"][0].as_py() != NOT_LINEARIZABLE:
-            return ours
+        if batched["kind"][0].as_py() != NOT_LINEARIZABLE:
+            return batched
         alone = self.check({"operations": coded.cast(OPERATIONS)}, context)
-        return alone if alone["kind"][0].as_py() == NOT_LINEARIZABLE else ours
+        return alone if alone["kind"][0].as_py() == NOT_LINEARIZABLE else batched
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the partitions: INVALID if one is not linearizable, UNKNOWN if one is undecided."""
@@ -449,11 +449,11 @@ def _stale_elsewhere(
     Without the accused it is the first return that no linearization passes, which is proven as for
     the accused. If no operation is accused, real time alone proves that the read is stale.
     """
-    unsure = whole.cited.keys()
+    inferred = whole.cited.keys()
     if not accused.ops:
-        return stalest_read(whole.register, unsure)
+        return stalest_read(whole.register, inferred)
     rest = replace(whole.register, operations=without(whole.table, accused.ops))
-    found = first_stale_read(rest, unsure)
+    found = first_stale_read(rest, inferred)
     if found is None:
         return None
     end_ns, stale = found

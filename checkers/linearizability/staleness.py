@@ -75,18 +75,20 @@ class Stale:
     is_seen_after: bool = False
 
 
-def stale_read(about: Register, among: Sequence[int], unsure: Collection[int] = ()) -> Stale | None:
+def stale_read(
+    about: Register, among: Sequence[int], inferred: Collection[int] = ()
+) -> Stale | None:
     """Return the first of these operations that is proven to be a stale read, None if none is.
 
     Args:
         about: the register, as judged.
         among: ids, in the order in which to look.
-        unsure: ids of operations whose outcome was inferred; no proof relies on their returns.
+        inferred: ids of operations whose outcome was inferred; no proof relies on their returns.
     """
     if not about.has_stale_reads:
         return None
-    reads = _Reads(about.operations, unsure)
-    writes = _Writes(about, reads, unsure)
+    reads = _Reads(about.operations, inferred)
+    writes = _Writes(about, reads, inferred)
     row_of = {op: row for row, op in enumerate(reads.op.tolist())}
     is_stale = writes.prove(reads)
     for op in among:
@@ -95,26 +97,26 @@ def stale_read(about: Register, among: Sequence[int], unsure: Collection[int] = 
     return None
 
 
-def stalest_read(about: Register, unsure: Collection[int] = ()) -> Stale | None:
+def stalest_read(about: Register, inferred: Collection[int] = ()) -> Stale | None:
     """Return the read whose value had been overwritten for the longest time, None if none is stale.
 
     Arguments as for `stale_read`.
     """
-    found = [each for _, each in _stale_reads(about, unsure)]
+    found = [each for _, each in _stale_reads(about, inferred)]
     return max(found, key=lambda each: each.since_ns, default=None)
 
 
-def first_stale_read(about: Register, unsure: Collection[int] = ()) -> tuple[int, Stale] | None:
+def first_stale_read(about: Register, inferred: Collection[int] = ()) -> tuple[int, Stale] | None:
     """Return the stale read that returned first, with that time; None if none is stale."""
-    return min(_stale_reads(about, unsure), key=lambda each: each[0], default=None)
+    return min(_stale_reads(about, inferred), key=lambda each: each[0], default=None)
 
 
-def _stale_reads(about: Register, unsure: Collection[int]) -> list[tuple[int, Stale]]:
+def _stale_reads(about: Register, inferred: Collection[int]) -> list[tuple[int, Stale]]:
     """Return the first COMPARED_MAX stale reads, each with the time of its return."""
     if not about.has_stale_reads:
         return []
-    reads = _Reads(about.operations, unsure)
-    writes = _Writes(about, reads, unsure)
+    reads = _Reads(about.operations, inferred)
+    writes = _Writes(about, reads, inferred)
     rows = np.flatnonzero(writes.prove(reads))
     rows = rows[np.argsort(reads.return_ns[rows], kind="stable")][:COMPARED_MAX]
     return [(int(reads.return_ns[row]), writes.explain(reads, row)) for row in rows.tolist()]
@@ -151,9 +153,9 @@ def format_duration(span_ns: int) -> str:
 class _Reads:
     """The reads that are ok, not inferred, and whose value is in the column."""
 
-    def __init__(self, operations: pa.Table, unsure: Collection[int]) -> None:
+    def __init__(self, operations: pa.Table, inferred: Collection[int]) -> None:
         is_read = pc.and_(pc.equal(operations["f"], "read"), pc.is_null(operations["extra"]))
-        rows = operations.filter(pc.and_(is_read, pa.array(_is_sure(operations, unsure))))
+        rows = operations.filter(pc.and_(is_read, pa.array(_is_certain(operations, inferred))))
         self.op, self.value = _ints(rows["op"]), _ints(rows["output"])
         self.is_nothing: Bools = rows["output"].is_null().to_numpy()
         self.call_ns, self.return_ns = _ints(rows["call_ns"]), _ints(rows["return_ns"])
@@ -162,14 +164,14 @@ class _Reads:
 class _Writes:
     """All writes that took effect or may have, and when each certainly had taken effect."""
 
-    def __init__(self, about: Register, reads: _Reads, unsure: Collection[int]) -> None:
+    def __init__(self, about: Register, reads: _Reads, inferred: Collection[int]) -> None:
         rows = _writes(about.operations)
         self._initial, self._is_number = about.initial, type(about.initial) is int
         self.op, self.call_ns = _ints(rows["op"]), _ints(rows["call_ns"])
         value, is_known = _ints(rows["input"]), rows["input"].is_valid().to_numpy()
         self._rows = np.flatnonzero(is_known)[np.argsort(value[is_known], kind="stable")]
         self._values = value[self._rows]
-        returned = np.where(_is_sure(rows, unsure), _ints(rows["return_ns"]), _NEVER)
+        returned = np.where(_is_certain(rows, inferred), _ints(rows["return_ns"]), _NEVER)
         self._seen, seen_ns = self._first_reads(reads)
         self._seen[seen_ns >= returned] = _NONE
         self.effect_ns = np.minimum(returned, seen_ns)
@@ -277,11 +279,11 @@ def _ints(column: pa.ChunkedArray) -> Ints:
     return numbers
 
 
-def _is_sure(operations: pa.Table, unsure: Collection[int]) -> Bools:
+def _is_certain(operations: pa.Table, inferred: Collection[int]) -> Bools:
     """Return for each row whether its client got the answer ok: its outcome was not inferred."""
-    is_unsure = pc.is_in(operations["op"], pa.array(sorted(unsure), pa.int64()))
-    is_sure: Bools = pc.and_not(pc.equal(operations["outcome"], "ok"), is_unsure).to_numpy()
-    return is_sure
+    is_inferred = pc.is_in(operations["op"], pa.array(sorted(inferred), pa.int64()))
+    is_certain: Bools = pc.and_not(pc.equal(operations["outcome"], "ok"), is_inferred).to_numpy()
+    return is_certain
 
 
 def _writes(operations: pa.Table) -> pa.Table:

@@ -124,9 +124,9 @@ def _clean(gathered: Gathered, context: CheckContext) -> str:
     if not context.committed:
         return "nothing to compare"
     low, high = min(context.committed.values()), max(context.committed.values())
-    upto = f"index {high}" if low == high else f"indices {low} to {high}"
+    up_to = f"index {high}" if low == high else f"indices {low} to {high}"
     count = gathered.sums().get("entries", 0)
-    return f"{len(context.committed)} nodes committed the same log up to {upto} ({count} entries)"
+    return f"{len(context.committed)} nodes committed the same log up to {up_to} ({count} entries)"
 
 
 def _is_committed(entries: pa.Table, context: CheckContext) -> pa.ChunkedArray:
@@ -350,8 +350,10 @@ def compare_windows(summaries: Iterable[pa.Table], entries: Iterable[pa.Table]) 
     compared = Compared([], [], [])
     for window, group in groupby(summarized, key=lambda row: row["window"]):
         of_node = list(group)
-        is_once = len({row["node"] for row in of_node}) == len(of_node)  # else a node has it twice
-        if window in kept or not is_once or len({row["digest"] for row in of_node}) > 1:
+        is_unique = len({row["node"] for row in of_node}) == len(
+            of_node
+        )  # else a node has it twice
+        if window in kept or not is_unique or len({row["digest"] for row in of_node}) > 1:
             compared.others.append(window)
         else:
             _extend(compared.agreed, window, of_node)

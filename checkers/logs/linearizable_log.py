@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.evidence.node_logs import Held
+from shaketable.checkers.evidence.node_logs import LogValues
 from shaketable.checkers.evidence.resolved import (
     BY_LOGS,
     CITED_MAX,
@@ -108,7 +108,7 @@ class LinearizableLog:
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
 
-    def __init__(self, held: Held | None = None, logs_not_asked: str | None = None) -> None:
+    def __init__(self, held: LogValues | None = None, logs_not_asked: str | None = None) -> None:
         """Take what the logs hold, or why they were not read."""
         self._held, self._logs_not_asked = held, logs_not_asked
 
@@ -116,7 +116,7 @@ class LinearizableLog:
         """Return which operations put the values to look up in the nodes' logs."""
         return APPENDS
 
-    def with_evidence(self, held: Held | None, why_not: str | None) -> LinearizableLog:
+    def with_evidence(self, held: LogValues | None, why_not: str | None) -> LinearizableLog:
         """Return a checker that knows what the nodes' logs hold of these values."""
         return LinearizableLog(held, why_not)
 

@@ -242,8 +242,8 @@ def _names_of(model: Named, table: pa.Table, names: tuple[str, ...]) -> Ints:
 
 def _places(column: pa.ChunkedArray, texts: tuple[str, ...]) -> Ints:
     """Return the index of each row's text in `texts`, ABSENT for others; texts may be coded."""
-    which, there_are = _coded(column)
-    places = pc.index_in(there_are, pa.array(texts, pa.string())).fill_null(ABSENT)
+    which, distinct_texts = _coded(column)
+    places = pc.index_in(distinct_texts, pa.array(texts, pa.string())).fill_null(ABSENT)
     return np.append(np.asarray(places.to_numpy(), dtype=np.int64), ABSENT)[which]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from shaketable.checkers.engine import log_evidence
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.evidence.node_logs import held_in_logs
+from shaketable.checkers.evidence.node_logs import find_in_logs
 from shaketable.checkers.logs import linearizable_log
 from shaketable.checkers.logs.linearizable_log import PLUGIN, LinearizableLog
 from shaketable.harness.contracts.errors import HarnessError
@@ -188,7 +188,7 @@ def test_a_huge_queue_is_judged_without_evidence(tmp_path, monkeypatch):
 
 def test_what_goes_to_executors_is_about_open_values_alone():
     entries = pa.Table.from_pylist(logs(*range(50)), ENTRIES)
-    held = held_in_logs(entries, context(committed=ALL), pa.array([7]).to_numpy()).only([7, 70])
+    held = find_in_logs(entries, context(committed=ALL), pa.array([7]).to_numpy()).only([7, 70])
     assert set(held.committed) == held.values == {("q/0", 7)}
     checker = pickle.loads(pickle.dumps(LinearizableLog(held, None)))
     assert checker.wanted_values().puts == {"append"}
@@ -205,7 +205,7 @@ def test_true_logs_accuse_nobody_and_false_ones_only_in_words_of_their_own():
         about = context(committed=ALL, promises=PROMISES)
         entries = pa.Table.from_pylist(logs(*content), ENTRIES)
         asked = pa.array([row["input"] for row in rows if row["f"] == "append"], pa.int64())
-        held = held_in_logs(entries, about, asked.to_numpy(zero_copy_only=False))
+        held = find_in_logs(entries, about, asked.to_numpy(zero_copy_only=False))
         told = [verdict_of(LinearizableLog(given), rows, about) for given in (None, held)]
         alone, with_logs = ({finding.kind for finding in each.findings} for each in told)
         assert with_logs >= alone
