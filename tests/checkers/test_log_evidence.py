@@ -182,7 +182,7 @@ def test_logs_that_cannot_be_read_are_no_evidence(tmp_path):
 
 
 def test_a_huge_queue_is_judged_without_evidence(tmp_path, monkeypatch):
-    monkeypatch.setattr(linearizable_log, "CLOSED_ROWS_MAX", 2)
+    monkeypatch.setattr(linearizable_log, "RESOLVED_ROWS_MAX", 2)
     assert judge(tmp_path, GONE, logs(1)).outcome is Outcome.VALID
 
 
