@@ -1,1 +1,1 @@
-"""Pure consensus core in DLedger's terms: no clock, no socket, no dice, no await."""
+"""The consensus core, in DLedger's terms: no clock, no socket, no randomness, no await."""

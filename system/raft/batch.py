@@ -1,7 +1,7 @@
-"""Runs of encoded DLedger entries: the unit in which the log is appended, sent and stored.
+"""Batches of encoded DLedger entries: the unit in which the log is appended, sent and stored.
 
-A batch is joined once and the same bytes go to the file and to every follower. The
-core looks at nothing inside it but the entry sizes.
+A batch is encoded once, and the same bytes go to the file and to every follower. The
+core reads nothing inside it but entry sizes and the last chainCrc.
 
 Source: DLedger's DLedgerEntry (48-byte header); DLEDGER.md section B.3.
 """
@@ -20,10 +20,10 @@ _SIZE_AT_4 = struct.Struct(">4xi").unpack_from
 
 
 class LogEnd(NamedTuple):
-    """The last entry of a log: its index (-1 for an empty log), term, and what follows it.
+    """The end of a log: index (-1 for an empty log) and term of its last entry.
 
-    `position` is the byte position just behind the entry; `chain_crc` is the entry's
-    chainCrc as an unsigned number, 0 for an empty log. A tuple, since one is made an entry.
+    `position` is the byte position after that entry, `chain_crc` its chainCrc as an unsigned
+    number, 0 for an empty log. A tuple for speed: one is made for each entry.
     """
 
     index: int = -1  # type: ignore[assignment]  # not the tuple's method of that name
@@ -36,10 +36,10 @@ class LogEnd(NamedTuple):
 class Batch:
     """Entries `first_index` .. `last_index` of one term, contiguous in one segment file.
 
-    `position` is the byte position of the first entry in the log; `data` is the encoded
-    entries, header and body, one behind the other. `memberships` lists (index, membership)
-    of every entry among them that changes the group's membership: whoever makes a batch
-    (the builder, the wire's decoder, the store's reader) finds them by the entries' channel.
+    `position` is the first entry's byte position in the log; `data` is the encoded entries,
+    header and body, back to back. `memberships` lists (index, membership) of each entry that
+    changes the membership; the code that makes a batch (builder, wire decoder, store reader)
+    finds them by the entries' channel.
     """
 
     first_index: int
@@ -56,11 +56,11 @@ class Batch:
 
     @property
     def end_position(self) -> int:
-        """Byte position just behind the last entry."""
+        """Byte position after the last entry."""
         return self.position + len(self.data)
 
     def last_chain_crc(self) -> int:
-        """Return the last entry's chainCrc as its header states it, unsigned."""
+        """Return the chainCrc in the last entry's header, unsigned."""
         at = 0
         for _ in range(self.count - 1):
             at += _SIZE_AT_4(self.data, at)[0]
@@ -68,7 +68,7 @@ class Batch:
         return chain_crc
 
     def after(self, index: int) -> Batch:
-        """Return the part of the batch behind entry `index`, which must leave at least one."""
+        """Return the part of the batch after entry `index`, at least one entry."""
         skip = index + 1 - self.first_index
         assert 0 <= skip < self.count, f"{index} leaves nothing of {self}"
         at = 0
@@ -80,7 +80,7 @@ class Batch:
         )
 
     def until(self, index: int) -> Batch:
-        """Return the part of the batch up to and with entry `index`, at least one entry."""
+        """Return the part of the batch up to and including entry `index`, at least one entry."""
         keep = index + 1 - self.first_index
         assert 0 < keep <= self.count, f"{index} leaves nothing of {self}"
         at = 0

@@ -1,13 +1,13 @@
 """One member of a DLedger group: elections, replication, commitment, read index.
 
-The core is a state machine without clock, socket, disk or dice. The shell feeds it
-`tick`, `receive`, `append`, `read` and `synced`, then carries out `take()`. The same
-object runs in a process, in simulation and under text scripts.
+The core is a deterministic state machine: clock, network, disk and randomness are passed in.
+The shell calls `tick`, `receive`, `append`, `read` and `synced`, then carries out `take()`.
+The same object runs in a process, in simulation and under text scripts.
 
-Rules that DLedger 0.3.1.2 lacks and this core keeps (DLEDGER.md section C): a random
-follower timeout, PreVote, CheckQuorum, consistency by prevLogIndex/prevLogTerm, no
-commit of old terms by counting (Raft section 5.4.2), term and vote durable before any
-answer, an acknowledgement only for durable copies, membership changes, snapshots.
+Rules that DLedger 0.3.1.2 lacks and this core follows (DLEDGER.md section C): a random
+follower timeout, PreVote, CheckQuorum, the consistency check by prevLogIndex/prevLogTerm,
+no commit of old terms by counting (Raft section 5.4.2), term and vote durable before any
+response, acknowledgements for durable entries only, membership changes, snapshots.
 """
 
 from __future__ import annotations
@@ -43,62 +43,62 @@ from shaketable.system.raft.protocol import (
 class RaftCore(MemberState):
     """A member's consensus state.
 
-    `term` and `voted_for` are what was durable at the start, `log` what was recovered,
-    with the (index, membership) changes in it and the `snapshot` at its begin (needed
-    where it begins behind index -1 or position 0). `membership` is the bootstrap one; a
-    snapshot at index >= 0 brings its own. Without it, `peers` are the other voters. A
-    joining member starts with `Membership(())` and never stands for election until the
-    log says that it is a voter.
+    `term` and `voted_for` are the recovered hard state, `log` is the recovered log,
+    `memberships` are the (index, membership) changes in it, and `snapshot` is the one at its
+    start (required unless the log starts at index -1, position 0). `membership` is the
+    bootstrap membership; a snapshot at index >= 0 replaces it. Without it, `peers` are the
+    other voters. A joining member starts with `Membership(())` and does not campaign until
+    its log makes it a voter.
 
-    A fresh leader must be given a term-start entry by `append` before anything else
-    (`needs_term_start`). Raises InvariantError from any input that shows that the
-    protocol's promises are broken: the member must stop then.
+    The shell must give a new leader a term-start entry by `append` before any other
+    (`needs_term_start`). Any input raises InvariantError if it proves that a safety property
+    of the protocol is broken: the member must then stop.
     """
 
-    # ---- what the shell may ask -------------------------------------------------------
+    # ---- queries ----------------------------------------------------------------------
 
     @property
     def needs_term_start(self) -> bool:
-        """True for a leader that has yet to append its own term's first entry."""
+        """True for a leader that has not yet appended the first entry of its term."""
         return (
             self.role is Role.LEADER and self.log.end_term != self.term and not self._disk.is_full
         )
 
     @property
     def is_ready(self) -> bool:
-        """True for a leader whose term start is committed: it may serve clients."""
+        """True for a leader whose term-start entry is committed: it may serve clients."""
         return self._leadership is not None and self._leadership.is_ready
 
     @property
     def deadline_ms(self) -> float:
-        """When `tick` has something to do next."""
+        """When `tick` must be called next."""
         if self._leadership is not None:
             return self._leadership.heartbeat_due_ms
         return self._election_due_ms
 
     @property
     def learner_to_promote(self) -> str | None:
-        """A learner that has caught up: the leader's broker should plan its `Promote`."""
+        """A learner that has caught up; the leader's broker should plan its `Promote`."""
         if self._leadership is None:
             return None
         return self._leadership.learner_to_promote(self._now_ms)
 
     @property
     def transferee(self) -> str | None:
-        """To whom this leader is handing over; None where it is not (or gave it up)."""
+        """The target of the transfer under way; None without one."""
         return None if self._leadership is None else self._leadership.transfer.target
 
     def membership_at(self, index: int) -> tuple[int, Membership]:
-        """Return the membership in force at entry `index` and the index that brought it.
+        """Return the membership in force at entry `index`, and the index of its entry.
 
-        For whoever makes the snapshot at that entry, which must not be compacted yet.
+        Used to make a snapshot at `index`, which must not be compacted yet.
         """
         return self.ledger.memberships.at(index)
 
     # ---- inputs -----------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
-        """Let time pass: heartbeats, CheckQuorum, retransmission; or an election."""
+        """Advance time: a leader heartbeats, checks its quorum and retransmits; others elect."""
         self._now_ms = now_ms
         leading = self._leadership
         if leading is None:
@@ -115,7 +115,7 @@ class RaftCore(MemberState):
                 leading.heartbeat(now_ms)
 
     def receive(self, message: Message, now_ms: float) -> None:
-        """Take one message from another member."""
+        """Handle one message from another member."""
         self._now_ms = now_ms
         if isinstance(message, PushResponse):
             self._on_push_response(message)
@@ -131,11 +131,11 @@ class RaftCore(MemberState):
             self._on_transfer(message)
 
     def append(self, batches: Sequence[Batch], now_ms: float) -> None:
-        """Leader: put encoded entries of the current term at the log's end.
+        """Append encoded entries of the current term to the log (leader only).
 
-        Refuses before anything changes. Raises NotLeaderError where this member does not
-        lead, DiskFullError, TransferError during a transfer, PendingFullError past
-        `uncommitted_bytes_max`, MembershipError for a change that may not be made.
+        On an error nothing has changed. Raises NotLeaderError, DiskFullError, TransferError
+        during a transfer, PendingFullError at `uncommitted_bytes_max`, MembershipError for a
+        change that is not allowed now.
         """
         leading = self._leadership
         if leading is None:
@@ -148,20 +148,20 @@ class RaftCore(MemberState):
             leading.appended(batch)
         if self.ledger.memberships.current is not self.membership:
             self._use_membership()
-            self._advance_commit(leading)  # a majority may take fewer now
-            leading.heartbeat(now_ms)  # whoever is new is met at once
+            self._advance_commit(leading)  # the new quorum may be smaller
+            leading.heartbeat(now_ms)  # contact a new member at once
         else:
             leading.push_all(now_ms)
 
     def holds_lease(self, now_ms: float) -> bool:
-        """Whether this member leads, and nobody else can as far as clocks are to be trusted."""
+        """Whether this member holds a leader lease: no other can lead, if clocks are right."""
         return self._leadership is not None and self._leadership.reads.holds_lease(now_ms)
 
     def read(self, token: Token, now_ms: float) -> None:
-        """Leader: ask for a linearizable read; `token` comes back in `reads_ready`.
+        """Request a linearizable read (leader only); `token` is returned in `reads_ready`.
 
-        The read may then look at everything applied. Raises NotLeaderError where this
-        member does not lead or is not ready yet, TooManyReadsError past the limit.
+        The caller then reads the applied state. Raises NotLeaderError if this member is not a
+        ready leader, TooManyReadsError at the limit.
         """
         self._now_ms = now_ms
         leading = self._leadership
@@ -170,26 +170,27 @@ class RaftCore(MemberState):
         if leading.reads_waiting >= self.config.reads_waiting_max:
             raise TooManyReadsError(f"{self.config.reads_waiting_max} reads are waiting")
         read_index = self._read_point()
+        # Under a lease no other member can have committed anything newer, so no round is needed.
         if leading.reads.holds_lease(now_ms) and read_index <= self.ledger.commit_index:
             self._effects.reads_ready.append(token)
         else:
             leading.reads.ask(token, read_index)
 
     def plan_change(self, change: Change) -> Membership:
-        """Leader: return the membership to append as an entry (EntryBuilder.add_membership).
+        """Return the membership to append as an entry (EntryBuilder.add_membership).
 
-        Raises NotLeaderError, or MembershipError with the reason why not (or not now).
+        Leader only. Raises NotLeaderError, or MembershipError with the reason.
         """
         if self._leadership is None:
             raise NotLeaderError(self.leader)
         return self._leadership.plan_change(change)
 
     def transfer(self, target: str, now_ms: float) -> None:
-        """Leader: hand the leadership to `target`; appends are refused meanwhile.
+        """Transfer the leadership to `target` (leader only); appends are refused meanwhile.
 
-        It ends with this member's role change, or is given up after `transfer_timeout_ms`.
-        Raises NotLeaderError where this member is no leader that is ready, TransferError
-        where the target could not take over or another transfer is under way.
+        The transfer ends when this member changes its role, or after `transfer_timeout_ms`.
+        Raises NotLeaderError if this member is not a ready leader, TransferError if the target
+        cannot take over or another transfer is under way.
         """
         self._now_ms = now_ms
         if self._leadership is None or not self._leadership.is_ready:
@@ -197,27 +198,27 @@ class RaftCore(MemberState):
         self._leadership.transfer_to(target, now_ms)
 
     def resign(self, now_ms: float) -> None:
-        """This process is about to end: a leader hands over to the voter that is closest behind.
+        """Transfer the leadership to the most up-to-date voter: this process is about to end.
 
-        It takes no appends any more, has everything committed and only then urges the other, so
-        that clients of a group that is restarted node by node learn every outcome. Nothing
-        happens where this member does not lead or nobody could take over (`transferee` is None).
+        The leader refuses appends, waits until everything is committed, and only then sends
+        TimeoutNow, so that in a rolling restart clients learn the outcome of every append. Does
+        nothing if this member does not lead or no voter can take over (`transferee` is None).
         """
         self._now_ms = now_ms
         if self._leadership is not None and self._leadership.is_ready:
             self._leadership.resign(now_ms)
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Let `snapshot` stand for the entries up to its end, which are committed."""
+        """Replace the committed entries up to the snapshot's end by the snapshot."""
         self.ledger.compact(snapshot)
         if self._leadership is not None:
             self._leadership.compacted()
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
-        """The disk has no room for entries, or has it again.
+        """Note that the disk is full, or has room again.
 
-        A leader refuses appends and hands over to a voter that is close behind, if there
-        is one; a follower takes no entries; nobody stands for election.
+        On a full disk a leader refuses appends and transfers its leadership to an up-to-date
+        voter, if there is one; a follower takes no entries; the member does not campaign.
         """
         self._now_ms = now_ms
         self._disk.is_full = is_full
@@ -229,7 +230,11 @@ class RaftCore(MemberState):
             self._become_follower(self.term, None)
 
     def synced(self, write_seq: int, now_ms: float | None = None) -> None:
-        """All writes up to `write_seq` (from `Effects.write_seq`) are durable."""
+        """Note that all writes up to `write_seq` (from `Effects.write_seq`) are durable.
+
+        Only now may messages that depend on them go out, own votes count, and entries count
+        towards a commit or be acknowledged to the leader.
+        """
         if now_ms is not None:
             self._now_ms = now_ms
         pending = self.ledger.pending
@@ -246,7 +251,7 @@ class RaftCore(MemberState):
             self._send_durably(self.leader, self._following.acknowledgement())
 
     def take(self) -> Effects:
-        """Return what is to be done since the last call (see Effects for the order)."""
+        """Return the work that has accumulated since the last call (see Effects for the order)."""
         leading = self._leadership
         if leading is not None and leading.reads.open(self._now_ms):
             leading.heartbeat(self._now_ms)
@@ -261,18 +266,22 @@ class RaftCore(MemberState):
         effects.acknowledged_index = self._acknowledged_index()
         return effects
 
-    # ---- decisions that calibration may break, each in a method of its own -------------
+    # ---- decisions, each in its own method so that a planted bug can override it --------
 
     def _acknowledged_index(self) -> int:
-        """Up to where the leader answers appends (DLedger's QuorumAckChecker)."""
+        """Return the index up to which the leader acknowledges appends (QuorumAckChecker)."""
         return self.ledger.commit_index
 
     def _read_point(self) -> int:
-        """Up to where a read that arrives now must see the log (the read index)."""
+        """Return the read index: a read that arrives now must see the log up to there.
+
+        A ready leader's commit index covers all that earlier leaders committed, since an entry
+        of its own term is committed (dissertation 6.4).
+        """
         return self.ledger.commit_index
 
     def _refuse_append(self, leading: Leadership, batches: Sequence[Batch]) -> None:
-        """Raise where the leader may not append now."""
+        """Raise if the leader may not append now."""
         if self._disk.is_full:
             raise DiskFullError("the leader's disk is full")
         if leading.transfer.target is not None:

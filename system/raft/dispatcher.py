@@ -1,7 +1,8 @@
-"""One entry dispatcher a follower: where it is, what is under way to it.
+"""The leader's replication state for one follower: its progress and what is in flight.
 
 Source: DLedgerEntryPusher.EntryDispatcher (COMPARE, APPEND; 0.4.0's INSTALL_SNAPSHOT),
-made safe as in Raft sections 5.3 and 7, pipelined as in Ongaro's dissertation 10.2.1.
+made safe as in Raft sections 5.3 and 7, pipelined as in Ongaro's dissertation 10.2.1;
+etcd/raft's Progress (StateProbe, StateReplicate, StateSnapshot).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from shaketable.system.raft.protocol import RaftConfig
 
 
 class DispatchState(enum.Enum):
-    """COMPARE: find where the logs agree, one question at a time. APPEND: stream entries.
+    """COMPARE: find where the logs agree, one request at a time. APPEND: stream entries.
 
-    INSTALL: the follower lacks entries that are compacted here, or began elsewhere: the
-    snapshot first.
+    INSTALL: send the snapshot first; the follower needs entries that are compacted here, or
+    its log starts elsewhere.
     """
 
     COMPARE = "compare"
@@ -28,8 +29,8 @@ class DispatchState(enum.Enum):
 class EntryDispatcher:
     """The leader's view of one follower.
 
-    Invariant: match_index < next_index, and next_index > the begin of the leader's log.
-    `match_index` is durable on the follower and equal to the leader's log. Times in
+    Invariant: match_index < next_index, and next_index > the start of the leader's log.
+    Entries up to `match_index` are durable on the follower and equal to the leader's. Times in
     milliseconds of the leader's clock.
     """
 
@@ -54,16 +55,16 @@ class EntryDispatcher:
     def __init__(self, peer: str, config: RaftConfig, end_index: int, now_ms: float) -> None:
         self.peer = peer
         self._config = config
-        # What fills a push never waits: it could share that push with nothing that comes later.
+        # Entries that fill a push need not wait: nothing later could join that push.
         self._full_push_bytes = min(config.full_push_bytes, config.push_bytes_max)
         self.state = DispatchState.COMPARE
         self.next_index = end_index + 1
         self.match_index = -1
         self.read_round = 0
-        self.last_contact_ms = now_ms  # a new leader grants everybody one period of silence
+        self.last_contact_ms = now_ms  # a new leader grants every follower one silent period
         self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes)
         self._in_flight_bytes = 0
-        self._sent_position = 0  # behind the newest of these
+        self._sent_position = 0  # end position of the newest of these
         self._is_probing = False  # after a loss: one push at a time until one arrives
         self._progress_ms = now_ms
         self._snapshot_index = -1  # where the last snapshot that was sent ends
@@ -72,8 +73,8 @@ class EntryDispatcher:
     def may_push(self, end_index: int, end_position: int) -> bool:
         """True if there are entries to stream and the window has room.
 
-        Few bytes wait for what is under way to be acknowledged, so that entries which arrive one
-        by one share a push and an fsync of the follower (Nagle's rule, RFC 896).
+        A small push waits until the one in flight is acknowledged, so that entries which arrive
+        one by one share a push and an fsync of the follower (Nagle's algorithm, RFC 896).
         """
         if self.next_index > end_index or self.state is not DispatchState.APPEND:
             return False
@@ -90,7 +91,7 @@ class EntryDispatcher:
         )
 
     def pushed(self, batches: tuple[Batch, ...], now_ms: float) -> None:
-        """Entries went out: go on behind them without waiting (pipelining)."""
+        """Note entries as sent, and advance `next_index` without waiting (pipelining)."""
         size = sum(len(batch.data) for batch in batches)
         if not self._in_flight:
             self._progress_ms = now_ms
@@ -101,12 +102,12 @@ class EntryDispatcher:
         self.next_index = last_index + 1
 
     def acknowledged(self, match_index: int, compacted_index: int, now_ms: float) -> bool:
-        """The follower holds everything to `match_index` durably; True if that is new.
+        """Note that the follower holds entries up to `match_index` durably; True if that is new.
 
-        In COMPARE the stream starts behind it: what the follower has beyond it and has
-        not synced yet is sent once more, and skipped there. INSTALL ends when the follower
-        has everything up to `compacted_index`, where the leader's log begins; where that moved on
-        while a snapshot was under way, the next one follows at once.
+        COMPARE ends, and streaming starts after `match_index`: entries that the follower has not
+        synced yet are sent again, and skipped there. INSTALL ends when the follower has all up to
+        `compacted_index`, the last one that the leader's log no longer holds; if that rose while a
+        snapshot was in flight, the next snapshot is sent at once.
         """
         is_new = match_index > self.match_index
         if is_new:
@@ -131,18 +132,18 @@ class EntryDispatcher:
         self._start_over(DispatchState.COMPARE, max(next_index, self.match_index + 1))
 
     def install(self, compacted_index: int) -> None:
-        """Send the snapshot that stands for everything up to `compacted_index`, then go on."""
+        """Switch to INSTALL: send the snapshot of everything up to `compacted_index`."""
         if self.state is not DispatchState.INSTALL:
             self._snapshot_sent_ms = float("-inf")
         self._start_over(DispatchState.INSTALL, compacted_index + 1)
 
     def refused(self, prev_index: int) -> bool:
-        """Take a refusal at `prev_index`; True if it is news, False for an echo of the past.
+        """Handle a refusal at `prev_index`; False if it answers an outdated request.
 
-        While streaming, a refusal even at or below `match_index` is believed: the follower
-        may have lost what it had (a page cache in a power failure, a wiped disk). An echo
-        from before costs one comparison more (DLEDGER.md E11). Then one push goes at a time:
-        a follower that takes none (its disk is full) would refuse all that come behind.
+        While streaming, even a refusal at or below `match_index` counts: the follower may have
+        lost entries (its page cache in a power failure, a wiped disk; DLEDGER.md E11). If it is
+        an outdated response after all, that costs only one more comparison. From then on one push
+        is sent at a time: a follower that takes none (its disk is full) would refuse all others.
         """
         if self.state is DispatchState.INSTALL:
             return False
@@ -154,17 +155,20 @@ class EntryDispatcher:
         return True
 
     def is_stalled(self, now_ms: float) -> bool:
-        """True if something was sent and nothing was acknowledged for too long."""
+        """True if entries are in flight and none was acknowledged for `retransmit_after_ms`."""
         return (
             bool(self._in_flight) and now_ms - self._progress_ms > self._config.retransmit_after_ms
         )
 
     def probe(self) -> None:
-        """What was sent seems lost: send one push at a time until one is acknowledged."""
+        """Send one push at a time until one is acknowledged: those in flight seem lost."""
         self._is_probing = True
 
     def snapshot_due(self, now_ms: float) -> bool:
-        """True if the snapshot is to be sent now: at first, then by time to who is heard."""
+        """True if the snapshot must be sent now; it then counts as sent.
+
+        Sent again after `snapshot_retransmit_ms`, and only to a follower that has responded since.
+        """
         if self.state is not DispatchState.INSTALL:
             return False
         sent_ms = self._snapshot_sent_ms

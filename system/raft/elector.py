@@ -1,7 +1,7 @@
-"""Counting votes and deciding on them.
+"""Vote counting, and the comparison of logs that a vote depends on.
 
 Source: Raft sections 5.2 and 5.4.1; dissertation sections 4.2.3 and 9.6; DLedger's
-DLedgerLeaderElector, whose ledger check before the term check (bug E5) is not kept.
+DLedgerLeaderElector, but without its ledger check before the term check (DLEDGER.md E5).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from shaketable.system.raft.protocol import VoteRequest
 
 
 class Elector:
-    """Votes that a candidate has, for one pre-vote or one election."""
+    """The votes that a candidate has received in one pre-vote or election."""
 
     __slots__ = ("_votes", "pre_vote", "term")
 
@@ -21,20 +21,23 @@ class Elector:
         self.pre_vote = True
 
     def start(self, member: str, term: int, *, pre_vote: bool) -> None:
-        """Begin to count anew, with the candidate's own vote."""
+        """Start a new count with the candidate's own vote."""
         self._votes = {member: None}
         self.term, self.pre_vote = term, pre_vote
 
     def granted(self, voter: str, term: int, *, pre_vote: bool) -> None:
-        """Note a vote, if it is for what is being counted."""
+        """Record a vote; one for another term or another kind of count is ignored."""
         if (term, pre_vote) == (self.term, self.pre_vote):
             self._votes[voter] = None
 
     def is_won(self, membership: Membership) -> bool:
-        """True with the votes of a majority of the voters; others' votes count for nothing."""
+        """True with the votes of a majority of the voters; learners' votes do not count."""
         return sum(voter in self._votes for voter in membership.voters) >= membership.quorum
 
 
 def is_up_to_date(request: VoteRequest, end_term: int, end_index: int) -> bool:
-    """True if the candidate's log is at least as complete as ours (Raft section 5.4.1)."""
+    """True if the candidate's log is at least as up to date as ours (Raft section 5.4.1).
+
+    The last term is compared first: a longer log of an older term may lack committed entries.
+    """
     return (request.last_term, request.last_index) >= (end_term, end_index)

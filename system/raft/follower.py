@@ -1,8 +1,8 @@
-"""What a member knows of one leader in one term, and what it answers to that leader.
+"""A follower: how it handles its leader's pushes and snapshots.
 
 Source: Raft figure 2 (AppendEntries, receiver implementation) and section 7
-(InstallSnapshot); DLedgerEntryPusher.EntryHandler, whose unchecked commit index and
-separate truncation (bugs E3, E4) are not kept.
+(InstallSnapshot); DLedgerEntryPusher.EntryHandler, but without its unchecked commit index and
+separate truncation (DLEDGER.md E3, E4).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from shaketable.system.raft.protocol import (
 
 
 class Follower:
-    """A follower's volatile state for one leader in one term. Dies with either.
+    """A follower's volatile state for one leader in one term.
 
-    `matched_index`: our entries up to here equal the leader's (what was committed before
-    does, by leader completeness). `has_agreed`: the leader named a place that stands here,
-    too; nothing is acknowledged before. `read_round`: the leader's latest, to be echoed.
+    `matched_index`: entries up to here are known to equal the leader's; at first the committed
+    ones (Leader Completeness). `has_agreed`: a push has passed the consistency check; nothing is
+    acknowledged before. `read_round`: the leader's latest round, to be echoed.
     """
 
     __slots__ = ("_ledger", "_member", "_term", "has_agreed", "matched_index", "read_round")
@@ -36,10 +36,10 @@ class Follower:
         self.read_round = 0
 
     def take_push(self, push: PushRequest, *, is_full: bool) -> PushResponse | None:
-        """Take the leader's entries; return what may be said at once.
+        """Append the leader's entries; return the response, None if it must wait for a sync.
 
-        With a full disk no entry is taken, and the answer says what is here. Raises
-        InvariantError where the leader lacks what is committed here.
+        On a full disk no entry is taken, and the response reports what is held. Raises
+        InvariantError if the leader lacks an entry that is committed here.
         """
         self.read_round = max(self.read_round, push.read_round)
         ledger = self._ledger
@@ -57,10 +57,10 @@ class Follower:
         return None
 
     def take_snapshot(self, request: SnapshotRequest, *, is_full: bool) -> Snapshot | None:
-        """Take the leader's snapshot; return it where it replaced the log.
+        """Install the leader's snapshot; return it if it replaced the log.
 
-        What stands here already stays. Raises InvariantError where the snapshot contradicts
-        what is committed here.
+        If the log holds the snapshot's last entry, the log is kept (Raft section 7, step 6).
+        Raises InvariantError if the snapshot contradicts what is committed here.
         """
         self.read_round = max(self.read_round, request.read_round)
         ledger, end = self._ledger, request.snapshot.end
@@ -75,22 +75,29 @@ class Follower:
         return None if agrees else request.snapshot
 
     def acknowledgement(self) -> PushResponse:
-        """Say what is durable here and equal to the leader's log."""
+        """Return the response with the last index that is durable here and matches the leader."""
         match = self._acknowledged_match()
         return PushResponse(self._term, self._member, True, match, self.read_round)
 
-    # ---- decisions that calibration may break, each in a method of its own -------------
+    # ---- decisions, each in its own method so that a planted bug can override it --------
 
     def _commit_point(self, push: PushRequest) -> int:
-        """Up to where entries are committed here: never beyond what equals the leader's log."""
+        """Return the new commit index: never beyond what is known to equal the leader's log.
+
+        Entries after `matched_index` may be an older leader's, although the leader has committed
+        others at these indices (Raft figure 2, step 5; DLEDGER.md E4).
+        """
         return min(push.commit_index, self.matched_index)
 
     def _acknowledged_match(self) -> int:
-        """Up to where copies may count towards a majority."""
+        """Return the index up to which our entries may count towards a majority: durable ones."""
         return min(self._ledger.durable_index, self.matched_index)
 
     def _hint(self, prev_index: int, prev_term: int) -> int:
-        """Where the leader should compare next: below a whole term that it cannot have."""
+        """Return where the leader should compare next: our last entry of a term <= `prev_term`.
+
+        Our entries of larger terms cannot match, so that whole terms are skipped at a time.
+        """
         return self._ledger.log.last_at_most(prev_index, prev_term)
 
     def _refusal(self, prev_index: int, prev_term: int) -> PushResponse:

@@ -1,4 +1,4 @@
-"""What exists only while a member leads: its dispatchers, its contact, what it may commit.
+"""A leader's state: its dispatchers, its contact with the quorum, what it may commit.
 
 Source: DLedgerEntryPusher (dispatchers, QuorumAckChecker); Ongaro's dissertation
 sections 4.1 (the membership in force counts), 6.2 (CheckQuorum) and 6.4 (read index).
@@ -32,13 +32,13 @@ Send = Callable[[str, Message], None]
 
 
 class Leadership:
-    """A leader's volatile state for one term. Dies with the leadership.
+    """A leader's volatile state for one term, discarded when it steps down.
 
-    `first_index` is where the term's own entries start. Only voters count for commitment,
-    contact and read rounds; learners are sent everything all the same.
+    `first_index` is the index of the term's first entry. Learners receive all entries, but
+    only voters count for commitment, quorum contact and read rounds.
     """
 
-    def __init__(  # noqa: PLR0913 - three of them are the types of its parts
+    def __init__(  # noqa: PLR0913 - three of them are the parts' types
         self,
         config: RaftConfig,
         member: str,
@@ -68,7 +68,7 @@ class Leadership:
         self.adopt(ledger.memberships.current, now_ms)
 
     def adopt(self, membership: Membership, now_ms: float) -> None:
-        """Another membership is in force: dispatchers for its members, no others."""
+        """Use another membership: keep dispatchers for its members only."""
         known, end_index = self.dispatchers, self._ledger.log.end_index
         self.dispatchers = {
             peer: known.get(peer) or self._dispatcher_type(peer, self._config, end_index, now_ms)
@@ -81,9 +81,12 @@ class Leadership:
         self.quorum = membership.quorum
 
     # ---- what a majority of the voters proves -------------------------------------------
+    #
+    # Sorted ascending, element [-quorum] is the largest value that at least `quorum` voters
+    # have reached. The leader itself counts only if it is a voter (dissertation 4.2.2).
 
     def quorum_match(self, own_durable_index: int) -> int:
-        """Highest index that is durable on a majority of the voters (QuorumAckChecker)."""
+        """Return the highest index that is durable on a majority (QuorumAckChecker)."""
         matches = [voter.match_index for voter in self.voting]
         if self._own_vote:
             matches.append(own_durable_index)
@@ -91,16 +94,16 @@ class Leadership:
         return matches[-self.quorum]
 
     def is_quorum_active(self, now_ms: float) -> bool:
-        """False if a majority has been silent for longer than CheckQuorum allows."""
+        """True if a majority responded within `quorum_silence_max_ms` (CheckQuorum)."""
         oldest = now_ms - self._config.quorum_silence_max_ms
-        heard = self._own_vote
+        active = self._own_vote
         for voter in self.voting:
             if voter.last_contact_ms >= oldest:
-                heard += 1
-        return heard >= self.quorum
+                active += 1
+        return active >= self.quorum
 
     def quorum_round(self) -> int:
-        """Latest round that a majority has echoed, this member's own echo counted."""
+        """Return the latest read round that a majority has echoed, this member included."""
         rounds = [voter.read_round for voter in self.voting]
         if self._own_vote:
             rounds.append(self.reads.round)
@@ -111,27 +114,27 @@ class Leadership:
 
     @property
     def reads_waiting(self) -> int:
-        """Reads asked for and not yet confirmed."""
+        """How many reads wait for confirmation."""
         return self.reads.waiting
 
     def confirmed_reads(self) -> list[Token]:
-        """Reads whose round a majority has echoed and whose read index is committed."""
+        """Return the reads whose round a majority has echoed and whose read index is committed."""
         return self.reads.confirmed(self.quorum_round(), self._ledger.commit_index)
 
     # ---- flow control ---------------------------------------------------------------------
 
     @property
     def is_pending_full(self) -> bool:
-        """True if what this leader appended and is not committed reaches the limit."""
+        """True if the uncommitted bytes of this leader reach the limit."""
         pending_bytes = self._ledger.log.end_position - self._committed_position
         return pending_bytes >= self._config.uncommitted_bytes_max
 
     def appended(self, batch: Batch) -> None:
-        """Note what waits for the group."""
+        """Count a batch as uncommitted."""
         self._appended.append((batch.last_index, batch.end_position))
 
     def committed(self, index: int) -> None:
-        """Entries up to `index` wait no more."""
+        """Stop counting entries up to `index`: they are committed."""
         appended = self._appended
         while appended and appended[0][0] <= index:
             self._committed_position = appended.popleft()[1]
@@ -140,10 +143,10 @@ class Leadership:
     # ---- to the followers -------------------------------------------------------------------
 
     def heartbeat(self, now_ms: float) -> None:
-        """Tell every follower that we lead; where logs are being compared, compare.
+        """Send a heartbeat to every follower; it also retries a comparison.
 
-        A heartbeat names the place in front of what is sent next, so that a follower that
-        lost entries, or never got them, says so even while nothing is appended.
+        A heartbeat carries prevLogIndex and prevLogTerm for the next entry to send, so that a
+        follower which lost or missed entries refuses it even while nothing is appended.
         """
         self.heartbeat_due_ms = now_ms + self._config.heartbeat_interval_ms
         self.reads.heartbeat(now_ms)
@@ -153,12 +156,12 @@ class Leadership:
             self._push_snapshot(dispatcher, now_ms)
 
     def push_all(self, now_ms: float) -> None:
-        """Stream to every follower what its window allows."""
+        """Stream entries to every follower, as far as its window allows."""
         for dispatcher in self.dispatchers.values():
             self.push_entries(dispatcher, now_ms)
 
     def push_entries(self, dispatcher: EntryDispatcher, now_ms: float) -> None:
-        """Stream to one follower what its window allows."""
+        """Stream entries to one follower, as far as its window allows."""
         log = self._ledger.log
         while dispatcher.may_push(log.end_index, log.end_position):
             batches = log.batches_from(dispatcher.next_index, self._config.push_bytes_max)
@@ -166,14 +169,14 @@ class Leadership:
             dispatcher.pushed(batches, now_ms)
 
     def retransmit_stalled(self, now_ms: float) -> None:
-        """Compare anew with each follower that acknowledges nothing of what was sent."""
+        """Restart the comparison with each follower that has not acknowledged in time."""
         for dispatcher in self.dispatchers.values():
             if dispatcher.is_stalled(now_ms):
                 self._compare_at(dispatcher, dispatcher.match_index + 1)
                 dispatcher.probe()
 
     def answered(self, response: PushResponse, now_ms: float) -> bool:
-        """Take a follower's answer; True if its log is known to reach further now."""
+        """Handle a push response; True if the follower's match index advanced."""
         dispatcher = self.dispatchers.get(response.follower)
         if dispatcher is None:
             return False  # it has left the group
@@ -191,7 +194,11 @@ class Leadership:
         return is_new
 
     def compacted(self) -> None:
-        """The log begins later: ask followers that would need what is gone about the begin."""
+        """Adjust the dispatchers whose next entry was compacted away.
+
+        Their followers are compared with at the log's new start. The snapshot is sent only if
+        that fails: a follower may hold entries that it has not acknowledged yet.
+        """
         compacted_index = self._ledger.log.start.index
         for dispatcher in self.dispatchers.values():
             if dispatcher.next_index <= compacted_index:
@@ -200,12 +207,12 @@ class Leadership:
                 else:
                     self._compare_at(dispatcher, dispatcher.next_index)
 
-    # ---- handing over ---------------------------------------------------------------------
+    # ---- leadership transfer --------------------------------------------------------------
 
     def transfer_to(self, target: str, now_ms: float, *, must_step_down: bool = False) -> None:
-        """Begin a transfer: no appends until the target stands or the time is up.
+        """Start a transfer: no appends until the target leads or the transfer times out.
 
-        Raises TransferError where the target could not take over, or one is under way.
+        Raises TransferError if the target cannot take over, or a transfer is under way.
         """
         if self.transfer.target is not None:
             raise TransferError(f"the leadership is being handed to {self.transfer.target}")
@@ -216,9 +223,9 @@ class Leadership:
         self._start_transfer(target, now_ms, must_step_down=must_step_down)
 
     def resign(self, now_ms: float) -> None:
-        """Begin to hand over to whoever would take over soonest, if a transfer may begin.
+        """Start a transfer to the most up-to-date voter, if none is under way.
 
-        However far behind: under load all are, until no more is appended.
+        Its lag does not matter: under load all followers lag until appends stop.
         """
         nearest = self.transfer.nearest(self.voting, now_ms)
         if nearest is not None and self.transfer.target is None:
@@ -230,10 +237,10 @@ class Leadership:
         self.send_timeout_now_to_target()
 
     def continue_transfer(self, now_ms: float, *, must_step_down: bool) -> None:
-        """At each heartbeat: urge a target again, give it up, or begin by ourselves.
+        """At each heartbeat: repeat TimeoutNow, give up a late transfer, or start one.
 
-        A leader that `must_step_down` looks for any voter that is close behind, others for one
-        that is preferred to them.
+        A leader that `must_step_down` chooses any voter with a small lag; any other leader
+        only one that comes before it in `preferred_leaders`.
         """
         transfer = self.transfer
         transfer.give_up(now_ms)
@@ -252,10 +259,10 @@ class Leadership:
             self.transfer_to(next_leader.peer, now_ms, must_step_down=must_step_down)
 
     def send_timeout_now_to_target(self) -> None:
-        """Tell the target of a transfer to stand, once it has everything.
+        """Send TimeoutNow to the transfer's target, once it holds the whole log.
 
-        Where there is time everything is committed here as well: whoever waits for an append
-        gets its answer from this leader, and not that the outcome is unknown.
+        Unless this leader must step down, it first commits everything too, so that it can still
+        acknowledge each pending append, whose outcome would otherwise be unknown.
         """
         if (target := self.transfer.target) is not None:
             dispatcher, end_index = self.dispatchers[target], self._ledger.log.end_index
@@ -264,7 +271,7 @@ class Leadership:
                 self._send_timeout_now(dispatcher)
 
     def send_timeout_now_to_best(self, now_ms: float) -> None:
-        """This member is about to step down: ask the voter that has everything to stand."""
+        """Send TimeoutNow to a voter that holds the whole log, if any: we step down now."""
         end_index = self._ledger.log.end_index
         best = self.transfer.best(self.voting, end_index, now_ms)
         if best is not None and best.match_index == end_index:
@@ -276,7 +283,7 @@ class Leadership:
     # ---- changing the membership --------------------------------------------------------------
 
     def plan_change(self, change: Change) -> Membership:
-        """Return the membership that `change` makes. Raises MembershipError with the reason."""
+        """Return the membership after `change`. Raises MembershipError with the reason."""
         if (reason := self.change_refusal()) is not None:
             raise MembershipError(reason)
         planned = changed(self._ledger.memberships.current, change)
@@ -287,7 +294,7 @@ class Leadership:
         return planned
 
     def learner_to_promote(self, now_ms: float) -> str | None:
-        """Return a learner that has caught up and is heard, where a change may be made."""
+        """Return a learner that has caught up and responds, if a change is allowed now."""
         learners = self._ledger.memberships.current.learners
         if not learners or self.change_refusal() is not None:
             return None
@@ -304,24 +311,29 @@ class Leadership:
         return None
 
     def _lag_of(self, learner: EntryDispatcher) -> int:
-        """By how many entries a learner is behind a majority of the voters.
+        """Return how many committed entries a learner lacks.
 
-        Not behind our own end: under load more than a learner may lack is under way to all.
+        Not measured from the log's end: under load every follower lacks the newest entries.
         """
         return max(0, self._ledger.commit_index - learner.match_index)
 
-    # ---- decisions that calibration may break, each in a method of its own -------------
+    # ---- decisions, each in its own method so that a planted bug can override it --------
 
     @property
     def is_ready(self) -> bool:
-        """True once an entry of this term is committed: all earlier ones are, then."""
+        """True once an entry of this term is committed, and so all before it.
+
+        Only then does the commit index cover all that earlier leaders committed, which reads
+        and membership changes need (dissertation 6.4).
+        """
         return self._ledger.commit_index >= self.first_index
 
     def change_refusal(self) -> str | None:
-        """Say why no change may be made now (dissertation 4.1), None if one may.
+        """Return the reason why no membership change is allowed now, None if one is.
 
-        Not before an entry of this term is committed, or two leaders' changes could be in
-        force whose majorities share no voter (Ongaro, raft-dev, 10 July 2015).
+        One change at a time, so that majorities before and after it overlap (dissertation 4.1).
+        And only after an entry of this term is committed: otherwise two leaders' uncommitted
+        changes could have disjoint majorities (Ongaro, raft-dev, 10 July 2015).
         """
         if not self.is_ready:
             return "the leader has not committed an entry of its own term yet"
@@ -334,13 +346,13 @@ class Leadership:
     def _compare_lower(
         self, dispatcher: EntryDispatcher, response: PushResponse, now_ms: float
     ) -> None:
-        """The logs differ at `response.prev_index`: compare below it, or send the snapshot."""
+        """Compare again below `response.prev_index`, or send the snapshot."""
         log = self._ledger.log
         agreed = self._next_comparison(response)
         if agreed < log.start.index:
             if self._ledger.snapshot is None:
-                # Our log begins at nothing and the follower's elsewhere: it was upgraded
-                # from a commit log of its own, which nobody here may throw away.
+                # Our log is complete from index 0, yet the follower's starts elsewhere: it was
+                # upgraded from a native commit log of its own, which must not be discarded.
                 self._compare_at(dispatcher, log.start.index + 1)
                 return
             dispatcher.install(log.start.index)
@@ -350,7 +362,11 @@ class Leadership:
         self._push(dispatcher)
 
     def _next_comparison(self, response: PushResponse) -> int:
-        """Largest index at which the logs may agree, given the follower's hint."""
+        """Return the largest index at which the logs may agree, given the follower's hint.
+
+        The hint's term is the follower's term there, so entries of ours with a larger term
+        cannot match: a whole term is skipped in one round trip (Raft section 5.3).
+        """
         return self._ledger.log.last_at_most(
             min(response.hint_index, response.prev_index - 1), response.hint_term
         )
@@ -359,7 +375,7 @@ class Leadership:
         dispatcher.compare_at(max(next_index, self._ledger.log.start.index + 1))
 
     def _push(self, dispatcher: EntryDispatcher, batches: tuple[Batch, ...] = ()) -> None:
-        """One push; without entries it is a heartbeat, a comparison and a read round."""
+        """Send one push; without entries it serves as heartbeat, comparison and read round."""
         ledger = self._ledger
         log = ledger.log
         prev_index = dispatcher.next_index - 1

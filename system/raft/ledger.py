@@ -1,7 +1,7 @@
-"""A member's own log with what is durable and what is committed of it.
+"""A member's log, and how much of it is durable and committed.
 
-Every change becomes a numbered write for the shell; nothing that rests on a write may
-be said before it is durable (`PendingWrites`).
+Every change becomes a numbered write for the shell; a message that depends on a write is
+held back until that write is durable (`PendingWrites`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from shaketable.system.raft.protocol import (
     Write,
 )
 
-# What is written but not yet durable, and what may not be said before it is.
+# Writes that are not durable yet, and the messages that wait for them.
 #
-# Source: Raft figure 2 ("updated on stable storage before responding to RPCs"); DLedger
-# keeps neither rule (bugs E16 and E18 of DLEDGER.md).
+# Source: Raft figure 2 ("updated on stable storage before responding to RPCs"); DLedger does
+# so neither for votes nor for entries (DLEDGER.md E16, E18).
 
 HELD_MAX = 256
-"""Messages that wait for writes: a few for each member, and for strangers that asked."""
+"""Limit of messages that wait for writes: a few for each member, and for unknown senders."""
 
 
 class PendingWrites:
-    """Numbers the writes and holds messages back until the writes they rest on are durable.
+    """Numbers the writes, and holds messages back until the writes they depend on are durable.
 
     Invariant: synced_seq <= write_seq, state_seq <= write_seq.
     """
@@ -57,8 +57,8 @@ class PendingWrites:
         elif isinstance(write, Append):
             self._appended.append((self.write_seq, write.batch.last_index))
         elif isinstance(write, Truncate):
-            # An append that is cut back proves no more than what is left of it: the same
-            # entries, appended again later, are durable with that later write.
+            # Of an append that is truncated, its sync proves only the entries that are left.
+            # The same indices appended again are durable with that later write.
             end = write.end_index
             self._appended = deque((seq, min(last, end)) for seq, last in self._appended)
         elif isinstance(write, Install):
@@ -66,11 +66,11 @@ class PendingWrites:
             self._appended.append((self.write_seq, write.snapshot.end.index))
 
     def hold(self, seq: int, peer: str, message: Message) -> bool:
-        """Keep `message` until write `seq` is durable; False if it may go at once.
+        """Hold `message` until write `seq` is durable; False if it may be sent at once.
 
-        To each peer the newest message of a kind replaces an older one that still waits: a
-        write may be stuck for as long as the disk is full. Past HELD_MAX the oldest is lost,
-        as any message may be.
+        For each peer, a message replaces an older one of its kind that still waits: a write may
+        be stuck while the disk is full. Beyond HELD_MAX the oldest is dropped, as the network may
+        drop any message.
         """
         if seq <= self.synced_seq:
             return False
@@ -81,7 +81,7 @@ class PendingWrites:
         return True
 
     def synced(self, seq: int) -> list[int]:
-        """Writes up to `seq` are durable; return up to which index each append counts."""
+        """Note writes up to `seq` as durable; return the last durable index of each append."""
         assert seq <= self.write_seq, "nothing can be durable before it is written"
         self.synced_seq = max(self.synced_seq, seq)
         durable = []
@@ -90,9 +90,9 @@ class PendingWrites:
         return durable
 
     def release(self, term: int) -> list[tuple[str, Message]]:
-        """Return the messages that may go now; those of an older term are dropped.
+        """Return the messages that may be sent now; those of an older term are dropped.
 
-        Votes are kept whatever their term: a granted pre-vote carries the asked one.
+        Vote responses are sent whatever their term: a granted pre-vote carries the requested one.
         """
         ready = [held for held in self._held if held[0] <= self.synced_seq]
         if ready:
@@ -105,18 +105,21 @@ class PendingWrites:
 
 
 def _kind(message: Message) -> tuple[type[Message], bool]:
-    """What may replace what: a vote is no pre-vote, and the word of neither is the other's."""
+    """Return the kind of a message: only one of the same kind may replace it.
+
+    A vote and a pre-vote are different kinds.
+    """
     is_pre_vote = isinstance(message, VoteRequest | VoteResponse) and message.pre_vote
     return type(message), is_pre_vote
 
 
 class Ledger:
-    """The log of one member, the memberships in it, and the snapshot in front of it.
+    """The log of one member, the memberships in it, and the snapshot before it.
 
     Invariants: durable_index <= log.end_index; log.start.index <= commit_index <=
-    log.end_index, and commit_index never falls; no entry at or below commit_index is ever
-    removed but by compaction. `snapshot` stands exactly at the log's begin; None only
-    where the log begins at nothing (index -1, position 0).
+    log.end_index, and commit_index never falls; entries up to commit_index are removed only
+    by compaction. `snapshot` ends exactly at the log's start; None only if no entry was ever
+    removed (index -1, position 0).
     """
 
     def __init__(
@@ -134,13 +137,13 @@ class Ledger:
     def checkpoint_index(self) -> int:
         """Highest index that is both committed and durable here.
 
-        What is committed by others may still be another entry on this disk.
+        A committed entry that is not durable here may still be a different entry on this disk.
         """
         return min(self.commit_index, self.durable_index)
 
     @property
     def has_writes(self) -> bool:
-        """True if something is to be written since the last `take_writes`."""
+        """True if writes have accumulated since the last `take_writes`."""
         return bool(self._writes)
 
     def take_writes(self) -> list[Write]:
@@ -153,7 +156,7 @@ class Ledger:
         self._write(SaveState(term, voted_for))
 
     def append(self, batch: Batch) -> None:
-        """Put a batch at the end; a membership in it is in force at once."""
+        """Append a batch; a membership in it is in force at once (dissertation 4.1)."""
         self.log.append(batch)
         if batch.memberships:
             for index, membership in batch.memberships:
@@ -161,16 +164,16 @@ class Ledger:
         self._write(Append(batch))
 
     def agrees_at(self, index: int, term: int, position: int = -1) -> bool:
-        """True if what stands at `index` here is the leader's (prevLogIndex, prevLogTerm).
+        """Check (prevLogIndex, prevLogTerm): True if our log holds that entry.
 
-        `position` is the leader's byte position behind it, looked at where our log begins:
-        two logs that begin in different places share nothing. What was compacted here was
-        committed, so that a leader has it. Raises InvariantError where the leader lacks
-        what is committed here.
+        By Log Matching, all entries before it then equal the leader's, too. `position` is the
+        leader's end position of that entry, compared at our log's start only: two logs that start
+        at different bytes share no entry. Raises InvariantError if the leader lacks an entry that
+        is committed here.
         """
         start = self.log.start
         if index < start.index:
-            return True
+            return True  # compacted here, so committed, so the leader has it (Leader Completeness)
         if index > self.log.end_index:
             return False
         is_same = self.log.term_at(index) == term
@@ -181,9 +184,11 @@ class Ledger:
         return is_same
 
     def accept(self, batch: Batch) -> None:
-        """Append what is new of a leader's batch; remove what contradicts it (Raft figure 2).
+        """Append the new entries of a leader's batch; truncate conflicting ones (Raft figure 2).
 
-        Raises InvariantError where that would remove a committed entry.
+        The log is truncated only at a conflict: a delayed push whose entries are all held must
+        not remove later ones, which may have been acknowledged. Raises InvariantError if a
+        committed entry would be removed.
         """
         if batch.first_index <= self.log.end_index:
             same = self._last_matching_index(batch)
@@ -196,7 +201,7 @@ class Ledger:
         self.append(batch)
 
     def commit(self, index: int) -> bool:
-        """Entries up to `index` are committed; True if that is new."""
+        """Raise the commit index to `index`; True if that is new."""
         assert index <= self.log.end_index, f"commit {index} beyond the end {self.log.end_index}"
         if index <= self.commit_index:
             return False
@@ -204,7 +209,7 @@ class Ledger:
         return True
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Let `snapshot` stand for the committed entries up to its end."""
+        """Replace the committed entries up to the snapshot's end by the snapshot."""
         assert snapshot.end.index <= self.commit_index, "only what is committed is compacted"
         self.log.compact(snapshot.end)
         self.memberships.compact(snapshot.end.index)
@@ -214,7 +219,8 @@ class Ledger:
     def install(self, snapshot: Snapshot) -> None:
         """Replace the whole log by a leader's snapshot.
 
-        Raises InvariantError where that would remove a committed entry.
+        Nothing is durable until the snapshot is. Raises InvariantError if a committed entry would
+        be removed.
         """
         if snapshot.end.index < self.commit_index:
             raise InvariantError(
@@ -229,7 +235,7 @@ class Ledger:
         self._write(Install(snapshot))
 
     def synced(self, write_seq: int) -> bool:
-        """All writes up to `write_seq` are durable; True if entries or a snapshot are among."""
+        """Note writes up to `write_seq` as durable; True if they contain entries or a snapshot."""
         durable = self.pending.synced(write_seq)
         for index in durable:
             self.durable_index = max(self.durable_index, index)
@@ -238,27 +244,29 @@ class Ledger:
         self.log.stored(self.durable_index)
         return True
 
-    # ---- decisions that calibration may break, each in a method of its own -------------
+    # ---- decisions, each in its own method so that a planted bug can override it --------
 
     def _last_matching_index(self, batch: Batch) -> int:
-        """Last index up to which our log holds the batch's entries, or one below them all.
+        """Return the last index up to which our log holds the batch's entries.
 
-        Log matching: what stands at an index with that term, stands below it too.
+        One less than their first if it holds none. Log Matching: if the two logs have an entry of
+        the same index and term, they are equal up to it. So our last entry of the batch's term
+        within it is the last that matches.
         """
         start = self.log.start.index
         if batch.last_index <= start:
-            return batch.last_index  # compacted, so it was committed: the leader has the same
+            return batch.last_index  # compacted, so committed: the leader has the same entries
         same = self.log.last_at_most(batch.last_index, batch.term)
         if same > start and self.log.term_at(same) == batch.term:
             return same
         return max(start, batch.first_index - 1)
 
     def _durable_after_truncate(self, end_index: int) -> int:
-        """Up to where the log is durable once it ends at `end_index`."""
+        """Return the durable index once the log ends at `end_index`."""
         return min(self.durable_index, end_index)
 
     def _may_truncate(self, end_index: int) -> bool:
-        """True if nothing that is committed lies behind `end_index`."""
+        """True if no entry after `end_index` is committed."""
         return end_index >= self.commit_index
 
     def _truncate(self, end_index: int) -> None:

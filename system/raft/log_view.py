@@ -1,4 +1,4 @@
-"""What the core knows of its log: terms by index, begin and end, the recent entries' bytes.
+"""The core's view of its log: terms by index, start and end, and the recent entries' bytes.
 
 Terms are kept as spans, since a term's entries are contiguous; older bytes are read
 back through an `EntryReader`.
@@ -14,12 +14,12 @@ from shaketable.system.raft.protocol import CompactedError, EntryReader, Invaria
 
 
 class LogView:
-    """Terms, begin, end and tail of one member's log.
+    """Terms, start, end and tail of one member's log.
 
-    `start` is the place behind the last entry that is no longer kept (a snapshot stands for
-    it and everything below), or where the first entry goes. `spans` lists (first_index,
-    term) of the kept entries with rising indices and terms; a span in front of them holds
-    the begin's own term. An empty log ends where it begins. Not thread-safe.
+    `start` is the last entry that is no longer kept, with the byte position after it: a snapshot
+    replaces that entry and all before it. In a new log it is where the first entry goes. `spans`
+    lists (first_index, term) of the kept entries, both rising; internally a span before them
+    holds the term of `start`. An empty log ends where it starts. Not thread-safe.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class LogView:
 
     @property
     def end_term(self) -> int:
-        """Term of the last entry; the begin's (-1 for a new log) where none is kept."""
+        """Term of the last entry; in an empty log the term of `start` (-1 for a new log)."""
         return self._terms[-1]
 
     def term_starts_after(self, index: int) -> list[int]:
-        """First entries of the terms that begin behind `index`, which is at or behind the begin."""
+        """Return the first index of each term that starts after `index` (>= the log's start)."""
         return self._firsts[bisect_right(self._firsts, index) :]
 
     def end(self) -> LogEnd:
-        """Return the log's end with its chain CRC, for whoever encodes what follows."""
+        """Return the log's end with its chain CRC, for the encoder of the next entries."""
         if self.end_index == self.start.index:
             return self.start
         last = (
@@ -68,7 +68,7 @@ class LogView:
         return LogEnd(self.end_index, self.end_term, self.end_position, last.last_chain_crc())
 
     def term_at(self, index: int) -> int:
-        """Term of entry `index`, which may be the begin; -1 in front of a new log's entries."""
+        """Return the term of entry `index`, or of the log's start (-1 in a new log)."""
         firsts = self._firsts
         if index >= firsts[-1]:
             assert index <= self.end_index, f"no entry {index}, the log ends at {self.end_index}"
@@ -77,10 +77,10 @@ class LogView:
         return self._terms[bisect_right(firsts, index) - 1]
 
     def last_at_most(self, index: int, term: int) -> int:
-        """Largest index <= `index` (and <= the end) whose entry's term is <= `term`.
+        """Return the largest index <= `index` (and <= the end) whose term is <= `term`.
 
-        begin.index - 1 where that lies below the begin. Both sides use it to skip a whole
-        term in one comparison (Raft section 5.3).
+        `start.index - 1` if that lies before the log's start. Leader and follower use it to skip
+        a whole term in one comparison (Raft section 5.3).
         """
         at = min(index, self.end_index)
         span = bisect_right(self._firsts, at) - 1
@@ -90,7 +90,7 @@ class LogView:
         return at if span >= 0 else self.start.index - 1
 
     def append(self, batch: Batch) -> None:
-        """Put a batch at the end. Raises InvariantError where it does not fit there."""
+        """Append a batch. Raises InvariantError if it does not continue the log."""
         if batch.first_index != self.end_index + 1 or batch.position < self.end_position:
             raise InvariantError(
                 f"batch {batch.first_index}@{batch.position} does not follow "
@@ -108,7 +108,7 @@ class LogView:
         self._trim()
 
     def truncate(self, end_index: int) -> None:
-        """Forget every entry behind `end_index`, which is at or behind the begin."""
+        """Remove every entry after `end_index`, which is not before the log's start."""
         assert self.start.index <= end_index < self.end_index
         while self._firsts[-1] > end_index:
             self._firsts.pop()
@@ -132,7 +132,7 @@ class LogView:
             )
 
     def compact(self, start: LogEnd) -> None:
-        """Forget the entries up to `start`, the place behind one that is kept now."""
+        """Remove the entries up to `start`, which is the end of one of them."""
         assert self.start.index < start.index <= self.end_index, f"{start} is not in the log"
         assert self.term_at(start.index) == start.term, f"{start} is not of this log"
         span = bisect_right(self._firsts, start.index) - 1
@@ -146,7 +146,7 @@ class LogView:
         self.start = start
 
     def reset(self, end: LogEnd) -> None:
-        """Forget everything: the log begins and ends at `end` (a snapshot was installed)."""
+        """Remove everything: the log starts and ends at `end` (a snapshot was installed)."""
         self.start = end
         self._firsts[:] = [end.index]
         self._terms[:] = [end.term]
@@ -156,15 +156,15 @@ class LogView:
         self._tail_bytes = 0
 
     def stored(self, index: int) -> None:
-        """Entries up to `index` are written, so that they can be read back."""
+        """Note entries up to `index` as written: they can be read back and leave memory."""
         self._stored_index = max(self._stored_index, min(index, self.end_index))
         self._trim()
 
     def batches_from(self, first_index: int, bytes_max: int) -> tuple[Batch, ...]:
-        """Return contiguous batches from `first_index` on: one term, one file, not empty.
+        """Return contiguous batches from `first_index` on: one term, one file, at least one.
 
-        At most about `bytes_max` bytes (one batch may exceed it where it alone does).
-        Raises CompactedError below the log's begin.
+        At most about `bytes_max` bytes; the first batch is returned even if it is larger. Raises
+        CompactedError for an entry at or before the log's start.
         """
         if first_index <= self.start.index:
             raise CompactedError(
@@ -173,8 +173,8 @@ class LogView:
         assert first_index <= self.end_index
         if not self._tail or first_index < self._tail[0].first_index:
             found = self._reader.read_entries(first_index, bytes_max)
-            # The files may still hold entries that a truncation has yet to remove; what is
-            # in the tail stands in its own right.
+            # The files may still hold entries that a truncation has not removed yet: from its
+            # first entry on, the tail is what counts.
             last = self._tail[0].first_index - 1 if self._tail else self.end_index
             return (found.until(last) if found.last_index > last else found,)
         at = len(self._tail) - 1
@@ -188,8 +188,8 @@ class LogView:
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes of one entry from byte `position` of the log on.
 
-        What lies below the log's begin is the reader's to find (the native commit log that
-        an upgraded group began with) or to refuse.
+        For bytes before the log's start the reader decides: it finds them in the native commit
+        log that an upgraded group started with, or raises.
         """
         if not self._tail or position < self._tail[0].position:
             return self._reader.read(position, size)
@@ -199,10 +199,10 @@ class LogView:
         return batch.data[at : at + size]
 
     def read_some(self, position: int, size: int) -> bytes:
-        """Return at most `size` bytes of the log from any place on, perhaps none.
+        """Return at most `size` bytes of the log from any position, perhaps none.
 
-        For whoever was told the place by somebody else: no message need begin there. Raises
-        the reader's error where it does not hold that much.
+        For a position that a client sent: no message need start there. Raises the reader's error
+        if it does not hold that many bytes.
         """
         if not self._tail or position < self._tail[0].position:
             return self._reader.read(position, size)
@@ -211,7 +211,7 @@ class LogView:
         return batch.data[at : at + size]
 
     def _trim(self) -> None:
-        """Drop the oldest quarter of the tail when it is over its limit, if it is stored."""
+        """Drop the oldest quarter of a tail that is over its limit, as far as it is stored."""
         if self._tail_bytes <= self._tail_bytes_max:
             return
         drop = 0
@@ -237,7 +237,7 @@ def _position(batch: Batch) -> int:
 
 
 def _sendable(batches: list[Batch], bytes_max: int) -> tuple[Batch, ...]:
-    """The leading batches that fit into one push: one term, one file, the size limit."""
+    """Return the leading batches that fit into one push: one term, one file, `bytes_max`."""
     if len(batches) == 1:
         return (batches[0],)
     out = [batches[0]]

@@ -1,4 +1,4 @@
-"""A member's role, term and vote, and what it does about each message.
+"""A member's role, term and vote, and how it handles each message.
 
 Source: Raft (Ongaro & Ousterhout 2014) figure 2; DLedger's MemberState and
 DLedgerLeaderElector; Ongaro's dissertation sections 3.10, 4.2.3 and 9.6.
@@ -37,13 +37,13 @@ from shaketable.system.raft.read_rounds import ReadRounds
 from shaketable.system.raft.transfer import Transfer
 
 UniformMs = Callable[[float, float], float]
-"""Draws a number of milliseconds between two bounds: the core's only dice, injected."""
+"""Returns a random number of milliseconds between two bounds: the core's only randomness."""
 
 
 class MemberState:
-    """Role, term, vote, and the transitions between roles; `RaftCore` is its surface.
+    """Role, term, vote, and the transitions between roles; `RaftCore` is the public interface.
 
-    The parts' types are class attributes, so that a planted bug can replace one.
+    The types of its parts are class attributes, so that a planted bug can replace one.
     """
 
     ledger_type: ClassVar[type[Ledger]] = Ledger
@@ -56,7 +56,7 @@ class MemberState:
     transfer_type: ClassVar[type[Transfer]] = Transfer
     disk_type: ClassVar[type[DiskHealth]] = DiskHealth
 
-    def __init__(  # noqa: PLR0913 - all that a member starts from, each given by name
+    def __init__(  # noqa: PLR0913 - a member's whole initial state, passed by keyword
         self,
         member: str,
         peers: Sequence[str],
@@ -107,54 +107,62 @@ class MemberState:
         history = self.memberships_type(membership, index, memberships)
         return self.ledger_type(self.log, history, snapshot)
 
-    # ---- decisions that calibration may break, each in a method of its own -------------
+    # ---- decisions, each in its own method so that a planted bug can override it --------
 
     def _last_contact_before_start_ms(self) -> float:
-        """When a leader may have been heard last, for all that a restarted member knows.
+        """Return the latest time at which this member may have heard a leader before a restart.
 
-        With leases, one may rest on what this member echoed just before it stopped: it
-        must not vote before that has passed. Without, nothing rests on it.
+        A leader's lease may depend on a round that this member echoed just before it stopped,
+        so it must not vote until that lease has expired. Without leases nothing depends on it.
         """
         return self._now_ms if self.config.lease_ms > 0 else float("-inf")
 
     def _is_up_to_date(self, request: VoteRequest) -> bool:
-        """True if the candidate has everything that may be committed."""
+        """True if the candidate's log holds every entry that may be committed (5.4.1)."""
         return is_up_to_date(request, self._log_end_term(), self.log.end_index)
 
     def _log_end_term(self) -> int:
-        """The term by which our log is compared in elections: its last entry's."""
+        """Return the term that elections compare: the last entry's, not the current term.
+
+        DLedger once compared the current term, and a stale node could win (DLEDGER.md E2).
+        """
         return self.log.end_term
 
     def _must_not_disturb(self, request: VoteRequest) -> bool:
-        """True if a live leader is not to be disturbed, whatever term is asked for.
+        """True if the request must be ignored because a leader is alive (dissertation 4.2.3).
 
-        (Dissertation 4.2.3.) Where it is a leader's term that is behind, the candidate's
-        answer to the next push says so. A leader that hands over asks to be disturbed.
+        Without this rule a removed or isolated server would depose leaders by its higher term.
+        A leader whose own term is stale learns that from the response to its next push. An
+        election that the leader itself started by TimeoutNow is exempt.
         """
         if request.is_transfer:
             return self.role is Role.LEADER and request.term <= self.term
         if self.role is Role.LEADER:
             return True
-        follows = self._now_ms - self._last_contact_ms < self.config.election_timeout_min_ms
-        return follows and request.candidate != self.leader
+        hears_leader = self._now_ms - self._last_contact_ms < self.config.election_timeout_min_ms
+        return hears_leader and request.candidate != self.leader
 
     def _may_vote_for(self, request: VoteRequest) -> bool:
-        """True if this member's one vote of the term is the candidate's, or still free."""
+        """True if this member has not voted in this term, or voted for this candidate.
+
+        One vote a term, and majorities that overlap: at most one leader a term (Election Safety).
+        """
         return self.voted_for in (None, request.candidate)
 
     def _save_state(self) -> None:
-        """Make term and vote durable, before anything that depends on them is said."""
+        """Write term and vote; messages that depend on them wait until they are durable."""
         self.ledger.save_state(self.term, self.voted_for)
 
     def _may_campaign(self) -> bool:
-        """True if this member may be elected: a voter whose disk works (DLEDGER.md E15)."""
+        """True if this member may campaign: a voter whose disk works (DLEDGER.md E15)."""
         return (self._is_voter or self._is_being_removed()) and self._disk.may_lead(self._now_ms)
 
     def _is_being_removed(self) -> bool:
-        """True for a voter whose removal stands in its log and is not known to be committed.
+        """True for a voter whose removal is in its log and not known to be committed.
 
-        It may be the only one that has that entry: the others then have less, get no vote of
-        its and could never elect anybody. It counts itself no more (dissertation 4.2.2).
+        It must still campaign: it may be the only member with that entry, so it denies the
+        others its vote, and without it no leader could be elected. It no longer counts its own
+        vote (dissertation 4.2.2).
         """
         memberships = self.ledger.memberships
         index = memberships.current_index
@@ -162,11 +170,16 @@ class MemberState:
         return not is_committed and self.member in memberships.at(index - 1)[1].voters
 
     def _may_commit(self, index: int) -> bool:
-        """True if what is on a majority is committed thereby (Raft section 5.4.2)."""
+        """True if entry `index`, durable on a majority, is committed by that.
+
+        Only an entry of the current term is, and with it all before it (Raft section 5.4.2). An
+        older term's entry on a majority can still be overwritten (figure 8); DLedger commits it
+        by counting (DLEDGER.md E1).
+        """
         return self.log.term_at(index) == self.term
 
     def _hard_state_seq(self) -> int:
-        """After which write the term and vote we speak of are durable."""
+        """Return the number of the write after which the current term and vote are durable."""
         return self.ledger.pending.state_seq
 
     # ---- messages ------------------------------------------------------------------------
@@ -175,7 +188,7 @@ class MemberState:
         self._effects.messages.append((peer, message))
 
     def _send_durably(self, peer: str, message: Message) -> None:
-        """Say it only when the term and vote that it speaks of are durable."""
+        """Send a message once the term and vote that it depends on are durable."""
         if not self.ledger.pending.hold(self._hard_state_seq(), peer, message):
             self._send(peer, message)
 
@@ -187,7 +200,7 @@ class MemberState:
         self._election_due_ms = self._now_ms + self._election_timeout_ms
 
     def _use_membership(self) -> None:
-        """The membership in force is another one: from the moment its entry stands."""
+        """Adopt the latest membership in the log, which is in force once appended (4.1)."""
         self.membership = self._effects.membership = self.ledger.memberships.current
         self.quorum = self.membership.quorum
         members = self.membership.members
@@ -205,7 +218,7 @@ class MemberState:
             self.term, self.voted_for = term, None
             self._save_state()
         if changed:
-            # What matched, and which round was asked, is known of one leader in one term.
+            # The matched index and the read round are valid for one leader in one term only.
             self._following = self.follower_type(self.ledger, self.member, term) if leader else None
         self.role, self.leader = Role.FOLLOWER, leader
         self._restart_election_timer()
@@ -216,7 +229,10 @@ class MemberState:
         self._effects.role_changes.append(RoleChange(self.role, self.term, self.leader))
 
     def _start_pre_vote(self) -> None:
-        """Ask whether an election could be won before disturbing anybody (PreVote)."""
+        """Ask for pre-votes; the term rises only if they are a majority (dissertation 9.6).
+
+        So a partitioned member does not inflate its term and depose the leader when it returns.
+        """
         if not self._may_campaign():
             self._become_follower(self.term, None)
             return
@@ -249,9 +265,10 @@ class MemberState:
         self._count_votes()
 
     def _count_votes(self) -> None:
-        """Go on where the votes suffice; its own counts once it is durable.
+        """Start the election, or lead, if the votes suffice.
 
-        The only voter would else lead a term that it may forget, and lead it once more.
+        The candidate's own vote must be durable first. Otherwise a group's only voter could lead
+        a term, forget it in a crash, and lead the same term again.
         """
         if self.role is Role.CANDIDATE and self._elector.is_won(self.membership):
             if self._elector.pre_vote:
@@ -277,7 +294,7 @@ class MemberState:
         self._leadership.heartbeat(self._now_ms)
 
     def _step_down(self, leading: Leadership) -> None:
-        """Step down of our own accord; who has everything need not wait for a timeout."""
+        """Step down voluntarily; tell an up-to-date voter to start an election at once."""
         leading.heartbeat(self._now_ms)
         leading.send_timeout_now_to_best(self._now_ms)
         self._become_follower(self.term, None)
@@ -289,6 +306,8 @@ class MemberState:
         if not self._must_not_disturb(request):
             is_complete = self._is_up_to_date(request)
             if request.pre_vote:
+                # A pre-vote changes no state: neither our term nor our vote. A granted response
+                # carries the requested term, so that the candidate can match it.
                 granted = request.term > self.term and is_complete
                 term = request.term if granted else None
             else:
@@ -318,7 +337,7 @@ class MemberState:
             self._count_votes()
 
     def _on_transfer(self, request: LeadershipTransfer) -> None:
-        """Our leader asks us to stand at once (dissertation 3.10: TimeoutNow)."""
+        """Start an election at once: our leader sent TimeoutNow (dissertation 3.10)."""
         is_ours = request.term == self.term and request.leader == self.leader
         if is_ours and self.role is Role.FOLLOWER and self._may_campaign():
             self._campaign(is_transfer=True)
@@ -326,7 +345,7 @@ class MemberState:
     # ---- follower ------------------------------------------------------------------------
 
     def _follow(self, term: int, leader: str) -> Follower:
-        """A leader of our term or a later one was heard."""
+        """Follow a leader of our term or a later one, and reset the election timer."""
         if self.role is Role.LEADER and term == self.term:
             raise InvariantError(f"{leader} and {self.member} both lead term {self.term}")
         if self.term != term or self.leader != leader or self._following is None:
@@ -379,7 +398,11 @@ class MemberState:
             self._confirm_reads(leading)
 
     def _advance_commit(self, leading: Leadership) -> None:
-        """Commit what is durable on a majority of the voters."""
+        """Commit the entries that are durable on a majority of the voters.
+
+        Entries that a majority holds durably survive any minority of failures, and each later
+        leader has them, since its electors include one of that majority (Leader Completeness).
+        """
         index = leading.quorum_match(self.ledger.durable_index)
         if index > self.ledger.commit_index and self._may_commit(index):
             self.ledger.commit(index)
@@ -387,7 +410,7 @@ class MemberState:
         self._confirm_reads(leading)
         is_committed = self.ledger.memberships.current_index <= self.ledger.commit_index
         if not self._is_voter and is_committed:
-            self._step_down(leading)  # its own removal is committed (dissertation 4.2.2)
+            self._step_down(leading)  # our own removal is committed (dissertation 4.2.2)
 
     def _confirm_reads(self, leading: Leadership) -> None:
         if leading.reads.needs_confirmation:

@@ -1,4 +1,4 @@
-"""Who belongs to a group: its voters, and learners that are still catching up.
+"""The membership of a group: its voters, and learners that are still catching up.
 
 Source: Ongaro's dissertation section 4 (single-server changes; 4.2.1: a new server joins
 without a vote until it has caught up). DLedger's membership is static (dLegerPeers).
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 class Membership:
     """The members of a group, ids in sorted order.
 
-    `voters` elect and acknowledge; `learners` receive the log and count for nothing.
-    `addresses` pairs a member's id with "host:port" of its DLedger port; members that every
-    node's configuration names (dLegerPeers) may be missing there.
+    `voters` elect and commit; `learners` receive the log but have no vote. `addresses` pairs a
+    member's id with "host:port" of its DLedger port; members that every node's configuration
+    lists (dLegerPeers) may be missing there.
     """
 
     voters: tuple[str, ...]
@@ -29,11 +29,11 @@ class Membership:
 
     @property
     def quorum(self) -> int:
-        """How many voters a majority takes."""
+        """How many voters are a majority."""
         return len(self.voters) // 2 + 1
 
     def address_of(self, member: str) -> str | None:
-        """Return "host:port" of a member, None where only the configuration knows it."""
+        """Return "host:port" of a member, None if only the configuration has it."""
         return dict(self.addresses).get(member)
 
     def with_learner(self, member: str, address: str) -> Membership:

@@ -1,7 +1,7 @@
-"""The memberships that a log brings, by index: the latest is in force at once.
+"""The memberships in a log, by index: the latest is in force as soon as it is appended.
 
 Source: Ongaro's dissertation section 4.1 (a server uses the latest configuration in its
-log, committed or not, and returns to the one before it where the entry is removed).
+log, committed or not, and reverts to the previous one if the entry is removed).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from shaketable.system.raft.protocol import MembershipError
 class MembershipLog:
     """(index, membership) of each change, oldest first.
 
-    The oldest stands for everything at or below the log's begin and is never reverted.
-    Invariant: indices rise; `current` is the last and `current_index` its index.
+    The oldest is the membership at the log's start and is never reverted. Invariant: indices
+    rise; `current` is the last membership and `current_index` its index.
     """
 
     __slots__ = ("_indices", "_memberships", "current", "current_index")
@@ -34,14 +34,14 @@ class MembershipLog:
                 self.append(index, membership)
 
     def append(self, index: int, membership: Membership) -> None:
-        """Entry `index` brings a membership, in force from now on."""
+        """Add the membership of entry `index`, in force from now on."""
         assert index > self.current_index, f"{index} does not follow {self.current_index}"
         self._indices.append(index)
         self._memberships.append(membership)
         self._use_latest()
 
     def truncate(self, end_index: int) -> None:
-        """Entries behind `end_index` are gone: the membership before them is in force again."""
+        """Revert to the membership in force at `end_index`: the entries after it are removed."""
         if self.current_index <= end_index:
             return
         while len(self._indices) > 1 and self._indices[-1] > end_index:
@@ -50,19 +50,19 @@ class MembershipLog:
         self._use_latest()
 
     def compact(self, compacted_index: int) -> None:
-        """Forget all but the membership in force at `compacted_index`, and the later ones."""
+        """Forget the memberships that were replaced at or before `compacted_index`."""
         drop = bisect_right(self._indices, compacted_index) - 1
         if drop > 0:
             del self._indices[:drop], self._memberships[:drop]
 
     def reset(self, membership: Membership, index: int) -> None:
-        """A snapshot replaces the log: only its membership is known."""
+        """Keep only the membership of a snapshot that replaces the log."""
         self._indices[:] = [index]
         self._memberships[:] = [membership]
         self._use_latest()
 
     def at(self, index: int) -> tuple[int, Membership]:
-        """Return the membership in force at entry `index`, and the index that brought it."""
+        """Return the membership in force at entry `index`, after the index of its entry."""
         found = max(bisect_right(self._indices, index) - 1, 0)
         return self._indices[found], self._memberships[found]
 
@@ -71,13 +71,14 @@ class MembershipLog:
         self.current = self._memberships[-1]
 
 
-# Single-server membership changes: what may be asked, and what comes of it.
+# Single-server membership changes.
 #
-# Source: Ongaro's dissertation section 4.2 (one server at a time; a new one catches up
-# without a vote first). To replace a member is to add, promote and remove.
+# Source: Ongaro's dissertation sections 4.1 (one server at a time: majorities before and after
+# the change overlap) and 4.2.1 (a new server first catches up without a vote). To replace a
+# member: add, promote, remove.
 
 MEMBERS_MAX = 64
-"""Voters and learners: the leader sends everything to each, and a header has to name them all."""
+"""Limit of voters and learners: the leader replicates to each, and a header must list them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A voter (the leader itself, too) or a learner leaves the group for good."""
+    """A voter (possibly the leader itself) or a learner leaves the group for good."""
 
     member: str
 
@@ -106,7 +107,7 @@ Change = AddLearner | Promote | Remove
 
 
 def changed(membership: Membership, change: Change) -> Membership:
-    """Return `membership` with `change` made. Raises MembershipError where it cannot be."""
+    """Return `membership` after `change`. Raises MembershipError if that is not possible."""
     member = change.member
     if isinstance(change, AddLearner):
         if member in membership.members:

@@ -1,8 +1,8 @@
-"""Words of the consensus core: roles, durable state, messages between nodes, effects.
+"""Types of the consensus core: roles, configuration, messages, writes, effects, errors.
 
 Source: Raft (Ongaro & Ousterhout 2014) figure 2; Ongaro's dissertation sections 4.2.3
 (a vote request does not disturb a live leader), 6.4 (read index) and 9.6 (PreVote);
-names after io.openmessaging.storage.dledger (MemberState, PushEntryRequest, ...).
+names from io.openmessaging.storage.dledger (MemberState, PushEntryRequest, ...).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shaketable.system.raft.membership import Membership
 
 
 class Role(enum.Enum):
-    """A member's role (DLedger's MemberState.Role); a CANDIDATE may still be in its pre-vote."""
+    """A member's role (DLedger's MemberState.Role); a CANDIDATE may still be in pre-vote."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
@@ -32,28 +32,31 @@ class RaftConfig:
     election_timeout_max_ms: float = 500.0
     heartbeat_interval_ms: float = 50.0
     quorum_silence_max_ms: float = 500.0  # CheckQuorum: the leader steps down past this
-    retransmit_after_ms: float = 400.0  # no acknowledgement for so long: compare again
-    snapshot_retransmit_ms: float = 2000.0  # a snapshot is sent no more often than that
+    retransmit_after_ms: float = 400.0  # no acknowledgement for this long: compare again
+    snapshot_retransmit_ms: float = 2000.0  # minimum time between two sends of a snapshot
     push_bytes_max: int = 1 << 20  # entry bytes in one push
     in_flight_bytes_max: int = 8 << 20  # sent to one follower and not acknowledged
     in_flight_pushes_max: int = 256
-    small_pushes_max: int = 1  # so many are under way: another one has full_push_bytes
+    small_pushes_max: int = 1  # with so many in flight, another push needs full_push_bytes
     full_push_bytes: int = 64 << 10
     tail_bytes_max: int = 16 << 20  # recent entries kept in memory
     uncommitted_bytes_max: int = 64 << 20  # appended by this leader, not yet committed
     reads_waiting_max: int = 10_000
-    lease_ms: float = 0.0  # 0: reads by read index; else they trust clocks for so long
-    clock_drift_max: float = 0.1  # a lease is that part shorter than what voters keep to
+    lease_ms: float = 0.0  # 0: reads by read index; else a lease of this length, by clocks
+    clock_drift_max: float = 0.1  # by this fraction a leader shortens its lease
     transfer_timeout_ms: float = 1000.0  # DLedger's leadershipTransferWaitTimeout
     transfer_lag_entries_max: int = 1000  # DLedger's maxLeadershipTransferWaitIndex
-    transfer_retry_ms: float = 30_000.0  # by itself the leader asks that member no earlier again
+    transfer_retry_ms: float = 30_000.0  # after a failed transfer, avoid that target so long
     preferred_check_ms: float = 1000.0
     preferred_leaders: tuple[str, ...] = ()  # DLedger's preferredLeaderIds, best first
-    promote_lag_entries_max: int = 100  # a learner this close behind becomes a voter
-    disk_stall_max_ms: float = 2000.0  # a write that takes longer: no leader, no candidate
+    promote_lag_entries_max: int = 100  # a learner with at most this lag becomes a voter
+    disk_stall_max_ms: float = 2000.0  # with a slower write a member neither leads nor campaigns
 
     def __post_init__(self) -> None:
-        """Refuse what would be unsafe. Raises ValueError with one clear line."""
+        """Refuse unsafe values. Raises ValueError with a one-line message.
+
+        A lease must end before a follower that last heard the leader may vote for another.
+        """
         if self.lease_ms >= self.election_timeout_min_ms:
             raise ValueError(
                 f"lease_ms {self.lease_ms} must be below "
@@ -65,7 +68,7 @@ class RaftConfig:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """Ask for a vote, or (`pre_vote`) whether there would be one: PreVote."""
+    """Ask for a vote, or (`pre_vote`) whether one would be granted (PreVote)."""
 
     term: int
     candidate: str
@@ -73,12 +76,12 @@ class VoteRequest:
     last_index: int
     pre_vote: bool
     is_transfer: bool = False
-    """The leader itself asked for this election: a voter that still hears it may vote."""
+    """The leader itself asked for this election, so voters that still hear it may vote."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse:
-    """The answer. `term` is the voter's, or the asked one where a pre-vote is granted."""
+    """The voter's response. `term` is the voter's, or the requested one in a granted pre-vote."""
 
     term: int
     voter: str
@@ -88,10 +91,10 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True)
 class PushRequest:
-    """Entries behind (`prev_index`, `prev_term`), or none: a heartbeat or a comparison.
+    """Entries after (`prev_index`, `prev_term`); without any, a heartbeat or a comparison.
 
-    `batches` are contiguous: one term, one segment file. `read_round` is echoed by the
-    follower and proves leadership to the reads that joined that round.
+    This is Raft's AppendEntries. `batches` are contiguous: one term, one segment file. The
+    follower echoes `read_round`, which proves leadership for the reads of that round.
     """
 
     term: int
@@ -102,15 +105,15 @@ class PushRequest:
     read_round: int
     batches: tuple[Batch, ...] = ()
     prev_position: int = -1
-    """Byte position behind entry `prev_index`; -1 where that says nothing (tests)."""
+    """Byte position after entry `prev_index`; -1 if the follower need not compare it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushResponse:
-    """What the follower has. `match_index` counts durable entries equal to the leader's.
+    """The follower's state. Entries up to `match_index` are durable and equal to the leader's.
 
-    Where `success` is False the logs differ at the request's `prev_index`, echoed here:
-    the leader should compare next at or below (`hint_index`, `hint_term`).
+    If `success` is False, the logs differ at the request's `prev_index`, echoed here, and
+    the leader should compare next at or before (`hint_index`, `hint_term`).
     """
 
     term: int
@@ -125,10 +128,10 @@ class PushResponse:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What stands for all entries up to and with `end.index` (DESIGN.md decision 3).
+    """Replaces all entries up to and including `end.index` (DESIGN.md decision 3).
 
-    `membership` was in force at `end`, brought by entry `membership_index` (-1: the
-    configuration). `state` is the broker's: each queue's next offset, topics, group offsets.
+    `membership` was in force at `end`, from entry `membership_index` (-1: the configuration).
+    `state` is the broker's: each queue's next offset, topics, group offsets.
     """
 
     end: LogEnd
@@ -139,10 +142,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """The leader's snapshot for a follower that is behind its retained log.
+    """The leader's snapshot, for a follower that needs entries the leader has compacted.
 
-    Answered by a PushResponse whose `match_index` is at least `snapshot.end.index` once the
-    snapshot is durable. Source: Raft section 7; DLedger 0.4.0's INSTALL_SNAPSHOT.
+    The follower responds with a PushResponse whose `match_index` is at least
+    `snapshot.end.index` once the snapshot is durable. Source: Raft section 7 (InstallSnapshot);
+    DLedger 0.4.0's INSTALL_SNAPSHOT.
     """
 
     term: int
@@ -153,7 +157,7 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipTransfer:
-    """The leader asks a follower that has everything to stand for election at once.
+    """The leader asks a follower that holds the whole log to start an election at once.
 
     Source: Ongaro's dissertation section 3.10 (TimeoutNow); DLedger's LEADERSHIP_TRANSFER.
     """
@@ -169,7 +173,7 @@ Message = (
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """Make term and vote durable before anything that depends on them is said."""
+    """Make term and vote durable before any message that depends on them is sent."""
 
     term: int
     voted_for: str | None
@@ -177,23 +181,23 @@ class SaveState:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Remove every entry behind `end_index`, so that none comes back after a crash."""
+    """Remove every entry after `end_index`, so that none reappears after a crash."""
 
     end_index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Write a batch at the log's end."""
+    """Append a batch to the log."""
 
     batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """Forget the entries up to `snapshot.end`; the snapshot stands for them.
+    """Replace the entries up to `snapshot.end` by the snapshot.
 
-    Whole data files in front of it may be removed, after the snapshot is durable.
+    Data files wholly before it may be removed once the snapshot is durable.
     """
 
     snapshot: Snapshot
@@ -201,7 +205,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Replace the whole log by `snapshot`: nothing that stood there comes back after a crash."""
+    """Replace the whole log by `snapshot`: no old entry reappears after a crash."""
 
     snapshot: Snapshot
 
@@ -219,7 +223,7 @@ class RoleChange:
 
 
 Token = Hashable
-"""Names a read for whoever asked; the core only hands it back."""
+"""Identifies a read for the caller; the core only returns it."""
 
 
 @dataclass(slots=True)
@@ -229,11 +233,11 @@ class Effects:
     Order contract:
 
     1. `writes`, in order, then make them durable, then call `synced(write_seq)`;
-    2. `messages` may go out at once: what depends on a write is held back by the core;
+    2. `messages` may be sent at once: the core holds back those that depend on a write;
     3. entries up to `commit_index` may be applied, and the leader may answer appends up
        to `acknowledged_index` (of its own term) and the reads in `reads_ready`;
-    4. `role_changes`, in order; a leader that stepped down owes "unknown" to its pending
-       appends; `reads_refused` were not served.
+    4. `role_changes`, in order; when a leader steps down, the outcome of its pending appends
+       is unknown and must be reported so; `reads_refused` were not served.
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -245,9 +249,9 @@ class Effects:
     reads_refused: list[Token] = field(default_factory=list)
     role_changes: list[RoleChange] = field(default_factory=list)
     installed: Snapshot | None = None
-    """What is applied starts from this snapshot now: an older state is to be forgotten."""
+    """A snapshot that was installed: the applied state must be replaced by it."""
     membership: Membership | None = None
-    """The membership in force, at first and where it changed: whom to keep connections with."""
+    """The membership in force, if it is new to the shell: whom to keep connections with."""
 
 
 class EntryReader(Protocol):
@@ -263,7 +267,7 @@ class EntryReader(Protocol):
 
 
 class NotLeaderError(Exception):
-    """This member does not lead (or not yet): nothing was appended, ask `leader`."""
+    """This member does not lead, or is not ready yet: nothing was appended, ask `leader`."""
 
     def __init__(self, leader: str | None) -> None:
         super().__init__(f"not the leader; the leader is {leader or 'unknown'}")
@@ -271,11 +275,11 @@ class NotLeaderError(Exception):
 
 
 class TransferError(Exception):
-    """A leadership transfer, or an append during one, is refused: nothing changed."""
+    """A leadership transfer, or an append during one, was refused: nothing changed."""
 
 
 class MembershipError(Exception):
-    """A membership change is refused: nothing changed. One line says why."""
+    """A membership change was refused: nothing changed. The message is a one-line reason."""
 
 
 class DiskFullError(Exception):
@@ -283,16 +287,16 @@ class DiskFullError(Exception):
 
 
 class PendingFullError(Exception):
-    """Too many bytes wait for the group: nothing was appended (DLedger's LEADER_PENDING_FULL)."""
+    """Too many uncommitted bytes: nothing was appended (DLedger's LEADER_PENDING_FULL)."""
 
 
 class CompactedError(Exception):
-    """The entries asked for lie below the log's begin: a snapshot stands for them."""
+    """The requested entries are before the log's start: a snapshot replaced them."""
 
 
 class TooManyReadsError(Exception):
-    """The leader has as many reads waiting as it takes: this one was not served."""
+    """The limit of waiting reads is reached: this one was not served."""
 
 
 class InvariantError(Exception):
-    """A rule of the protocol is broken: the member must stop rather than go on."""
+    """A safety property of the protocol is broken: the member must stop."""

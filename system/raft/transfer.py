@@ -1,4 +1,4 @@
-"""Handing the leadership over: to whom it may go, and to whom it is going.
+"""Leadership transfer: which voters may take over, and the transfer under way.
 
 Source: Ongaro's dissertation section 3.10; DLedger's LEADERSHIP_TRANSFER and
 preferredLeaderIds (DLEDGER.md section C.3, C.6).
@@ -13,10 +13,10 @@ from shaketable.system.raft.protocol import RaftConfig, TransferError
 
 
 class Transfer:
-    """A leader's transfer of one term: at most one at a time. Times in milliseconds.
+    """A leader's transfers in one term, one at a time. Times in milliseconds.
 
     While `target` is set the leader takes no appends, so that the target can catch up. A
-    leader that `must_step_down` (its disk fails it) does not wait for its own commits before.
+    leader that `must_step_down` (its disk fails) does not first wait to commit everything.
     """
 
     __slots__ = (
@@ -35,21 +35,21 @@ class Transfer:
         self.target: str | None = None
         self.must_step_down = False
         self._due_ms = 0.0
-        self._failed_ms: dict[str, float] = {}  # at most one a member
+        self._failed_ms: dict[str, float] = {}  # by member, when its last transfer failed
         self._preferred_due_ms = now_ms + config.preferred_check_ms
 
     @property
     def due_ms(self) -> float | None:
-        """When the transfer that is under way is given up, None if there is none."""
+        """When the transfer under way times out, None if there is none."""
         return None if self.target is None else self._due_ms
 
     def start(self, target: str, now_ms: float, *, must_step_down: bool) -> None:
-        """Start handing over to `target`."""
+        """Start a transfer to `target`."""
         self.target, self.must_step_down = target, must_step_down
         self._due_ms = now_ms + self._config.transfer_timeout_ms
 
     def give_up(self, now_ms: float) -> bool:
-        """End a transfer that did not come about in time; True if it was ended now."""
+        """End a transfer that timed out; True if it was ended now."""
         if self.target is None or now_ms < self._due_ms:
             return False
         self._failed_ms[self.target] = now_ms
@@ -57,7 +57,7 @@ class Transfer:
         return True
 
     def require(self, dispatcher: EntryDispatcher, end_index: int, now_ms: float) -> None:
-        """Raise TransferError with the reason if that voter could not take over soon."""
+        """Raise TransferError with the reason if that voter cannot take over soon."""
         lag = end_index - dispatcher.match_index
         if lag > self._config.transfer_lag_entries_max:
             raise TransferError(f"{dispatcher.peer} is {lag} entries behind")
@@ -66,14 +66,14 @@ class Transfer:
             raise TransferError(f"{dispatcher.peer} has been silent for {silent_ms:.0f} ms")
 
     def nearest(self, voting: Iterable[EntryDispatcher], now_ms: float) -> EntryDispatcher | None:
-        """Return the voter that is heard and closest behind, None if none is heard.
+        """Return the responsive voter with the smallest lag, None if none responds.
 
-        One to which a transfer failed lately is the last choice.
+        A voter to which a transfer failed recently is the last choice.
         """
         oldest_ms = now_ms - self._config.election_timeout_min_ms
-        heard = [voter for voter in voting if voter.last_contact_ms >= oldest_ms]
+        responsive = [voter for voter in voting if voter.last_contact_ms >= oldest_ms]
         return max(
-            heard,
+            responsive,
             key=lambda voter: (not self._has_failed(voter, now_ms), voter.match_index),
             default=None,
         )
@@ -81,17 +81,17 @@ class Transfer:
     def best(
         self, voting: Iterable[EntryDispatcher], end_index: int, now_ms: float
     ) -> EntryDispatcher | None:
-        """Return the voter that would take over soonest, None if there is none."""
+        """Return the most up-to-date voter that can take over, None if there is none."""
         able = [voter for voter in voting if self._may_ask(voter, end_index, now_ms)]
         return max(able, key=lambda voter: voter.match_index, default=None)
 
     def preferred(
         self, voting: Iterable[EntryDispatcher], end_index: int, now_ms: float
     ) -> EntryDispatcher | None:
-        """Return a voter that is preferred to this leader and could take over, if it is time.
+        """Return a preferred voter that can take over; checked each `preferred_check_ms`.
 
-        Only one that stands earlier in `preferred_leaders` than this member, so that two
-        never pass the leadership to and fro.
+        Only a voter that comes before this member in `preferred_leaders`, so that two members
+        never transfer the leadership back and forth.
         """
         if now_ms < self._preferred_due_ms:
             return None
