@@ -1,1 +1,1 @@
-"""The commit log: DLedger's entries and index in segment files, all through a Disk protocol."""
+"""The commit log: DLedger's entries and index in segment files, on top of a Disk protocol."""

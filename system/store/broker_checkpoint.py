@@ -1,8 +1,9 @@
-"""The broker's checkpoint: what it made of the log up to some entry, so that it need not again.
+"""The broker's checkpoint: its applied state at some entry, so that a start need not replay all.
 
-`<folder>/appliedto` names the entry, the broker's state and the key index's files; the consume
-queues' units and the index's items stand in files of their own, durable before it. Whatever is
-missing, damaged or of another log only costs a rebuild from the log's begin (E21, E22).
+`<folder>/appliedto` holds the entry, the broker's state and the list of key index files; the
+consume queues' units and the index's items are in files of their own, durable before it. A
+missing or damaged checkpoint, or one of another log, only costs a rebuild from the log's start
+(DLEDGER.md E21, E22).
 Source: RocketMQ's DefaultMessageStore.recover and StoreCheckpoint; DLEDGER.md B.2.
 """
 
@@ -34,18 +35,18 @@ _MAGIC = b"applied\0"
 _STORE_TIMES = struct.Struct(">qqq")
 
 Ranges = Mapping[Queue, tuple[int, int]]
-"""Of each queue the first offset retained and the offset behind the last."""
+"""For each queue, the first offset retained and the offset after the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerCheckpoint:
-    """What the broker has applied: every entry up to `applied_index`, nothing behind.
+    """The broker's state after applying the entries up to `applied_index`, and no other.
 
-    `applied_position` is the byte position behind that entry, `state` the broker's own bytes.
-    `units` are, of each queue, the first offset and the encoded units since the last checkpoint
-    saved, `keys` the messages for the key index since then, in the log's order; both are empty
-    in what was loaded. `start_position` is the log's begin, `store_ms` the store time of the
-    last message applied.
+    `applied_position` is the byte position after that entry, `state` the broker's own encoding.
+    `units` are, for each queue, the first offset and the encoded units since the last saved
+    checkpoint, `keys` the messages for the key index since then, in log order; both are empty in
+    a loaded checkpoint. `start_position` is the log's start, `store_ms` the store time of the last
+    message applied.
     """
 
     applied_index: int
@@ -59,14 +60,14 @@ class BrokerCheckpoint:
 
 
 class LogPlaces(Protocol):
-    """The log that a checkpoint must fit (`system.store.commit_log.CommitLog`)."""
+    """The log that a checkpoint must match (`system.store.commit_log.CommitLog`)."""
 
     def log_end_at(self, index: int) -> LogEnd:
-        """Return the log's end if it ended with entry `index`. Raises OutsideLog."""
+        """Return the end that the log would have after entry `index`. Raises OutsideLog."""
 
 
 class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What `appliedto` says behind its magic and CRC."""
+    """The content of `appliedto` after its magic and CRC."""
 
     format: int
     sizes: tuple[int, int, int]
@@ -82,9 +83,9 @@ class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class CheckpointFiles:
     """The broker's files: under the store's `root`, and `appliedto` in the log's `folder`.
 
-    No file of the log is among them: a thread of its own may save while the log is written.
-    `ranges_of` reads the queues' ranges from a state and raises StoreError where it cannot.
-    Reads (`queues.read_units`, `keys.candidates`) may run in one other thread.
+    They are separate from the log's files, so another thread may save while the log is written.
+    `ranges_of` decodes the queues' ranges from a state, or raises StoreError. Reads
+    (`queues.read_units`, `keys.candidates`) may run in one other thread.
     """
 
     def __init__(
@@ -109,10 +110,11 @@ class CheckpointFiles:
         self._is_saving = False
 
     def load(self, log: LogPlaces) -> BrokerCheckpoint | None:
-        """Return what was saved last, and cut the files to it; call it once, before `save`.
+        """Return the last saved checkpoint and cut the files to it; call once, before `save`.
 
-        None if nothing was, if it is damaged, or if `log` has no such place: then the files are
-        empty, and every entry is to be applied anew from the log's begin. Raises DiskFailed.
+        None if there is none, if it is damaged, or if `log` does not hold its entry: then the
+        files are empty, and all entries must be applied again from the log's start. Raises
+        DiskFailed.
         """
         stored = self._read()
         loaded = self._restore(stored, log) if stored is not None else None
@@ -124,12 +126,12 @@ class CheckpointFiles:
         """Make a checkpoint durable: units and keys first, then `appliedto`.
 
         Entries up to `applied_index` must be durable in the log. Raises DiskFailed, DiskFull;
-        after DiskFull the next one must bring the same units and keys again, and more. What was
-        saved already is passed over: an older checkpoint, and keys that come once more.
+        after DiskFull the next checkpoint must include the same units and keys again. An older
+        checkpoint, and keys that are already saved, are ignored.
         """
         if checkpoint.applied_index < self._saved_index:
             return
-        if self._is_saving:  # the save before found the disk full
+        if self._is_saving:  # the previous save failed on a full disk
             self.keys.restore(self._saved_keys)
         self._is_saving = True
         for queue, (offset, units) in checkpoint.units.items():
@@ -153,14 +155,14 @@ class CheckpointFiles:
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
-        """The sizes that the files are made with: of other ones none can be read."""
+        """The sizes that the files are created with; files of other sizes cannot be read."""
         return (self.queues.file_bytes, *self.keys.sizes)
 
     def _read(self) -> _Stored | None:
-        """Read `appliedto`; None if it is missing, damaged, or of other sizes than ours."""
+        """Read `appliedto`; None if it is missing, damaged, or has other file sizes than ours."""
         if not self._disk.exists(self._path):
             return None
-        # A process that died may have renamed it and left the name to a power loss.
+        # A process that died after the rename may not have synced the name: do it now.
         self._disk.sync_dir(str(PurePosixPath(self._path).parent))
         data = read_file(self._disk, self._path)
         payload = data[_MAGIC_AND_CRC.size :]
@@ -173,7 +175,7 @@ class CheckpointFiles:
         return stored if (stored.format, stored.sizes) == (_FORMAT, self._sizes) else None
 
     def _restore(self, stored: _Stored, log: LogPlaces) -> BrokerCheckpoint | None:
-        """Bring the files to what `appliedto` says; None if they, or the log, do not fit it."""
+        """Restore the files to the checkpoint; None if they or the log do not match it."""
         try:
             place = log.log_end_at(stored.applied_index)
         except OutsideLog:
@@ -191,7 +193,7 @@ class CheckpointFiles:
             return None
         for queue, ends in ranges.items():
             self.queues.cut(queue, *ends)
-        self._saved_first_offsets = {queue: begin for queue, (begin, _) in ranges.items()}
+        self._saved_first_offsets = {queue: first for queue, (first, _) in ranges.items()}
         loaded = BrokerCheckpoint(
             stored.applied_index,
             stored.applied_position,
@@ -209,7 +211,7 @@ class CheckpointFiles:
         self._saved_keys = key_files
 
     def _discard(self) -> None:
-        """Be empty: `appliedto` first, since it must not fit by chance the log of another day."""
+        """Remove the checkpoint; `appliedto` first, lest it match a later log by chance."""
         if self._disk.exists(self._path):
             self._disk.unlink(self._path)
             self._disk.sync_dir(str(PurePosixPath(self._path).parent))
@@ -231,18 +233,18 @@ class CheckpointFiles:
         return _MAGIC_AND_CRC.pack(_MAGIC, zlib.crc32(payload)) + payload
 
     def _delete_expired(self, checkpoint: BrokerCheckpoint) -> None:
-        """Remove the files that the checkpoint just saved needs no more."""
-        for queue, (begin, _) in self._ranges_of(checkpoint.state).items():
-            if begin > self._saved_first_offsets.get(queue, 0):
-                self.queues.delete_below(queue, begin)
-                self._saved_first_offsets[queue] = begin
+        """Remove the files that the checkpoint just saved no longer needs."""
+        for queue, (first, _) in self._ranges_of(checkpoint.state).items():
+            if first > self._saved_first_offsets.get(queue, 0):
+                self.queues.delete_below(queue, first)
+                self._saved_first_offsets[queue] = first
         self.keys.delete_forgotten()
 
 
 def _save_store_checkpoint(disk: Disk, root: str, store_ms: int) -> None:
-    """Write RocketMQ's `checkpoint`: up to which store time log, queues and index are durable.
+    """Write RocketMQ's `checkpoint`: the store time up to which log, queues and index are durable.
 
-    For those who look at the files; we read `appliedto`. Source: RocketMQ's StoreCheckpoint.
+    For RocketMQ's tools only; we read `appliedto`. Source: RocketMQ's StoreCheckpoint.
     """
     path = f"{root}/checkpoint"
     is_new = not disk.exists(path)

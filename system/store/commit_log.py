@@ -1,9 +1,8 @@
-"""The commit log on a Disk: data and index files, hard state, snapshot, mark, checkpoint.
+"""The commit log: data and index files, hard state, snapshot, durable watermark, checkpoint.
 
 One flusher thread calls the writing methods, in order; `read`, `read_entries` and `log_end_at`
-may be called by another thread at the same time. A log has a begin and an end; what stood in
-front of the begin is what its snapshot says. Source: DLedger's DLedgerMmapFileStore;
-DLEDGER.md B.3; DESIGN.md decision 2.
+may be called by another thread at the same time. A snapshot replaces the entries before the log's
+start. Source: DLedger's DLedgerMmapFileStore; DLEDGER.md B.3; DESIGN.md decision 2.
 """
 
 from __future__ import annotations
@@ -55,28 +54,32 @@ INDEX_FILE_BYTES = 160 << 20
 
 
 class CommitLog:
-    """The log of one node. Any DiskFailed poisons it: every later call raises it again."""
+    """The log of one node. After a DiskFailed every later call raises it again.
+
+    A retried fsync could succeed although the kernel dropped the pages (fsyncgate), so a failed
+    log is never used again.
+    """
 
     end: LogEnd
-    """What is written."""
+    """The log's end, written but perhaps not durable."""
     synced: LogEnd
-    """What is known to be durable (moved by `sync`, `truncate`, `install` and `open`)."""
+    """The durable end (set by `sync`, `truncate`, `compact`, `install` and `open`)."""
     spans: tuple[tuple[int, int], ...]
     """(first index, term) of each run of entries of one term, in order."""
     memberships: tuple[tuple[int, Membership], ...]
-    """(index, membership) of each entry held that brings one, in order; the one in force at the
-    begin is the snapshot's, or the configuration's."""
+    """(index, membership) of each membership entry held, in order; the membership in force at the
+    log's start is the snapshot's, or the configuration's."""
     snapshot: Snapshot | None
-    """It stands at the log's begin; None only while no entry has been removed."""
+    """The snapshot at the log's start; None only if no entry has been removed."""
     state: HardState
     torn_bytes: int
     """How many bytes of a torn tail recovery truncated."""
     committed_index: int
-    """From the checkpoint, clamped to begin and end; -1 if none."""
+    """The checkpoint's, clamped to the log's start and end; -1 if none."""
     was_aborted: bool
-    """The last run did not close the log: the file `abort` was there."""
+    """The last run did not close the log: the file `abort` existed."""
     native: NativeLog | None
-    """The messages of before the upgrade from a native commit log, as long as they are kept."""
+    """The native commit log of before the upgrade, as long as it is kept."""
 
     files_type: ClassVar[type[SegmentFiles]] = SegmentFiles
     scan_type: ClassVar[type[LogScan]] = LogScan
@@ -108,7 +111,9 @@ class CommitLog:
         self.torn_bytes = recovered.torn_bytes
         known = load_committed_index(disk, self._folder)
         self.committed_index = max(min(known, self.end.index), self.start.index)
-        if known > self.committed_index:  # lost with a page cache: what comes instead is not that
+        if known > self.committed_index:
+            # Those entries were lost with a page cache. Other entries may take their indices, so
+            # the checkpoint must not call these committed at the next start.
             self.save_checkpoint(self.committed_index)
 
     @classmethod
@@ -123,12 +128,12 @@ class CommitLog:
     ) -> Self:
         """Open `<root>/dledger-<self_id>`, creating it if new, and recover.
 
-        `native_log` is storePathCommitLog: if a new log finds a native commit log there, it is
-        upgraded, and the first entry (index 0) stands where that ends. A log made without one
-        passes it over. The file `<root>/abort` is there until `close`.
+        `native_log` is storePathCommitLog: a new log upgrades a native commit log found there,
+        and its first entry (index 0) goes where that ends. A log created without one ignores it.
+        The file `<root>/abort` exists until `close`.
 
-        Raises LogDamaged for damage below the synced-to mark, NativeLogDamaged, StoreError for
-        another file size than the log was made with, DiskFailed, DiskFull.
+        Raises LogDamaged for damage before the durable watermark, NativeLogDamaged, StoreError
+        for a file size other than the log was created with, DiskFailed, DiskFull.
         """
         assert index_file_bytes % UNIT_BYTES == 0
         disk.make_dirs(root)
@@ -138,26 +143,26 @@ class CommitLog:
 
     @property
     def start(self) -> LogEnd:
-        """The end of what is no longer held: index -1 while no entry has been removed.
+        """The end of the entries that are no longer held: index -1 if none was ever removed.
 
-        Its position is not 0 behind a native log.
+        Its position is not 0 if the log continues a native log.
         """
         return self._watermark.record.start
 
     @property
     def first_index(self) -> int:
-        """Index of the first entry held (0 until old files are deleted)."""
+        """Index of the first entry held (0 until the first compaction)."""
         return self.start.index + 1
 
     def append(self, batch: Batch) -> None:
-        """Write a batch behind the end. It must continue the log. Not durable until `sync`.
+        """Append a batch, which must continue the log. It is not durable until `sync`.
 
         Raises DiskFull (nothing was appended), DiskFailed, NotContiguous.
         """
         with self._writing():
             self._finish_cut()
             end, data = self.end, self._data
-            units, behind = check_append(batch, end, data)
+            units, new_end = check_append(batch, end, data)
             if not data.has(batch.position):
                 data.create(batch.position)
             self._index.write_across(units, batch.first_index * UNIT_BYTES)
@@ -173,13 +178,14 @@ class CommitLog:
                 self.spans = (*self.spans, (batch.first_index, batch.term))
             if batch.memberships:
                 self.memberships += batch.memberships
-            self.end = behind
+            self.end = new_end
 
     def truncate(self, end_index: int) -> LogEnd:
-        """Remove every entry behind `end_index` (-1: all), durable on return.
+        """Remove every entry after `end_index` (-1: all), durable on return.
 
-        The mark is lowered first: a crash in the middle leaves a log that may still have its old
-        tail, or part of it, but none that has to have it (E31: the tail is really removed).
+        The watermark is lowered first. After a crash in the middle the log may still have its old
+        tail, or part of it, but a missing tail is then no damage. The bytes are zeroed: entries of
+        an old tail could fit the chain again later (DLEDGER.md E31).
         """
         with self._writing():
             return self._truncate(end_index)
@@ -198,24 +204,25 @@ class CommitLog:
             self.synced = target
         self._leftover = until, end.index
         self.end = target
-        self._truncations += 1  # behind the end: a reader that saw the old end sees this move
+        self._truncations += 1  # after `end`: a reader that used the old end sees the change
         self._finish_cut()
         return target
 
     def sync(self) -> None:
-        """Make everything appended durable. The index is not waited for: data rebuild it."""
+        """Make everything appended durable, except the index, which recovery rebuilds from data."""
         with self._writing():
             if self.synced.position < self.end.position:
                 self._data.sync()
                 self.synced = self.end
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Let the log begin at `snapshot.end`, an entry that it holds, or at its begin already.
+        """Replace the entries up to `snapshot.end`, which the log holds, by the snapshot.
 
-        The snapshot is durable before the begin moves, and the begin before files go: whatever a
-        crash leaves, a start ends it. Data and index files wholly in front of the first entry
-        left go, and a native log once entries go. Raises OutsideLog, NotContiguous for a snapshot
-        of another log (nothing was changed), DiskFull (to be called again), DiskFailed.
+        The snapshot is durable before the log's start moves, and that before files are removed,
+        so the next start can finish whatever a crash interrupted. Data and index files wholly
+        before the first entry left are removed, and the native log with the first entries. Raises
+        OutsideLog, NotContiguous for a snapshot of another log (nothing was changed), DiskFull
+        (call again), DiskFailed.
         """
         with self._writing():
             self._finish_cut()
@@ -236,22 +243,22 @@ class CommitLog:
     def install(self, snapshot: Snapshot) -> None:
         """Replace the whole log by the leader's snapshot, durable on return.
 
-        The snapshot is durable before anything is removed, and says that it replaces the log:
-        from then on a start removes what is left of it. The next entry goes to
-        `snapshot.end.position` or to the start of the data file behind it. Raises NotContiguous
-        for a snapshot in front of the begin, DiskFull (to be called again), DiskFailed.
+        The snapshot is durable before anything is removed, and is flagged as replacing the log, so
+        that after a crash the next start removes the rest. The next entry goes to
+        `snapshot.end.position` or to the start of the data file after it. Raises NotContiguous
+        for a snapshot before the log's start, DiskFull (call again), DiskFailed.
         """
         with self._writing():
             self._finish_cut()
             end = snapshot.end
             if end.index < self.start.index:
                 raise NotContiguous(f"a snapshot at {end} lies in front of the begin {self.start}")
-            is_begin = end == self.start
-            if is_begin:
+            is_at_start = end == self.start
+            if is_at_start:
                 self._truncate(end.index)
-            stored = StoredSnapshot(snapshot, replaces_log=not is_begin)
+            stored = StoredSnapshot(snapshot, replaces_log=not is_at_start)
             save_snapshot(self._disk, self._folder, stored)
-            if not is_begin:
+            if not is_at_start:
                 replace_log(self._data, self._index, self._watermark, end)
                 self.spans, self.memberships = (), ()
                 self.end = self.synced = end
@@ -267,21 +274,21 @@ class CommitLog:
             self.state = state
 
     def save_checkpoint(self, committed_index: int) -> None:
-        """Save the committed index, a hint for the next start (DLedger: every 3 s)."""
+        """Save the committed index as a hint for the next start (DLedger: every 3 s)."""
         with self._writing():
             save_committed_index(self._disk, self._folder, self.end.index, committed_index)
             self.committed_index = committed_index
 
     def advance_watermark(self) -> None:
-        """Move the durable synced-to mark up to what is synced. It may lag."""
+        """Move the durable watermark up to the synced end; it may lag."""
         with self._writing():
             if self._watermark.record.end != self.synced:
-                self._finish_cut()  # the mark still says up to where zeros may be missing
+                self._finish_cut()  # moving it clears `cut_until`, so no zeros may be missing
                 self._index.sync()
                 self._watermark.move(self.synced)
 
     def close(self) -> None:
-        """Sync what was appended, and close the files; after a failure only close them."""
+        """Sync all appends and close the files; after a failure only close them."""
         try:
             if self._failure is None:
                 self.sync()
@@ -294,7 +301,7 @@ class CommitLog:
     def read(self, position: int, size: int) -> bytes:
         """Read bytes of one data file (a message for a pull). Raises OutsideLog.
 
-        Messages of before an upgrade are read from the native log.
+        Messages from before an upgrade are read from the native log.
         """
         self._check_alive()
         native = self.native
@@ -316,6 +323,7 @@ class CommitLog:
 
         Stops before `bytes_max` unless the first entry is larger. Raises OutsideLog.
         """
+        # No lock is shared with the writer: if a truncation ran meanwhile, read again.
         while True:
             self._check_alive()
             truncations = self._truncations
@@ -328,11 +336,11 @@ class CommitLog:
                 if self._truncations == truncations:
                     raise
             else:
-                if self._truncations == truncations:  # else what was read may be half cut
+                if self._truncations == truncations:  # else what was read may be part zeros
                     return found
 
     def log_end_at(self, index: int) -> LogEnd:
-        """Return the log's end if it ended with entry `index`. Raises OutsideLog."""
+        """Return the end that the log would have after entry `index`. Raises OutsideLog."""
         self._check_alive()
         truncations, start, end = self._truncations, self.start, self.end
         if index == end.index:
@@ -347,7 +355,7 @@ class CommitLog:
         return found
 
     def _undo_append(self, batch: Batch) -> None:
-        """Remove what a full disk left of an append, so that it certainly did not happen."""
+        """Remove what a full disk left of an append, so that it definitely did not happen."""
         end = self.end
         until = batch.end_position if batch.position == end.position else end.position + BLANK_BYTES
         self._leftover = until, batch.last_index
@@ -355,9 +363,9 @@ class CommitLog:
             self._finish_cut()
 
     def _finish_cut(self) -> None:
-        """Remove what stands behind the end, where a cut began or an append ended half-way.
+        """Zero the bytes after the end, left by an unfinished truncation or a failed append.
 
-        On a full disk even zeros may find no room: then the next write begins with this.
+        On a full disk even zeros may find no room: then the next write tries again first.
         """
         if self._leftover is not None:
             until, last_index = self._leftover
@@ -366,12 +374,12 @@ class CommitLog:
             self.synced = self.end
 
     def _drop_before(self, first_position: int) -> None:
-        """After the begin moved up: forget, and remove, what lies in front of the first entry."""
+        """After the log's start moved up: remove what is before the first entry."""
         index, end_index = self.first_index, self.end.index
-        behind = (*(first for first, _ in self.spans[1:]), end_index + 1)
+        next_firsts = (*(first for first, _ in self.spans[1:]), end_index + 1)
         self.spans = tuple(
             (max(first, index), term)
-            for (first, term), next_first in zip(self.spans, behind, strict=True)
+            for (first, term), next_first in zip(self.spans, next_firsts, strict=True)
             if next_first > index
         )
         self.memberships = tuple(held for held in self.memberships if held[0] >= index)
@@ -380,20 +388,23 @@ class CommitLog:
         self._drop_native()
 
     def _drop_native(self) -> None:
-        """Remove the native log once the log does not begin where that ends."""
+        """Remove the native log once this log no longer starts where that ends."""
         native = self.native
         if native is not None and self.start.position != native.end:
             self.native = None
             native.remove()
 
     def _last_byte(self, end: LogEnd) -> int:
-        """Return where the data behind `end` stop in its file."""
+        """Return where the data after `end` stop in its file."""
         if self._data.start_of(self.end.position) == self._data.start_of(end.position):
             return self.end.position
         return self._data.data_end(end.position)
 
     def _cut(self, end: LogEnd, until: int, last_index: int) -> None:
-        """Remove the data from `end` to byte `until`, and the index units up to `last_index`."""
+        """Zero the data from `end` to byte `until` and the units up to `last_index`.
+
+        Later data and index files are removed.
+        """
         self._data.cut(end.position, until)
         units_at = (end.index + 1) * UNIT_BYTES
         file_end = self._index.start_of(units_at) + self._index.file_bytes
@@ -405,7 +416,7 @@ class CommitLog:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Refuse after a failure; remember one."""
+        """Raise an earlier failure again; record a new one."""
         self._check_alive()
         try:
             yield
@@ -414,16 +425,16 @@ class CommitLog:
             raise
 
 
-# A log's folder as a start finds it: complete it, and end what a crash interrupted.
+# The log's folder at a start: create it, or finish what a crash interrupted.
 #
-# Order of a new folder: native log filled up, mark, `currterm`, mark complete. Order of a
-# compaction: snapshot, mark, files. Order of an installation: snapshot, files, mark. So what a
-# crash leaves can always be told, and is carried on with before the log is scanned.
+# Write order for a new folder: end of the native log, watermark, `currterm`, watermark complete.
+# For a compaction: snapshot, watermark, files. For an installation: snapshot, files, watermark.
+# The order makes each intermediate state recognizable, so that it is finished before the scan.
 
 
 @dataclass(frozen=True, slots=True)
 class LogFolder:
-    """What stands in a log's folder beside data and index."""
+    """The contents of a log's folder besides data and index files."""
 
     disk: Disk
     path: str
@@ -436,7 +447,7 @@ class LogFolder:
     def open(
         cls, disk: Disk, path: str, data_file_bytes: int, native_folder: str | None
     ) -> LogFolder:
-        """Open the folder, creating it if new. Raises StoreError, see CommitLog.open."""
+        """Open the folder, creating it if new. Raises StoreError as CommitLog.open does."""
         disk.make_dirs(f"{path}/data")
         disk.make_dirs(f"{path}/index")
         watermark = _open_watermark(disk, path, data_file_bytes, native_folder)
@@ -446,7 +457,9 @@ class LogFolder:
                 f" set mappedFileSizeCommitLog to that, not to {data_file_bytes}"
             )
         state = load_hard_state(disk, path)
-        save_hard_state(disk, path, state)  # its name may stand in the page cache alone
+        # Written again: after a crash between rename and fsync of the folder, the name that we
+        # just read may not be durable, and a vote must not be forgotten.
+        save_hard_state(disk, path, state)
         stored = load_snapshot(disk, path)
         start = watermark.record.start
         if stored is None and start.index >= 0:
@@ -457,25 +470,26 @@ class LogFolder:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The snapshot at the log's begin."""
+        """The snapshot at the log's start."""
         return self.stored.snapshot if self.stored else None
 
     def finish_interrupted(self, data: SegmentFiles, index: SegmentFiles) -> None:
-        """End a compaction or an installation whose snapshot stands and whose mark does not."""
+        """Finish a compaction or installation whose snapshot is durable and watermark is not."""
         stored, watermark = self.stored, self.watermark
         if stored is None or stored.snapshot.end == watermark.record.start:
             return
-        save_snapshot(self.disk, self.path, stored)  # it may stand in the page cache alone
+        save_snapshot(self.disk, self.path, stored)  # its name may not be durable yet
         if stored.replaces_log:
             replace_log(data, index, watermark, stored.snapshot.end)
         else:
             set_log_start(watermark, stored.snapshot.end)
 
     def open_native(self) -> NativeLog | None:
-        """Open the native log that this log continues, None where there was none or it is gone.
+        """Open the native log that this log continues, None if there is none or it was removed.
 
-        Once the log does not begin where that ends, what a crash left of its files is removed:
-        entries are gone, or a leader with other messages from before has replaced the log.
+        If the log no longer starts where that ends, native files left by a crash are removed:
+        entries were compacted, or the snapshot of a leader with other old messages replaced the
+        log.
         """
         record = self.watermark.record
         if not record.native_end:
@@ -495,17 +509,17 @@ class LogFolder:
 
 
 def set_log_start(watermark: DurableWatermark, start: LogEnd) -> None:
-    """Move the begin up. What stands in front of it need not be synced: the snapshot is."""
+    """Move the log's start up, and a lower watermark with it: the snapshot covers that part."""
     watermark.set_start(start, max(start, watermark.record.end, key=lambda end: end.index))
 
 
 def replace_log(
     data: SegmentFiles, index: SegmentFiles, watermark: DurableWatermark, end: LogEnd
 ) -> None:
-    """Leave of the whole log nothing but its end.
+    """Remove all entries: an empty log that starts and ends at `end` is left.
 
-    All files go before the mark moves, the one that `end` lies in as well: behind it an old tail
-    might fit the chain, and come back (rocketmq#10666, E31).
+    All files are removed before the watermark moves, including the one that `end` is in: after
+    `end` an old tail could fit the chain and reappear (rocketmq#10666, DLEDGER.md E31).
     """
     index.remove_all()
     data.remove_all()
@@ -515,7 +529,7 @@ def replace_log(
 def _open_watermark(
     disk: Disk, folder: str, data_file_bytes: int, native_folder: str | None
 ) -> DurableWatermark:
-    """Open the mark; in a new folder create it and `currterm`, in an order that a crash bears."""
+    """Open the watermark; in a new folder create it and `currterm`, in a crash-safe order."""
     path = f"{folder}/syncedto"
     if disk.exists(path):
         watermark = DurableWatermark.open(disk, path)
@@ -530,6 +544,6 @@ def _open_watermark(
             native_end = upgrade_native_log(disk, native_folder, data_file_bytes)
         watermark = DurableWatermark.create(disk, path, data_file_bytes, native_end)
     if not watermark.record.is_complete:
-        save_hard_state(disk, folder, HardState())  # syncs the folder: the mark's name as well
+        save_hard_state(disk, folder, HardState())  # syncs the folder, and so `syncedto`'s name
         watermark.complete()
     return watermark

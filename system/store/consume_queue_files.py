@@ -1,8 +1,8 @@
 """Consume queues on disk: consumequeue/<topic>/<queue id>/<first byte's position, 20 digits>.
 
 A unit is 20 bytes: position of the message in the log i64, its size i32, tags code i64; a file
-holds a fixed number of them. A unit never changes: committed entries never do. So what a crash
-left behind a queue's end is written again as it was, or cut.
+holds a fixed number of them. Units are made of committed entries only, so they never change: those
+that a crash left after a queue's end are overwritten with the same bytes, or cut off.
 Source: RocketMQ's ConsumeQueue and MappedFileQueue; DLEDGER.md B.2.
 """
 
@@ -23,7 +23,7 @@ UNIT_BYTES = 20
 FILE_BYTES = 300_000 * UNIT_BYTES
 """mappedFileSizeConsumeQueue's default, in bytes."""
 OPEN_FILES_MAX = 256
-"""Of each of the two sides, which writes and which reads."""
+"""For the writing and the reading side each."""
 
 _UNIT = struct.Struct(">qiq")
 _LEGAL_IN_NAMES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-%|")
@@ -36,17 +36,17 @@ assert _UNIT.size == UNIT_BYTES
 
 
 class DamagedUnits(StoreError):  # noqa: N818 - a finding about the files
-    """Units that a checkpoint wrote are not there any more. A rebuild from the log mends it."""
+    """Units that a checkpoint wrote are lost or damaged. A rebuild from the log repairs them."""
 
     def __init__(self, path: str, finding: str) -> None:
         super().__init__(f"{path}: {finding}; {_REMEDY}")
 
 
 def topic_folder(topic: bytes) -> str:
-    """Return the name of a topic's folder: the topic itself, if RocketMQ calls it legal.
+    """Return the name of a topic's folder: the topic itself if it is legal in RocketMQ.
 
-    Any other byte becomes = and two hex digits, so no topic names a folder outside, and no two
-    topics one folder; a name that would be too long for a file system is a digest.
+    Any other byte becomes = and two hex digits, so no topic can name a folder elsewhere, and no
+    two topics share one; a name too long for a file system is replaced by a digest.
     """
     name = "".join([chr(byte) if byte in _LEGAL_IN_NAMES else f"={byte:02X}" for byte in topic])
     if len(name) > _NAME_BYTES_MAX:
@@ -57,8 +57,8 @@ def topic_folder(topic: bytes) -> str:
 class ConsumeQueueFiles:
     """The units of all queues under `<root>/consumequeue`.
 
-    One thread writes (all but `read_units`), another may read at the same time units that a
-    `sync` has made durable: the two share no handle.
+    One thread calls the methods except `read_units`, another may call that at the same time for
+    units that a `sync` has made durable: the two share no file handle.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class ConsumeQueueFiles:
         self._named: set[str] = set()  # files whose names this process has made durable
 
     def write_units(self, queue: Queue, offset: int, units: Buffer) -> None:
-        """Write encoded units from `offset` on, into as many files as that takes.
+        """Write encoded units from `offset` on, across file boundaries.
 
-        Names are durable on return, the units with `sync`. Raises DiskFull, DiskFailed; what was
-        written before a DiskFull does no harm.
+        File names are durable on return, units after `sync`. Raises DiskFull, after which the
+        same units may be written again, and DiskFailed.
         """
         folder = self._folder(queue)
         view = memoryview(units)
@@ -111,13 +111,13 @@ class ConsumeQueueFiles:
                 raise DamagedUnits(folder, f"the unit of offset {offset + number} is empty")
         return units
 
-    def holds(self, queue: Queue, begin: int, end: int) -> bool:
-        """Whether the files of a range are there, each with its first and last unit."""
+    def holds(self, queue: Queue, first_offset: int, end_offset: int) -> bool:
+        """Whether the files of a range exist, each with its first and last unit."""
         units_a_file = self.file_bytes // UNIT_BYTES
-        offset = begin
+        offset = first_offset
         try:
-            while offset < end:
-                last = min(offset // units_a_file * units_a_file + units_a_file, end) - 1
+            while offset < end_offset:
+                last = min(offset // units_a_file * units_a_file + units_a_file, end_offset) - 1
                 self.read_units(queue, offset, 1)
                 self.read_units(queue, last, 1)
                 offset = last + 1
@@ -125,17 +125,17 @@ class ConsumeQueueFiles:
             return False
         return True
 
-    def cut(self, queue: Queue, begin: int, end: int) -> None:
-        """Leave only the units `begin` to `end`, and those that share a file with `begin`.
+    def cut(self, queue: Queue, first_offset: int, end_offset: int) -> None:
+        """Keep only the units `first_offset` to `end_offset`, and those before in the first file.
 
-        Zeros behind the end are durable with `sync`; the name of a removed file may come back
-        after a crash, until the next cut.
+        Zeros after the end are durable after `sync`; a removed file may reappear after a crash,
+        until the next cut.
         """
         folder = self._folder(queue)
-        end_position = end * UNIT_BYTES
+        end_position = end_offset * UNIT_BYTES
         for start in self._starts(folder):
-            is_below = start + self.file_bytes <= begin * UNIT_BYTES
-            if is_below or start >= end_position or begin == end:
+            is_below = start + self.file_bytes <= first_offset * UNIT_BYTES
+            if is_below or start >= end_position or first_offset == end_offset:
                 self._remove(_path(folder, start))
             elif start + self.file_bytes > end_position:
                 self._zero_from(_path(folder, start), end_position - start)
@@ -152,7 +152,7 @@ class ConsumeQueueFiles:
         self._written.sync()
 
     def close(self) -> None:
-        """Close the files; nothing is flushed that was not synced."""
+        """Close the files without a sync."""
         self._written.close()
         self._read.close()
 
@@ -163,16 +163,16 @@ class ConsumeQueueFiles:
         return position // self.file_bytes * self.file_bytes
 
     def _starts(self, folder: str) -> Iterator[int]:
-        """Yield the first positions of the folder's files, in order."""
+        """Yield the start positions of the folder's files, in order."""
         for name in self._disk.names(folder):
             if len(name) == NAME_DIGITS and name.isdecimal():
                 yield int(name)
 
     def _prepare(self, folder: str, path: str) -> None:
-        """Have the file there, at full size and with a durable name."""
+        """Ensure that the file exists at full size and with a durable name."""
         if path in self._named:
             return
-        if self._disk.exists(path):  # perhaps by a process that died before it synced the name
+        if self._disk.exists(path):  # its creator may have died before it synced the name
             self._written.grow(path, self.file_bytes)
         else:
             self._disk.make_dirs(folder)
@@ -189,11 +189,11 @@ class ConsumeQueueFiles:
         return data
 
     def _zero_from(self, path: str, position: int) -> None:
-        """Write zeros where, from `position` on, there is anything else."""
+        """Overwrite all nonzero bytes from `position` on with zeros."""
         file = self._written.get(path)
-        for first, behind in file.data_ranges(position):
-            for at in range(max(first, position), behind, _CHUNK_BYTES):
-                chunk = file.pread(min(_CHUNK_BYTES, behind - at), at)
+        for first, stop in file.data_ranges(position):
+            for at in range(max(first, position), stop, _CHUNK_BYTES):
+                chunk = file.pread(min(_CHUNK_BYTES, stop - at), at)
                 if chunk.strip(b"\0"):
                     self._written.write(path, [bytes(len(chunk))], at)
 

@@ -1,6 +1,6 @@
-"""The Disk that the store is given: the only door to files (DESIGN.md decisions 2 and 9).
+"""The Disk interface: the store's only access to files (DESIGN.md decisions 2 and 9).
 
-Two rules that every implementation keeps: data is safe only after `File.sync`, a created,
+Two rules hold for every implementation: data is durable only after `File.sync`, and a created,
 renamed or removed name only after `Disk.sync_dir` of its folder.
 """
 
@@ -14,18 +14,18 @@ Buffer = bytes | bytearray | memoryview
 
 
 class StoreError(Exception):
-    """Base of the store's errors; each message is one clear line."""
+    """Base of the store's errors; each message is one line."""
 
 
 class DiskFailed(StoreError):  # noqa: N818 - a state of the disk
     """The disk lost or may have lost data (a failed fsync, EIO). Fatal to the node.
 
-    The kernel may drop the dirty pages and let the next fsync succeed, so there is no retry.
+    There is no retry: the kernel may drop the dirty pages and let the next fsync succeed.
     """
 
 
 class DiskFull(StoreError):  # noqa: N818 - a state of the disk
-    """No space: what was asked certainly did not happen."""
+    """No space left: the operation definitely did not happen."""
 
 
 class File(Protocol):
@@ -36,44 +36,44 @@ class File(Protocol):
         """Size of the file."""
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all buffers one behind the other from `position` on."""
+        """Write all buffers back to back from `position` on."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file."""
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """Return (start, behind) of what, from `position` on, may be other than zero, in order."""
+        """Return (start, stop) of the ranges from `position` on that may be nonzero, in order."""
 
     def grow(self, size: int) -> None:
-        """Make the file at least `size` bytes long, with zeros."""
+        """Extend the file with zeros to at least `size` bytes."""
 
     def sync(self) -> None:
-        """Make what was written durable (fdatasync). Raises DiskFailed."""
+        """Make all writes durable (fdatasync). Raises DiskFailed."""
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Close the file."""
 
 
 class Disk(Protocol):
     """Folders and files by path. All errors are DiskFailed or DiskFull."""
 
     def create(self, path: str, size: int, *, reserve: bool = True) -> File:
-        """Create a file of `size` zeros, replacing an old one; `reserve` allots its blocks."""
+        """Create a file of `size` zeros, replacing an old one; `reserve` allocates its blocks."""
 
     def open(self, path: str) -> File:
         """Open an existing file for reading and writing."""
 
     def exists(self, path: str) -> bool:
-        """Whether a file stands at `path`."""
+        """Whether a file exists at `path`."""
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in `folder`, sorted; none if there is no such folder."""
+        """Return the names of the files in `folder`, sorted; none without such a folder."""
 
     def make_dirs(self, folder: str) -> None:
         """Create the folder and its parents, durable on return."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give the file another name in the same folder, replacing what stood there."""
+        """Rename a file within its folder, replacing an existing target."""
 
     def unlink(self, path: str) -> None:
         """Remove a file."""
@@ -82,13 +82,14 @@ class Disk(Protocol):
         """Make the names in `folder` durable."""
 
     def used_ratio(self, folder: str) -> float:
-        """Return the used part, 0.0 to 1.0, of the file system that `folder` lies on."""
+        """Return the used part, 0.0 to 1.0, of the file system that holds `folder`."""
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:
-    """Replace a small file at once and durably: old or new after a crash, never a mixture.
+    """Replace a small file atomically and durably: a crash leaves the old or the new one.
 
-    A temporary file, fsync, rename, fsync of the folder (what DLedger's IOUtils leaves out: E16).
+    Write a temporary file, fsync it, rename it, fsync the folder. DLedger's IOUtils has no fsync
+    (DLEDGER.md E16).
     """
     temporary = path + ".tmp"
     file = disk.create(temporary, len(data), reserve=False)
@@ -102,7 +103,7 @@ def replace_file(disk: Disk, path: str, data: bytes) -> None:
 
 
 def read_file(disk: Disk, path: str) -> bytes:
-    """Read a small file whole."""
+    """Read the whole of a small file."""
     file = disk.open(path)
     try:
         return file.pread(file.size, 0)

@@ -1,8 +1,8 @@
-"""The synced-to mark: up to where the log is known to have reached the disk.
+"""The durable watermark: the log is known to be on disk up to there.
 
-What lies behind the mark may be torn by a crash and is truncated; damage in front of it means
-that the disk lost synced data (DESIGN.md decision 2). The file `syncedto` has two slots of 4 KiB,
-written in turn and each with a CRC: a crash while one is written leaves the other.
+Bytes after the watermark may be torn by a crash, and recovery truncates them; damage before it
+means that the disk lost synced data (DESIGN.md decision 2). The file `syncedto` has two slots of
+4 KiB, each with a CRC, written alternately: a crash during a write leaves the other slot intact.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _CRC = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRecord:
-    """What one slot says.
+    """The contents of one slot.
 
-    `start` is the log's end in front of its first entry, `end` the end that is synced. Up to
-    `cut_until` old bytes may stand on the disk that were to be zeroed, even where zeros are read
-    (an fsync that failed leaves them in the page cache alone).
+    `start` is the log's start (the place before its first entry), `end` the durable watermark.
+    Up to byte `cut_until` a truncation was to write zeros: old bytes may still be on the disk
+    there, even if zeros are read (after a failed fsync they are in the page cache only).
     `is_complete` is false only until the folder of a new node is complete. `native_end` is where
-    the old native commit log ends and DLedger's entries start (RocketMQ's dividedCommitlogOffset),
-    0 where there was none.
+    the native commit log of before the upgrade ends and DLedger's entries start (RocketMQ's
+    dividedCommitlogOffset), 0 if there was none.
     """
 
     sequence: int
@@ -44,7 +44,7 @@ class WatermarkRecord:
 
 
 class DurableWatermark:
-    """The mark and its file."""
+    """The current watermark and its file."""
 
     def __init__(self, file: File, record: WatermarkRecord) -> None:
         self._file = file
@@ -52,7 +52,7 @@ class DurableWatermark:
 
     @classmethod
     def create(cls, disk: Disk, path: str, data_file_bytes: int, native_end: int = 0) -> Self:
-        """Start the mark of a new, empty log, behind a native log if there is one."""
+        """Create the watermark of a new, empty log, which starts at the native log's end."""
         start = LogEnd(position=native_end)
         record = WatermarkRecord(1, False, data_file_bytes, start, start, 0, native_end)
         replace_file(disk, path, bytes(SLOT_BYTES) + _encode(record))
@@ -60,7 +60,7 @@ class DurableWatermark:
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> Self:
-        """Read the newer slot that is whole; raises LogDamaged if none is."""
+        """Read the newest intact slot. Raises LogDamaged if none is."""
         file = disk.open(path)
         slots = (file.pread(SLOT_BYTES, number * SLOT_BYTES) for number in (0, 1))
         records = [record for slot in slots if (record := _decode(slot))]
@@ -70,17 +70,17 @@ class DurableWatermark:
         return cls(file, max(records, key=lambda record: record.sequence))
 
     def move(self, end: LogEnd, cut_until: int = 0) -> None:
-        """Make another end durable, higher or lower; `cut_until` before a cut begins."""
+        """Move the watermark up or down, durably; pass `cut_until` before zeros are written."""
         sequence = self.record.sequence + 1
         self._write(replace(self.record, sequence=sequence, end=end, cut_until=cut_until))
 
     def set_start(self, start: LogEnd, end: LogEnd) -> None:
-        """Make another begin, and the end that goes with it, durable at once."""
+        """Change the log's start and its watermark in one durable write."""
         sequence = self.record.sequence + 1
         self._write(replace(self.record, sequence=sequence, start=start, end=end, cut_until=0))
 
     def complete(self) -> None:
-        """Say durably that the folder of the new node is complete."""
+        """Record durably that the folder of the new node is complete."""
         self._write(replace(self.record, sequence=self.record.sequence + 1, is_complete=True))
 
     def close(self) -> None:

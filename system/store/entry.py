@@ -1,4 +1,4 @@
-"""DLedger entries: the header codec, verification, and walks over encoded batches.
+"""DLedger entries: header format, verification, and iteration over encoded batches.
 
 Header, 48 bytes big-endian: magic 1, size, index, term, pos, channel (0, or 1 for a membership
 entry), chainCrc, bodyCrc, bodySize. bodyCrc is the CRC-32 of the body; chainCrc that of the
@@ -22,7 +22,7 @@ from shaketable.system.store.message import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V
 ENTRY_MAGIC = 1
 BLANK_MAGIC = -1
 BLANK_BYTES = 8
-"""A blank is i32 -1, i32 remaining bytes. Every entry leaves room for one behind it."""
+"""A blank is i32 -1, i32 remaining bytes. Every entry leaves room for one after it."""
 ENTRY_BYTES_MAX = 4 * 1024 * 1024
 """DLedger's entry buffer."""
 
@@ -30,22 +30,25 @@ HEADER_FORMAT = "iiqqqiIIi"
 HEADER = struct.Struct(">" + HEADER_FORMAT)
 BLANK = struct.Struct(">ii")
 CHAINED_BYTES = 36
-"""magic .. channel, the part of the header in front of the CRCs."""
+"""magic .. channel, the part of the header before the CRCs."""
 _BODY_CRC_AT = 40
 
 _MESSAGE_AT = ENTRY_HEADER_BYTES
 
 
 class DamagedEntry(StoreError):  # noqa: N818 - a finding about the bytes
-    """An entry is not what its header, its CRCs or its place say."""
+    """An entry contradicts its header, its CRCs or its position."""
 
 
 class EntryTooLarge(StoreError):  # noqa: N818 - a definite refusal
-    """A message makes an entry larger than ENTRY_BYTES_MAX or than a data file. Definite."""
+    """The message's entry would exceed ENTRY_BYTES_MAX or a data file: definitely not appended."""
 
 
 def next_position(position: int, size: int, file_bytes: int) -> int:
-    """Return where an entry of `size` goes: `position`, or the start of the next data file."""
+    """Return where an entry of `size` goes: `position`, or the start of the next data file.
+
+    An entry never spans two files.
+    """
     if position % file_bytes + size + BLANK_BYTES <= file_bytes:
         return position
     return (position // file_bytes + 1) * file_bytes
@@ -58,10 +61,10 @@ def chain_crc(previous: int, header: bytes | memoryview) -> int:
 
 
 def verify_entry(data: memoryview, at: int, end: LogEnd | None, position: int) -> LogEnd:
-    """Check the entry at byte `at` of `data`, which stands at `position` of the log.
+    """Verify the entry at byte `at` of `data`, stored at `position` of the log.
 
-    `end` is the log's end in front of it (None: unknown, then index and chain are taken on
-    trust). Returns the end behind it. Raises DamagedEntry, which says what is wrong.
+    `end` is the log's end before it; if it is None (unknown), index, term and chain are not
+    checked. Returns the log's end after it. Raises DamagedEntry with the reason.
     """
     if at + ENTRY_HEADER_BYTES > len(data):
         raise DamagedEntry("the header is cut off")
@@ -91,34 +94,34 @@ def verify_entry(data: memoryview, at: int, end: LogEnd | None, position: int) -
 
 
 def verify_batch(batch: Batch, end: LogEnd | None) -> LogEnd:
-    """Check every entry of a batch; return the log's end behind it.
+    """Verify every entry of a batch; return the log's end after it.
 
-    Checks magic, sizes, indices, terms, positions, all CRCs, and the chain from `end` (with
-    `end` None the first entry's chainCrc is taken on trust). The first entry stands at `end` or
-    behind it, at the start of a data file. Raises DamagedEntry.
+    Checks magic, sizes, indices, terms, positions, all CRCs, and the chain from `end` (if that is
+    None, the first entry's chainCrc is not checked). The first entry is at `end`, or after it at
+    the start of a data file. Raises DamagedEntry.
     """
     data = memoryview(batch.data)
     at, count = 0, 0
-    behind = end
+    current = end
     if end is not None and batch.position < end.position:
         raise DamagedEntry(f"batch at position {batch.position}, in front of {end.position}")
     while at < len(data):
         try:
-            behind = verify_entry(data, at, behind, batch.position + at)
+            current = verify_entry(data, at, current, batch.position + at)
         except DamagedEntry as error:
             index = batch.first_index + count
             raise DamagedEntry(f"entry {index} at byte {at} of a batch: {error}") from None
-        if behind.term != batch.term:
+        if current.term != batch.term:
             raise DamagedEntry(
-                f"entry {behind.index} of term {behind.term} in {batch.term}'s batch"
+                f"entry {current.index} of term {current.term} in {batch.term}'s batch"
             )
-        at = behind.position - batch.position
+        at = current.position - batch.position
         count += 1
-        if behind.index != batch.first_index + count - 1:
-            raise DamagedEntry(f"entry {behind.index} stands at {batch.first_index + count - 1}")
-    if behind is None or count != batch.count or not count:
+        if current.index != batch.first_index + count - 1:
+            raise DamagedEntry(f"entry {current.index} stands at {batch.first_index + count - 1}")
+    if current is None or count != batch.count or not count:
         raise DamagedEntry(f"batch of {count} entries is announced as {batch.count}")
-    return behind
+    return current
 
 
 _ENTRY_FIELDS = struct.Struct(">4xiqq").unpack_from
@@ -134,7 +137,7 @@ _BODY_LENGTH_AT = 84
 def iter_messages(
     data: bytes | memoryview, position: int
 ) -> Iterator[tuple[int, int, int, int, bytes, int, int]]:
-    """Walk verified entries fast, for dispatching what was committed.
+    """Iterate over the messages of verified entries.
 
     Yields (index, term, message position, message size, topic, queue id, queue offset).
     """
@@ -166,7 +169,7 @@ _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 def iter_dispatches(
     data: bytes, position: int
 ) -> Iterator[tuple[tuple[bytes, int], int, int, int, int, int, bytes]]:
-    """Walk verified entries fast, with all that consume queues and the key index want of them.
+    """Iterate over verified entries, with what consume queues and the key index need.
 
     Yields ((topic, queue id), queue offset, message position, message size, tags code, store
     time in ms, properties). Source: RocketMQ's DispatchRequest.
@@ -190,8 +193,8 @@ def iter_dispatches(
             topic_end = topic_at + 2 + _U16(data, topic_at)[0]
             topic = data[topic_at + 2 : topic_end]
         topic_end += 2
-        behind = start + size
-        properties = data[topic_end:behind]
-        tags = tags_code(data, topic_end, behind) if properties else 0
+        stop = start + size
+        properties = data[topic_end:stop]
+        tags = tags_code(data, topic_end, stop) if properties else 0
         yield (topic, queue_id), queue_offset, position + start, size, tags, store_ms, properties
         at += entry_bytes

@@ -44,10 +44,10 @@ _HOSTS_ARE_V4 = ~(BORN_HOST_V6 | STORE_HOST_V6)
 
 
 class EntryBuilder:
-    """Encodes messages as entries behind `end`. Copies what it is given, at once."""
+    """Encodes messages as entries after `end`. Copies its arguments at once."""
 
     end: LogEnd
-    """The log's end behind everything added so far."""
+    """The log's end after everything added so far."""
 
     def __init__(self, end: LogEnd, term: int, data_file_bytes: int, store_host: bytes) -> None:
         assert term >= end.term
@@ -60,7 +60,7 @@ class EntryBuilder:
         self._ready: list[Batch] = []
         self._memberships: list[tuple[int, Membership]] = []
         self._data = bytearray()
-        self._start = end  # the log's end in front of what is in _data
+        self._start = end  # the log's end before the entries in _data
         self._start_position = end.position
         self._heads = bytearray(_HEADS.size)
         view = memoryview(self._heads)
@@ -68,7 +68,7 @@ class EntryBuilder:
         self._crc_and_size = view[_BODY_CRC_AT:ENTRY_HEADER_BYTES]
         self._message_head = view[ENTRY_HEADER_BYTES:]
 
-    def add(  # noqa: PLR0913 - a stored message has that many fields; a call each, no object
+    def add(  # noqa: PLR0913 - a stored message has that many fields; no object a call, for speed
         self,
         topic: bytes,
         queue_id: int,
@@ -86,8 +86,8 @@ class EntryBuilder:
     ) -> int:
         """Add one message; return its byte position (the entry's + 48).
 
-        Hosts are IPv4, so the sys flag's two IPv6 bits are cleared. Raises EntryTooLarge, and
-        then has added nothing.
+        Hosts are IPv4, so the sys flag's two IPv6 bits are cleared. Raises EntryTooLarge, with
+        nothing added.
         """
         tail, message_bytes = self._fit(topic, body, properties)
         size = ENTRY_HEADER_BYTES + message_bytes
@@ -137,7 +137,7 @@ class EntryBuilder:
         return position + ENTRY_HEADER_BYTES
 
     def add_membership(self, membership: Membership, queue_offset: int, store_ms: int) -> int:
-        """Add the entry that brings a membership; return its byte position."""
+        """Add a membership entry; return its byte position."""
         position = self.add(
             EVENT_TOPIC,
             MEMBERSHIP_QUEUE,
@@ -152,7 +152,7 @@ class EntryBuilder:
         return position
 
     def _fit(self, topic: bytes, body: bytes | memoryview, properties: bytes) -> tuple[bytes, int]:
-        """Return what stands behind the body, and the message's size. Raises EntryTooLarge."""
+        """Return the bytes after the body, and the message's size. Raises EntryTooLarge."""
         if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
             raise EntryTooLarge(
                 f"topic of {len(topic)} or properties of {len(properties)} bytes:"
@@ -166,7 +166,7 @@ class EntryBuilder:
         return tail, message_bytes
 
     def take(self) -> list[Batch]:
-        """Return what was added since the last call, one Batch a data file; empty if nothing."""
+        """Return what was added since the last call, one Batch per data file."""
         self._close_batch()
         self._start_position = self.end.position
         batches, self._ready = self._ready, []

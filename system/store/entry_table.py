@@ -1,8 +1,8 @@
-"""Whole batches of entries checked and walked at once, by columns.
+"""Vectorized verification and iteration of whole batches, with numpy arrays.
 
-The same as `system.store.entry` does entry after entry, which is most of what a follower of a
-loaded group does (docs/throughput.md). What does not fit the columns, damage above all, is left
-to that walk: it can say what is wrong.
+The same as `system.store.entry` does entry by entry, which is most of a follower's work under
+load (docs/throughput.md). Batches that these arrays cannot represent, damaged ones above all, are
+left to that module, which can report what is wrong.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 
 
 def is_valid_batch(batch: Batch) -> bool:
-    """True for a batch of messages in which `verify_batch(batch, None)` finds nothing wrong.
+    """True only if the batch passes `verify_batch(batch, None)`.
 
-    False says nothing: the batch may be too small for columns, or have a membership in it.
+    False proves nothing: the batch may be too small, or contain a membership entry.
     """
     data, count = batch.data, batch.count
     if max(batch.last_index, batch.end_position) > _I64_MAX:  # numbers would wrap
@@ -83,14 +83,12 @@ def is_valid_batch(batch: Batch) -> bool:
         return False
     view = memoryview(data)
     starts.append(len(data))
-    bodies = [
-        crc32(view[start + ENTRY_HEADER_BYTES : behind]) for start, behind in pairwise(starts)
-    ]
+    bodies = [crc32(view[start + ENTRY_HEADER_BYTES : stop]) for start, stop in pairwise(starts)]
     return bodies == table["body_crc"].tolist() and _is_chained(rows, table["chain_crc"].tolist())
 
 
 def _is_chained(rows: NDArray[np.uint8], chain_crcs: list[int]) -> bool:
-    """Whether each chainCrc but the first follows from the one before and from its header."""
+    """Whether each chainCrc but the first matches the previous one and its own header."""
     covered = np.empty_like(rows[1:])
     covered[:, :4] = rows[:-1, _CHAIN_CRC]
     covered[:, 4 : 4 + CHAINED_BYTES] = rows[1:, :CHAINED_BYTES]
@@ -99,7 +97,7 @@ def _is_chained(rows: NDArray[np.uint8], chain_crcs: list[int]) -> bool:
 
 
 class QueueRun(NamedTuple):
-    """Messages of one queue, whose offsets follow each other, with their encoded units."""
+    """Messages of one queue with consecutive offsets, and their encoded units."""
 
     queue: tuple[bytes, int]
     first_offset: int
@@ -108,13 +106,13 @@ class QueueRun(NamedTuple):
 
 
 class MessageTable:
-    """The messages of verified entries, by columns: what queues and the key index want of them.
+    """The messages of verified entries in columns, for consume queues and the key index.
 
     Attributes:
-        topic: of all of them.
-        properties: of each, in the log's order.
-        positions: where each begins in the log.
-        store_ms: when each was stored.
+        topic: the topic of all messages.
+        properties: each message's properties, in log order.
+        positions: each message's start position in the log.
+        store_ms: when each message was stored.
     """
 
     def __init__(self, columns: _Columns, topic: bytes, properties: list[bytes]) -> None:
@@ -124,8 +122,8 @@ class MessageTable:
         self.store_ms = columns.heads["store_ms"]
         self._heads = columns.heads
 
-    def key_items(self, mark: bytes) -> list[tuple[bytes, bytes, int, int]]:
-        """Return (topic, properties, position, store ms) of the messages with `mark` in these."""
+    def key_items(self, needle: bytes) -> list[tuple[bytes, bytes, int, int]]:
+        """Return (topic, properties, position, store ms) where the properties hold `needle`."""
         rows = zip(
             repeat(self.topic),
             self.properties,
@@ -133,12 +131,12 @@ class MessageTable:
             self.store_ms.tolist(),
             strict=False,
         )
-        return [row for row in rows if mark in row[1]]
+        return [row for row in rows if needle in row[1]]
 
     def runs(self) -> list[QueueRun] | None:
-        """Return the messages by queue, each queue's in the log's order.
+        """Return the messages by queue, each queue's in log order.
 
-        None where a queue's offsets do not follow each other.
+        None if a queue's offsets are not consecutive.
         """
         heads = self._heads
         units = np.empty(len(heads), _UNIT)
@@ -153,24 +151,24 @@ class MessageTable:
         bounds = [0, *(np.flatnonzero(is_other) + 1).tolist(), len(heads)]
         encoded = memoryview(units[order].tobytes())
         found = []
-        for start, behind in pairwise(bounds):
-            run = encoded[start * _UNIT.itemsize : behind * _UNIT.itemsize]
+        for start, stop in pairwise(bounds):
+            run = encoded[start * _UNIT.itemsize : stop * _UNIT.itemsize]
             queue = (self.topic, int(queue_ids[start]))
-            found.append(QueueRun(queue, int(offsets[start]), behind - start, run))
+            found.append(QueueRun(queue, int(offsets[start]), stop - start, run))
         return found
 
 
 class _Columns(NamedTuple):
-    """Of messages: their fixed fields, and where they begin in the log."""
+    """Messages' fixed fields, and their start positions in the log."""
 
     heads: NDArray[np.void]
     positions: NDArray[np.int64]
 
 
 def message_table(data: bytes, position: int, count: int) -> MessageTable | None:
-    """Return the messages of `count` verified entries by columns, if they are of one topic.
+    """Return the messages of `count` verified entries in columns, if they are of one topic.
 
-    None where they are not, and where the columns are no use.
+    None if they are not, if they are too few, or if the columns cannot represent them.
     """
     starts = _starts(data, count) if count >= WALKED_MIN else None
     if starts is None:
@@ -188,15 +186,16 @@ def message_table(data: bytes, position: int, count: int) -> MessageTable | None
     topics = sliding_window_view(raw, topic_bytes)[topic_at]
     if (topics != topics[0]).any():
         return None
-    begins = (topic_at + (topic_bytes + 2)).tolist()
+    property_starts = (topic_at + (topic_bytes + 2)).tolist()
     properties = [
-        data[begin:end] for begin, end in zip(begins, (at + heads["size"]).tolist(), strict=True)
+        data[start:end]
+        for start, end in zip(property_starts, (at + heads["size"]).tolist(), strict=True)
     ]
     return MessageTable(_Columns(heads, at + position), topics[0].tobytes(), properties)
 
 
 def _starts(data: bytes, count: int) -> list[int] | None:
-    """Return where entries begin; None where their sizes do not fit the data."""
+    """Return the entries' start offsets, None if their sizes do not add up to the data."""
     starts: list[int] = []
     at, last = 0, len(data) - ENTRY_HEADER_BYTES
     while at <= last:

@@ -1,10 +1,10 @@
-"""A log that DLedger itself wrote: read, verified by what it has, and copied into one of ours.
+"""Import of a log that DLedger itself wrote: read, verify, and copy it into one of ours.
 
-DLedger computes neither chainCrc nor bodyCrc: both are 0, and a log with zeros is taken for one of
-ours nowhere else. What stands for an entry here is its message's BODYCRC, its place, and that
-indices, terms and queue offsets go on. The copy has the same bytes at the same places, but for the
-two CRCs, which are computed. Source: DLedgerMmapFileStore and DLedgerEntryCoder of DLedger 0.3.1.2;
-DLEDGER.md B.3; DESIGN.md decision 3.
+DLedger computes neither chainCrc nor bodyCrc: both are 0, which no other module accepts. Here an
+entry is verified by its message's BODYCRC, its position, and the continuity of indices, terms and
+queue offsets. The copy has the same bytes at the same positions, except for the two CRCs, which are
+computed. Source: DLedgerMmapFileStore and DLedgerEntryCoder of DLedger 0.3.1.2; DLEDGER.md B.3;
+DESIGN.md decision 3.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _PROPERTY = re.compile(rb"^([A-Za-z]+)=(.*)$", re.MULTILINE)
 
 
 class ForeignLogRefused(StoreError):  # noqa: N818 - a finding about the files
-    """The log cannot become one of ours: one line that says where, and why."""
+    """The log cannot be imported; the message is one line that says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was copied: the log's end, what DLedger knew to be committed, term and vote."""
+    """The imported log's end, DLedger's committed index, and term and vote."""
 
     end: LogEnd
     committed_index: int
@@ -53,13 +53,13 @@ class Imported:
 
 
 class ForeignLog:
-    """DLedger's files in a folder dledger-<id>. Nothing there is changed."""
+    """DLedger's files in a folder dledger-<id>, read only."""
 
     file_bytes: int
-    """How large its data files are: mappedFileSizeCommitLog."""
+    """Size of its data files: mappedFileSizeCommitLog."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        """Look at the files. Raises ForeignLogRefused, DiskFailed."""
+        """Check names and sizes of the files. Raises ForeignLogRefused, DiskFailed."""
         self._disk = disk
         self._folder = folder
         names = [name for name in disk.names(f"{folder}/data") if _is_data_file(name)]
@@ -83,8 +83,8 @@ class ForeignLog:
     def copy_into(self, log: CommitLog) -> Imported:
         """Append everything to a new log of the same file size, durably.
 
-        Raises ForeignLogRefused where something is no entry below what was committed, and where
-        queues do not go on; DiskFull, DiskFailed.
+        Raises ForeignLogRefused if a committed entry is invalid or a queue's offsets have a gap;
+        DiskFull, DiskFailed.
         """
         assert log.end == LogEnd()
         state, committed_index = self._state(), self._committed_index()
@@ -102,10 +102,11 @@ class ForeignLog:
         return Imported(log.end, committed_index, state)
 
     def _batches(self, committed_index: int) -> Iterator[Batch]:
-        """Yield the entries with their CRCs computed, by term and file, a part at a time.
+        """Yield the entries with their CRCs computed, in batches of one term and one file.
 
-        A follower that removed entries left their bytes there: behind what was committed an entry
-        of an older term, or of another index, is none of the log (DLedgerMmapFileStore.recover).
+        DLedger's truncation leaves the removed entries' bytes in the file. So after the committed
+        index, an entry of an older term or of an unexpected index ends the log
+        (DLedgerMmapFileStore.recover).
         """
         end = LogEnd()
         first, parts, size = 0, list[bytes](), 0
@@ -126,7 +127,7 @@ class ForeignLog:
             yield Batch(first, len(parts), end.term, end.position - size, b"".join(parts))
 
     def _entries(self) -> Iterator[tuple[int, bytes]]:
-        """Yield each entry and its position, to the first thing that is none: the log's end."""
+        """Yield each entry and its position, up to the first bytes that are no entry."""
         for name in self._names:
             file = self._disk.open(f"{self._folder}/data/{name}")
             try:
@@ -156,13 +157,13 @@ class ForeignLog:
                 return False
             entry = bytes_at(size)
             if HEADER.unpack_from(entry)[4] != start + at:
-                return False  # of an earlier use of these bytes
+                return False  # left from an earlier use of these bytes
             yield start + at, entry
             at += size
         return False
 
     def _with_crcs(self, entry: bytes, end: LogEnd, position: int) -> tuple[bytes, LogEnd]:
-        """Verify an entry that stands behind `end`; return it with its CRCs, and the end then."""
+        """Verify the entry after `end`; return it with its CRCs, and the new end."""
         _, size, index, term, _, channel, chained, body_crc, body_size = HEADER.unpack_from(entry)
         if size != ENTRY_HEADER_BYTES + body_size or channel != MESSAGE_CHANNEL:
             raise self._refusal(position, f"size {size}, body {body_size}, channel {channel}")
@@ -199,7 +200,7 @@ class ForeignLog:
         self._queue_ends[queue] = due + 1
 
     def _state(self) -> HardState:
-        """Read term and vote: nobody may vote twice in a term for having been imported."""
+        """Read term and vote, so that an imported node does not vote twice in a term."""
         values = self._properties("currterm")
         try:
             return HardState(

@@ -1,10 +1,10 @@
-"""Entries about the group itself: well-formed messages on a reserved topic.
+"""Entries about the group itself, as messages on a reserved topic.
 
-Queue 0 holds one TERM_START for each term, queue 1 the MEMBERSHIP changes, queue 2 what topics
-are to be, queue 3 the offsets that consumer groups commit, queue 4 what was taken over from before
-the group, so that any RocketMQ store reader parses our logs (DESIGN.md decision 3). An entry that
-changes the membership has channel 1 in its DLedger header, where DLedger itself always writes 0:
-it is found without a look at its body.
+Queue 0 holds one TERM_START a term, queue 1 membership changes, queue 2 topic configurations,
+queue 3 the offsets that consumer groups commit, queue 4 the state taken over from before the
+group. They are well-formed messages, so that any RocketMQ store reader parses our logs (DESIGN.md
+decision 3). A membership entry has channel 1 in its DLedger header, where DLedger itself always
+writes 0, so it is found without parsing its body.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHANNEL_AT_32 = struct.Struct(">32xi").unpack_from
 _BODY_LENGTH = struct.Struct(">i").unpack_from
 _MESSAGE_BODY_LENGTH_AT = 84
 _BODY_LENGTH_AT = 48 + _MESSAGE_BODY_LENGTH_AT
-"""In an entry whose message has IPv4 hosts, as all of ours have."""
+"""In an entry whose message has IPv4 hosts, as all of ours do."""
 
 
 class DamagedMembership(StoreError):  # noqa: N818 - a finding about the bytes
@@ -43,12 +43,12 @@ class DamagedMembership(StoreError):  # noqa: N818 - a finding about the bytes
 
 
 def encode_membership(membership: Membership) -> bytes:
-    """Return the message body that says a membership."""
+    """Return a membership as a message body."""
     return msgspec.json.encode(membership)
 
 
 def decode_membership(body: bytes | memoryview) -> Membership:
-    """Read such a body. Raises DamagedMembership."""
+    """Decode a membership from a message body. Raises DamagedMembership."""
     try:
         membership = msgspec.json.decode(body, type=Membership)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -75,7 +75,7 @@ def memberships_in(data: bytes | memoryview) -> tuple[tuple[int, Membership], ..
 
 
 def membership_of(entry: bytes | memoryview) -> Membership:
-    """Read the membership of one whole entry. Raises DamagedMembership."""
+    """Decode the membership in one whole entry. Raises DamagedMembership."""
     if len(entry) < _BODY_LENGTH_AT + 4:
         raise DamagedMembership("a membership entry is too short")
     (length,) = _BODY_LENGTH(entry, _BODY_LENGTH_AT)
@@ -84,6 +84,6 @@ def membership_of(entry: bytes | memoryview) -> Membership:
 
 
 def body_at(data: bytes, at: int) -> bytes:
-    """Return the body of the message at byte `at`, whose hosts are IPv4 as in all of ours."""
+    """Return the body of the message at byte `at`, whose hosts must be IPv4 (all of ours are)."""
     at += _MESSAGE_BODY_LENGTH_AT
     return data[at + 4 : at + 4 + _BODY_LENGTH(data, at)[0]]

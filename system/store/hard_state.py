@@ -1,8 +1,8 @@
-"""The small files beside the log: `currterm` and `checkpoint` as Java properties, and `abort`.
+"""The small files beside the log: `currterm` and `checkpoint` (Java properties), and `abort`.
 
-DLedger's keys stand in them, and a `crc32` of our own that DLedger passes over: a vote that
-was damaged must not be read as another vote. Source: DLedger's MemberState and
-DLedgerMmapFileStore; DLEDGER.md B.3, E16.
+They hold DLedger's keys and a `crc32` of our own, which DLedger ignores: a damaged vote must not
+be read as another vote. Source: DLedger's MemberState and DLedgerMmapFileStore; DLEDGER.md B.3,
+E16.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _REMEDY = "restore this node from the group; it does not vote until then"
 
 
 class LogDamaged(StoreError):  # noqa: N818 - a finding about the files
-    """Data that had been synced is not there any more. The node must not vote until repaired."""
+    """Synced data is lost or damaged. The node must not vote until it is restored.
+
+    It could elect a leader that lacks entries which this node had acknowledged.
+    """
 
     def __init__(self, path: str, finding: str) -> None:
         super().__init__(f"{path}: {finding}; {_REMEDY}")
@@ -27,7 +30,7 @@ class LogDamaged(StoreError):  # noqa: N818 - a finding about the files
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """Raft's durable state (DLedger's currterm): the term and whom the node voted for in it."""
+    """Raft's durable state (DLedger's currterm): the current term and the vote in it."""
 
     term: int = 0
     voted_for: str | None = None
@@ -41,7 +44,10 @@ def save_hard_state(disk: Disk, folder: str, state: HardState) -> None:
 
 
 def load_hard_state(disk: Disk, folder: str) -> HardState:
-    """Read term and vote; raises LogDamaged if they are missing or not as they were written."""
+    """Read term and vote. Raises LogDamaged if they are missing or damaged.
+
+    A default would let the node vote twice in one term.
+    """
     path = f"{folder}/currterm"
     if not disk.exists(path):
         raise LogDamaged(path, "the file with this node's term and vote is missing")
@@ -53,12 +59,12 @@ def load_hard_state(disk: Disk, folder: str) -> HardState:
 
 
 def save_committed_index(disk: Disk, folder: str, end_index: int, committed_index: int) -> None:
-    """Save the checkpoint."""
+    """Write the checkpoint durably."""
     _save(disk, f"{folder}/checkpoint", endIndex=end_index, committedIndex=committed_index)
 
 
 def load_committed_index(disk: Disk, folder: str) -> int:
-    """Read the checkpoint's committed index; -1 if there is none that can be trusted."""
+    """Read the checkpoint's committed index; -1 if it is missing or damaged."""
     path = f"{folder}/checkpoint"
     if not disk.exists(path):
         return -1
@@ -69,7 +75,7 @@ def load_committed_index(disk: Disk, folder: str) -> int:
 
 
 def mark_running(disk: Disk, root: str) -> bool:
-    """Create the file `abort` durably; return whether it stood there: the last run was killed.
+    """Create the file `abort` durably; return whether it existed: the last run was killed.
 
     Source: RocketMQ's DefaultMessageStore (createTempFile).
     """
@@ -82,7 +88,7 @@ def mark_running(disk: Disk, root: str) -> bool:
 
 
 def mark_stopped(disk: Disk, root: str) -> None:
-    """Remove `abort`: everything was closed in order."""
+    """Remove `abort`: the shutdown was clean."""
     path = f"{root}/abort"
     if disk.exists(path):
         disk.unlink(path)
@@ -95,7 +101,7 @@ def _save(disk: Disk, path: str, **values: int | str) -> None:
 
 
 def _parse(data: bytes) -> dict[str, str]:
-    """Read properties; raises ValueError where they are not as `_save` wrote them."""
+    """Parse properties. Raises ValueError if they are not as `_save` wrote them."""
     text, found, crc = data.rpartition(b"crc32=")
     if not found or crc != b"%08x\n" % zlib.crc32(text):
         raise ValueError("crc32 does not fit")

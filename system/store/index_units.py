@@ -1,4 +1,4 @@
-"""The index: one unit of 32 bytes an entry, at index * 32, so that any entry is found at once.
+"""The index: a unit of 32 bytes for each entry, at index * 32, to find any entry in one read.
 
 A unit is magic i32 1, pos i64, size i32, index i64, term i64. The index can be rebuilt from the
 data at any time, so it need not be synced before an entry is acknowledged.
@@ -30,7 +30,7 @@ assert UNIT_BYTES == 32
 
 
 class IndexUnit(NamedTuple):
-    """Where an entry stands."""
+    """Where an entry is stored."""
 
     position: int
     size: int
@@ -38,7 +38,7 @@ class IndexUnit(NamedTuple):
 
 
 def read_unit(files: SegmentFiles, index: int) -> IndexUnit:
-    """Read the unit of entry `index`; raises OutsideLog if there is none."""
+    """Read the unit of entry `index`. Raises OutsideLog if there is none."""
     data = files.read(index * UNIT_BYTES, UNIT_BYTES)
     if len(data) == UNIT_BYTES:
         magic, position, size, stored_index, term = UNIT.unpack(data)
@@ -48,7 +48,7 @@ def read_unit(files: SegmentFiles, index: int) -> IndexUnit:
 
 
 class IndexRebuilder:
-    """Takes the entries that a scan finds and writes the units that disagree."""
+    """Compares the index with the entries that a scan finds, and rewrites units that differ."""
 
     def __init__(self, files: SegmentFiles, first_index: int) -> None:
         self._files = files
@@ -56,13 +56,13 @@ class IndexRebuilder:
         self._units = bytearray()
 
     def add(self, position: int, size: int, index: int, term: int) -> None:
-        """Take the next entry."""
+        """Add the next entry of the scan."""
         self._units += UNIT.pack(UNIT_MAGIC, position, size, index, term)
         if len(self._units) == _UNITS_MAX * UNIT_BYTES:
             self._write_where_wrong()
 
     def finish(self) -> None:
-        """Write what is left, remove every unit behind it, and make all of it durable."""
+        """Write what is left, remove every later unit, and make all of it durable."""
         self._write_where_wrong()
         at = self._next * UNIT_BYTES
         self._files.fill_up(max(0, at - 1))
@@ -83,7 +83,7 @@ class IndexRebuilder:
         self._units = bytearray()
 
 
-# Entries in the log's files, by way of the index: read some, check those to be appended.
+# Reading entries by way of the index, and checking a batch before it is appended.
 #
 # Source: DLedger's DLedgerMmapFileStore (get, appendAsFollower).
 
@@ -92,17 +92,17 @@ _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 
 
 TRUNCATION_RACE_ERRORS = (OutsideLog, DamagedMembership)
-"""What a read ends with that a truncation overtakes: its bytes may be zeros by half."""
+"""Errors of a read that races with a truncation: some of its bytes may be zeros already."""
 
 
 class NotContiguous(StoreError):  # noqa: N818 - a finding about the batch
-    """A batch does not continue the log, or a snapshot is not of it."""
+    """A batch does not continue the log, or a snapshot does not belong to it."""
 
 
 def check_append(batch: Batch, end: LogEnd, data: SegmentFiles) -> tuple[bytes, LogEnd]:
-    """Check that a batch continues the log behind `end`; return its index units, the new end.
+    """Check that a batch continues the log after `end`; return its index units and the new end.
 
-    Raises NotContiguous. Bytes that are not the entries announced are an assertion's business.
+    Raises NotContiguous; AssertionError if its bytes are not the entries that it declares.
     """
     start = data.start_of(batch.position)
     continues = batch.position == end.position or (
@@ -125,8 +125,8 @@ def check_append(batch: Batch, end: LogEnd, data: SegmentFiles) -> tuple[bytes, 
         last, at = at, at + size
     assert at == len(entries), f"{len(entries) - at} bytes behind entry {batch.last_index}"
     (chain_crc,) = _CHAIN_CRC_AT_36(entries, last)
-    behind = LogEnd(batch.last_index, batch.term, batch.end_position, chain_crc)
-    return b"".join(units), behind
+    new_end = LogEnd(batch.last_index, batch.term, batch.end_position, chain_crc)
+    return b"".join(units), new_end
 
 
 def read_batch(
@@ -134,7 +134,7 @@ def read_batch(
 ) -> Batch:
     """Read whole entries from `first_index` on, of one term and one file, at least one.
 
-    Raises OutsideLog where the files change at the same time.
+    Raises OutsideLog, also if the files change at the same time.
     """
     unit = read_unit(index, first_index)
     size = min(max(bytes_max, unit.size), end_position - unit.position)
@@ -157,7 +157,7 @@ def read_batch(
 
 
 def read_log_end(data: SegmentFiles, index: SegmentFiles, entry_index: int) -> LogEnd:
-    """Return the log's end if it ended with that entry. Raises OutsideLog, as `read_batch`."""
+    """Return the end that the log would have after that entry. Raises as `read_batch` does."""
     unit = read_unit(index, entry_index)
     header = data.read(unit.position, ENTRY_HEADER_BYTES)
     if len(header) < ENTRY_HEADER_BYTES:

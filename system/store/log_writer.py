@@ -1,7 +1,7 @@
-"""Carries out the core's writes on a commit log, in order, and makes them durable together.
+"""Carries out the core's writes on a commit log, in order, with group commit.
 
-The node's flusher runs it in a thread, the simulated worlds call it inline: the same code decides
-in both what may be acknowledged.
+The node's flusher runs it in a thread, the simulated worlds call it inline: in both, the same code
+decides what may be acknowledged.
 Source: RocketMQ's GroupCommitService (SYNC_FLUSH) and FlushRealTimeService (ASYNC_FLUSH);
 DESIGN.md decision 1; DLEDGER.md E8, E18, E32.
 """
@@ -27,14 +27,14 @@ from shaketable.system.store.disk import DiskFull
 AckPolicy = Literal["fsync", "page-cache"]
 """When entries count as written.
 
-`fsync`: once they are on the disk; one fsync for all writes of a call (group commit). An
-acknowledged message survives the loss of power of every node at once.
+`fsync`: once they are on disk; one fsync for all writes of a call (group commit). Acknowledged
+messages survive a power loss of all nodes at once.
 
-`page-cache`: once the operating system has them. They survive the death of the process, not of
-the machine: after a loss of power a node may lack entries that it has acknowledged, and where a
-majority lost power together, acknowledged messages are gone. The shell calls `LogWriter.sync`
-every FLUSH_INTERVAL_MS, which bounds how much. Term and vote, truncations, snapshots and the
-log's begin are synced under either policy.
+`page-cache`: once the operating system has them. They survive a process crash but not a power
+loss: a node may then lack entries that it acknowledged, and if a majority loses power together,
+acknowledged messages are lost. The shell calls `LogWriter.sync` every FLUSH_INTERVAL_MS, which
+bounds the loss. Term and vote, truncations, snapshots and the log's start are synced under either
+policy.
 """
 FLUSH_INTERVAL_MS = 500.0
 """How often `sync` is called under `page-cache` (RocketMQ's flushIntervalCommitLog; DLedger's
@@ -42,27 +42,27 @@ flushFileInterval is 10 ms)."""
 
 
 class WritableLog(Protocol):
-    """What writes are carried out on: a `CommitLog`, or a `NativeCommitLog`."""
+    """The log that writes are carried out on: a `CommitLog` or a `NativeCommitLog`."""
 
     @property
     def start(self) -> LogEnd:
-        """The place in front of the first entry held."""
+        """The place before the first entry held."""
 
     end: LogEnd
-    """What is written."""
+    """The log's end, written but perhaps not durable."""
 
     @property
     def committed_index(self) -> int:
-        """What was known to be committed at the start."""
+        """The commit index that was saved before the last start."""
 
     def append(self, batch: Batch) -> None:
-        """Write a batch at the end. Raises DiskFull (nothing was appended), DiskFailed."""
+        """Append a batch. Raises DiskFull (nothing was appended), DiskFailed."""
 
     def truncate(self, end_index: int) -> LogEnd:
-        """Remove every entry behind `end_index`, durably."""
+        """Remove every entry after `end_index`, durably."""
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Let the log begin at the snapshot."""
+        """Replace the entries up to the snapshot's end by the snapshot."""
 
     def install(self, snapshot: Snapshot) -> None:
         """Replace the whole log by the snapshot."""
@@ -71,35 +71,35 @@ class WritableLog(Protocol):
         """Make term and vote durable."""
 
     def log_end_at(self, index: int) -> LogEnd:
-        """Return the log's end if it ended with entry `index`. Raises OutsideLog."""
+        """Return the end that the log would have after entry `index`. Raises OutsideLog."""
 
     def sync(self) -> None:
         """Make everything appended durable. Raises DiskFailed."""
 
     def advance_watermark(self) -> None:
-        """Move the durable mark up to what is synced."""
+        """Move the durable watermark up to the synced end."""
 
     def save_checkpoint(self, committed_index: int) -> None:
-        """Save the committed index, a hint for the next start."""
+        """Save the committed index as a hint for the next start."""
 
     def close(self) -> None:
-        """Sync what was appended, and close the files."""
+        """Sync all appends and close the files."""
 
 
 class LogWriter:
-    """Writes to one log; not thread-safe, as CommitLog's writing methods are not."""
+    """Writes to one log. Not thread-safe, like CommitLog's writing methods."""
 
     def __init__(self, log: WritableLog, ack: AckPolicy = "fsync") -> None:
         self.log = log
         self.ack = ack
 
     def carry_out(self, writes: Sequence[Write]) -> Sequence[Write]:
-        """Carry out `writes` in order; what was done is as durable as the policy says on return.
+        """Carry out `writes` in order; on return they are as durable as the policy requires.
 
-        Returns the writes left undone because the disk is full, in order, empty as a rule: the
-        first of them certainly did not happen, and all are to be given again later (of them only
-        a compaction may have been made already, to make room). Raises DiskFailed: nothing of the
-        call may be acknowledged, and the node must stop.
+        Returns the writes not carried out because the disk is full, usually none. The first of
+        them definitely did not happen, and the caller must retry them all (only a compaction among
+        them may already be done, to free space). Raises DiskFailed: nothing of this call may be
+        acknowledged, and the node must stop.
         """
         left: Sequence[Write] = ()
         must_sync = False
@@ -120,16 +120,16 @@ class LogWriter:
         self.log.sync()
 
     def advance_watermark(self) -> None:
-        """Move the synced-to mark up to what is synced; it lags while the disk is full."""
+        """Move the durable watermark up to the synced end; it lags while the disk is full."""
         with suppress(DiskFull):
             self.log.advance_watermark()
 
     def _make_room(self, left: Sequence[Write]) -> None:
-        """Remove what has expired, although it is asked for behind what found no room.
+        """Run the last compaction in `left` ahead of the writes that found no room.
 
-        Else the one write that frees the disk waits for those that need the room. What a
-        compaction stands for was committed and durable here when the core gave it, so nothing
-        undone in front of it touches that; it stays among `left` and is passed over later.
+        Otherwise the one write that frees space would wait for those that need it. This is safe:
+        the compacted entries were committed and durable here when the core issued the compaction,
+        so no earlier write in `left` touches them. It stays in `left` and is skipped later.
         """
         log, last = self.log, None
         for write in left:

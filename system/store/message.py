@@ -1,4 +1,4 @@
-"""RocketMQ messages as stored and as pulled (DLEDGER.md B.1).
+"""RocketMQ's message format, as stored and as pulled (DLEDGER.md B.1).
 
 Source: RocketMQ's MessageExtEncoder, MessageDecoder, MessageVersion.
 """
@@ -16,7 +16,7 @@ from shaketable.system.store.disk import StoreError
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
-"""Used where the topic is longer than 127 bytes: its length then takes two bytes."""
+"""For topics longer than 127 bytes, whose length takes two bytes."""
 TOPIC_BYTES_MAX_V1 = 127
 TOPIC_BYTES_MAX = 32_767
 PROPERTIES_BYTES_MAX = 32_767
@@ -34,7 +34,7 @@ _HOST_BYTES = {False: 8, True: 20}
 
 
 class DamagedMessage(StoreError):  # noqa: N818 - a finding about the bytes
-    """The bytes are no stored message."""
+    """The bytes are not a valid stored message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Message:
 
 
 def encode_message(message: Message) -> bytes:
-    """Return the stored form. The sys flag's host bits must fit the hosts' lengths."""
+    """Return the stored form. The sys flag's host bits must match the hosts' lengths."""
     assert len(message.born_host) == _HOST_BYTES[bool(message.sys_flag & BORN_HOST_V6)]
     assert len(message.store_host) == _HOST_BYTES[bool(message.sys_flag & STORE_HOST_V6)]
     tail = topic_and_properties(message.topic, message.properties)
@@ -90,12 +90,12 @@ def encode_message(message: Message) -> bytes:
 
 
 def magic_of(topic: bytes) -> int:
-    """Return the magic that a message of this topic carries."""
+    """Return the magic of messages of this topic."""
     return MAGIC_V1 if len(topic) <= TOPIC_BYTES_MAX_V1 else MAGIC_V2
 
 
 def topic_and_properties(topic: bytes, properties: bytes) -> bytes:
-    """Return what stands behind the body: both with their lengths."""
+    """Return the bytes after the body: topic and properties, each after its length."""
     assert len(topic) <= TOPIC_BYTES_MAX
     assert len(properties) <= PROPERTIES_BYTES_MAX
     length = len(topic).to_bytes(1 if len(topic) <= TOPIC_BYTES_MAX_V1 else 2, "big")
@@ -111,9 +111,9 @@ def decode_message(data: bytes | memoryview) -> Message:
 
 
 def walk_messages(data: bytes | memoryview) -> Iterator[Message]:
-    """Decode messages that stand one behind the other (the body of a pull response).
+    """Decode messages stored back to back (the body of a pull response).
 
-    Raises DamagedMessage at the first that is none.
+    Raises DamagedMessage at the first invalid one.
     """
     view = memoryview(data)
     at = 0
@@ -194,9 +194,10 @@ def offset_message_id(store_host: bytes, physical_offset: int) -> bytes:
 
 
 def decode_message_id(message_id: str) -> tuple[str, int]:
-    """Return which "host:port" an offset message id names, and the position in the log there.
+    """Decode an offset message id to the broker's "host:port" and the position in its log.
 
-    Raises ValueError for what is no id of an IPv4 host. Source: MessageDecoder.decodeMessageId.
+    Raises ValueError for anything but an id with an IPv4 host. Source:
+    MessageDecoder.decodeMessageId.
     """
     try:
         data = bytes.fromhex(message_id)
@@ -211,7 +212,7 @@ def decode_message_id(message_id: str) -> tuple[str, int]:
 # Properties of stored messages as RocketMQ's dispatchers read them: tags code and keys.
 #
 # Source: Java's String.hashCode, RocketMQ's MessageDecoder.string2messageProperties (a later
-# property replaces an earlier one, an empty value is none), MessageExtBrokerInner's
+# property replaces an earlier one, an empty value counts as none), MessageExtBrokerInner's
 # tagsString2tagsCode, CommitLog.checkMessageAndReturnSize.
 
 TAGS = b"TAGS"
@@ -221,9 +222,9 @@ _TAGS_CACHED_MAX = 4096
 
 
 def java_hash(text: bytes, prefix_hash: int = 0) -> int:
-    """Return String.hashCode of UTF-8 text: of its UTF-16 code units, as a signed i32.
+    """Return Java's String.hashCode of UTF-8 text: over its UTF-16 code units, a signed i32.
 
-    `prefix_hash` is that of the text in front, if this is the rest of a longer one.
+    `prefix_hash` is the hash of the text before, if this continues a longer one.
     """
     units: Iterable[int] = text
     if not text.isascii():
@@ -237,30 +238,30 @@ def java_hash(text: bytes, prefix_hash: int = 0) -> int:
 def find_property(properties: bytes, name: bytes) -> bytes:
     """Return a property's value, empty if there is none."""
     name += b"\x01"
-    behind = len(properties)
-    while (at := properties.rfind(name, 0, behind)) >= 0:
+    stop = len(properties)
+    while (at := properties.rfind(name, 0, stop)) >= 0:
         if at == 0 or properties[at - 1] == 2:
             start = at + len(name)
             end = properties.find(b"\x02", start)
             value = properties[start:] if end < 0 else properties[start:end]
             if value:
                 return value
-        behind = at
+        stop = at
     return b""
 
 
-def tags_code(data: bytes, start: int, behind: int) -> int:
+def tags_code(data: bytes, start: int, stop: int) -> int:
     """Return the tags code of a consume queue's unit: the hash of TAGS, 0 without tags.
 
-    The properties are bytes `start` to `behind` of `data`; for each message, so no copies.
+    The properties are bytes `start` to `stop` of `data`, not copied since this runs per message.
     """
-    at = data.rfind(b"TAGS\x01", start, behind)
+    at = data.rfind(b"TAGS\x01", start, stop)
     if at < 0:
         return 0
-    end = data.find(b"\x02", at, behind)
+    end = data.find(b"\x02", at, stop)
     if end > at + 5 and (at == start or data[at - 1] == 2):
         return _cached_hash(data[at + 5 : end])
-    tags = find_property(data[start:behind], TAGS)
+    tags = find_property(data[start:stop], TAGS)
     return _cached_hash(tags) if tags else 0
 
 
@@ -270,7 +271,7 @@ def tags_in(properties: bytes) -> int:
 
 
 def keys_in(properties: bytes) -> list[bytes]:
-    """Return what a message is found by: its UNIQ_KEY, then each of its KEYS."""
+    """Return the keys that a message is indexed by: its UNIQ_KEY, then each of its KEYS."""
     unique = find_property(properties, UNIQ_KEY)
     keys = [key for key in find_property(properties, KEYS).split(b" ") if key]
     return [unique, *keys] if unique else keys

@@ -1,4 +1,4 @@
-"""Files held open, the most recently used ones of many, so that handles stay few."""
+"""An LRU cache of open files, so that few handles are in use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shaketable.system.store.disk import Buffer, Disk, File
 
 
 class OpenFiles:
-    """At most `count_max` open files, by path. Used by one thread."""
+    """At most `count_max` open files, by path. Not thread-safe."""
 
     def __init__(self, disk: Disk, count_max: int) -> None:
         assert count_max > 0
@@ -22,7 +22,7 @@ class OpenFiles:
         return path in self._files
 
     def get(self, path: str) -> File:
-        """Return the open file; open it, which must exist, if it is not."""
+        """Return the file, which must exist; open it if it is not open."""
         file = self._files.pop(path, None)
         if file is None:
             self._make_room()
@@ -31,7 +31,7 @@ class OpenFiles:
         return file
 
     def create(self, path: str, size: int) -> File:
-        """Create the file, sparse; its name is not durable before `Disk.sync_dir`."""
+        """Create the file, sparse; its name is durable only after `Disk.sync_dir`."""
         self.drop(path)
         self._make_room()
         self._files[path] = file = self._disk.create(path, size, reserve=False)
@@ -44,7 +44,7 @@ class OpenFiles:
         file.pwrite(buffers, position)
 
     def grow(self, path: str, size: int) -> None:
-        """Give the file its full size (a crash may leave it short); durable with `sync`."""
+        """Grow the file to `size` (a crash may leave it short); durable with the next `sync`."""
         file = self.get(path)
         if file.size < size:
             self._dirty[path] = None
@@ -57,19 +57,19 @@ class OpenFiles:
             del self._dirty[path]
 
     def drop(self, path: str) -> None:
-        """Close the file if it is open, without a sync: it is to be removed or replaced."""
+        """Close the file if it is open, without a sync: for one that is removed or replaced."""
         self._dirty.pop(path, None)
         file = self._files.pop(path, None)
         if file is not None:
             file.close()
 
     def close(self) -> None:
-        """Close all; nothing is flushed that was not synced."""
+        """Close all files without a sync."""
         for path in list(self._files):
             self.drop(path)
 
     def _make_room(self) -> None:
-        """Close the file that was used longest ago; a written one is synced first."""
+        """Close the least recently used file; sync it first if it was written."""
         while len(self._files) >= self._count_max:
             path = next(iter(self._files))
             if path in self._dirty:

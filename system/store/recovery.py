@@ -1,8 +1,9 @@
-"""Recovery: finds the log's end by reading every entry, and truncates a torn tail.
+"""Recovery: find the log's end by verifying every entry, and truncate a torn tail.
 
-Damage behind the synced-to mark is a torn tail; damage in front of it is LogDamaged. Everything
-is read, because a vote may rest on any entry. Source: DLedger's DLedgerMmapFileStore.recover
-(which starts at the third file from the end); DLEDGER.md B.3; DESIGN.md decision 2.
+Damage after the durable watermark is a torn tail. Damage before it raises LogDamaged: to truncate
+there would drop acknowledged entries, and a vote may depend on any of them, so all are read.
+Source: DLedger's DLedgerMmapFileStore.recover (which starts at the third file from the end);
+DLEDGER.md B.3; DESIGN.md decision 2.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _CHANNEL_AT_32 = struct.Struct(">32xi").unpack_from
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the scan found.
+    """The result of recovery.
 
-    `spans` are (first index, term), `memberships` (index, membership) of the entries that bring
-    one, `torn_bytes` what was cut off.
+    `spans` are (first index, term), `memberships` the (index, membership) of membership
+    entries, `torn_bytes` the size of the torn tail.
     """
 
     end: LogEnd
@@ -52,12 +53,12 @@ class Recovered:
 def recover(
     data: SegmentFiles, index: SegmentFiles, watermark: DurableWatermark, scan_type: type[LogScan]
 ) -> Recovered:
-    """Scan the log, cut its torn tail, mend its index, and make what is kept durable.
+    """Scan the log, truncate its torn tail, repair its index, and make what is kept durable.
 
-    Entries behind the mark may stand in the page cache alone, even after an fsync that failed;
-    they are written again before they are synced, and only then count. So are the zeros of a cut.
-    Files wholly in front of the begin are what a crash left of a compaction: they go.
-    Raises LogDamaged, DiskFailed, DiskFull.
+    Entries after the watermark may be in the page cache only, as clean pages after a failed
+    fsync: they are written again and synced before they count, and so are the zeros of a
+    truncation. Files wholly before the log's start are left from an interrupted compaction, and
+    are removed. Raises LogDamaged, DiskFailed, DiskFull.
     """
     scan = scan_type(data, index, watermark.record)
     scan.run()
@@ -71,6 +72,7 @@ def recover(
     file_end = data.start_of(end.position) + data.file_bytes
     cut_until = max(data_end, min(watermark.record.cut_until, file_end))
     if cut_until > end.position:
+        # Before zeros are written: a restart in the middle must write all of them again.
         watermark.move(watermark.record.end, cut_until)
     data.rewrite(watermark.record.end.position, end.position)
     data.cut(end.position, cut_until)
@@ -84,12 +86,12 @@ def recover(
 
 
 class LogScan:
-    """One walk over the data files, from the mark's begin to the first thing that is no entry."""
+    """A scan of the data files, from the log's start to the first bytes that are no valid entry."""
 
     end: LogEnd
-    """The end behind the last entry found."""
+    """The end of the last entry found."""
     first_position: int
-    """Where the first entry behind the begin stands; the begin's position if there is none."""
+    """Position of the first entry; that of the log's start if there is none."""
 
     def __init__(self, data: SegmentFiles, index: SegmentFiles, record: WatermarkRecord) -> None:
         self.end = record.start
@@ -104,9 +106,9 @@ class LogScan:
         self._window_position = 0
 
     def run(self) -> None:
-        """Walk; raises LogDamaged if the walk ends in front of the mark."""
+        """Scan all entries. Raises LogDamaged if the scan ends before the watermark."""
         if self._position % self._data.file_bytes and not self._data.has(self._position):
-            # Behind the begin there was but a blank in its file, which went with its entries.
+            # The file with the log's start held only a blank after it, and was removed.
             self._position = self._data.start_of(self._position) + self._data.file_bytes
         try:
             while True:
@@ -116,7 +118,7 @@ class LogScan:
                 raise self._damage(str(error)) from None
 
     def step(self) -> None:
-        """Take one entry or one blank; raises DamagedEntry where there is neither."""
+        """Read one entry or one blank. Raises DamagedEntry if there is neither."""
         position = self._position
         start = self._data.start_of(position)
         if not self._data.has(position):
@@ -146,24 +148,24 @@ class LogScan:
         self._position = found.position
 
     def _verify(self, window: memoryview, at: int, position: int) -> LogEnd:
-        """Return the log's end behind the entry at byte `at`. Raises DamagedEntry."""
+        """Verify the entry at byte `at`; return the log's end after it. Raises DamagedEntry."""
         return verify_entry(window, at, self.end, position)
 
     def _note_membership(self, at: int, found: LogEnd) -> None:
-        """Keep the membership that the verified entry at byte `at` of the window brings."""
+        """Record the membership if the verified entry at byte `at` of the window has one."""
         if _CHANNEL_AT_32(self._window, at)[0] != MEMBERSHIP_CHANNEL:
             return
-        behind = at + found.position - self._position
+        stop = at + found.position - self._position
         try:
-            membership = membership_of(self._window[at:behind])
-        except DamagedMembership as error:  # its CRCs fit: not torn, but nothing we ever wrote
+            membership = membership_of(self._window[at:stop])
+        except DamagedMembership as error:  # its CRCs match: not torn, but we never wrote this
             raise self._damage(str(error)) from None
         self.memberships.append((found.index, membership))
 
     def _load_window(self, position: int, size: int) -> None:
-        """Have `size` bytes from `position` on in the window, where the file has them."""
-        behind = self._window_position + len(self._window)
-        if self._window_position <= position and position + size <= behind:
+        """Ensure that the window holds `size` bytes from `position` on, if the file does."""
+        window_end = self._window_position + len(self._window)
+        if self._window_position <= position and position + size <= window_end:
             return
         self._window = memoryview(self._data.read(position, max(SCAN_BYTES, size)))
         self._window_position = position

@@ -1,6 +1,6 @@
-"""Fixed-size files that hold one long range of bytes, each named by its first byte's position.
+"""Fixed-size segment files, each named by the position of its first byte.
 
-Data and index are both kept so. Files are pre-sized, and zeros behind the last byte written.
+Used for data and index. Files are pre-sized, with zeros after the last byte written.
 Source: DLedger's MmapFileList (MappedFileQueue in RocketMQ); DLEDGER.md B.3.
 """
 
@@ -16,8 +16,8 @@ _CHUNK_BYTES = 1 << 20
 _ZEROS = bytes(_CHUNK_BYTES)
 
 
-class OutsideLog(StoreError):  # noqa: N818 - LookupError's kind of thing, not a mistake of ours
-    """Asked for an index or a byte range that the log does not hold."""
+class OutsideLog(StoreError):  # noqa: N818 - a failed lookup, like LookupError
+    """The log does not hold the requested index or byte range."""
 
 
 class SegmentFiles:
@@ -28,7 +28,7 @@ class SegmentFiles:
         self.file_bytes = file_bytes
         self._disk = disk
         self._reserve = reserve
-        self._lock = threading.Lock()  # a file that is read is not closed
+        self._lock = threading.Lock()  # no file is closed while it is read
         self._dirty: dict[int, File] = {}
         self._files: dict[int, File] = {}
         for name in disk.names(folder):
@@ -37,23 +37,23 @@ class SegmentFiles:
 
     @property
     def starts(self) -> list[int]:
-        """Positions at which the files start, in order."""
+        """Start positions of the files, in order."""
         return sorted(self._files)
 
     def path(self, start: int) -> str:
-        """Path of the file that starts at `start`."""
+        """Return the path of the file that starts at `start`."""
         return f"{self.folder}/{start:0{NAME_DIGITS}}"
 
     def start_of(self, position: int) -> int:
-        """Start of the file that `position` lies in."""
+        """Return the start of the file that contains `position`."""
         return position // self.file_bytes * self.file_bytes
 
     def has(self, position: int) -> bool:
-        """Whether the file that `position` lies in exists."""
+        """Whether the file that contains `position` exists."""
         return self.start_of(position) in self._files
 
     def create(self, position: int) -> None:
-        """Create the file that `position` lies in, with a durable name."""
+        """Create the file that contains `position`; its name is durable on return."""
         start = self.start_of(position)
         assert start not in self._files
         file = self._disk.create(self.path(start), self.file_bytes, reserve=self._reserve)
@@ -62,7 +62,7 @@ class SegmentFiles:
         self.sync_names()
 
     def read(self, position: int, size: int) -> bytes:
-        """Read within one file; fewer bytes at its end. Raises OutsideLog without that file."""
+        """Read within one file; fewer bytes at its end. Raises OutsideLog if it does not exist."""
         start = self.start_of(position)
         with self._lock:
             file = self._files.get(start)
@@ -77,7 +77,7 @@ class SegmentFiles:
         file.pwrite(buffers, position - start)
 
     def write_across(self, data: Buffer, position: int) -> None:
-        """Write from `position` on, into as many files as that takes; create what is missing."""
+        """Write from `position` on across file boundaries; create missing files."""
         view = memoryview(data)
         while view:
             if not self.has(position):
@@ -88,30 +88,30 @@ class SegmentFiles:
             view = view[room:]
 
     def fill_up(self, position: int) -> None:
-        """Give the file that `position` lies in its full size (a crash may leave it short)."""
+        """Grow the file that contains `position` to full size (a crash may leave it short)."""
         start = self.start_of(position)
         if self.has(position) and self._files[start].size < self.file_bytes:
             self._dirty[start] = self._files[start]
             self._files[start].grow(self.file_bytes)
 
     def data_end(self, position: int) -> int:
-        """Return where, from `position` on in its file, the last byte ends that is not zero."""
+        """Return the end of the last nonzero byte from `position` on in its file."""
         end, start = position, self.start_of(position)
         if start not in self._files:
             return end
         file = self._files[start]
-        for first, behind in file.data_ranges(position - start):
-            for at in range(first, behind, _CHUNK_BYTES):
-                chunk = file.pread(min(_CHUNK_BYTES, behind - at), at)
+        for first, stop in file.data_ranges(position - start):
+            for at in range(first, stop, _CHUNK_BYTES):
+                chunk = file.pread(min(_CHUNK_BYTES, stop - at), at)
                 if chunk != _ZEROS[: len(chunk)]:
                     end = max(end, start + at + len(chunk.rstrip(b"\0")))
         return end
 
     def cut(self, position: int, until: int) -> None:
-        """Zero `position` to `until` in one file, drop the later files; durable on return.
+        """Zero `position` to `until` in one file and remove later files, durable on return.
 
-        Zeros first, then the later files go: whatever a crash leaves of it, nothing that can be
-        reached from the front continues behind `position`.
+        The zeros are durable before files are removed, so a scan from the front stops at
+        `position` whatever a crash leaves: no later file can continue the log.
         """
         start = self.start_of(position)
         assert until <= start + self.file_bytes
@@ -126,7 +126,7 @@ class SegmentFiles:
             self.write([_ZEROS[: until - at]], at)
 
     def remove_below(self, position: int) -> None:
-        """Remove, durably, every file that lies wholly in front of `position`."""
+        """Remove, durably, every file that is wholly before `position`."""
         self._remove([start for start in self.starts if start + self.file_bytes <= position])
 
     def remove_all(self) -> None:
@@ -143,11 +143,12 @@ class SegmentFiles:
             self.sync_names()
 
     def rewrite(self, position: int, end: int) -> None:
-        """Write again what stands in a range, so that the next sync really writes it.
+        """Write a range again, so that the next sync really writes it to disk.
 
-        It may stand in the page cache alone, as clean pages, after an fsync that failed; and a
-        write past the page cache drops its neighbours there. So all is read before any is written:
-        no more than what was not synced when the node ended.
+        After a failed fsync the bytes may be in the page cache only, as clean pages, which a sync
+        does not write. A write that bypasses the page cache drops neighbouring pages from it, so
+        the whole range is read before any of it is written: it is no more than was unsynced when
+        the node stopped.
         """
         pieces: list[tuple[int, bytes]] = []
         while position < end:
@@ -168,7 +169,7 @@ class SegmentFiles:
             del self._dirty[start]
 
     def _sync_file(self, file: File) -> None:
-        """Make one file durable. Raises DiskFailed, which nobody swallows (E32)."""
+        """Make one file durable. Raises DiskFailed, which no caller ignores (DLEDGER.md E32)."""
         file.sync()
 
     def sync_names(self) -> None:

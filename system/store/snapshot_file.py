@@ -1,8 +1,8 @@
-"""The file `snapshot`: what stands for the entries in front of the log's begin.
+"""The file `snapshot`, which replaces the entries before the log's start.
 
-It is replaced whole, so that a crash leaves the old one or the new one. The synced-to mark moves
-to it afterwards: a snapshot that is not at the mark's begin says at the next start what is still
-to be done, and whether it stands in front of the log that is there or replaces it.
+It is replaced atomically, so that a crash leaves the old or the new one. The log's start, in the
+watermark's record, moves to it afterwards: if the two differ at the next start, a compaction or an
+installation was interrupted, and `replaces_log` says which.
 Source: Raft section 7; DLedger 0.4.0's SnapshotManager; DESIGN.md decision 3.
 """
 
@@ -26,10 +26,10 @@ _MAGIC = b"snapshot"
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot as it stands in the file.
+    """A snapshot as stored in the file.
 
-    With `replaces_log` it came from the leader and nothing of the log before it is kept; without,
-    it was taken of this log, and the entries behind it stay.
+    With `replaces_log` it came from the leader, and nothing of the existing log is kept; without,
+    it was taken from this log, and the entries after it are kept.
     """
 
     snapshot: Snapshot
@@ -48,12 +48,12 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 def path_of(folder: str) -> str:
-    """Path of the snapshot of the log in `folder`."""
+    """Return the path of the snapshot of the log in `folder`."""
     return f"{folder}/snapshot"
 
 
 def save_snapshot(disk: Disk, folder: str, stored: StoredSnapshot) -> None:
-    """Make a snapshot durable in place of the one before. Raises DiskFull, DiskFailed."""
+    """Replace the stored snapshot durably. Raises DiskFull, DiskFailed."""
     snapshot, end = stored.snapshot, stored.snapshot.end
     record = _Record(
         end.index,
@@ -70,7 +70,7 @@ def save_snapshot(disk: Disk, folder: str, stored: StoredSnapshot) -> None:
 
 
 def load_snapshot(disk: Disk, folder: str) -> StoredSnapshot | None:
-    """Read the snapshot, None where there is none; raises LogDamaged for one that is not whole."""
+    """Read the snapshot, None if there is none. Raises LogDamaged if it is damaged."""
     path = path_of(folder)
     if not disk.exists(path):
         return None

@@ -1,1 +1,1 @@
-"""The index of messages by key."""
+"""The key index: find messages by topic and key."""

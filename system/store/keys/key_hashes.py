@@ -1,7 +1,7 @@
-"""The hashes under which the key index finds messages, for many messages at once.
+"""The key index's hashes, computed for many messages at once.
 
-A checkpoint brings tens of thousands of keys; one after the other they would take a third of a
-follower's time, and its lock from the node's own thread (measured with tests/benchmarks).
+A checkpoint has tens of thousands of keys; one by one they would take a third of a follower's
+time, and the interpreter lock from the node's own thread (measured with tests/benchmarks).
 Source: RocketMQ's IndexService.buildKey and IndexFile.indexKeyHashMethod.
 """
 
@@ -20,24 +20,24 @@ KeyItem = tuple[bytes, bytes, int, int]
 
 _KEYS_NAME = b"KEYS"
 _BYTES_AT_ONCE = 1 << 18
-"""Of keys that are hashed in one step, which takes some ten times as much memory."""
+"""Bytes of keys that are hashed in one step, which takes about ten times as much memory."""
 
 
 class HashedKeys(NamedTuple):
-    """Keys of messages in the log's order: hash (not negative), position, store time in ms."""
+    """Keys of messages in log order: hash (not negative), position, store time in ms."""
 
     hashes: NDArray[np.int32]
     positions: NDArray[np.int64]
     store_ms: NDArray[np.int64]
 
-    def part(self, start: int, behind: int) -> HashedKeys:
-        """Return the keys from number `start` up to `behind`, that one left out."""
+    def part(self, start: int, stop: int) -> HashedKeys:
+        """Return keys `start` to `stop` (exclusive)."""
         hashes, positions, store_ms = self
-        return HashedKeys(hashes[start:behind], positions[start:behind], store_ms[start:behind])
+        return HashedKeys(hashes[start:stop], positions[start:stop], store_ms[start:stop])
 
 
 def key_hash(topic: bytes, key: bytes) -> int:
-    """Return the hash that an item carries: of "topic#key", not negative (IndexService)."""
+    """Return the hash of an item: of "topic#key", not negative (IndexService)."""
     code = abs(java_hash(key, java_hash(topic + b"#")))
     return code if code < 1 << 31 else 0  # Math.abs(Integer.MIN_VALUE) is negative: 0
 

@@ -1,7 +1,7 @@
 """The key index: messages by topic and key, in files index/<yyyyMMddHHmmssSSS>.
 
-A query finds candidates: keys of the same hash are not told apart, and times are whole seconds;
-who reads the messages does that (`has_key`).
+A query returns candidates: keys of the same hash are not distinguished, and times are whole
+seconds. The caller reads the messages and filters them (`has_key`).
 Source: RocketMQ's IndexService and IndexFile; DLEDGER.md B.2.
 """
 
@@ -30,14 +30,14 @@ from shaketable.system.store.open_files import OpenFiles
 OPEN_FILES_MAX = 16
 """Index files open for queries."""
 QUERY_STEPS_MAX = 1 << 16
-"""Items that one query looks at; it finds no more behind them."""
+"""Limit of items that one query examines; older ones are not found."""
 
 
 class KeyFile(NamedTuple):
-    """An index file by the time in its name, ms since the epoch, and its header.
+    """An index file: the time in its name, ms since the epoch, and its header.
 
-    `earliest_ms` is the earliest store time in it: before the first message's where a later
-    leader's clock was behind. The items' seconds cannot say that, as in RocketMQ.
+    `earliest_ms` is the earliest store time in it. It is before the first message's if a later
+    leader's clock was slow; an item's seconds cannot be negative, as in RocketMQ.
     """
 
     name_ms: int
@@ -48,7 +48,7 @@ class KeyFile(NamedTuple):
 class KeyIndex:
     """The index files under `<root>/index`.
 
-    One thread writes (all but `candidates`), another may query at the same time: it
+    One thread calls the methods except `candidates`, another may query at the same time and
     finds what the last `flush` made durable.
     """
 
@@ -62,14 +62,14 @@ class KeyIndex:
         self._writer_ms = self._writer_earliest_ms = 0
         self._flushed: tuple[KeyFile, ...] = ()
         self._forgotten: list[KeyFile] = []
-        self._generation = 0  # rises when a file may be another one of the same name
+        self._generation = 0  # rises when a file may have been replaced by one of the same name
         self._read_generation = 0
 
     def restore(self, files: Sequence[KeyFile]) -> bool:
-        """Go back to what a checkpoint says (`flush`); remove every other file and item.
+        """Restore a checkpoint's files (from `flush`); remove every other file and item.
 
-        Returns False, and is empty then, if a file is missing or damaged: to be put anew from
-        the log's begin. Raises DiskFull, DiskFailed.
+        Returns False if a file is missing or damaged: then the index is empty, and all messages
+        must be put again from the log's start. Raises DiskFull, DiskFailed.
         """
         self._close_writer()
         self._disk.make_dirs(self._folder)
@@ -86,10 +86,10 @@ class KeyIndex:
         return False
 
     def put_messages(self, items: Sequence[KeyItem]) -> None:
-        """Add messages in the log's order, under their UNIQ_KEY and each of their KEYS.
+        """Add messages in log order, under their UNIQ_KEY and each of their KEYS.
 
-        They are found only after `flush`. Raises DiskFull, DiskFailed; after DiskFull `restore`
-        what was flushed last.
+        They are found only after `flush`. Raises DiskFull, DiskFailed; after DiskFull call
+        `restore` with the files flushed last.
         """
         self._put(hashed_keys(items))
 
@@ -112,7 +112,7 @@ class KeyIndex:
     def flush(self) -> tuple[KeyFile, ...]:
         """Make every item durable and findable; return the files, oldest first.
 
-        That is what a checkpoint says. Raises DiskFull, DiskFailed.
+        A checkpoint stores that list. Raises DiskFull, DiskFailed.
         """
         if self._writer is not None:
             self._writer.flush()
@@ -120,9 +120,9 @@ class KeyIndex:
         return self._flushed
 
     def forget_below(self, position: int) -> None:
-        """Leave out the files all of whose messages are below `position`, but never the newest.
+        """Drop the files with no message at or after `position`, but never the newest file.
 
-        They stay on the disk until `delete_forgotten`: the last checkpoint still names them.
+        They stay on disk until `delete_forgotten`: the last checkpoint still lists them.
         """
         old = [file for file in self._done if file.header.end_position < position]
         self._done = tuple(file for file in self._done if file not in old)
@@ -130,7 +130,7 @@ class KeyIndex:
         self._forgotten += old
 
     def delete_forgotten(self) -> None:
-        """Remove the files that are left out."""
+        """Remove the dropped files from disk."""
         for file in self._forgotten:
             self._disk.unlink(self._path(file))
         self._forgotten = []
@@ -138,19 +138,19 @@ class KeyIndex:
     def candidates(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield positions of messages that may have the key, newest first, each once.
 
-        Among them is each that has the key and was stored from `begin_ms` to `end_ms`, both
-        included, as far as QUERY_STEPS_MAX reaches. Raises DiskFailed.
+        They include all that have the key and were stored from `begin_ms` to `end_ms`
+        (inclusive), within QUERY_STEPS_MAX. Raises DiskFailed.
         """
         if self._read_generation != self._generation:
             self._read.close()
             self._read_generation = self._generation
         hash_wanted = key_hash(topic, key)
         steps_left = QUERY_STEPS_MAX
-        last = -1  # a message may stand twice, one item behind the other: as UNIQ_KEY and in KEYS
+        last = -1  # a message may have two items in a row: its UNIQ_KEY may be among its KEYS
         for file in reversed(self._flushed):
             if file.earliest_ms > end_ms or file.header.end_ms < begin_ms:
                 continue
-            has_earlier = file.earliest_ms < file.header.begin_ms  # with 0 as their seconds
+            has_earlier = file.earliest_ms < file.header.begin_ms  # their seconds are 0
             number = self._slot(file, hash_wanted % self.sizes.slots)
             while number > 0 and steps_left:
                 steps_left -= 1
@@ -169,7 +169,7 @@ class KeyIndex:
                 number = older if older < number else 0
 
     def close(self) -> None:
-        """Close the files; what was not flushed is lost."""
+        """Close the files; unflushed items are lost."""
         self._close_writer()
         self._read.close()
 
@@ -179,7 +179,7 @@ class KeyIndex:
         self._writer = None
 
     def _reopen(self, newest: Sequence[KeyFile]) -> bool:
-        """Go on with the newest file, if there is one, as it was; False if it is damaged."""
+        """Open the newest file, if any, for writing, restored; False if it is damaged."""
         for file in newest:
             path = self._path(file)
             if not self._disk.exists(path):
@@ -196,7 +196,7 @@ class KeyIndex:
         return KeyFile(self._writer_ms, writer.header, self._writer_earliest_ms)
 
     def _next_file(self, store_ms: int) -> KeyFileWriter:
-        """Start the next file, named by its first message's time, later than the one before."""
+        """Start the next file, named by its first message's time, but later than the last name."""
         earliest_ms = store_ms
         if self._writer is not None:
             self._writer.flush()
@@ -214,7 +214,7 @@ class KeyIndex:
         return f"{self._folder}/{file_name(file.name_ms)}"
 
     def _is_whole(self, file: KeyFile) -> bool:
-        """Whether a full file is there and has the header that the checkpoint says."""
+        """Whether a full file exists and has the checkpoint's header."""
         if not self._disk.exists(self._path(file)):
             return False
         found = self._disk.open(self._path(file))
@@ -228,7 +228,7 @@ class KeyIndex:
         return int.from_bytes(data, "big", signed=True) if data else 0
 
     def _read_file(self, file: KeyFile, position: int, size: int) -> bytes | None:
-        """Read from an index file; None behind its end, or if it has been removed meanwhile."""
+        """Read from an index file; None past its end, or if it has been removed meanwhile."""
         try:
             data = self._read.get(self._path(file)).pread(size, position)
         except DiskFailed:
@@ -239,12 +239,12 @@ class KeyIndex:
 
 
 def has_key(topic_wanted: bytes, key: bytes, topic: bytes, properties: bytes) -> bool:
-    """Whether a message of this topic and these properties is found by the key."""
+    """Whether a message of this topic and these properties has the key."""
     return topic == topic_wanted and key in keys_in(properties)
 
 
 def file_name(time_ms: int) -> str:
-    """Return yyyyMMddHHmmssSSS of a time in ms since the epoch, in UTC."""
+    """Return a time in ms since the epoch as yyyyMMddHHmmssSSS, in UTC."""
     days, day_ms = divmod(max(0, time_ms), 86_400_000)
     seconds, millis = divmod(day_ms, 1000)
     minutes, second = divmod(seconds, 60)
@@ -256,7 +256,8 @@ def file_name(time_ms: int) -> str:
 def _date(days: int) -> tuple[int, int, int]:
     """Return year, month and day, `days` after 1970-01-01.
 
-    Counts in eras of 400 years that start in March, so that a leap day ends a year.
+    Counts in eras of 400 years that start in March, so that a leap day is a year's last day
+    (Howard Hinnant's civil_from_days).
     """
     days += 719_468  # since 0000-03-01
     era, of_era = divmod(days, 146_097)

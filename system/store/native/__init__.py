@@ -1,1 +1,1 @@
-"""RocketMQ's own commit log, as brokers without a group keep it."""
+"""RocketMQ's own commit log, as used by master-slave brokers."""

@@ -1,8 +1,8 @@
-"""Runs of a native commit log's bytes: whole messages and blanks, one behind the other.
+"""Batches of a native commit log: whole messages and blanks, back to back.
 
-There are no entries with numbers in such a log. A byte's position stands for them: the index of
-a place is that of the last byte in front of it, so that an index says a position and outlives
-the process. Source: RocketMQ's CommitLog (physical offsets).
+Such a log has no numbered entries, so byte positions are used as indices: a log's end index is the
+position of its last byte. An index is thus valid across restarts. Source: RocketMQ's CommitLog
+(physical offsets).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shaketable.system.store.message import (
 from shaketable.system.store.native.log import BLANK, BLANK_BYTES, BLANK_MAGIC
 
 TERM = 0
-"""A native log knows no terms: all of it is of this one."""
+"""A native log has no terms: all of it is in this one."""
 MESSAGE_BYTES_MAX = ENTRY_BYTES_MAX
 MESSAGE_BYTES_MIN = HEAD.size + 3
 """No body, no topic, no properties: the lengths of the last two take three bytes."""
@@ -47,57 +47,57 @@ _STORE_TIME_AT = 56
 _V6_BYTES = 12
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _TRANSACTION_TYPE, _PREPARED, _ROLLED_BACK = 12, 4, 12
-"""Of a message's sys flag (MessageSysFlag)."""
+"""Bits of a message's sys flag (MessageSysFlag)."""
 
 
 class NativeBatch(Batch):
-    """Bytes `first_index` .. `last_index` of one file: whole messages, perhaps a blank last."""
+    """Bytes `first_index` .. `last_index` of one file: whole messages, perhaps a final blank."""
 
     __slots__ = ()
 
     def last_chain_crc(self) -> int:
-        """Return 0: messages of a native log are no chain."""
+        """Return 0: a native log's messages are not chained."""
         return 0
 
     def after(self, index: int) -> NativeBatch:
-        """Return the part behind byte `index`, the last one of a message."""
+        """Return the part after byte `index`, the last byte of a message."""
         skip = index + 1 - self.position
         assert 0 <= skip < len(self.data), f"{index} leaves nothing of {self.position}"
         return native_batch(self.position + skip, self.data[skip:])
 
     def until(self, index: int) -> NativeBatch:
-        """Return the part up to and with byte `index`, the last one of a message."""
+        """Return the part up to and including byte `index`, the last byte of a message."""
         keep = index + 1 - self.position
         assert 0 < keep <= len(self.data), f"{index} leaves nothing of {self.position}"
         return native_batch(self.position, self.data[:keep])
 
 
 def native_batch(position: int, data: bytes) -> NativeBatch:
-    """Return the batch that these bytes make at their place in the log."""
+    """Return the batch of these bytes at `position` of the log."""
     return NativeBatch(position, len(data), TERM, position, data)
 
 
 def native_end(position: int) -> LogEnd:
-    """Return a native log's end (or begin) at a position."""
+    """Return a native log's end (or start) at a position."""
     return LogEnd(position - 1, TERM, position)
 
 
 def whole_bytes(data: bytes | memoryview) -> int:
-    """Return how many bytes whole messages and blanks take at the front of verified bytes."""
-    at, behind = 0, len(data)
-    while at + BLANK_BYTES <= behind:
+    """Return the length of the whole messages and blanks at the front of verified bytes."""
+    at, stop = 0, len(data)
+    while at + BLANK_BYTES <= stop:
         (size,) = _SIZE(data, at)
-        if size < BLANK_BYTES or at + size > behind:
+        if size < BLANK_BYTES or at + size > stop:
             break
         at += int(size)
     return at
 
 
 def verified_size(data: Buffer, at: int, position: int, room: int) -> int:
-    """Return the size of the message or blank at byte `at`, 0 where not all of it is there yet.
+    """Verify the message or blank at byte `at`; return its size, 0 if `data` ends within it.
 
-    It stands at `position` of the log, whose file has `room` bytes left. Its sizes, magic, place
-    and body CRC are checked. Of a blank, the first 8 bytes suffice. Raises DamagedMessage.
+    It is at `position` of the log, whose file has `room` bytes left. Checks its sizes, magic,
+    position and body CRC. Of a blank, the first 8 bytes suffice. Raises DamagedMessage.
     """
     here = len(data) - at
     if here < BLANK_BYTES:
@@ -123,16 +123,16 @@ def _check_message(data: Buffer, at: int, size: int, position: int, *, is_v1: bo
     if physical_offset != position:
         raise DamagedMessage(f"PHYSICALOFFSET {physical_offset} stands at {position}")
     body_at = at + _BODY_LENGTH_AT + 4 + _v6_bytes(sys_flag)
-    behind = at + size
-    if body_at >= behind:
+    stop = at + size
+    if body_at >= stop:
         raise DamagedMessage(f"the message at {position} ends within its head")
     (body_bytes,) = _SIZE(data, body_at - 4)
     topic_at = body_at + body_bytes + (1 if is_v1 else 2)
-    if body_bytes < 0 or topic_at > behind:
+    if body_bytes < 0 or topic_at > stop:
         raise DamagedMessage(f"a body of {body_bytes} bytes in the message at {position}")
     topic_bytes = data[topic_at - 1] if is_v1 else _U16(data, topic_at - 2)[0]
     properties_at = topic_at + topic_bytes + 2
-    if properties_at > behind or properties_at + _U16(data, properties_at - 2)[0] != behind:
+    if properties_at > stop or properties_at + _U16(data, properties_at - 2)[0] != stop:
         raise DamagedMessage(f"the fields of the message at {position} do not fill it")
     if zlib.crc32(data[body_at : body_at + body_bytes]) & 0x7FFFFFFF != crc:
         raise DamagedMessage(f"the message at {position} has another BODYCRC than its body")
@@ -141,15 +141,16 @@ def _check_message(data: Buffer, at: int, size: int, position: int, *, is_v1: bo
 def iter_native_dispatches(
     data: bytes, position: int
 ) -> Iterator[tuple[tuple[bytes, int], int, int, int, int, int, bytes]]:
-    """Walk verified messages, as `system.store.entry.iter_dispatches` walks entries.
+    """Iterate over verified messages, as `system.store.entry.iter_dispatches` does over entries.
 
-    Halves of transactions have no place in a queue (CommitLogDispatcherBuildConsumeQueue).
+    Skips prepared and rolled-back transaction messages, which are not in a queue
+    (CommitLogDispatcherBuildConsumeQueue).
     """
     at = 0
     while at + MESSAGE_BYTES_MIN <= len(data):
         size, magic, queue_id, queue_offset, sys_flag, store_ms = _FIELDS(data, at)
         if magic == _BLANK_MAGIC:
-            return  # it is the last there
+            return  # a blank is the last in its file
         body_length_at = at + _BODY_LENGTH_AT
         if sys_flag & _HOSTS_V6:
             body_length_at += _v6_bytes(sys_flag)
@@ -163,20 +164,20 @@ def iter_native_dispatches(
             topic_end = topic_at + 2 + _U16(data, topic_at)[0]
             topic = data[topic_at + 2 : topic_end]
         topic_end += 2
-        behind = at + size
+        stop = at + size
         if sys_flag & _TRANSACTION_TYPE not in (_PREPARED, _ROLLED_BACK):
-            properties = data[topic_end:behind]
-            tags = tags_code(data, topic_end, behind) if properties else 0
+            properties = data[topic_end:stop]
+            tags = tags_code(data, topic_end, stop) if properties else 0
             queue = (topic, queue_id)
             yield queue, queue_offset, position + at, size, tags, store_ms, properties
-        at = behind
+        at = stop
 
 
 def blank(room: int) -> bytes:
-    """Return what fills a file whose last `room` bytes hold no message."""
+    """Return the blank that fills the last `room` bytes of a file."""
     return BLANK.pack(room, BLANK_MAGIC) + bytes(room - BLANK_BYTES)
 
 
 def _v6_bytes(sys_flag: int) -> int:
-    """Return how many bytes longer the head is where hosts are IPv6."""
+    """Return by how many bytes IPv6 hosts make the head longer."""
     return _V6_BYTES * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))

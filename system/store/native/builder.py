@@ -1,4 +1,4 @@
-"""Builds a native commit log's messages at a master, joined into batches.
+"""Builds a native commit log's messages at the master, joined into batches.
 
 Source: RocketMQ's CommitLog.DefaultAppendMessageCallback (doAppend).
 """
@@ -28,10 +28,10 @@ _HOSTS_ARE_V4 = ~(BORN_HOST_V6 | STORE_HOST_V6)
 
 
 class NativeBuilder:
-    """Encodes messages behind `end`, and a blank where the next one does not fit its file."""
+    """Encodes messages after `end`, and a blank if the next one does not fit into its file."""
 
     end: LogEnd
-    """The log's end behind everything added so far."""
+    """The log's end after everything added so far."""
 
     def __init__(self, end: LogEnd, term: int, data_file_bytes: int, store_host: bytes) -> None:
         assert term == end.term, "a native log knows one term"
@@ -45,7 +45,7 @@ class NativeBuilder:
         self._start = end.position
         self._position = end.position
 
-    def add(  # noqa: PLR0913 - a stored message has that many fields; a call each, no object
+    def add(  # noqa: PLR0913 - a stored message has that many fields; no object a call, for speed
         self,
         topic: bytes,
         queue_id: int,
@@ -62,8 +62,8 @@ class NativeBuilder:
     ) -> int:
         """Add one message; return its byte position.
 
-        Hosts are IPv4, so the sys flag's two IPv6 bits are cleared. Raises EntryTooLarge, and
-        then has added nothing.
+        Hosts are IPv4, so the sys flag's two IPv6 bits are cleared. Raises EntryTooLarge, with
+        nothing added.
         """
         if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
             raise EntryTooLarge(
@@ -109,7 +109,7 @@ class NativeBuilder:
         raise EntryTooLarge("a broker without a group has no members to change")
 
     def take(self) -> list[Batch]:
-        """Return what was added since the last call, one Batch a data file; empty if nothing."""
+        """Return what was added since the last call, one Batch per data file."""
         self._close_batch()
         batches, self._ready = self._ready, []
         return batches

@@ -1,9 +1,10 @@
-"""RocketMQ's own commit log, as brokers without a group keep it: messages back to back.
+"""The commit log of a master-slave broker, in RocketMQ's own format.
 
-Files named by their first byte's position hold messages one behind the other, and a blank where
-the next one did not fit (DLEDGER.md B.1). There is no index and no synced-to mark: a torn tail and
-damage look alike, and recovery ends the log at the first byte that is no message. What was flushed
-last (`masterFlushedOffset` in RocketMQ's `checkpoint`) only says from where it has to look.
+Files named by their first byte's position hold messages back to back, and a blank if the next one
+did not fit (DLEDGER.md B.1). There is no index and no durable watermark: a torn tail and damage
+cannot be distinguished, and recovery ends the log at the first byte that is no message. The
+flushed position (`masterFlushedOffset` in RocketMQ's `checkpoint`) only limits how much of the log
+recovery scans.
 
 One flusher calls the writing methods, in order; `read`, `read_entries` and `log_end_at` may be
 called by another thread at the same time. Source: RocketMQ's CommitLog (recoverNormally,
@@ -36,26 +37,26 @@ from shaketable.system.store.native.log import SCAN_BYTES
 from shaketable.system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
 
 FILES_SCANNED_MIN = 3
-"""So many of the last files recovery always looks at, after a crash (RocketMQ's number)."""
+"""After a crash, recovery scans at least this many of the last files (RocketMQ's number)."""
 _FLUSHED = struct.Struct(">q")
 _FLUSHED_AT = 24
 """Where `checkpoint` holds masterFlushedOffset."""
 
 
 class NativeCommitLog:
-    """The log of one broker. Any DiskFailed poisons it: every later call raises it again.
+    """The log of one broker. After a DiskFailed every later call raises it again.
 
-    Its index is the byte's (`system.store.native.batch`), so `end.index` is `end.position` - 1.
+    Indices are byte positions (`system.store.native.batch`): `end.index` is `end.position` - 1.
     """
 
     end: LogEnd
-    """What is written."""
+    """The log's end, written but perhaps not durable."""
     synced: LogEnd
-    """What is known to be durable."""
+    """The durable end."""
     was_aborted: bool
-    """The last run did not close the log: the file `abort` was there."""
+    """The last run did not close the log: the file `abort` existed."""
     torn_bytes: int
-    """How many bytes recovery removed behind the last message that followed."""
+    """How many bytes recovery removed after the last valid message."""
 
     def __init__(
         self, disk: Disk, root: str, folder: str, file_bytes: int, *, was_aborted: bool
@@ -67,7 +68,7 @@ class NativeCommitLog:
         self._disk = disk
         self._root = root
         self._failure: DiskFailed | None = None
-        self._leftover: int | None = None  # up to where an append that did not happen wrote
+        self._leftover: int | None = None  # up to where a failed append may have written
         self._files = SegmentFiles(disk, folder, file_bytes, reserve=True)
         starts = self._files.starts
         self._check_files(starts)
@@ -79,9 +80,9 @@ class NativeCommitLog:
 
     @classmethod
     def open(cls, disk: Disk, root: str, folder: str, file_bytes: int) -> Self:
-        """Open storePathCommitLog `folder` of the store at `root`, made if new, and recover.
+        """Open storePathCommitLog `folder` of the store at `root`, created if new, and recover.
 
-        Raises StoreError for files of another size or files that are missing, DiskFailed.
+        Raises StoreError for a wrong file size or a missing file, DiskFailed.
         """
         disk.make_dirs(root)
         disk.make_dirs(folder)
@@ -90,21 +91,21 @@ class NativeCommitLog:
 
     @property
     def start(self) -> LogEnd:
-        """The place in front of the oldest byte held."""
+        """The place before the oldest byte held."""
         return self._begin
 
     @property
     def file_bytes(self) -> int:
-        """How large its files are (mappedFileSizeCommitLog)."""
+        """Size of its files (mappedFileSizeCommitLog)."""
         return self._files.file_bytes
 
     @property
     def committed_index(self) -> int:
-        """What is durable: nobody else has to agree."""
+        """The durable index: no other broker has to acknowledge."""
         return self.synced.index
 
     def append(self, batch: Batch) -> None:
-        """Write a batch at the end. Not durable until `sync`.
+        """Append a batch. It is not durable until `sync`.
 
         Raises DiskFull (nothing was appended), DiskFailed, NotContiguous.
         """
@@ -133,7 +134,7 @@ class NativeCommitLog:
                 self.synced = end
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Remove the files wholly in front of `snapshot.end`, the begin of one of them."""
+        """Remove the files wholly before `snapshot.end`, where one of the files starts."""
         with self._writing():
             position = snapshot.end.position
             if not self.start.position <= position <= self.end.position:
@@ -142,10 +143,10 @@ class NativeCommitLog:
             self._files.remove_below(position)
 
     def install(self, snapshot: Snapshot) -> None:
-        """Let the log, which holds nothing that counts, begin at `snapshot.end` instead.
+        """Restart the log, which holds no messages, at `snapshot.end`.
 
-        A slave without messages begins where its master's last file does. Raises NotContiguous
-        where that is no begin of a file here.
+        A new slave starts where its master's last file does. Raises NotContiguous if no file can
+        start there.
         """
         with self._writing():
             position = snapshot.end.position
@@ -156,24 +157,24 @@ class NativeCommitLog:
             self._begin = self.end = self.synced = native_end(position)
 
     def truncate(self, end_index: int) -> LogEnd:
-        """Refuse: nobody may take a message back that was written."""
+        """Refuse: a master-slave log is never truncated. Raises NotContiguous."""
         raise NotContiguous(f"a native commit log is not cut back to {end_index}")
 
     def save_state(self, term: int, voted_for: str | None) -> None:
-        """Refuse: there are no terms and no votes."""
+        """Refuse: there are no terms and votes. Raises NotContiguous."""
         raise NotContiguous(f"a native commit log has no term {term} and no vote for {voted_for}")
 
     def save_checkpoint(self, committed_index: int) -> None:
-        """Save up to where the log is flushed, a hint for the next start."""
-        del committed_index  # what is flushed counts here
+        """Save the flushed position as a hint for the next start."""
+        del committed_index  # the flushed position is what counts here
         with self._writing():
             self._save_flushed(self.synced.position)
 
     def advance_watermark(self) -> None:
-        """Do nothing: there is no synced-to mark."""
+        """Do nothing: there is no durable watermark."""
 
     def close(self) -> None:
-        """Flush what was appended, and close the files; after a failure only close them."""
+        """Flush all appends and close the files; after a failure only close them."""
         try:
             if self._failure is None:
                 self.sync()
@@ -195,7 +196,7 @@ class NativeCommitLog:
     def read_entries(self, first_index: int, bytes_max: int) -> NativeBatch:
         """Read whole messages from byte `first_index` on, of one file, at least one.
 
-        Stops in front of `bytes_max` unless the first message is larger. Raises OutsideLog.
+        Stops before `bytes_max` unless the first message is larger. Raises OutsideLog.
         """
         self._check_alive()
         end_position = self.end.position
@@ -214,7 +215,7 @@ class NativeCommitLog:
         return native_batch(first_index, data[:whole])
 
     def log_end_at(self, index: int) -> LogEnd:
-        """Return the log's end if it ended with byte `index`. Raises OutsideLog."""
+        """Return the end that the log would have after byte `index`. Raises OutsideLog."""
         if not self.start.index <= index <= self.end.index:
             raise OutsideLog(f"byte {index} of {self.start}..{self.end}")
         return native_end(index + 1)
@@ -222,9 +223,9 @@ class NativeCommitLog:
     # ---- recovery ---------------------------------------------------------------------
 
     def _check_files(self, starts: list[int]) -> None:
-        """Raise StoreError where files are of another size, or one between is missing.
+        """Raise StoreError if a file is too large or misplaced, or one in between is missing.
 
-        One may be shorter: its size is lost with the power as long as nothing of it is flushed.
+        A file may be shorter: a power loss may lose the size of one of which nothing is flushed.
         """
         file_bytes = self._files.file_bytes
         for name in self._disk.names(self.folder):
@@ -243,9 +244,9 @@ class NativeCommitLog:
                 raise StoreError(f"{self._files.path(before + file_bytes)} is missing")
 
     def _recover(self, starts: list[int]) -> LogEnd:
-        """Find the end: the first place, from what was flushed on, where no message follows.
+        """Find the log's end, the first position with no valid message, and truncate after it.
 
-        What stands behind it goes, durably.
+        The scan starts at the flushed position's file, or some files before the end.
         """
         file_bytes = self._files.file_bytes
         looked_at = FILES_SCANNED_MIN if self.was_aborted else 1
@@ -254,29 +255,29 @@ class NativeCommitLog:
         start = max(starts[0], min(from_the_end, self._files.start_of(flushed)))
         end = start
         while self._files.has(end) and end == self._files.start_of(end):
-            end, is_whole = self._walk(end)
-            if not is_whole:
+            end, is_complete = self._walk(end)
+            if not is_complete:
                 break
         for first in starts:
             if start <= first <= end:
                 self._files.fill_up(first)
-        behind = starts[-1] + file_bytes
+        files_end = starts[-1] + file_bytes
         self.torn_bytes = sum(
             self._files.data_end(first) - first
             for first in (end, *(later for later in starts if later > end))
-            if first < behind
+            if first < files_end
         )
-        # What is behind may stand in the page cache alone; none of it is to go later.
+        # Messages after the flushed position may be in the page cache only: make them durable.
         self._files.rewrite(max(start, flushed), end)
-        if end < behind:
-            # A start before may have been killed as it cut: its zeros, too, are made durable.
+        if end < files_end:
+            # An earlier start may have been killed after it wrote zeros: make those durable, too.
             self._files.cut(end, max(self._files.data_end(end), end + 1))
         else:
             self._files.sync()
         return native_end(end)
 
     def _flushed_position(self) -> int:
-        """Return up to where the log was flushed at least, 0 where that is not known."""
+        """Return the position up to which the log was flushed at least, 0 if unknown."""
         path = f"{self._root}/checkpoint"
         if not self._disk.exists(path):
             return 0
@@ -302,7 +303,7 @@ class NativeCommitLog:
             self._disk.sync_dir(self._root)
 
     def _walk(self, start: int) -> tuple[int, bool]:
-        """Verify a file's messages; return where they end, and whether with the file's blank."""
+        """Verify a file's messages; return where they end, and whether they fill the file."""
         at = window_at = start
         file_end = start + self._files.file_bytes
         window = memoryview(b"")
@@ -324,7 +325,7 @@ class NativeCommitLog:
     # ---- failures ---------------------------------------------------------------------
 
     def _remove_leftover(self) -> None:
-        """Remove what a full disk left of an append, so that it certainly did not happen."""
+        """Remove what a full disk left of an append, so that it definitely did not happen."""
         if self._leftover is not None:
             self._files.zero(self.end.position, self._leftover)
             self._leftover = None
@@ -335,7 +336,7 @@ class NativeCommitLog:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Refuse after a failure; remember one."""
+        """Raise an earlier failure again; record a new one."""
         self._check_alive()
         try:
             yield

@@ -1,9 +1,9 @@
-"""RocketMQ's own commit log, from before the upgrade to DLedger: read, never written again.
+"""RocketMQ's own commit log from before an upgrade to DLedger: read only after the upgrade.
 
-Files named by their first byte's position hold messages (DLEDGER.md B.1) one behind the other;
-a file that is full ends with a blank: i32 remaining bytes, i32 0xCBD43194. At the upgrade the
-last file in use is filled with a blank; DLedger's files start where it ends, at the position
-that RocketMQ calls dividedCommitlogOffset.
+Files named by their first byte's position hold messages (DLEDGER.md B.1) back to back; a full
+file ends with a blank: i32 remaining bytes, i32 0xCBD43194. The upgrade fills the last file with a
+blank; DLedger's files start where it ends, at the position that RocketMQ calls
+dividedCommitlogOffset.
 Source: RocketMQ's CommitLog (recoverNormally) and DLedgerCommitLog (recover); DLEDGER.md D.5.
 """
 
@@ -25,7 +25,7 @@ from shaketable.system.store.segment_files import NAME_DIGITS, OutsideLog, Segme
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 BLANK = struct.Struct(">ii")
 BLANK_BYTES = BLANK.size
-"""Every message leaves room for a blank behind it (END_FILE_MIN_BLANK_LENGTH)."""
+"""Every message leaves room for a blank after it (END_FILE_MIN_BLANK_LENGTH)."""
 SCAN_BYTES = 8 << 20
 
 _SIZE_AND_MAGIC = struct.Struct(">ii")
@@ -34,15 +34,15 @@ _MAGICS = tuple(_SIZE_AND_MAGIC.pack(0, magic)[4:] for magic in (MAGIC_V1, MAGIC
 
 
 class NativeLogDamaged(StoreError):  # noqa: N818 - a finding about the files
-    """The native commit log cannot be upgraded as it stands; nothing was changed."""
+    """The native commit log cannot be upgraded as it is; nothing was changed."""
 
 
 def upgrade_native_log(disk: Disk, folder: str, file_bytes: int) -> int:
     """Verify a native log and end it with a blank; return where it ends, 0 without messages.
 
-    A tail that a crash tore is removed, and an empty file behind the last one is passed over.
-    Done again after a crash, this finds the same end, as it does on every node that holds the
-    same messages. Raises NativeLogDamaged.
+    A torn tail is removed, and empty files after the last used one are ignored. The result is
+    deterministic: the same after a crash and on every node with the same messages, so that all
+    nodes' first entries have the same position. Raises NativeLogDamaged.
     """
     _check_files(disk, folder, file_bytes)
     files = SegmentFiles(disk, folder, file_bytes, reserve=True)
@@ -59,27 +59,27 @@ def upgrade_native_log(disk: Disk, folder: str, file_bytes: int) -> int:
 
 
 def remove_native_log(disk: Disk, folder: str, file_bytes: int, end: int) -> None:
-    """Remove the files of an upgraded native log: the log's begin has moved past its end."""
+    """Remove the files of an upgraded native log: the DLedger log no longer starts at its end."""
     files = SegmentFiles(disk, folder, file_bytes, reserve=True)
     files.remove_below(end)
     files.close()
 
 
 class NativeLog:
-    """The native commit log in one folder. `read` may run beside the writer's thread."""
+    """The native commit log in one folder. `read` may run in another thread than the writer's."""
 
     start: int
     """Position of the oldest byte held."""
     end: int
-    """Where the last file ends and DLedger's entries start: dividedCommitlogOffset."""
+    """End of the last file, where DLedger's entries start: dividedCommitlogOffset."""
     torn_bytes: int
     """How many bytes of a torn tail the upgrade removed."""
 
     def __init__(self, disk: Disk, folder: str, file_bytes: int, end: int) -> None:
-        """Open the log that an earlier start upgraded; files may have expired at its front.
+        """Open a log that an earlier start upgraded; its oldest files may have expired.
 
-        Raises NativeLogDamaged if files have another size than `file_bytes`, or the last one
-        in front of `end` or one between is not there.
+        Raises NativeLogDamaged if a file's size is not `file_bytes`, or if the last file before
+        `end` or one in between is missing.
         """
         _check_files(disk, folder, file_bytes)
         self._files = SegmentFiles(disk, folder, file_bytes, reserve=True)
@@ -105,10 +105,10 @@ class NativeLog:
         raise OutsideLog(f"bytes {position}..{position + size} of {self.start}..{self.end}")
 
     def messages(self, position: int | None = None) -> Iterator[tuple[Message, int]]:
-        """Walk the messages from `position`, where one stands, or all: (message, its size).
+        """Yield (message, its size) from the message at `position` on, or from the first.
 
         For consume queues and the key index; a message's physical_offset is its position.
-        One walk at a time. Raises NativeLogDamaged.
+        Only one iteration at a time. Raises NativeLogDamaged.
         """
         at = self.start if position is None else position
         while at < self.end:
@@ -125,7 +125,7 @@ class NativeLog:
         self._window = memoryview(b"")
 
     def remove(self) -> None:
-        """Remove its files: the log's begin has moved past its end."""
+        """Remove its files: the DLedger log no longer starts at its end."""
         self._files.remove_below(self.end)
         self.close()
 
@@ -142,13 +142,13 @@ class NativeLog:
         if self.torn_bytes and tail % self._files.file_bytes == 0:
             self._files.zero(tail, self._files.data_end(tail))
             self._files.sync()
-            self.end = tail  # no whole message there: another node may have nothing there at all
+            self.end = tail  # the last file held no whole message; other nodes may not have it
         else:
             self._fill_with_blank(tail)
         self._window = memoryview(b"")
 
     def _walk_to_end(self, start: int, *, is_last: bool) -> int:
-        """Verify one file; return where its blank stands or, in the last, belongs."""
+        """Verify one file; return the position of its blank, or in the last file its place."""
         at = start
         try:
             while (message := self._message_at(at)) is not None:
@@ -187,15 +187,15 @@ class NativeLog:
         return size
 
     def _load_window(self, position: int, size: int) -> None:
-        """Have `size` bytes from `position` on in the window, where the file has them."""
-        behind = self._window_position + len(self._window)
-        if self._window_position <= position and position + size <= behind:
+        """Ensure that the window holds `size` bytes from `position` on, if the file does."""
+        window_end = self._window_position + len(self._window)
+        if self._window_position <= position and position + size <= window_end:
             return
         self._window = memoryview(self._files.read(position, max(SCAN_BYTES, size)))
         self._window_position = position
 
     def _finds_message_after(self, position: int) -> bool:
-        """Whether a whole message stands behind a bad one: then that is damage, no torn tail."""
+        """Whether a whole message follows a damaged one: then this is damage, not a torn tail."""
         data_end = self._files.data_end(position)
         data = self._files.read(position, max(0, data_end - position))
         for magic in _MAGICS:
@@ -216,10 +216,10 @@ class NativeLog:
             return False
 
     def _fill_with_blank(self, position: int) -> None:
-        """End the last file with a blank, and make what was verified durable.
+        """End the last file with a blank at `position`, and make the verified messages durable.
 
-        Whatever stands behind `position` goes. What an earlier start wrote may stand in the page
-        cache alone, even after an fsync that failed: all of the last file is written again.
+        Bytes after `position` are removed. The whole of the last file is written again: what an
+        earlier start wrote may be in the page cache only, after a failed fsync.
         """
         start = self.end - self._files.file_bytes
         data_end = self._files.data_end(position)
