@@ -177,14 +177,14 @@ class CheckpointFiles:
     def _restore(self, stored: _Stored, log: LogPlaces) -> BrokerCheckpoint | None:
         """Restore the files to the checkpoint; None if they or the log do not match it."""
         try:
-            place = log.log_end_at(stored.applied_index)
+            log_end = log.log_end_at(stored.applied_index)
         except OutsideLog:
             return None
         try:
             ranges = self._ranges_of(stored.state)
         except StoreError:
             return None
-        if place.position != stored.applied_position:
+        if log_end.position != stored.applied_position:
             return None
         if not all(self.queues.holds(queue, *ends) for queue, ends in ranges.items()):
             return None

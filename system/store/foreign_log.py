@@ -191,13 +191,13 @@ class ForeignLog:
         if message.topic == EVENT_TOPIC:
             raise self._refusal(position, f"a message of the topic {EVENT_TOPIC.decode()}, ours")
         queue = message.topic, message.queue_id
-        due = self._queue_ends.get(queue, 0)
-        if message.queue_offset != due:
+        expected = self._queue_ends.get(queue, 0)
+        if message.queue_offset != expected:
             name = f"{message.topic.decode(errors='replace')}/{message.queue_id}"
             raise self._refusal(
-                position, f"queue {name} goes on at {message.queue_offset}, not {due}"
+                position, f"queue {name} goes on at {message.queue_offset}, not {expected}"
             )
-        self._queue_ends[queue] = due + 1
+        self._queue_ends[queue] = expected + 1
 
     def _state(self) -> HardState:
         """Read term and vote, so that an imported node does not vote twice in a term."""

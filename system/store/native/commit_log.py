@@ -249,9 +249,9 @@ class NativeCommitLog:
         The scan starts at the flushed position's file, or some files before the end.
         """
         file_bytes = self._files.file_bytes
-        looked_at = FILES_SCANNED_MIN if self.was_aborted else 1
+        scanned = FILES_SCANNED_MIN if self.was_aborted else 1
         flushed = self._flushed_position()
-        from_the_end = starts[-1] - (looked_at - 1) * file_bytes
+        from_the_end = starts[-1] - (scanned - 1) * file_bytes
         start = max(starts[0], min(from_the_end, self._files.start_of(flushed)))
         end = start
         while self._files.has(end) and end == self._files.start_of(end):
