@@ -162,10 +162,10 @@ class QueuePush:
         The clients of a worker share the periods.
         """
         assert self._began_s is not None, "set with the first choice"
-        turn, since_s = divmod(trio.current_time() - self._began_s, LEAVING_EVERY_S)
+        period, since_s = divmod(trio.current_time() - self._began_s, LEAVING_EVERY_S)
         if since_s >= LEAVING_S:
             return replace(operation, f="handle")
-        return replace(operation, aim=0.0) if turn and since_s < TIDY_FIRST_S else operation
+        return replace(operation, aim=0.0) if period and since_s < TIDY_FIRST_S else operation
 
     def _key(self, queue: int) -> str:
         return f"{self.topic}/{queue}"

@@ -453,7 +453,7 @@ def _convert(given: Mapping[str, Any], where: str) -> Campaign:
     try:
         return msgspec.convert(plain, Campaign)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {_blame(error, plain)}") from error
+        raise UsageError(f"{where}: {_invalid_value(error, plain)}") from error
 
 
 def _plain(key: str, value: Any) -> Any:
@@ -469,7 +469,7 @@ def _plain(key: str, value: Any) -> Any:
     return value
 
 
-def _blame(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
+def _invalid_value(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
     """Return which key is wrong, what was expected, and its value."""
     match = re.fullmatch(r"(.*?) - at `\$\.(\w+)(.*)`", str(error), re.DOTALL)
     if match is None:
@@ -477,8 +477,8 @@ def _blame(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
     what, key, inside = match.groups()
     if key in _CHOICES and isinstance(given[key], str):
         return unknown(key, given[key], _CHOICES[key])
-    stood = json.dumps(given.get(key), default=str, ensure_ascii=False)
-    return f"{key}{inside}: {what.replace('`', '')}: {stood}"
+    shown = json.dumps(given.get(key), default=str, ensure_ascii=False)
+    return f"{key}{inside}: {what.replace('`', '')}: {shown}"
 
 
 # Writing TOML values: the standard library only reads TOML.

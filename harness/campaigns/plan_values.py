@@ -57,8 +57,8 @@ def check_values(
                 fault.describe(plan)
                 fault.describe(fault.aim(dict(plan), nodes, leader))
     except PlugInError as error:
-        told = ", ".join(f"{key} = {value!r}" for key, value in own.items())
-        raise UsageError(f"{fault.name} cannot be done with {told or plan}: {error}") from error
+        values = ", ".join(f"{key} = {value!r}" for key, value in own.items())
+        raise UsageError(f"{fault.name} cannot be done with {values or plan}: {error}") from error
 
 
 def _check_value(

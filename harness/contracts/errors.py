@@ -32,8 +32,8 @@ def all_of(failed: Mapping[str, Exception]) -> Exception:
     """Return one error for several failures, by what failed; a single one is returned as is."""
     if len(failed) == 1:
         return next(iter(failed.values()))
-    told = "; ".join(f"{whose}: {error}" for whose, error in failed.items())
-    error = HarnessError(told)
+    text = "; ".join(f"{whose}: {error}" for whose, error in failed.items())
+    error = HarnessError(text)
     error.__cause__ = ExceptionGroup("what failed", list(failed.values()))
     return error
 

@@ -87,8 +87,8 @@ def in_families(faults: frozenset[str]) -> str:
     if not whole:
         return ", ".join(rest)
     *first, last = whole
-    told = f"{', '.join(first)} and {last}" if first else last
-    return ", ".join((f"every {told} fault", *rest))
+    families = f"{', '.join(first)} and {last}" if first else last
+    return ", ".join((f"every {families} fault", *rest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,7 @@ def _write_file(path: Path, rows: Rows, texts: Sequence[str], cut: tuple[bool, b
     table = operations_table(rows, texts)
     names = [None if code == NO_TEXT else texts[code] for code in rows["key"][[0, -1]].tolist()]
     keys = int((rows["key"][1:] != rows["key"][:-1]).sum()) + 1
-    said = FileKeys(first=names[0], last=names[1], keys=keys, is_begun=cut[0], is_cut=cut[1])
+    footer = FileKeys(first=names[0], last=names[1], keys=keys, is_begun=cut[0], is_cut=cut[1])
     with pq.ParquetWriter(
         path,
         table.schema,
@@ -262,7 +262,7 @@ def _write_file(path: Path, rows: Rows, texts: Sequence[str], cut: tuple[bool, b
         write_statistics=["key", "call_ns"],
     ) as writer:
         writer.write_table(table, len(rows))
-        writer.add_key_value_metadata({KEYS_IN_FOOTER: msgspec.json.encode(said)})
+        writer.add_key_value_metadata({KEYS_IN_FOOTER: msgspec.json.encode(footer)})
 
 
 def operations_table(rows: Rows, texts: Sequence[str]) -> pa.Table:

@@ -105,7 +105,11 @@ def lay_out(
     found: list[SiteServer] = []
     for letter in ascii_lowercase[:groups]:
         group = f"broker-{letter}"
-        keys = _members(group, nodes, free) if mode == "dledger" else _natives(mode, nodes, free)
+        keys = (
+            _members(group, nodes, free)
+            if mode == "dledger"
+            else _master_and_slaves(mode, nodes, free)
+        )
         found += [_broker(folder, group, name, own, listed) for name, own in keys]
     return Site(servers, tuple(found))
 
@@ -134,7 +138,7 @@ def _members(group: str, nodes: int, ports: Iterator[int]) -> list[tuple[str, Ke
     ]
 
 
-def _natives(mode: Mode, nodes: int, ports: Iterator[int]) -> list[tuple[str, Keys]]:
+def _master_and_slaves(mode: Mode, nodes: int, ports: Iterator[int]) -> list[tuple[str, Keys]]:
     """Return the names and keys of a master and its slaves, which find it by name servers."""
     found: list[tuple[str, Keys]] = []
     for number in range(nodes):

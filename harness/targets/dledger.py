@@ -109,7 +109,7 @@ GROUP_PROMISES = frozenset(
 # as it is, right or wrong, so that the checkers see it.
 
 BROKER_NAME = "broker-0"
-NOBODYS_VALUE = -1
+FOREIGN_VALUE = -1
 """Recorded for a read that returned another message than requested. No client appends it, so the
 checkers report a read of a value that was never written.
 """
@@ -161,12 +161,12 @@ class DLedgerClient:
             async with definite_or_not():
                 result = await self._client.pull(topic, queue_id, offset, count_max=1)
         except DamagedReadError:
-            return NOBODYS_VALUE
+            return FOREIGN_VALUE
         if not result.messages:
             return None
         message = result.messages[0]
         if message.queue_offset != offset or not _VALUE.fullmatch(message.body):
-            return NOBODYS_VALUE
+            return FOREIGN_VALUE
         return int(message.body)
 
     async def poll(self, key: str, offset: int) -> PollResult:
@@ -258,9 +258,9 @@ def durable_ranges_of(store: Path) -> Sequence[DurableRange]:
             if not path.name.isdecimal():
                 continue
             first = int(path.name)
-            start, behind = max(begin, first), min(end, first + file_bytes)
-            if start < behind:
-                found.append(DurableRange(path, start - first, behind - first))
+            start, stop = max(begin, first), min(end, first + file_bytes)
+            if start < stop:
+                found.append(DurableRange(path, start - first, stop - first))
     return found
 
 

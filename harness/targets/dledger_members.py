@@ -49,20 +49,22 @@ async def readmit(
     }
     client = BrokerGroupClient(addresses, timeout_s=CALL_TIMEOUT_S, rng=Random(0))
     admin = AdminClient(client)
-    said = "nobody answered"
+    last_error = "nobody answered"
     try:
         with trio.move_on_after(timeout_s):
             while True:
                 try:
                     await _step(admin, old, new, str(layouts[node].peer_address), timeout_s)
                 except (RefusedError, OutcomeUnknownError) as error:
-                    said = str(error)
+                    last_error = str(error)
                     await trio.sleep(AGAIN_AFTER_S)
                 else:
                     return
     finally:
         client.close()
-    raise IndefiniteError(f"{new} did not take the place of {old} within {timeout_s:g} s: {said}")
+    raise IndefiniteError(
+        f"{new} did not take the place of {old} within {timeout_s:g} s: {last_error}"
+    )
 
 
 MemberOf = Callable[[NodeLayout], str]
@@ -121,7 +123,7 @@ async def restore(
     """
     size, layout = len(layouts), layouts[node]
     member = member_of(layout)
-    said = "nobody answered"
+    last_error = "nobody answered"
     with trio.move_on_after(timeout_s):
         async with _admin(layouts, member_of, CALL_TIMEOUT_S) as admin:
             while True:
@@ -132,9 +134,9 @@ async def restore(
                     await admin.wait_until_voter(member, timeout_s)
                     return _nodes((await admin.membership()).voters, size)
                 except (RefusedError, OutcomeUnknownError) as error:
-                    said = str(error)
+                    last_error = str(error)
                     await trio.sleep(AGAIN_AFTER_S)
-    raise IndefiniteError(f"{member} has no vote again within {timeout_s:g} s: {said}")
+    raise IndefiniteError(f"{member} has no vote again within {timeout_s:g} s: {last_error}")
 
 
 @asynccontextmanager
@@ -199,8 +201,8 @@ def last_member(directory: Path, node: str) -> str:
     conf = directory / "broker.conf"
     if not conf.is_file():
         return node
-    said = [line for line in conf.read_text().splitlines() if line.startswith(SELF_ID)]
-    return said[0].removeprefix(SELF_ID) if said else node
+    found = [line for line in conf.read_text().splitlines() if line.startswith(SELF_ID)]
+    return found[0].removeprefix(SELF_ID) if found else node
 
 
 def reach(layout: NodeLayout) -> str:

@@ -143,8 +143,8 @@ class DLedgerShrunkRun:
         """Write the run and its page."""
         from shaketable.system.sim.stories import story  # noqa: PLC0415 - see `_shrink`
 
-        told = self._story or story.tell(self._shrunk.schedule, planted_bug(self.mutant))
-        return story.save_story(self._shrunk, told, folder)
+        text = self._story or story.tell(self._shrunk.schedule, planted_bug(self.mutant))
+        return story.save_story(self._shrunk, text, folder)
 
 
 def _shrink(
@@ -222,14 +222,14 @@ def _replay(
     Some trace lines are written before their action, some after. A change at the next line's node,
     if that is another node, is left to the next step.
     """
-    told: list[str] = []
+    pending: list[str] = []
 
     def next_line(line: str) -> None:
-        if told:
-            before, coming = told.pop(), _node(line)
+        if pending:
+            before, coming = pending.pop(), _node(line)
             nodes = [node for node in world.members if node == _node(before) or node != coming]
             show(_step(before, {node: _state(world, node) for node in nodes}))
-        told.append(line)
+        pending.append(line)
 
     trace = Trace(next_line)
     bug = planted_bug(mutant) or HEALTHY
@@ -239,8 +239,8 @@ def _replay(
     else:
         world = World(schedule, mutant=bug, trace=trace)
     broken = world.run()
-    if told:
-        show(_step(told.pop(), {name: _state(world, name) for name in world.members}))
+    if pending:
+        show(_step(pending.pop(), {name: _state(world, name) for name in world.members}))
     return _violation(broken)
 
 

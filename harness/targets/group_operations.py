@@ -29,7 +29,7 @@ from shaketable.harness.contracts.groups import (
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.targets.group_handling import Handling, intervals
 from shaketable.harness.targets.message_keys import (
-    NOBODYS_VALUE,
+    FOREIGN_VALUE,
     NOWHERE,
     in_queue,
     key_of,
@@ -249,7 +249,7 @@ class GroupOperations:
         if kept and (newest := kept[0]) is not None:
             self._seen[key] = newest
         return [
-            (NOWHERE, NOBODYS_VALUE) if mine is None else (mine.queue_offset, value_of(mine.body))
+            (NOWHERE, FOREIGN_VALUE) if mine is None else (mine.queue_offset, value_of(mine.body))
             for mine in kept
         ]
 
@@ -317,12 +317,12 @@ class GroupOperations:
             self._membership = self._parts.membership(
                 self._consumer, self._client_id, {self._topic: self._subscription}, self._timeout_s
             )
-            taken = await self._membership.heartbeat()
-            if not taken:
+            brokers = await self._membership.heartbeat()
+            if not brokers:
                 raise RefusedError(-1, "no broker took the heartbeat")
         now_s = trio.current_time()
         self._heartbeat_due_s, self._rebalance_due_s = now_s + HEARTBEAT_S, now_s
-        return taken
+        return brokers
 
     async def unsubscribe(self) -> None:
         """Leave the group."""
@@ -672,5 +672,5 @@ def is_name_server(node: str) -> bool:
 
 
 def value_of(body: bytes) -> int:
-    """Return the value in a message's body; NOBODYS_VALUE if there is none."""
-    return int(body) if _VALUE.fullmatch(body) else NOBODYS_VALUE
+    """Return the value in a message's body; FOREIGN_VALUE if there is none."""
+    return int(body) if _VALUE.fullmatch(body) else FOREIGN_VALUE

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from shaketable.harness.contracts.clients import ALL_SPAN
 from shaketable.system.client import Message
 
-NOBODYS_VALUE = -1
+FOREIGN_VALUE = -1
 """Recorded for a message without a value, or one that should not have been returned. No client
 sends it, so the checkers report a message that was never sent.
 """

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from shaketable.harness.contracts.plugins import Promises
-from shaketable.harness.targets.native_brokers import DELIVERY, KEPT_BY_THE_MACHINE, NativeTarget
+from shaketable.harness.targets.master_slave_brokers import (
+    DELIVERY,
+    KEPT_BY_THE_MACHINE,
+    MasterSlaveTarget,
+)
 
 
-class MultiMaster(NativeTarget):
+class MultiMaster(MasterSlaveTarget):
     """Brokers that are all masters, each with queues of its own."""
 
 

@@ -26,9 +26,9 @@ from shaketable.system.client import (
     ResponseCode,
 )
 
-STRANGER: Final = "n909"
+UNKNOWN_MEMBER: Final = "n909"
 """A member id that no group has."""
-STRANGERS_ADDRESS: Final = "127.0.0.1:9"
+UNKNOWN_ADDRESS: Final = "127.0.0.1:9"
 SYSTEM_TOPICS: Final = ("TBW102", "SCHEDULE_TOPIC_XXXX")
 READ_ONLY, WRITE_ONLY, GONE = "readonly", "writeonly", "gone"
 """Suffixes of topic names: of a topic that may only be read, that may only be written, and of those
@@ -79,7 +79,7 @@ class Asker:
 class InvalidRequest:
     """One request that must be refused with a code."""
 
-    told: str
+    label: str
     code: int
     ask: Callable[[Asker], Awaitable[object]]
 
@@ -214,14 +214,14 @@ async def _stay_in_a_group_that_was_left(asker: Asker) -> None:
 async def _add_the_leader(asker: Asker) -> None:
     """Add the current leader; a broker without a group has no members, and accepts none."""
     leader = await asker.admin.membership()
-    member = leader.member if leader.voters else STRANGER
-    await asker.admin.add_member(member, STRANGERS_ADDRESS)
+    member = leader.member if leader.voters else UNKNOWN_MEMBER
+    await asker.admin.add_member(member, UNKNOWN_ADDRESS)
 
 
 async def _remove_the_only_voter(asker: Asker) -> None:
     """Remove the only voter of a group of one; in other groups, a non-member."""
     leader = await asker.admin.membership()
-    member = leader.member if leader.voters == (leader.member,) else STRANGER
+    member = leader.member if leader.voters == (leader.member,) else UNKNOWN_MEMBER
     await asker.admin.remove_member(member)
 
 
@@ -269,22 +269,26 @@ def _invalid_requests() -> tuple[InvalidRequest, ...]:
             "send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)
         ),
         InvalidRequest(
-            "add a member with an id of blanks", illegal, added("no id", STRANGERS_ADDRESS)
+            "add a member with an id of blanks", illegal, added("no id", UNKNOWN_ADDRESS)
         ),
-        InvalidRequest("add a member without a host", illegal, added(STRANGER, ":9")),
-        InvalidRequest("add a member of a host of blanks", illegal, added(STRANGER, "no host:9")),
-        InvalidRequest("add a member without a port", illegal, added(STRANGER, "127.0.0.1:0")),
+        InvalidRequest("add a member without a host", illegal, added(UNKNOWN_MEMBER, ":9")),
+        InvalidRequest(
+            "add a member of a host of blanks", illegal, added(UNKNOWN_MEMBER, "no host:9")
+        ),
+        InvalidRequest(
+            "add a member without a port", illegal, added(UNKNOWN_MEMBER, "127.0.0.1:0")
+        ),
         InvalidRequest("add the leader", forbidden, _add_the_leader),
         InvalidRequest("remove the only voter", forbidden, _remove_the_only_voter),
         InvalidRequest(
             "remove who is no member",
             forbidden,
-            lambda asker: asker.admin.remove_member(STRANGER),
+            lambda asker: asker.admin.remove_member(UNKNOWN_MEMBER),
         ),
         InvalidRequest(
             "hand over to who is no member",
             forbidden,
-            lambda asker: asker.admin.transfer_leadership(STRANGER),
+            lambda asker: asker.admin.transfer_leadership(UNKNOWN_MEMBER),
         ),
     )
 

@@ -217,7 +217,7 @@ class BrokerGroup:
         self.ended = self._world.ended
         self.broken = self._world.broken
         self._logs = SimulatedLogs((*nodes, *name_servers), lambda: self._world.clock.now_ms)
-        self._world.on_log_line = self._logs.said
+        self._world.on_log_line = self._logs.add_line
 
     @property
     def target(self) -> SimulatedTarget:
@@ -629,7 +629,7 @@ class SimulatedLogs:
         self._written = dict.fromkeys(self._lines, 0)
         self._now_ms = now_ms
 
-    def said(self, at_ms: float, node: str, level: str, text: str) -> None:
+    def add_line(self, at_ms: float, node: str, level: str, text: str) -> None:
         """Keep a line of a node's log; lines of other hosts are dropped."""
         stamp = (_BEGIN + timedelta(milliseconds=at_ms)).replace(tzinfo=None)
         self._add(node, f"{stamp.isoformat(timespec='milliseconds')} level={level} {text}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from shaketable.harness.targets import native_brokers
+from shaketable.harness.targets import master_slave_brokers
 from shaketable.harness.targets.multi_master import PLUGIN as MASTERS
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.system import mutants
@@ -23,7 +23,9 @@ SAVE_S = 11.0
 """Offsets are written every 5 s, delays every 10."""
 
 
-async def commit_and_lose_power(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+async def commit_and_lose_power(
+    group: BrokerGroup, client: master_slave_brokers.MasterSlaveClient
+) -> None:
     await send(group, client)
     for offset in range(1, 4):  # checkpoints have offsets, too: what was saved is newer
         await client.commit("t/0", offset)

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
-from shaketable.harness.targets import native_brokers, simulated_group
+from shaketable.harness.targets import master_slave_brokers, simulated_group
 from shaketable.harness.targets.async_replication import PLUGIN as ASYNC
 from shaketable.harness.targets.multi_master import PLUGIN as MASTERS
 from shaketable.harness.targets.simulated_group import BrokerGroup
@@ -44,12 +44,12 @@ QUEUES = 4
 READY_S = 4.0
 """By then the slave has registered, heard of its master, and copies."""
 
-Course = Callable[[BrokerGroup, native_brokers.NativeClient], Awaitable[None]]
+Course = Callable[[BrokerGroup, master_slave_brokers.MasterSlaveClient], Awaitable[None]]
 
 
 def play(
     monkeypatch: pytest.MonkeyPatch,
-    target: native_brokers.NativeTarget,
+    target: master_slave_brokers.MasterSlaveTarget,
     course: Course,
     made_of: Mutant = HEALTHY,
 ) -> list[str]:
@@ -61,7 +61,7 @@ def play(
     async def main() -> None:
         group.run_as_client()
         client = group.client(group.addresses, 1.0)
-        assert isinstance(client, native_brokers.NativeClient)
+        assert isinstance(client, master_slave_brokers.MasterSlaveClient)
         client.use("t", QUEUES)
         await trio.sleep(READY_S)
         await course(group, client)
@@ -76,17 +76,19 @@ def native(**parts: type) -> Mutant:
     return Mutant("planted", native=NativeParts(**parts))  # type: ignore[arg-type]
 
 
-async def send(_: BrokerGroup, client: native_brokers.NativeClient, count: int = 20) -> None:
+async def send(
+    _: BrokerGroup, client: master_slave_brokers.MasterSlaveClient, count: int = 20
+) -> None:
     for value in range(count):
         await tried(client, value)
 
 
-async def tried(client: native_brokers.NativeClient, value: int) -> None:
+async def tried(client: master_slave_brokers.MasterSlaveClient, value: int) -> None:
     with suppress(DefiniteError, IndefiniteError):
         await client.send(f"t/{value % QUEUES}", value)
 
 
-async def send_and_kill(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+async def send_and_kill(group: BrokerGroup, client: master_slave_brokers.MasterSlaveClient) -> None:
     await send(group, client)
     for node in NODES:
         group.kill(node)
@@ -95,7 +97,7 @@ async def send_and_kill(group: BrokerGroup, client: native_brokers.NativeClient)
     await send(group, client)
 
 
-async def send_at_once(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+async def send_at_once(group: BrokerGroup, client: master_slave_brokers.MasterSlaveClient) -> None:
     """The master's disk stands still while many send."""
     await send(group, client)
     group.machines.stall("n0", group.now_ns() / 1e6 + 8000)
@@ -107,9 +109,9 @@ async def send_at_once(group: BrokerGroup, client: native_brokers.NativeClient) 
 
 @pytest.mark.parametrize("target", [MASTERS, ASYNC, SYNC], ids=lambda target: target.name)
 def test_sound_brokers_break_nothing(
-    target: native_brokers.NativeTarget, monkeypatch: pytest.MonkeyPatch
+    target: master_slave_brokers.MasterSlaveTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def course(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+    async def course(group: BrokerGroup, client: master_slave_brokers.MasterSlaveClient) -> None:
         await send_and_kill(group, client)
         group.lose_power("n1")
         group.start("n1")
@@ -125,7 +127,7 @@ def test_a_client_that_knew_the_topic_makes_it_again_on_a_master_without_its_dis
     """Consumers keep a route for long: what they know may be of before the disk was lost."""
     sent = []
 
-    async def course(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+    async def course(group: BrokerGroup, client: master_slave_brokers.MasterSlaveClient) -> None:
         for value in range(QUEUES):
             await client.poll(f"t/{value}", await client.send(f"t/{value}", value))
         group.kill("n1")
@@ -147,7 +149,7 @@ def test_consumers_of_a_campaign_soon_have_the_queues_of_a_master_that_came_back
 ) -> None:
     waited_s = []
 
-    async def course(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+    async def course(group: BrokerGroup, client: master_slave_brokers.MasterSlaveClient) -> None:
         await send(group, client, QUEUES)
         group.kill("n1")
         await trio.sleep(3)
@@ -197,7 +199,7 @@ def test_a_slave_that_reports_what_it_has_not_flushed(monkeypatch: pytest.Monkey
         def reported_position(self) -> int:
             return self.log.end_position
 
-    async def course(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+    async def course(group: BrokerGroup, client: master_slave_brokers.MasterSlaveClient) -> None:
         group.machines.set_lateness("n1", 50.0)
         await send(group, client)
 

@@ -9,11 +9,11 @@ import pytest
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import RunSpec, Step
-from shaketable.harness.targets.native_simulation import (
+from shaketable.harness.targets.master_slave_simulation import (
     NODE,
     SLAVE_BEHIND_EXPIRED,
     STRANGER,
-    NativeSimulator,
+    MasterSlaveSimulator,
 )
 from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
 from shaketable.system.broker.broker import Broker
@@ -179,7 +179,7 @@ def test_what_a_stranger_reports_is_no_copy(ahead_bytes: int) -> None:
 
 def test_a_planted_bug_is_found_by_a_seed_and_replayed(tmp_path: Path) -> None:
     simulator = SYNC.simulator
-    assert isinstance(simulator, NativeSimulator)
+    assert isinstance(simulator, MasterSlaveSimulator)
     spec = RunSpec(seed=402, world=NODE, mutant="flush-stands-for-slave", virtual_s=8.0)
     assert spec.mutant in simulator.mutants
     steps: list[Step] = []

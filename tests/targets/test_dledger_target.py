@@ -11,7 +11,7 @@ import trio
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import Address, NodeLayout
 from shaketable.harness.targets import dledger
-from shaketable.harness.targets.dledger import NOBODYS_VALUE, PLUGIN, DLedgerClient
+from shaketable.harness.targets.dledger import FOREIGN_VALUE, PLUGIN, DLedgerClient
 from shaketable.system import mutants
 from shaketable.system.client import (
     DamagedResponseError,
@@ -82,10 +82,10 @@ def pulled(body: bytes, offset: int = 7) -> PullResult:
     [
         (pulled(b"42"), 42),
         (PullResult((), 7, 0, 7), None),
-        (pulled(b"42", offset=8), NOBODYS_VALUE),
-        (pulled(b"not a number"), NOBODYS_VALUE),
-        (pulled(b""), NOBODYS_VALUE),
-        (DamagedResponseError("CRC"), NOBODYS_VALUE),
+        (pulled(b"42", offset=8), FOREIGN_VALUE),
+        (pulled(b"not a number"), FOREIGN_VALUE),
+        (pulled(b""), FOREIGN_VALUE),
+        (DamagedResponseError("CRC"), FOREIGN_VALUE),
     ],
 )
 def test_what_was_read_stands_in_the_history(answer: PullResult, value: int | None) -> None:

@@ -16,16 +16,16 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus
 from shaketable.harness.contracts.simulation import SimulatesGroups
 from shaketable.harness.runtime import availability
-from shaketable.harness.targets import native_brokers
+from shaketable.harness.targets import master_slave_brokers
 from shaketable.system.native.config import BrokerRole
 from shaketable.system.node.config import parse
 
 MODES = ("async-replication", "multi-master", "sync-double-write")
 
 
-def fresh(name: str) -> native_brokers.NativeTarget:
+def fresh(name: str) -> master_slave_brokers.MasterSlaveTarget:
     known = discovery.get("targets", name)
-    return native_brokers.NativeTarget(
+    return master_slave_brokers.MasterSlaveTarget(
         name, known._role, known.promises, has_slaves=known._has_slaves
     )
 

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from shaketable.harness.targets.logs.native_files import PLACE_FILE, Place, read_messages
+from shaketable.harness.targets.logs.master_slave_files import PLACE_FILE, Place, read_messages
 
 BLANK = -875286124
 

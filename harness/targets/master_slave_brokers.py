@@ -32,7 +32,7 @@ from shaketable.harness.contracts.plugins import (
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
 from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server
-from shaketable.harness.targets.logs.native_files import PLACE_FILE, Place, read_messages
+from shaketable.harness.targets.logs.master_slave_files import PLACE_FILE, Place, read_messages
 from shaketable.harness.targets.planted_bugs import PlantedBugs, client_parts_of
 from shaketable.harness.targets.programs import broker, name_server
 from shaketable.harness.targets.refusals import limits_of
@@ -79,7 +79,7 @@ STATUS_TIMEOUT_S = 1.0
 MASTER, SLAVE = "master", "slave"
 
 
-class NativeTarget:
+class MasterSlaveTarget:
     """One of the modes: `role` is what a master's brokerRole is."""
 
     needs_name_server = True
@@ -100,7 +100,7 @@ class NativeTarget:
     @property
     def client_type(self) -> type:
         """The type of its clients."""
-        return NativeClient
+        return MasterSlaveClient
 
     group_client_type = client_type
 
@@ -153,7 +153,7 @@ class NativeTarget:
         group = f"broker-{broker_of(layout.node, self._masters(layout))}"
         return NodeStatus(layout.node, answer.role, 0, leader, end, end, group)
 
-    def client(self, addresses: Mapping[str, Address], timeout_s: float) -> NativeClient:
+    def client(self, addresses: Mapping[str, Address], timeout_s: float) -> MasterSlaveClient:
         """Return a client that finds masters and slaves through the name servers."""
         return self.client_of(addresses, timeout_s)
 
@@ -164,18 +164,18 @@ class NativeTarget:
         bug: str | None = None,
         rng: Random | None = None,
         client_id: str | None = None,
-    ) -> NativeClient:
+    ) -> MasterSlaveClient:
         """Return such a client, with an optional planted bug, random generator and client id."""
         nodes = sum(not is_name_server(node) for node in addresses)
         parts = client_parts_of(bug)
-        return NativeClient(addresses, self._count(nodes), timeout_s, parts, rng, client_id)
+        return MasterSlaveClient(addresses, self._count(nodes), timeout_s, parts, rng, client_id)
 
     @property
     def simulator(self) -> Simulator:
         """The simulated world of a master and its slaves."""
-        from shaketable.harness.targets.native_simulation import NativeSimulator  # noqa: PLC0415 - see below
+        from shaketable.harness.targets.master_slave_simulation import MasterSlaveSimulator  # noqa: PLC0415 - see below
 
-        return NativeSimulator(self.name, self._role, has_slaves=self._has_slaves)
+        return MasterSlaveSimulator(self.name, self._role, has_slaves=self._has_slaves)
 
     def simulated_group(
         self, nodes: Sequence[str], options: Json, name_servers: Sequence[str]
@@ -184,7 +184,7 @@ class NativeTarget:
         # Imported late: client workers and executors do not need it.
         from shaketable.harness.targets.simulated_group import BrokerGroup  # noqa: PLC0415
 
-        own = NativeTarget(self.name, self._role, self.promises, has_slaves=self._has_slaves)
+        own = MasterSlaveTarget(self.name, self._role, self.promises, has_slaves=self._has_slaves)
         return BrokerGroup(own, nodes, options, name_servers)
 
     # Static: it is pickled for executors.
@@ -301,7 +301,7 @@ class NativeTarget:
         return broker(layout.directory, lines, {PLACE_FILE: Place(number, masters).encoded()})
 
 
-class NativeClient(GroupOperations):
+class MasterSlaveClient(GroupOperations):
     """The operations of all workloads, through name servers."""
 
     def __init__(

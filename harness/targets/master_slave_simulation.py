@@ -16,7 +16,7 @@ SLAVE_BEHIND_EXPIRED = "slave behind expired"
 STRANGER = "stranger"
 
 
-class NativeSimulator:
+class MasterSlaveSimulator:
     """Implements `contracts.simulation.Simulator` over `system.sim.master_slave_world`.
 
     Args:
