@@ -11,9 +11,9 @@ from shaketable.reports.violation_page.node_lines import Clock, NodeLog, lines_a
 
 def test_lines_and_marks_are_read_back_at_their_times() -> None:
     logs = SimulatedLogs(["n0", "n1"], lambda: 4_500.0)
-    logs.said(1_250.5, "n0", "INFO", "event=role role=leader")
+    logs.add_line(1_250.5, "n0", "INFO", "event=role role=leader")
     logs.mark("n0", "killed")
-    logs.said(1.0, "clients", "INFO", "is no node's")
+    logs.add_line(1.0, "clients", "INFO", "is no node's")
     read = NodeLog("n0", [parsed(line) for line in logs.text("n0").splitlines()])
     found = lines_around([read], Clock(0, 0), [3_000_000_000])
     assert found is not None
@@ -28,7 +28,7 @@ def test_the_last_lines_stay_and_the_rest_is_counted(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(simulated_group, "LINES_MAX", 3)
     logs = SimulatedLogs(["n0"], lambda: 0.0)
     for number in range(5):
-        logs.said(float(number), "n0", "INFO", f"line {number}")
+        logs.add_line(float(number), "n0", "INFO", f"line {number}")
     first, *rest = logs.text("n0").splitlines()
     assert "2 lines before these were not kept" in first
     assert [line.rpartition(" ")[2] for line in rest] == ["2", "3", "4"]
