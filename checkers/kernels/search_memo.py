@@ -16,6 +16,7 @@ from shaketable.checkers.kernels.search_arrays import (
     DEEPEST,
     EVENT,
     FLAGS,
+    GAINLESS,
     MIDWAY,
     MOVE,
     MUTATORS,
@@ -108,9 +109,20 @@ def is_covered(h: History, c: Cursor, a: Arena, node: Node, chain_max: int) -> b
         same = a.node[x, EVENT] == e and a.node[x, STATE] == state
         if same and (a.node[x, FLAGS] ^ flags) & MIDWAY == 0:
             seen += 1
-            if _child_is_covered(h, c, a, x) and _used_no_more(a, int(a.node[x, USED]), used):
+            # A GAINLESS node tries no overwriters: it leaves them to the node before it. So it
+            # must not stand in for a node that tries them, which may be that very node.
+            x_skips, skips = a.node[x, FLAGS] & GAINLESS, flags & GAINLESS
+            if (
+                (skips or not x_skips)
+                and _child_is_covered(h, c, a, x)
+                and _used_no_more(a, int(a.node[x, USED]), used)
+            ):
                 return True
-            if _child_covers(h, c, a, x) and _used_no_more(a, used, int(a.node[x, USED])):
+            if (
+                (x_skips or not skips)
+                and _child_covers(h, c, a, x)
+                and _used_no_more(a, used, int(a.node[x, USED]))
+            ):
                 if last < 0:
                     a.head[chain] = following
                 else:
