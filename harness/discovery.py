@@ -77,7 +77,7 @@ def find(kind: str) -> Mapping[str, Any]:
 
 
 def get(kind: str, name: str) -> Any:
-    """Return one plug-in; imports only those whose module, or entry point, has that name.
+    """Return one plug-in; imports of those that others wrote only what has that name.
 
     Raises:
         UsageError: there is none of that name; names the nearest one and all there are.
@@ -88,7 +88,7 @@ def get(kind: str, name: str) -> Any:
     for source, plugin in named[1:]:
         if plugin is not named[0][1]:
             raise _clash(kind, name, source)
-    if named and (ours or built_in(kind, name) is None):
+    if named:
         return named[0][1]
     found = find(kind)
     if name not in found:
@@ -209,7 +209,7 @@ def _plugins_of(module: ModuleType) -> tuple[Any, ...]:
 
 
 def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
-    """Our own plug-ins of that name whose modules have it, too; imports no other modules."""
+    """Our own plug-ins of that name: of the module that has it, too, or else of any module."""
     last = name.replace("-", "_")
     modules = [
         f"{package}.{last}"
@@ -217,7 +217,7 @@ def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
         if last.isidentifier() and last in _module_names(_imported(package))
     ]
     found = [(module, plugin) for module in modules for plugin in _plugins_of(_imported(module))]
-    found = [each for each in found if getattr(each[1], "name", None) == name]
+    found = [each for each in found or _built_in(kind) if getattr(each[1], "name", None) == name]
     for module, plugin in found:
         conform(kind, module, plugin)
     return found
