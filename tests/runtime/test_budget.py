@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.harness.faults.process import kill, transfer
+from shaketable.harness.faults.process import signals, transfer
 from shaketable.harness.faults.victims import VICTIMS, pick_victims
 from shaketable.harness.runtime.budget import Budget
 
@@ -19,12 +19,12 @@ def aimed(variant, order=FIVE, leader="n0"):
 
 def test_a_fault_of_all_nodes_strikes_a_minority():
     budget = Budget(FIVE, keeps_quorum=True)
-    plan = budget.take(0, kill.PLUGIN, aimed("all"))
+    plan = budget.take(0, signals.KILL, aimed("all"))
     assert plan is not None
     assert plan["victims"] == ["n0", "n1"]
     assert budget.out == {"n0", "n1"}
-    assert budget.take(1, kill.PLUGIN, aimed("one", FIVE[::-1])) is None
-    again = budget.take(2, kill.PLUGIN, aimed("leader"))
+    assert budget.take(1, signals.KILL, aimed("one", FIVE[::-1])) is None
+    again = budget.take(2, signals.KILL, aimed("leader"))
     assert again is not None, "who is out already costs nothing"
     budget.give_back(0)
     assert budget.out == {"n0"}
@@ -35,13 +35,13 @@ def test_a_fault_of_all_nodes_strikes_a_minority():
 
 def test_without_a_budget_everything_is_granted():
     budget = Budget(FIVE, keeps_quorum=False)
-    assert budget.take(0, kill.PLUGIN, aimed("all"))["victims"] == list(FIVE)
-    assert budget.take(1, kill.PLUGIN, aimed("all"))["victims"] == list(FIVE)
+    assert budget.take(0, signals.KILL, aimed("all"))["victims"] == list(FIVE)
+    assert budget.take(1, signals.KILL, aimed("all"))["victims"] == list(FIVE)
 
 
 def test_what_takes_nobody_out_costs_nothing():
     budget = Budget(FIVE, keeps_quorum=True)
-    assert budget.take(0, kill.PLUGIN, aimed("minority")) is not None
+    assert budget.take(0, signals.KILL, aimed("minority")) is not None
     plan = {"order": list(FIVE), "to": "n3", "leader": "n0"}
     assert budget.take(1, transfer.PLUGIN, plan) == plan
 
@@ -54,7 +54,7 @@ def test_what_takes_nobody_out_costs_nothing():
 def test_never_more_than_a_minority_is_out(variants, orders, given_back):
     budget = Budget(FIVE, keeps_quorum=True)
     for number, variant in enumerate(variants):
-        plan = budget.take(number, kill.PLUGIN, aimed(variant, orders))
+        plan = budget.take(number, signals.KILL, aimed(variant, orders))
         assert plan is None or plan["victims"]
         assert len(budget.out) <= 2
         if number in given_back:
@@ -66,4 +66,4 @@ def test_a_group_that_can_spare_nobody_is_left_alone(size):
     nodes = FIVE[:size]
     budget = Budget(nodes, keeps_quorum=True)
     plan = pick_victims({"variant": "one", "order": list(nodes)}, nodes, None)
-    assert budget.take(0, kill.PLUGIN, plan) is None
+    assert budget.take(0, signals.KILL, plan) is None

@@ -10,7 +10,7 @@ from memory_world import MemoryWorld
 from nemesis_stage import NODES, Stage, planned
 
 from shaketable.harness.contracts.plugins import Evidence
-from shaketable.harness.faults.process import kill, pause
+from shaketable.harness.faults.process import signals
 from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import open_faults
 from shaketable.harness.runtime.nemesis import APPLY_TIMEOUT_S, LEADER_WAIT_S, UNDO_ATTEMPTS_MAX
@@ -55,7 +55,7 @@ def test_a_cancelled_run_undoes_what_is_in_force(stage, until):
 def test_the_ledger_knows_of_a_fault_before_it_is_applied(stage):
     seen = []
 
-    class Looks(kill.Kill):
+    class Looks(signals.Kill):
         async def apply(self, plan, world):
             seen.append(open_faults(stage.path))
             return await super().apply(plan, world)
@@ -70,7 +70,7 @@ def test_the_ledger_knows_of_a_fault_before_it_is_applied(stage):
 def test_what_undoes_a_fault_that_reaches_elsewhere_is_known_before_it_is_applied(stage):
     seen = []
 
-    class Door(kill.Kill):
+    class Door(signals.Kill):
         def undo_ahead(self, plan):
             return {"incarnations": {}, "door": plan["victims"][0]}
 
@@ -82,7 +82,7 @@ def test_what_undoes_a_fault_that_reaches_elsewhere_is_known_before_it_is_applie
             seen.extend(open_faults(stage.path))
             return await super().probe(plan, undo, world)
 
-    class Confused(pause.Pause):
+    class Confused(signals.Pause):
         def undo_ahead(self, plan):
             raise KeyError("door")
 
@@ -97,16 +97,16 @@ def test_what_undoes_a_fault_that_reaches_elsewhere_is_known_before_it_is_applie
 
 
 def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
-    class Broken(kill.Kill):
+    class Broken(signals.Kill):
         async def apply(self, plan, world):
             raise OSError("no permission")
 
-    class Hangs(pause.Pause):
+    class Hangs(signals.Pause):
         async def apply(self, plan, world):
             await super().apply(plan, world)
             await trio.sleep_forever()
 
-    class Forgets(kill.Kill):
+    class Forgets(signals.Kill):
         async def apply(self, plan, world):
             await super().apply(plan, world)
 
@@ -140,7 +140,7 @@ def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
 def test_undo_is_tried_again_and_a_stuck_one_stays_in_the_ledger(stage):
     tries = []
 
-    class Jams(kill.Kill):
+    class Jams(signals.Kill):
         async def undo(self, undo, world):
             tries.append(trio.current_time())
             if len(tries) <= stage.jams:
@@ -160,11 +160,11 @@ def test_undo_is_tried_again_and_a_stuck_one_stays_in_the_ledger(stage):
 
 
 def test_a_probe_that_fails_means_not_bitten(stage):
-    class Unsure(kill.Kill):
+    class Unsure(signals.Kill):
         async def probe(self, plan, undo, world):
             raise ValueError("who knows")
 
-    class NeverBites(pause.Pause):
+    class NeverBites(signals.Pause):
         async def probe(self, plan, undo, world):
             return Evidence(False, "nothing held")
 
@@ -175,7 +175,7 @@ def test_a_probe_that_fails_means_not_bitten(stage):
 
 
 def test_a_kind_that_never_bit_is_done_again_by_itself(stage):
-    class BitesLate(kill.Kill):
+    class BitesLate(signals.Kill):
         probes = 0
 
         async def probe(self, plan, undo, world):
@@ -210,7 +210,7 @@ def test_a_kind_that_never_bit_is_done_again_by_itself(stage):
 def test_what_cannot_be_undone_is_left_at_once_where_a_node_broke_a_rule(stage):
     tries = []
 
-    class Stays(kill.Kill):
+    class Stays(signals.Kill):
         async def undo(self, undo, world):
             tries.append(trio.current_time())
             raise ValueError("it does not start")
@@ -252,7 +252,7 @@ def test_it_waits_a_little_for_a_leader_and_then_takes_the_first_drawn(stage):
 
 
 def test_events_say_when_a_fault_began_to_be_applied(stage):
-    class Slow(kill.Kill):
+    class Slow(signals.Kill):
         async def apply(self, plan, world):
             await trio.sleep(0.25)
             return await super().apply(plan, world)
@@ -275,7 +275,7 @@ def on_event(number, fault, event, nth=1, after_s=0.0, duration_s=1.0):
 
 
 def test_a_fault_begins_on_each_event_it_waits_for_and_not_on_those_before(stage):
-    class Elections(kill.Kill):
+    class Elections(signals.Kill):
         """Somebody else leads when this fault is undone."""
 
         async def undo(self, undo, world):
@@ -321,7 +321,7 @@ def struck(stage):
 
 
 def test_steps_of_a_scenario_strike_who_led_when_it_began_and_whom_a_step_struck(stage):
-    class Elects(kill.Kill):
+    class Elects(signals.Kill):
         """Somebody else leads once it is applied."""
 
         async def apply(self, plan, world):
@@ -352,7 +352,7 @@ def test_steps_of_a_scenario_strike_who_led_when_it_began_and_whom_a_step_struck
 
 
 def test_events_of_a_scenario_count_from_its_beginning_and_not_for_ever(stage):
-    class Elections(kill.Kill):
+    class Elections(signals.Kill):
         """Somebody else leads when this fault is undone."""
 
         async def undo(self, undo, world):
@@ -400,7 +400,7 @@ def test_a_world_that_counts_nothing_says_so(stage):
     assert stage.notes[0] == "fault 0: nobody counts sync:20 in this world"
 
 
-class Wave(kill.Kill):
+class Wave(signals.Kill):
     """Kills one node after the other; `stage` is set by its user."""
 
     name = "kill"
@@ -462,7 +462,7 @@ def test_an_act_that_fails_is_told_and_its_fault_is_undone(stage):
 
 
 def test_a_stuck_fault_keeps_its_account(stage):
-    class Jams(kill.Kill):
+    class Jams(signals.Kill):
         async def undo(self, undo, world):
             raise RuntimeError("jammed")
 
