@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Self
 
-from shaketable.harness.contracts.clients import OpeningWorkload, hold_of
-from shaketable.harness.contracts.groups import GroupClient, GroupWorkload
+from shaketable.harness.contracts.clients import (
+    GroupClient,
+    GroupWorkload,
+    OpeningWorkload,
+    hold_of,
+)
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import Generator, alone, side_by_side
 from shaketable.harness.generators.workload import final_generator_of, generator_of

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final, Self
 
+from shaketable.harness.contracts.clients import GroupClient
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.groups import GroupClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators.clients import KeySpread

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from shaketable.harness.contracts.clients import OffsetsClient
-from shaketable.harness.contracts.groups import GroupClient
+from shaketable.harness.contracts.clients import GroupClient, OffsetsClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import Generator, KeySpread, alone, each_client, operations

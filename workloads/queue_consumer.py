@@ -15,6 +15,7 @@ import trio
 from shaketable.harness.contracts.clients import (
     BatchingClient,
     DelayingClient,
+    GroupClient,
     HoldingClient,
     InvalidRequestsClient,
     KeyedClient,
@@ -24,7 +25,6 @@ from shaketable.harness.contracts.clients import (
     TaggingClient,
 )
 from shaketable.harness.contracts.errors import DefiniteError
-from shaketable.harness.contracts.groups import GroupClient
 from shaketable.harness.contracts.plugins import Answer, Operation
 from shaketable.workloads.invalid_requests import Untried
 from shaketable.workloads.key_queries import HighestSent, KeyQueries

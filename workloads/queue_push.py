@@ -11,9 +11,14 @@ from typing import Final, Self
 
 import trio
 
-from shaketable.harness.contracts.clients import FailingClient, HandlingClient, RetryingClient
+from shaketable.harness.contracts.clients import (
+    Delivery,
+    FailingClient,
+    GroupClient,
+    HandlingClient,
+    RetryingClient,
+)
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError
-from shaketable.harness.contracts.groups import Delivery, GroupClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators.clients import KeySpread

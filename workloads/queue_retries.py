@@ -15,9 +15,8 @@ from typing import Final
 
 import trio
 
-from shaketable.harness.contracts.clients import RetryingClient
+from shaketable.harness.contracts.clients import RETRY, Delivery, RetryingClient, dead_key
 from shaketable.harness.contracts.errors import DefiniteError
-from shaketable.harness.contracts.groups import RETRY, Delivery, dead_key
 from shaketable.harness.contracts.plugins import Answer, Operation
 
 FAIL_SHARE: Final = 0.1

@@ -40,7 +40,7 @@ from shaketable.checkers.queues.delayed_messages import (
 )
 from shaketable.checkers.queues.push_delivery import BOUND_NS
 from shaketable.checkers.queues.quiet_times import quiet_since
-from shaketable.harness.contracts.groups import DEAD, RETRY
+from shaketable.harness.contracts.clients import DEAD, RETRY
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 

@@ -28,9 +28,8 @@ from shaketable.harness.contracts.abilities import (
     UsuallyShaken,
     UsuallyUsed,
 )
-from shaketable.harness.contracts.clients import OpeningWorkload
+from shaketable.harness.contracts.clients import GroupWorkload, OpeningWorkload
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.groups import GroupWorkload
 from shaketable.harness.contracts.plugins import Promises, Target, Workload
 from shaketable.harness.contracts.rng import new_seed, rng_for
 from shaketable.harness.discovery import unknown

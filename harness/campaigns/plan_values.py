@@ -15,11 +15,16 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.harness.blame import PlugInError, blamed
-from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec, LinkShape
+from shaketable.harness.contracts.capabilities import (
+    ClockChange,
+    Damage,
+    DiskFaultSpec,
+    LinkShape,
+    Resources,
+)
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Fault, Json
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
-from shaketable.harness.contracts.resources import Resources
 
 ERRORS: Final = ("", "EIO", "ENOSPC")
 """The errors that a node's disk can be made to return."""

@@ -51,11 +51,11 @@ class Capability(StrEnum):
     POWER = "power"
     DAMAGE = "damage"
     ROLLBACK = "rollback"
-    # resources (`contracts.resources`)
+    # resources (`LimitsResources`)
     CPU = "cpu"
     MEMORY = "memory"
     DESCRIPTORS = "descriptors"
-    # operator actions (`contracts.operators`)
+    # operator actions (`StopsNodes`, `MovesMembers`)
     STOP = "stop"
     MEMBERS = "members"
 
@@ -436,5 +436,113 @@ class CountsEffects(Protocol):
         """Return the node's event counts so far: {"sync": n, "write": n, "message": n}.
 
         Counts are summed over its incarnations. The names are those of script events ("sync:100").
+        """
+        ...
+
+
+# ---- operators ---------------------------------------------------------------------------
+#
+# Graceful stops and restarts, and membership changes. Source: jepsen.nemesis.membership;
+# redpanda-data/chaos (rolling restarts, reconfiguration).
+
+
+@runtime_checkable
+class StopsNodes(Protocol):
+    """A world that can stop a node gracefully and tell when its group is ready again."""
+
+    async def stop(self, node: str) -> Json:
+        """Stop the node's process gracefully and wait for its exit; SIGKILL it if it does not exit.
+
+        Returns {"incarnation": n} for `World.restart`; n is `UNTOUCHED` if the node was not
+        running.
+        """
+        ...
+
+    def incarnation(self, node: str) -> int:
+        """Return how often the node was started."""
+        ...
+
+    async def until_ready(self, timeout_s: float) -> bool:
+        """Wait until all running nodes answer and agree on a leader; return False on timeout."""
+        ...
+
+
+@runtime_checkable
+class MovesMembers(Protocol):
+    """A world in which the group's membership can be changed.
+
+    Its target is a `contracts.abilities.ChangesMembers`.
+    """
+
+    async def remove_member(self, node: str) -> Json:
+        """Ask the leader to remove the node from its group, and wait until it is removed.
+
+        Returns {"took_ms" (None if the removal was not observed), "members": the current members as
+        the leader reports them, "error": why it was refused or not observed, or None}.
+        """
+        ...
+
+    async def add_member(self, node: str) -> Json:
+        """Add the node to its group again, as a voter (idempotent). Returns as `remove_member`.
+
+        Raises:
+            IndefiniteError: it is not a voter in time.
+        """
+        ...
+
+
+# ---- resources ---------------------------------------------------------------------------
+#
+# Exhaustion of one process's processor time, memory or file descriptors. Source: DESIGN.md
+# decision 10; Chaos Mesh's StressChaos; setrlimit(2).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What is taken from a process. None (or a share of 1.0) leaves a resource alone.
+
+    Attributes:
+        cpu_share: share of the time in which the process may run, in slices of `slice_ms`.
+        slice_ms: length of a slice.
+        memory_spare_bytes: how much more memory (address space) it may allocate than it has now.
+        descriptors_spare: how many more files and connections it may open than it has now.
+        callers: this many idle connections are opened to it meanwhile, since a limit on
+            descriptors has no effect on a process that opens none.
+    """
+
+    cpu_share: float = 1.0
+    slice_ms: float = 50.0
+    memory_spare_bytes: int | None = None
+    descriptors_spare: int | None = None
+    callers: int = 0
+
+    def to_json(self) -> Json:
+        """Return it as JSON for a plan; `Resources(**json)` reads it back."""
+        return asdict(self)
+
+
+@runtime_checkable
+class LimitsResources(Protocol):
+    """A world that can limit processor time, memory and descriptors of a node's process.
+
+    If the process exits because of a limit, the fault is the cause; `lift_limits` restarts it.
+    """
+
+    async def limit_resources(self, node: str, resources: Resources) -> str:
+        """Apply these limits to the node's running process; return an id ("" if none runs)."""
+        ...
+
+    async def lift_limits(self, limits: str) -> None:
+        """Lift exactly these limits; restart a node that exited because of them (idempotent)."""
+        ...
+
+    def limit_effects(self, limits: str) -> Json:
+        """Return the effects so far, measured from outside; also after the limits were lifted.
+
+        Always "node" and "ended" (how its process exited because of the limit; None if it did not).
+        CPU: "stopped_ms", "stops", "cpu_ms" (time it ran), "wall_ms", and "cpu_share_before".
+        Memory: "limit_bytes", "had_bytes", "refused" (lines in its log that report it), "silent"
+        (running, but not answering). Descriptors: "limit", "open" (the most seen), "unaccepted"
+        (connections that waited to be accepted with no descriptor free, the most seen), "refused".
         """
         ...

@@ -15,8 +15,7 @@ import trio
 
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import ChangesMembers
-from shaketable.harness.contracts.capabilities import Capability
-from shaketable.harness.contracts.operators import MovesMembers
+from shaketable.harness.contracts.capabilities import Capability, MovesMembers
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
 from shaketable.harness.faults.victims import (
     SINGLE,

@@ -1,6 +1,6 @@
 """Faults that limit a resource of nodes' processes for a while.
 
-The limits are a `contracts.resources.Resources`; the evidence is what the world measured from
+The limits are a `contracts.capabilities.Resources`; the evidence is what the world measured from
 outside. If a process ends for lack of the resource, the fault caused that, and the node is started
 again when the limit is lifted.
 
@@ -16,10 +16,9 @@ from random import Random
 import trio
 
 from shaketable.harness.contracts import capabilities
-from shaketable.harness.contracts.capabilities import Capability
+from shaketable.harness.contracts.capabilities import Capability, LimitsResources, Resources
 from shaketable.harness.contracts.errors import all_of
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.contracts.resources import LimitsResources, Resources
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,

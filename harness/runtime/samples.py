@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from shaketable.harness.contracts.plugins import Json, NodeStatus
-from shaketable.harness.contracts.simulated_nodes import SteersSimulated
+from shaketable.harness.contracts.simulation import SteersSimulated
 from shaketable.harness.runtime.ledger import Lines
 
 SAMPLE_EVERY_NS: Final = 500_000_000

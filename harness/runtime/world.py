@@ -14,10 +14,9 @@ import trio
 
 from shaketable.harness.contracts.abilities import ChangesMembers, ExplainsEnds, TransfersLeadership
 from shaketable.harness.contracts.broken_rules import Broken
-from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape
+from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape, Resources
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
-from shaketable.harness.contracts.resources import Resources
 from shaketable.harness.network.links import Network
 from shaketable.harness.runtime import admin_requests
 from shaketable.harness.runtime.group_status import STATUS_TIMEOUT_S, GroupStatus
@@ -236,7 +235,7 @@ class ProcessWorld(SteeredCapabilities):
             self._damages.renewed(node)
         await self.replace(node, incarnation)
 
-    # ---- operators and resources (contracts.operators, contracts.resources) ---------------
+    # ---- operators and resources ------------------------------------------------------------
 
     async def stop(self, node: str) -> Json:
         """Stop the node gracefully; see `StopsNodes.stop`."""

@@ -18,7 +18,7 @@ import trio
 
 from shaketable.harness.contracts.abilities import DurableRange
 from shaketable.harness.contracts.broken_rules import BROKE_RULE, FOUND_DAMAGE
-from shaketable.harness.contracts.groups import PollResult
+from shaketable.harness.contracts.clients import PollResult
 from shaketable.harness.contracts.plugins import (
     Address,
     Json,

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from shaketable.harness.contracts.groups import Delivery
+from shaketable.harness.contracts.clients import Delivery
 from shaketable.system.client import ConsumeError, GroupConsumer, Intervals, Message, MessageQueue
 
 END_TIMEOUT_S: Final = 5.0

@@ -16,16 +16,16 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts.clients import FOUND_MAX
-from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
-from shaketable.harness.contracts.groups import (
+from shaketable.harness.contracts.clients import (
     DEAD,
+    FOUND_MAX,
     RETRY,
     Delivery,
     PollResult,
     dead_key,
     retry_key,
 )
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.targets.group_handling import Handling, intervals
 from shaketable.harness.targets.message_keys import (
@@ -92,7 +92,7 @@ _clients = count(1)
 
 
 class GroupOperations:
-    """The operations of `contracts.groups.GroupClient`, through name servers.
+    """The operations of `contracts.clients.GroupClient`, through name servers.
 
     Args:
         addresses: the nodes, and name servers by ids that start with NAME_SERVERS.

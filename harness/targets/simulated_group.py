@@ -27,12 +27,12 @@ from shaketable.harness.contracts.plugins import (
     Target,
     TargetClient,
 )
-from shaketable.harness.contracts.simulated_nodes import (
+from shaketable.harness.contracts.simulation import (
+    Ended,
     SimulatedDiskFault,
     SimulatedReading,
     SteersSimulated,
 )
-from shaketable.harness.contracts.simulation import Ended
 from shaketable.harness.targets.programs import name_server
 from shaketable.system.sim.disks.disk import PowerLoss
 from shaketable.system.sim.disks.fault_rules import DiskFaultRule, DiskFaultRules
@@ -351,7 +351,7 @@ class BrokerGroup:
         return heal
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> ShapedLinks:
-        """Shape these links; see `contracts.simulated_nodes`."""
+        """Shape these links; see `contracts.simulation`."""
         return ShapedLinks(self._world.network, self._world.clock, links, shape)
 
     def held(self, links: Sequence[tuple[str, str]]) -> tuple[int, int]:
@@ -424,7 +424,7 @@ LATE_MIN_MS = 1.0
 
 
 class ShapedLinks:
-    """One shape in force; implements `contracts.simulated_nodes.SimulatedShape`."""
+    """One shape in force; implements `contracts.simulation.SimulatedShape`."""
 
     def __init__(
         self, network: TcpNetwork, clock: HeapClock, links: Sequence[Link], shape: LinkShape
@@ -534,7 +534,7 @@ def _faults(links: tuple[Link, ...], shape: LinkShape) -> list[LinkFault]:
     return found
 
 
-# The clocks and disks of simulated members (`contracts.simulated_nodes.SteersSimulated`).
+# The clocks and disks of simulated members (`contracts.simulation.SteersSimulated`).
 
 
 class Machines:

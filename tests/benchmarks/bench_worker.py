@@ -17,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from shaketable.harness.contracts.groups import PollResult
+from shaketable.harness.contracts.clients import PollResult
 from shaketable.harness.history.segments import read_segment
 from shaketable.harness.runtime.clients.worker import Worker, WorkerPlan
 

@@ -13,8 +13,8 @@ import trio
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import check_clients
+from shaketable.harness.contracts.clients import PollResult
 from shaketable.harness.contracts.errors import DefiniteError, UsageError
-from shaketable.harness.contracts.groups import PollResult
 from shaketable.harness.contracts.plugins import Answer, Operation, TargetClient, Workload
 from shaketable.harness.generators import Due, play
 from shaketable.workloads.counter import CounterWorkload

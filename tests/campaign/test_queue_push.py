@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
+from shaketable.harness.contracts.clients import Delivery, dead_key, retry_key
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
-from shaketable.harness.contracts.groups import Delivery, dead_key, retry_key
 from shaketable.harness.contracts.plugins import Operation
 from shaketable.workloads.queue_consumer import TOPIC
 from shaketable.workloads.queue_push import DRAIN_TIMEOUT_S, SHORT_S, QueuePush, QueuePushOrdered

@@ -10,9 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.harness.contracts.clients import ALL_SPAN
+from shaketable.harness.contracts.clients import ALL_SPAN, GroupClient, PollResult
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
-from shaketable.harness.contracts.groups import GroupClient, PollResult
 from shaketable.harness.contracts.plugins import Answer, Operation
 from shaketable.workloads.invalid_requests import Untried
 from shaketable.workloads.key_queries import FINAL_RANGES_MAX

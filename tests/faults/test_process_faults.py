@@ -14,9 +14,9 @@ from memory_world import MemoryWorld
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.capabilities import Resources
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json
-from shaketable.harness.contracts.resources import Resources
 from shaketable.harness.runtime import availability
 
 NODES = ("n0", "n1", "n2")

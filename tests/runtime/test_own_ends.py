@@ -15,9 +15,8 @@ import trio
 from fake_target import FakeTarget
 
 from shaketable.harness.contracts.abilities import DurableRange
-from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec
+from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec, Resources
 from shaketable.harness.contracts.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
-from shaketable.harness.contracts.resources import Resources
 from shaketable.harness.runtime.processes.crash_message import crash_message
 from shaketable.harness.runtime.processes.damages import Damages
 from shaketable.harness.runtime.processes.disks import Disks, Member, ProcessMachines

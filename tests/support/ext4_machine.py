@@ -25,7 +25,7 @@ import trio
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import LosesDisks
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.incarnations import in_effect
+from shaketable.harness.faults.victims import in_effect
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.harness.contracts.groups import Delivery
+from shaketable.harness.contracts.clients import Delivery
 from shaketable.harness.targets.group_handling import Handling
 
 BATCH = Delivery("t/0", [(0, 7)])

@@ -18,10 +18,10 @@ import trio
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.capabilities import Capability, LosesPower
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.incarnations import in_effect
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
+    in_effect,
     pick_victims,
     plan_victims,
     without,

@@ -11,13 +11,14 @@ from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage
 from shaketable.harness.contracts.capabilities import Capability, InjectsDiskFaults
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.incarnations import UNDO_TIMEOUT_S, undone_if_it_fails
 from shaketable.harness.faults.victims import (
     SINGLE,
+    UNDO_TIMEOUT_S,
     choose_variants,
     describe_victims,
     pick_victims,
     plan_victims,
+    undone_if_it_fails,
     without,
 )
 

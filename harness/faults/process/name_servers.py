@@ -17,7 +17,7 @@ from typing import Final
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.capabilities import Capability, FaultsNameServers
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.incarnations import apply_to_each, in_effect
+from shaketable.harness.faults.victims import apply_to_each, in_effect
 
 KILL: Final = "kill"
 PAUSE: Final = "pause"

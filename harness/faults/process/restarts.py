@@ -9,13 +9,12 @@ from random import Random
 import trio
 
 from shaketable.harness.contracts import capabilities
-from shaketable.harness.contracts.capabilities import Capability
-from shaketable.harness.contracts.operators import StopsNodes
+from shaketable.harness.contracts.capabilities import Capability, StopsNodes
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.incarnations import in_effect
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
+    in_effect,
     pick_victims,
     plan_victims,
     without,

@@ -8,10 +8,11 @@ from random import Random
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.incarnations import apply_to_each, in_effect
 from shaketable.harness.faults.victims import (
+    apply_to_each,
     choose_variants,
     describe_victims,
+    in_effect,
     pick_victims,
     plan_victims,
     without,

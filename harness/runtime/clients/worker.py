@@ -25,9 +25,13 @@ import trio
 
 from shaketable.harness import discovery
 from shaketable.harness.contracts.abilities import PlantsBugsBeside
-from shaketable.harness.contracts.clients import OpeningWorkload, hold_of
+from shaketable.harness.contracts.clients import (
+    GroupClient,
+    GroupWorkload,
+    OpeningWorkload,
+    hold_of,
+)
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, IndefiniteError
-from shaketable.harness.contracts.groups import GroupClient, GroupWorkload
 from shaketable.harness.contracts.plugins import (
     Address,
     Answer,

@@ -22,9 +22,9 @@ from typing import Protocol
 
 import trio
 
+from shaketable.harness.contracts.capabilities import Resources
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.contracts.resources import Resources
 from shaketable.harness.runtime.processes import crash_message, process_files
 from shaketable.harness.runtime.processes.disks import Member
 

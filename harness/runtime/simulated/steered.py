@@ -16,7 +16,7 @@ import trio
 
 from shaketable.harness.contracts.capabilities import ClockChange, ClockReading, DiskFaultSpec
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json
-from shaketable.harness.contracts.simulated_nodes import SimulatedDiskFault, SteersSimulated
+from shaketable.harness.contracts.simulation import SimulatedDiskFault, SteersSimulated
 
 READING_GAP_S = 0.15
 STALL_STEP_MS = 20.0

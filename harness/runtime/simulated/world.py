@@ -17,12 +17,14 @@ import trio
 from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.contracts.abilities import ChangesMembers, TransfersLeadership
 from shaketable.harness.contracts.broken_rules import ENDED_UNHARMED, Broken
-from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape
+from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape, Resources
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, Launch, NodeLayout, NodeStatus
-from shaketable.harness.contracts.resources import Resources
-from shaketable.harness.contracts.simulated_nodes import ShapesSimulatedLinks, SimulatedShape
-from shaketable.harness.contracts.simulation import SimulatedGroup
+from shaketable.harness.contracts.simulation import (
+    ShapesSimulatedLinks,
+    SimulatedGroup,
+    SimulatedShape,
+)
 from shaketable.harness.runtime.admin_requests import (
     add_member,
     remove_member,
@@ -223,7 +225,7 @@ class SimulatedWorld(SteeredCapabilities):
 
         return await transfer(self.group_status, ask, to)
 
-    # ---- operators and resources (contracts.operators, contracts.resources) ---------------
+    # ---- operators and resources ------------------------------------------------------------
 
     async def stop(self, node: str) -> Json:
         """Stop the node gracefully; see `StopsNodes.stop`."""

@@ -18,10 +18,10 @@ from shaketable.harness.contracts.capabilities import (
     DiskFaultSpec,
     Link,
     LinkShape,
+    Resources,
 )
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json
-from shaketable.harness.contracts.resources import Resources
 
 _NO_PROCESS: Json = {"incarnation": UNTOUCHED}
 
