@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import RunSpec, SeedRun, Size, Step, Violation, Watch
 from shaketable.system.sim import recording
-from shaketable.system.sim import run as core_world
+from shaketable.system.sim import world as core_world
 from shaketable.system.sim.planted_bugs import HEALTHY, planted_bug, simulated_bugs
 from shaketable.system.sim.rules.violation import Violation as Broken
 from shaketable.system.sim.run_trace import Trace
 from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_schedule
-from shaketable.system.sim.trio_world import run as trio_world
+from shaketable.system.sim.trio_world import world as trio_world
 from shaketable.system.sim.trio_world.host import Host
 from shaketable.system.sim.trio_world.world import TrioWorld
 from shaketable.system.sim.world import World

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import RunSpec, SeedRun, Step, Violation
-from shaketable.system.sim.master_slave_world.run import run_seed
+from shaketable.system.sim.master_slave_world.world import run_seed
 from shaketable.system.sim.planted_bugs import master_slave_bugs, planted_bug
 
 NODE = "node"

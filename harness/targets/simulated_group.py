@@ -55,9 +55,13 @@ from shaketable.system.sim.schedules.schedule import Schedule, Settings
 from shaketable.system.sim.stories.promises import promise_of
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
-from shaketable.system.sim.trio_world.node_ends import exit_status, reason
 from shaketable.system.sim.trio_world.process import CURRENT, Process
-from shaketable.system.sim.trio_world.programs import SimulatedNameServer, node_config
+from shaketable.system.sim.trio_world.programs import (
+    SimulatedNameServer,
+    exit_status,
+    node_config,
+    reason_of_end,
+)
 from shaketable.system.sim.trio_world.tcp_network import SimSocket, TcpNetwork
 from shaketable.system.sim.trio_world.tcp_pipe import Pipe
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
@@ -153,7 +157,9 @@ class _World(TrioWorld):
         if isinstance(error, PowerLoss):
             self.lost_power(host)
             return
-        last_output = "it ended" if error is None else f"{type(error).__name__}: {reason(error)}"
+        last_output = (
+            "it ended" if error is None else f"{type(error).__name__}: {reason_of_end(error)}"
+        )
         self.crash(host, loses_unsynced=False)
         if host.name not in self.stopping:
             status = 0 if error is None else exit_status(error)

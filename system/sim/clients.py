@@ -8,7 +8,7 @@ RocketMQ's DefaultMQProducer; DESIGN.md decision 7.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from shaketable.system.remoting.requests import (
     SendMessageV2,
     SendRequest,
 )
+from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.history import (
     APPEND,
     FAIL,
@@ -32,12 +33,12 @@ from shaketable.system.sim.history import (
     Operation,
 )
 from shaketable.system.sim.key_queries import properties_of
+from shaketable.system.sim.member import SimMember
+from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.run_trace import Counts
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Call, Settings
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.member import SimMember
-    from shaketable.system.sim.world import World
 
 TOPIC = "log"
 TOPIC_BYTES = TOPIC.encode()
@@ -79,6 +80,19 @@ def decode_reply(reply: bytes) -> _Reply:
     return _REPLY.decode(reply[8:body_at])
 
 
+class ClientWorld(Protocol):
+    """What clients need of the world they are in."""
+
+    settings: Settings
+    heap: EventHeap
+    rngs: RandomStreams
+    counts: Counts
+    invariants: Invariants
+    members: dict[str, SimMember]
+    client_targets: list[str]
+    """Members that clients may ask."""
+
+
 class _Batch:
     """The operations of one call, which are sent and retried together."""
 
@@ -96,7 +110,7 @@ class Client:
 
     __slots__ = ("ends", "number", "open", "random_target_rate", "rng", "target", "verify_rate")
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: ClientWorld, number: int) -> None:
         self.number = number
         self.rng = world.rngs.stream(f"client/{number}")
         self.ends: dict[int, int] = {}
@@ -109,7 +123,7 @@ class Client:
 class Clients:
     """All clients of a world, and their history."""
 
-    def __init__(self, world: World, count: int) -> None:
+    def __init__(self, world: ClientWorld, count: int) -> None:
         self._world = world
         self._clients = [Client(world, number) for number in range(count)]
         self._numbers = 0

@@ -5,10 +5,15 @@ A fault that has no effect (a crash of a node that is down) is not counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
 
 from shaketable.system.raft.protocol import Role, RoleChange
 from shaketable.system.sim.broken_starts.file_damage import REBUILT
+from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.event_heap import EventHeap
+from shaketable.system.sim.network import Link
+from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.faults import (
     ALL,
     FOLLOWER,
@@ -40,11 +45,7 @@ from shaketable.system.sim.schedules.faults import (
     Wipe,
     expand_links,
 )
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.member import SimMember
-    from shaketable.system.sim.network import Link
-    from shaketable.system.sim.world import World
+from shaketable.system.sim.schedules.schedule import Settings
 
 MEMBERS_MAX = 7
 DISKS_MIN = 3
@@ -56,10 +57,143 @@ RESTART_AFTER_MS = 300.0
 """How soon a process that ended by itself is restarted."""
 
 
-class FaultActions:
+class FaultyMember(Protocol):
+    """What faults do to a member, or need to know of it."""
+
+    name: str
+    disk: SimDisk
+    is_up: bool
+    is_removed: bool
+    is_damaged: bool
+    loses_unsynced: bool
+    slow_factor: float
+    slow_until_ms: float
+    stalled_until_ms: float
+    wall_offset_ms: int
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether its process is paused."""
+        ...
+
+    def pause(self) -> None:
+        """Pause its process."""
+        ...
+
+    def resume(self) -> None:
+        """Resume its process."""
+        ...
+
+    def run_clock_at(self, rate: float) -> None:
+        """Run its clock at another rate."""
+        ...
+
+    def measure_disk(self, *, older_by_ms: int = 0) -> None:
+        """Measure its disk, as if everything were older by `older_by_ms`."""
+        ...
+
+
+class Links(Protocol):
+    """The links of a network."""
+
+    def link(self, source: str, target: str) -> Link:
+        """Return the link of an ordered pair."""
+        ...
+
+
+class GroupOperator(Protocol):
+    """The changes of a group that its operator makes on request."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a membership change is in progress."""
+        ...
+
+    @property
+    def jobs(self) -> int:
+        """Number of changes requested and not yet done."""
+        ...
+
+    def add(self) -> object:
+        """Add a new node."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a member."""
+        ...
+
+    def replace(self, name: str) -> None:
+        """Replace a member by a new node."""
+        ...
+
+    def transfer(self, to: str) -> None:
+        """Ask the leader to transfer its leadership."""
+        ...
+
+    def request_refused_change(self, why: str) -> None:
+        """Request a change that the leader must refuse."""
+        ...
+
+
+Member = TypeVar("Member", bound=FaultyMember)
+
+
+class FaultyWorld(Protocol[Member]):
+    """What faults need of a world, be it of bare members or of whole nodes."""
+
+    settings: Settings
+    heap: EventHeap
+    trace: Trace
+    counts: Counts
+
+    @property
+    def network(self) -> Links:
+        """Its network."""
+        ...
+
+    @property
+    def operator(self) -> GroupOperator:
+        """Its operator."""
+        ...
+
+    @property
+    def present(self) -> Mapping[str, Member]:
+        """All members except those removed for good."""
+        ...
+
+    def leader(self) -> str | None:
+        """Return the leader."""
+        ...
+
+    def crash(self, member: Member, /, *, loses_unsynced: bool) -> None:
+        """Kill a member's process, or crash its machine."""
+        ...
+
+    def stop(self, member: Member, /, *, loses_power: bool) -> None:
+        """Stop a member's process cleanly."""
+        ...
+
+    def restart(self, member: Member, /) -> None:
+        """Start a member that is down."""
+        ...
+
+    def lose_disk(self, member: Member, /) -> None:
+        """Lose a member's disk: a new node replaces it."""
+        ...
+
+    def flip_log_bit(self, member: Member, place: float, bit: int, /) -> bool:
+        """Flip one bit of a member's log; return False where there is none."""
+        ...
+
+    def damage(self, member: Member, fault: DamageFile, /) -> bool:
+        """Damage one of a member's files; return False where there is none."""
+        ...
+
+
+class FaultActions(Generic[Member]):
     """The active faults of one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FaultyWorld[Member]) -> None:
         self._world = world
         self._strikes: list[Strike] = []
         self._terms: dict[str, int] = {}
@@ -93,7 +227,7 @@ class FaultActions:
                 )
                 self._count(strike)
 
-    def member_of(self, node: str) -> SimMember | None:
+    def member_of(self, node: str) -> Member | None:
         """Return the member that a fault's `node` means now: by id, or by role."""
         members = self._world.present
         leader = self._world.leader()
@@ -128,7 +262,7 @@ class FaultActions:
     def _count(self, fault: AnyFault | LinkFault | NodeFault) -> None:
         self._world.counts.fault(fault.kind)
 
-    def _apply_to_node(self, fault: NodeFault, member: SimMember) -> None:
+    def _apply_to_node(self, fault: NodeFault, member: Member) -> None:
         world = self._world
         platter = member.disk.platter
         heap = world.heap
@@ -161,7 +295,7 @@ class FaultActions:
             self._apply_to_disk(fault, member)
         self._count(fault)
 
-    def _stop_or_damage(self, fault: Stop | DamageFile, member: SimMember) -> None:
+    def _stop_or_damage(self, fault: Stop | DamageFile, member: Member) -> None:
         """Stop a process cleanly, or damage a file, if the group tolerates it."""
         world = self._world
         if not member.is_up or member.is_paused or world.heap.now_ms < member.stalled_until_ms:
@@ -178,7 +312,7 @@ class FaultActions:
                 return
         self._count(fault)
 
-    def _change_membership(self, fault: NodeFault, member: SimMember) -> None:
+    def _change_membership(self, fault: NodeFault, member: Member) -> None:
         """Remove a member or destroy its disk, if the group tolerates it."""
         world = self._world
         operator = world.operator
@@ -234,7 +368,7 @@ class FaultActions:
         if at_ms < fault.end_ms:
             world.heap.push(at_ms, self._expire, fault)
 
-    def _apply_to_disk(self, fault: NodeFault, member: SimMember) -> None:
+    def _apply_to_disk(self, fault: NodeFault, member: Member) -> None:
         heap = self._world.heap
         platter = member.disk.platter
         if isinstance(fault, SlowDisk):
@@ -254,24 +388,24 @@ class FaultActions:
             platter.copies_on_write = fault.copies_on_write
             heap.push(fault.end_ms, self._undo_full_disk, member)
 
-    def _undo_crash_at_operation(self, member: SimMember) -> None:
+    def _undo_crash_at_operation(self, member: Member) -> None:
         member.disk.platter.stop_at = None
         self._world.restart(member)
 
-    def _undo_offset(self, member: SimMember, offset_ms: int) -> None:
+    def _undo_offset(self, member: Member, offset_ms: int) -> None:
         member.wall_offset_ms -= offset_ms
 
-    def _undo_slow_disk(self, member: SimMember, factor: float) -> None:
+    def _undo_slow_disk(self, member: Member, factor: float) -> None:
         member.slow_factor /= factor
 
-    def _undo_fail_fsync(self, member: SimMember) -> None:
+    def _undo_fail_fsync(self, member: Member) -> None:
         member.disk.platter.sync_failures = 0
 
-    def _undo_eio(self, member: SimMember) -> None:
+    def _undo_eio(self, member: Member) -> None:
         member.disk.platter.is_failing = False
         self._world.restart(member)
 
-    def _undo_full_disk(self, member: SimMember) -> None:
+    def _undo_full_disk(self, member: Member) -> None:
         member.disk.platter.capacity_bytes = None
         member.disk.platter.copies_on_write = False
         self._world.restart(member)

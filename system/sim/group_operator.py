@@ -8,19 +8,19 @@ down. Source: Ongaro's dissertation section 4 (add as learner, promote, remove).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import MemberRequest
 from shaketable.system.sim.clients import decode_reply
+from shaketable.system.sim.event_heap import EventHeap
+from shaketable.system.sim.member import SimMember
 from shaketable.system.sim.rules.violation import Violated
-
-if TYPE_CHECKING:
-    from shaketable.system.raft.membership import Membership
-    from shaketable.system.sim.member import SimMember
-    from shaketable.system.sim.world import World
+from shaketable.system.sim.run_trace import Counts
+from shaketable.system.sim.schedules.schedule import Settings
 
 REFUSED_CONNECTION = -2
 """The connection for requests that must be refused; their replies are checked."""
@@ -32,10 +32,36 @@ VOTERS_MIN = 2
 """The operator leaves at least so many voters."""
 
 
+class OperatorWorld(Protocol):
+    """What the operator needs of the world it is in."""
+
+    settings: Settings
+    heap: EventHeap
+    counts: Counts
+    members: dict[str, SimMember]
+
+    @property
+    def present(self) -> dict[str, SimMember]:
+        """All members except those removed for good."""
+        ...
+
+    def leader(self) -> str | None:
+        """Return the leader."""
+        ...
+
+    def new_member(self) -> SimMember:
+        """Start an empty node that waits to be added to the group."""
+        ...
+
+    def shut_down(self, name: str) -> None:
+        """Stop a node for good."""
+        ...
+
+
 class Operator:
     """A group's operator. A job is a list of goals: a member is to vote, or to be removed."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: OperatorWorld) -> None:
         self._world = world
         self._opaque = 0
         self._jobs: list[tuple[str, list[tuple[bool, str]]]] = []

@@ -8,14 +8,17 @@ commit); messages and replies are sent at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.log_format import Dispatch
 from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.broker.topic_tables.taken_over import native_dispatches, upgraded_snapshot
+from shaketable.system.mutants import Mutant
 from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.core import RaftCore
@@ -24,39 +27,44 @@ from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
     LeadershipTransfer,
     Message,
-    PushResponse,
+    RaftConfig,
     Role,
     RoleChange,
-    SaveState,
     Snapshot,
     VoteResponse,
     Write,
 )
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import SendRequest
-from shaketable.system.sim.disks.disk import SimDisk
-from shaketable.system.sim.disks.flush import Flush
-from shaketable.system.sim.group_operator import REFUSED_CONNECTION
-from shaketable.system.sim.limits import broker_config
+from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
+from shaketable.system.sim.event_heap import EventHeap
+from shaketable.system.sim.initial_disks.older_stores import OlderStores
+from shaketable.system.sim.key_queries import KeyQueries
+from shaketable.system.sim.native_messages import NativeMessages
+from shaketable.system.sim.network import Network
 from shaketable.system.sim.rules.bounds import (
     check_answered,
     check_bounds,
     check_handles,
     check_transfer,
 )
-from shaketable.system.sim.rules.electable import check_no_lease
+from shaketable.system.sim.rules.elections import (
+    check_campaign,
+    check_no_lease,
+    check_sent,
+    check_stalled,
+)
+from shaketable.system.sim.rules.invariants import Invariants, check_start
 from shaketable.system.sim.rules.shadow import Shadow
-from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.run_trace import describe, numbers_of
-from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.sim.run_trace import Counts, Trace, describe, numbers_of
+from shaketable.system.sim.schedules.random_streams import RandomStreams
+from shaketable.system.sim.schedules.schedule import Settings
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFull, StoreError
 from shaketable.system.store.keys.key_file import Sizes
+from shaketable.system.store.log_writer import FLUSH_INTERVAL_MS, AckPolicy, LogWriter
 from shaketable.system.store.segment_files import OutsideLog
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.rules.shadow import Shadow
-    from shaketable.system.sim.world import World
-
 
 ROOT = "/store"
 NATIVE_FOLDER = f"{ROOT}/commitlog"
@@ -71,10 +79,41 @@ CHECK_EVERY = 16
 """A member's queues are checked after so many of its steps."""
 
 
+class MemberWorld(Protocol):
+    """What a member needs of the world it is in."""
+
+    settings: Settings
+    mutant: Mutant
+    bootstrap: tuple[str, ...]
+    ack: AckPolicy
+    raft_config: RaftConfig
+    broker_config: BrokerConfig
+    heap: EventHeap
+    rngs: RandomStreams
+    network: Network
+    native: NativeMessages
+    older: OlderStores
+    trace: Trace
+    counts: Counts
+    invariants: Invariants
+    key_queries: KeyQueries | None
+    members: dict[str, SimMember]
+    acting: SimMember | None
+    """The member whose code runs now: what it raises is its own."""
+
+    def answer(self, member: SimMember, connection: int, replies: list[bytes]) -> None:
+        """Carry a member's replies to whoever holds that connection. Raises Violated."""
+        ...
+
+    def changed_role(self, member: SimMember, change: RoleChange) -> None:
+        """A member's role, term or leader changed."""
+        ...
+
+
 class SimMember:
     """One node and its incarnations. `disk` is the current incarnation's view of its disk."""
 
-    def __init__(self, world: World, name: str, *, is_joining: bool = False) -> None:
+    def __init__(self, world: MemberWorld, name: str, *, is_joining: bool = False) -> None:
         self.world = world
         self.name = name
         self._bootstrap = Membership(() if is_joining else world.bootstrap)
@@ -363,19 +402,12 @@ class SimMember:
             shadow.stickiness.check_vote(self.name, peer, message)
             send(self.name, peer, message)
         for connection, replies in effects.replies.items():
-            self._answer(connection, replies)
+            world.answer(self, connection, replies)
         if effects.is_checkpoint_due:
             self.flush.checkpoint_soon()
         if effects.has_more:
             self.step_soon()
         self._set_timer()
-
-    def _answer(self, connection: int, replies: list[bytes]) -> None:
-        if connection >= 0:
-            self.world.clients.reply(self, connection, replies)
-        elif connection == REFUSED_CONNECTION:
-            self.world.operator.answered(replies)
-        # The operator checks the committed membership, not answers.
 
     def step_soon(self) -> None:
         """Let the broker go on applying entries."""
@@ -390,11 +422,7 @@ class SimMember:
             world.invariants.changed_role(self.shadow, change)
             if change.role is Role.LEADER:
                 check_no_lease(world.members.values(), self)
-            world.actions.changed_role(self.name, change)
-            world.counts.states.add((change.role.value, "entered"))
-            if world.trace.write is not None:
-                text = f"is {change.role.value} of term {change.term}, leader {change.leader}"
-                world.trace.line(world.heap.now_ms, self.name, text)
+            world.changed_role(self, change)
 
     def _pump_again(self, incarnation: int) -> None:
         self._is_stepping = False
@@ -420,105 +448,251 @@ class SimMember:
 
     def _measure(self, older_by_ms: int) -> None:
         self.world.acting = self
-        if report_disk_usage(self, ROOT, self._data_files, older_by_ms):
-            self.pump()
+        try:
+            files = self._data_files.full_files(self.core.ledger.checkpoint_index)
+        except OutsideLog:
+            return  # the log is being replaced: next time
+        used_ratio = self.disk.used_ratio(ROOT)
+        wall_ms = self.wall_ms() + older_by_ms
+        self.world.invariants.measured(
+            self.shadow,
+            files,
+            used_ratio=used_ratio,
+            wall_ms=wall_ms,
+            expiry=self.world.broker_config.expiry,
+        )
+        self.broker.disk_usage(used_ratio, files, self.local_ms(), wall_ms)
+        self.pump()
 
 
-# A member sends nothing that depends on writes not yet durable, and campaigns only after a
-# pre-vote.
+# A simulated node's flusher: group commit on virtual time, in the order of `system.node.flusher`.
 #
-# Checked when a message is sent, so that no crash is needed to show a wrong order. Source: Raft
-# figure 2 ("updated on stable storage before responding to RPCs"); Ongaro's dissertation sections
-# 3.10 and 9.6 (pre-vote; only a leadership transfer does without); DLEDGER.md E12, E15, E16, E18.
+# All pending writes are taken together; they are carried out when the disk's time has passed, and
+# only then reported durable. A crash in between leaves the disk in the middle of them.
 
-STALL_SLACK_MS = 500.0
-"""A leader notices only at a heartbeat that its disk has stalled."""
-
-
-def check_sent(shadow: Shadow, peer: str, message: Message) -> None:
-    """Raise Violated where a vote or an acknowledgement is sent before it is durable."""
-    if isinstance(message, PushResponse):
-        if message.match_index > shadow.durable_index:
-            raise Violated(
-                "acknowledged-is-durable",
-                f"{message.match_index} is acknowledged, {shadow.durable_index} is durable",
-                shadow.name,
-            )
-    elif isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
-        state = shadow.state
-        is_kept = state.term == message.term and state.voted_for == peer
-        if not is_kept and state.term <= message.term:
-            raise Violated(
-                "vote-is-durable", f"{peer} gets a vote of term {message.term}, {state} is durable",
-                shadow.name,
-            )  # fmt: skip
+CHECKPOINT_PAUSE_MS = 100.0
+"""Minimum time between two checkpoints, where the broker asks for an early one."""
+KEY_CHECK_MS = 3000.0
+FULL_RETRY_MS = 200.0
+"""How soon writes that found the disk full are retried."""
 
 
-def check_campaign(shadow: Shadow, core: RaftCore, write: Write) -> None:
-    """Raise Violated where a member campaigns without a majority of pre-votes.
+class Flush:
+    """The flusher of one incarnation."""
 
-    Only a transferred leadership needs none.
-    """
-    if not isinstance(write, SaveState) or write.voted_for != shadow.name:
-        return
-    asked = shadow.asked_term == write.term - 1
-    if not asked and len(shadow.grants) + 1 < core.membership.quorum:
-        raise Violated(
-            "pre-vote-before-campaign",
-            f"term {write.term} is opened with {len(shadow.grants)} of"
-            f" {core.membership.quorum - 1} members asked for it",
-            shadow.name,
+    def __init__(self, member: SimMember, writer: LogWriter, files: CheckpointFiles) -> None:
+        self._member = member
+        self._world = member.world
+        self._writer = writer
+        self._files = files
+        self._incarnation = member.incarnation
+        self._writes: list[Write] = []
+        self._write_seq = 0
+        self._in_flight: Sequence[Write] = ()
+        self._is_busy = False
+        self._is_full = False
+        self._waiting_since_ms = float("inf")
+        self._watermark_lags = False
+        self._is_timed = False
+        self._watermark_ms = self._checkpoint_ms = self._synced_ms = self._world.heap.now_ms
+        self._checkpointed = writer.log.committed_index
+        self._checkpoint: tuple[int, BrokerCheckpoint] | None = None
+        self._is_soon = False
+        self._keys_checked_ms = float("-inf")
+
+    def add(self, writes: list[Write], write_seq: int) -> None:
+        """Queue writes; the last one has number `write_seq`."""
+        if not self._is_busy:
+            self._waiting_since_ms = self._world.heap.now_ms
+        self._writes += writes
+        self._write_seq = write_seq
+        if not self._is_busy:
+            self._start()
+
+    @property
+    def waiting_ms(self) -> float:
+        """How long, at least, the oldest write has waited; negative if there is none."""
+        return self._world.heap.now_ms - self._waiting_since_ms
+
+    def forget_checkpoint(self) -> None:
+        """Drop the pending checkpoint: its state was replaced by a snapshot."""
+        self._checkpoint = None
+
+    def checkpoint_soon(self) -> None:
+        """Take a checkpoint soon: the broker's backlog for it is filling up."""
+        if not self._is_soon:
+            self._is_soon = True
+            heap = self._world.heap
+            due_ms = max(heap.now_ms, self._checkpoint_ms + CHECKPOINT_PAUSE_MS)
+            heap.push(due_ms, self._checkpoint_now)
+
+    def _checkpoint_now(self) -> None:
+        member = self._member
+        if self._incarnation != member.incarnation or member.postponed(self._checkpoint_now):
+            return
+        self._world.acting = member
+        if not self._is_busy:  # else the write in flight takes it when done
+            self._note_progress()
+            member.pump()
+
+    def finish(self) -> Sequence[Write]:
+        """Stop cleanly: carry out the writes in flight, save what may be saved.
+
+        Returns the writes that were in flight. Raises DiskFailed, PowerLoss.
+        """
+        writes = self._in_flight
+        if self._is_busy:
+            self._writer.carry_out(writes)
+        else:
+            self._take_checkpoint()
+        log = self._writer.log
+        with suppress(DiskFull):  # all of these are only hints
+            log.save_checkpoint(self._member.core.ledger.checkpoint_index)
+            log.advance_watermark()
+        self._files.close()
+        log.close()
+        return writes
+
+    def check_keys(self, checkpoint: BrokerCheckpoint) -> None:
+        """Check now and then whether the key index finds what a checkpoint covers."""
+        world = self._world
+        if world.key_queries is None or world.heap.now_ms < self._keys_checked_ms + KEY_CHECK_MS:
+            return
+        self._keys_checked_ms = world.heap.now_ms
+        begin = max(checkpoint.start_position, self._member.log.start.position)
+        world.counts.keys_found += world.key_queries.check(
+            self._files.keys, begin, checkpoint.applied_position
         )
-    shadow.grants.clear()
 
+    def abort(self, operations: int) -> Sequence[Write]:
+        """Kill the process: up to `operations` disk operations of the flush still happen.
 
-def check_stalled(shadow: Shadow, core: RaftCore, waiting_ms: float) -> None:
-    """Raise Violated where a member still leads whose disk has stalled for too long."""
-    limit_ms = core.config.disk_stall_max_ms + STALL_SLACK_MS
-    if core.role is Role.LEADER and waiting_ms > limit_ms:
-        raise Violated(
-            "stalled-disk-leads-not", f"a write waits for {waiting_ms:.0f} ms", shadow.name
-        )
+        Returns the writes of which some may have happened.
+        """
+        if self._is_busy and not self._member.disk.is_dead:
+            platter = self._member.disk.platter
+            platter.stop_at = platter.operations + operations
+            # The rest fails, and no caller waits for the result any more.
+            with suppress(PowerLoss, StoreError):
+                self._writer.carry_out(self._in_flight)
+        return self._in_flight
 
+    # ---- writes -----------------------------------------------------------------------
 
-# What a node's shell measures of its disk each second, so that the broker lets files expire.
+    def _start(self) -> None:
+        member = self._member
+        heap, settings = self._world.heap, self._world.settings
+        self._is_busy = True
+        self._in_flight, self._writes = self._writes, []
+        took_ms = settings.sync_ms + settings.sync_jitter_ms * member.disk_rng.random()
+        begin_ms = max(heap.now_ms, member.stalled_until_ms)
+        at_ms = begin_ms + took_ms * member.slow_factor
+        if at_ms > member.slow_until_ms + took_ms:  # after the fault the disk has its usual speed
+            at_ms = max(begin_ms, member.slow_until_ms) + took_ms
+        heap.push(at_ms, self._done, self._write_seq)
 
+    def _done(self, write_seq: int) -> None:
+        member, world = self._member, self._world
+        if self._incarnation != member.incarnation or member.postponed(self._done, write_seq):
+            return
+        if world.heap.now_ms < member.stalled_until_ms:
+            world.heap.push(member.stalled_until_ms, self._done, write_seq)
+            return
+        world.acting = member
+        writes = self._in_flight
+        left = self._writer.carry_out(writes)
+        self._in_flight = ()
+        self._waiting_since_ms = world.heap.now_ms if self._writes else float("inf")
+        done = writes[: len(writes) - len(left)]
+        world.invariants.synced(member.shadow, done)
+        world.trace.event(world.heap.now_ms, member.name, write_seq, len(done))
+        if world.trace.write is not None:
+            text = f"synced {len(done)} writes, log ends at {member.log.end.index}"
+            world.trace.line(world.heap.now_ms, member.name, text)
+        self._watermark_lags = True
+        durable_seq = write_seq - len(left)
+        if done:
+            member.broker.synced(durable_seq, member.local_ms())
+        self._save_checkpoint(durable_seq)
+        self._note_progress()
+        self._is_busy = False
+        self._handle_full_disk(left)
+        member.pump()
+        if self._writes and not self._is_busy:
+            self._start()
 
-def report_disk_usage(
-    member: SimMember, root: str, data_files: DataFiles, older_by_ms: int
-) -> bool:
-    """Report disk usage, as if `older_by_ms` had passed; False while the log is being replaced."""
-    try:
-        files = data_files.full_files(member.core.ledger.checkpoint_index)
-    except OutsideLog:
-        return False  # next time
-    used_ratio = member.disk.used_ratio(root)
-    wall_ms = member.wall_ms() + older_by_ms
-    member.world.invariants.measured(
-        member.shadow,
-        files,
-        used_ratio=used_ratio,
-        wall_ms=wall_ms,
-        expiry=broker_config(member.world.settings).expiry,
-    )
-    member.broker.disk_usage(used_ratio, files, member.local_ms(), wall_ms)
-    return True
+    def _handle_full_disk(self, left: Sequence[Write]) -> None:
+        """Keep in order the writes that a full disk refused, and retry them a little later."""
+        member, heap = self._member, self._world.heap
+        if left:
+            self._writes[:0] = left
+            self._is_busy = True
+            heap.push(heap.now_ms + FULL_RETRY_MS, self._try_again)
+        if bool(left) != self._is_full:
+            self._is_full = bool(left)
+            member.broker.disk_full(self._is_full, member.local_ms())
 
+    def _try_again(self) -> None:
+        member = self._member
+        if self._incarnation == member.incarnation and not member.postponed(self._try_again):
+            self._start()
 
-# Whether a log detects, at a start, how the last process ended.
+    # ---- hints, which may lag --------------------------------------------------------
 
+    def _note_progress(self) -> None:
+        """Advance the durable watermark and save checkpoints; both may lag."""
+        heap, settings = self._world.heap, self._world.settings
+        now_ms = heap.now_ms
+        if self._writer.ack == "page-cache" and now_ms - self._synced_ms >= FLUSH_INTERVAL_MS:
+            self._writer.sync()
+            self._synced_ms = now_ms
+        if self._watermark_lags:
+            due_ms = self._watermark_ms + settings.mark_lag_ms
+            if now_ms >= due_ms:
+                self._writer.advance_watermark()
+                self._watermark_ms = now_ms
+                self._watermark_lags = False
+            elif not self._is_timed:
+                self._is_timed = True
+                heap.push(due_ms, self._watermark_due)
+        is_soon = self._is_soon and now_ms - self._checkpoint_ms >= CHECKPOINT_PAUSE_MS
+        if is_soon or now_ms - self._checkpoint_ms >= settings.checkpoint_interval_ms:
+            self._checkpoint_ms = now_ms
+            self._is_soon = False
+            self._take_checkpoint()
 
-def check_start(
-    log: CommitLog, name: str, stopped_at: LogEnd | None, *, must_be_aborted: bool
-) -> None:
-    """Check the abort marker, and that a clean stop lost nothing. Raises Violated.
+    def _take_checkpoint(self) -> None:
+        """Save the committed index; take the broker's checkpoint, to be saved when durable."""
+        core = self._member.core
+        checkpoint_index = core.ledger.checkpoint_index
+        if checkpoint_index > self._checkpointed:
+            with suppress(DiskFull):  # it is a hint, and is saved again later
+                self._member.log.save_checkpoint(checkpoint_index)
+                self._checkpointed = checkpoint_index
+        checkpoint = self._member.broker.take_checkpoint()
+        if checkpoint is not None:
+            self._checkpoint = self._write_seq, checkpoint
+            if not self._writes:
+                self._save_checkpoint(self._write_seq)
 
-    `stopped_at` is the log's end at the clean stop; None where the last process did not stop
-    cleanly.
-    """
-    if stopped_at is not None and log.was_aborted:
-        raise Violated("abort-marks-a-crash", "a stop in order is taken for a crash", name)
-    if stopped_at is not None and log.end != stopped_at:
-        raise Violated("stop-keeps-all", f"the log ends at {log.end}, was stopped at {stopped_at}")
-    if must_be_aborted and not log.was_aborted:
-        raise Violated("abort-marks-a-crash", "a crash is taken for a stop in order", name)
+    def _save_checkpoint(self, durable_seq: int) -> None:
+        """Save the pending checkpoint, once the writes handed out before it are durable."""
+        if self._checkpoint is None or self._checkpoint[0] > durable_seq:
+            return
+        checkpoint = self._checkpoint[1]
+        self._checkpoint = None
+        with suppress(DiskFull):
+            self._files.save(checkpoint)
+            self._member.broker.checkpointed(checkpoint)
+            self._world.counts.checkpoints += 1
+            self.check_keys(checkpoint)
+            self._member.step_soon()
+
+    def _watermark_due(self) -> None:
+        member = self._member
+        if self._incarnation != member.incarnation or member.postponed(self._watermark_due):
+            return
+        self._world.acting = member
+        self._is_timed = False
+        if not self._is_busy:  # else the flush in flight advances the watermark
+            self._note_progress()

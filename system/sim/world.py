@@ -5,10 +5,14 @@ Everything follows from the schedule and its seed: no real clock, socket, thread
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from shaketable.system.mutants import HEALTHY, Mutant
-from shaketable.system.raft.protocol import InvariantError, Message, Role
+from shaketable.system.raft.protocol import InvariantError, Message, Role, RoleChange
 from shaketable.system.sim.broken_starts.broken_folders import (
     check_bit_flips,
     check_broken_starts,
@@ -19,28 +23,34 @@ from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
 from shaketable.system.sim.broken_starts.folder_copy import Folder
 from shaketable.system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
-from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.disks.disk import PowerLoss
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
-from shaketable.system.sim.group_operator import Operator
-from shaketable.system.sim.history import APPEND, OK, check_history, check_refusals
+from shaketable.system.sim.group_operator import REFUSED_CONNECTION, Operator
+from shaketable.system.sim.history import APPEND, OK, Operation, check_history, check_refusals
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.key_queries import KeyQueries, random_group_key
-from shaketable.system.sim.limits import broker_config, raft_config
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
 from shaketable.system.sim.native_messages import NativeMessages
 from shaketable.system.sim.network import Network
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.violation import Violated, Violation
-from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.faults import DamageFile
 from shaketable.system.sim.schedules.random_streams import RandomStreams
+from shaketable.system.sim.schedules.schedule import (
+    Options,
+    Schedule,
+    broker_config,
+    draw_schedule,
+    raft_config,
+)
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy
 
 if TYPE_CHECKING:
     from shaketable.system.sim.schedules.schedule import Schedule
+
 
 BROKEN = 0.4
 """Share of the seeds that try starts on broken folders."""
@@ -207,7 +217,7 @@ class World:
             raise Violated("node-starts", _describe_error(error), member.name) from error
         self.heap.push(self.heap.now_ms + RESTART_AFTER_MS, self.restart, member)
 
-    # ---- for members and faults ----------------------------------------------------------
+    # ---- for faults and the operator ------------------------------------------------------
 
     def _deliver(self, source: str, target: str, message: Message) -> None:
         member = self.members.get(target)
@@ -281,6 +291,24 @@ class World:
         member.is_damaged = member.is_damaged or fault.file not in REBUILT
         member.must_detect = fault.file in ALWAYS_DETECTED
         return True
+
+    # ---- for members ------------------------------------------------------------------
+
+    def answer(self, member: SimMember, connection: int, replies: list[bytes]) -> None:
+        """Carry a member's replies to the client or operator of that connection."""
+        if connection >= 0:
+            self.clients.reply(member, connection, replies)
+        elif connection == REFUSED_CONNECTION:
+            self.operator.answered(replies)
+        # The operator checks the committed membership, not answers.
+
+    def changed_role(self, member: SimMember, change: RoleChange) -> None:
+        """A member's role, term or leader changed."""
+        self.actions.changed_role(member.name, change)
+        self.counts.states.add((change.role.value, "entered"))
+        if self.trace.write is not None:
+            text = f"is {change.role.value} of term {change.term}, leader {change.leader}"
+            self.trace.line(self.heap.now_ms, member.name, text)
 
     # ---- the end ----------------------------------------------------------------------
 
@@ -395,3 +423,56 @@ def _describe_error(error: Exception) -> str:
 def leads(member: SimMember) -> bool:
     """Whether a running member is leader."""
     return member.core.role is Role.LEADER
+
+
+# Run one seed of the core world.
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """The outcome of one seed. `digest` is the same whenever and wherever the run is repeated."""
+
+    seed: int
+    violation: Violation | None
+    counts: Counts
+    digest: str
+    history: tuple[Operation, ...]
+
+
+def run_seed(
+    seed: int,
+    options: Options | None = None,
+    *,
+    schedule: Schedule | None = None,
+    mutant: Mutant | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> SeedResult:
+    """Run a seed's schedule, or the given one, to its end or the first violation.
+
+    `mutant` plants a bug; `trace` is called with each line of the trace.
+    """
+    schedule = schedule or draw_schedule(seed, options)
+    recorder = Trace(trace)
+    with _gc_paused():
+        world = World(schedule, mutant=mutant or HEALTHY, trace=recorder)
+        violation = world.run()
+    ends = (
+        f"{name} {shadow.end_index} {shadow.end_crc} {shadow.commit_index}"
+        for name, shadow in world.invariants.shadows.items()
+    )
+    digest = recorder.final_digest(ends, violation)
+    counts, history = world.counts, tuple(world.clients.history)
+    world.clear()
+    return SeedResult(schedule.seed, violation, counts, digest, history)
+
+
+@contextmanager
+def _gc_paused() -> Iterator[None]:
+    """Disable garbage collection during a run: it makes millions of objects and hardly a cycle."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -81,7 +81,9 @@ def run_part(world: str, seeds: range, data_file: str) -> int:
     measured = coverage.Coverage(data_file=data_file, branch=True, source_pkgs=[*PACKAGES])
     measured.start()
     module = (
-        "shaketable.system.sim.run" if world == "core" else "shaketable.system.sim.trio_world.run"
+        "shaketable.system.sim.world"
+        if world == "core"
+        else "shaketable.system.sim.trio_world.world"
     )
     run_seed = importlib.import_module(module).run_seed  # under measurement, so not before
     code = 0

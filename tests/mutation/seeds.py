@@ -14,7 +14,7 @@ from collections.abc import Callable
 from shaketable.system.sim.schedules.schedule import Options
 from tests.mutation import children
 
-MODULES = {"core": "shaketable.system.sim.run", "node": "shaketable.system.sim.trio_world.run"}
+MODULES = {"core": "shaketable.system.sim.world", "node": "shaketable.system.sim.trio_world.world"}
 NATIVE = "native"
 """Masters and slaves: seeds take turns in the three modes."""
 NATIVE_VIRTUAL_S = 10.0
@@ -39,7 +39,7 @@ def runner_of(world: str, virtual_s: float) -> Callable[[int], object]:
 
 
 def _native_runner(run_ms: int) -> Callable[[int], object]:
-    module = importlib.import_module("shaketable.system.sim.master_slave_world.run")
+    module = importlib.import_module("shaketable.system.sim.master_slave_world.world")
 
     def run(seed: int) -> object:
         role = "SYNC_MASTER" if seed % 2 else "ASYNC_MASTER"

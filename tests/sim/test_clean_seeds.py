@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.system.sim.run import run_seed
-from shaketable.system.sim.trio_world.run import run_seed as run_node_seed
+from shaketable.system.sim.trio_world.world import run_seed as run_node_seed
+from shaketable.system.sim.world import run_seed
 
 CORE_SEEDS = 400
 NODE_SEEDS = 60

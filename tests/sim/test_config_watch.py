@@ -14,7 +14,7 @@ from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.native.config_files import TOPICS, encode_tables, load_tables
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.trio_world.config_watch import SavedFiles, _older_offset
+from shaketable.system.sim.trio_world.watch import SavedFiles, _older_offset
 from shaketable.system.store.disk import DiskFailed, StoreError
 from shaketable.system.store.group_events import TOPIC_QUEUE
 from tests.sim.test_native_invariants import play, send, tried

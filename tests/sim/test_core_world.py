@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from shaketable.system.sim.run import run_seed
 from shaketable.system.sim.schedules.faults import (
     ALL,
     LEADER,
@@ -25,6 +24,7 @@ from shaketable.system.sim.schedules.faults import (
     Wipe,
 )
 from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Settings
+from shaketable.system.sim.world import run_seed
 
 SHORT = Options(run_ms=12_000, operations_per_s=100)
 
@@ -43,7 +43,7 @@ def test_a_seed_is_one_run_in_every_process(seed):
     here = run_seed(seed, SHORT, trace=lines.append)
     assert run_seed(seed, SHORT).digest == here.digest
     program = (
-        "import hashlib; from shaketable.system.sim.run import run_seed; "
+        "import hashlib; from shaketable.system.sim.world import run_seed; "
         "from shaketable.system.sim.schedules.schedule import Options; lines = []; "
         f"r = run_seed({seed}, Options(run_ms=12_000, operations_per_s=100), trace=lines.append); "
         "print(r.digest); print('\\n'.join(lines))"

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shaketable.system.sim.run import run_seed
 from shaketable.system.sim.schedules.faults import AnyFault
 from shaketable.system.sim.schedules.schedule import Options, draw_schedule
-from shaketable.system.sim.trio_world.run import OPERATIONS_PER_S
-from shaketable.system.sim.trio_world.run import run_seed as run_node_seed
+from shaketable.system.sim.trio_world.world import OPERATIONS_PER_S
+from shaketable.system.sim.trio_world.world import run_seed as run_node_seed
+from shaketable.system.sim.world import run_seed
 
 BEFORE_CHAINS = Options(chains=False)
 FOUND = {

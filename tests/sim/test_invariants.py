@@ -22,7 +22,6 @@ from shaketable.system.raft.protocol import (
     Truncate,
 )
 from shaketable.system.raft.protocol import Install as InstallWrite
-from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
 from shaketable.system.sim.history import (
     APPEND,
@@ -44,9 +43,10 @@ from shaketable.system.sim.rules.bounds import (
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.run import run_seed
+from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.faults import StallDisk
 from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Settings
+from shaketable.system.sim.world import run_seed
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.entry_builder import EntryBuilder

@@ -25,17 +25,18 @@ from shaketable.system.native.ha import MasterConnection, SlaveConnection
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER
-from shaketable.system.sim.master_slave_world.foreign_slaves import AHEAD, NOWHERE, ForeignSlave
-from shaketable.system.sim.master_slave_world.run import run_seed
 from shaketable.system.sim.master_slave_world.setup import (
+    AHEAD,
     MASTER,
     NO_EXPIRY_MS,
+    NOWHERE,
     FileDamage,
+    ForeignSlave,
     OlderStore,
     Setup,
     draw_setup,
 )
-from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
+from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld, run_seed
 from shaketable.system.sim.planted_bugs import planted_bug
 from shaketable.system.sim.schedules.faults import Crash, Cut
 

@@ -10,11 +10,11 @@ from shaketable.system.broker import broker_tables
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.topic_tables import taken_over
 from shaketable.system.sim.initial_disks.apache_log import SHAPES
-from shaketable.system.sim.run import SeedResult, run_seed
 from shaketable.system.sim.schedules.faults import Crash
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Schedule, Settings, draw_calls
-from shaketable.system.sim.trio_world.run import run_seed as run_node_seed
+from shaketable.system.sim.trio_world.world import run_seed as run_node_seed
+from shaketable.system.sim.world import SeedResult, run_seed
 from shaketable.system.store.foreign_log import ForeignLog
 
 FAULTS = (Crash(start_ms=2000, duration_ms=400, node="leader", loses_unsynced=True),)

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from shaketable.system import mutants
-from shaketable.system.sim.run import run_seed
 from shaketable.system.sim.schedules.faults import (
     LEADER,
     Crash,
@@ -30,6 +29,7 @@ from shaketable.system.sim.schedules.schedule import (
     Settings,
     draw_schedule,
 )
+from shaketable.system.sim.world import run_seed
 
 THREE = Group(("n0", "n1", "n2"), 250, has_lease=True)
 LEADER_OFF = ((LEADER, "*"), ("*", LEADER))

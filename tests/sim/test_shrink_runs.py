@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from shaketable.system import mutants
-from shaketable.system.sim.limits import raft_config
 from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.schedules.faults import Crash, CrashAtOperation, Pause
 from shaketable.system.sim.schedules.schedule import (
@@ -18,6 +17,7 @@ from shaketable.system.sim.schedules.schedule import (
     Schedule,
     Settings,
     draw_schedule,
+    raft_config,
 )
 from shaketable.system.sim.shrinking.shrink import (
     BadShrunkFile,

@@ -11,7 +11,6 @@ from shaketable.system.sim.broken_starts import broken_folders, broken_hints
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, WAYS
 from shaketable.system.sim.group_operator import UNKNOWN_MEMBER
 from shaketable.system.sim.native_messages import SHAPES
-from shaketable.system.sim.run import SeedResult, run_seed
 from shaketable.system.sim.schedules.faults import (
     AnyFault,
     ClockOffset,
@@ -21,6 +20,7 @@ from shaketable.system.sim.schedules.faults import (
 )
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, Schedule, Settings, draw_calls
+from shaketable.system.sim.world import SeedResult, run_seed
 from shaketable.system.store import commit_log, hard_state
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.disk import DiskFailed

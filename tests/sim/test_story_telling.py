@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from shaketable.system import mutants
 from shaketable.system.mutants import Mutant
-from shaketable.system.sim.run import run_seed
 from shaketable.system.sim.schedules.faults import Crash, Cut, Pause
 from shaketable.system.sim.schedules.schedule import (
     Call,
@@ -27,6 +26,7 @@ from shaketable.system.sim.stories.story import NothingToTell, planted_bug, save
 from shaketable.system.sim.stories.story_page import HEAD, LINE, Layout
 from shaketable.system.sim.stories.story_rows import ROWS_MAX, Rows, build_rows
 from shaketable.system.sim.stories.watch import Kind, watch
+from shaketable.system.sim.world import run_seed
 
 EARLY_ACK = mutants.load("ack-before-quorum")
 

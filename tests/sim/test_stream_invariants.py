@@ -12,8 +12,8 @@ from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, draw_schedule
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
-from shaketable.system.sim.trio_world.run import OPERATIONS_PER_S, run_seed
 from shaketable.system.sim.trio_world.tcp_pipe import SEGMENT_BYTES_MAX, WINDOW_BYTES_MAX, Pipe
+from shaketable.system.sim.trio_world.world import OPERATIONS_PER_S, run_seed
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.data())

@@ -10,7 +10,7 @@ import trio
 
 from shaketable.system.client import BrokerGroupClient, RefusedError
 from shaketable.system.mutants import load
-from shaketable.system.sim.disks.flush import Flush
+from shaketable.system.sim.member import Flush
 from shaketable.system.sim.schedules.schedule import Settings
 from shaketable.system.sim.trio_world.group import UNTOUCHED, SimulatedGroup, run_group
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator

@@ -16,7 +16,7 @@ from shaketable.system.mutants import load
 from shaketable.system.node.connections.link import Link
 from shaketable.system.sim.schedules.faults import Crash, Cut, Pause, SlowLink, Transfer
 from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Settings
-from shaketable.system.sim.trio_world.run import run_seed
+from shaketable.system.sim.trio_world.world import run_seed
 
 SETTINGS = Settings(members=3, run_ms=9_000, clients=2, queues=1)
 
@@ -97,7 +97,7 @@ def test_a_leader_hands_over_when_it_is_asked():
 def test_the_trace_is_the_same_byte_for_byte_in_every_process():
     program = (
         "import hashlib, sys\n"
-        "from shaketable.system.sim.trio_world.run import run_seed\n"
+        "from shaketable.system.sim.trio_world.world import run_seed\n"
         "from shaketable.system.sim.schedules.schedule import Options\n"
         "lines = []\n"
         "options = Options(operations_per_s=30, run_ms=9_000)\n"

@@ -11,7 +11,7 @@ from shaketable.harness.contracts.simulation import RunSpec, Step, Tally, hunt
 from shaketable.harness.targets.dledger import PLUGIN
 from shaketable.harness.targets.dledger_simulation import CORE, INPUTS, ROLES, DLedgerSimulator
 from shaketable.system.raft.protocol import Message, Role
-from shaketable.system.sim import run as core_world
+from shaketable.system.sim import world as core_world
 
 SIMULATOR = DLedgerSimulator()
 ASK = RunSpec(seed=3, world=CORE, virtual_s=10.0)

@@ -17,8 +17,8 @@ from shaketable.system.broker.topic_tables.topics import TopicConfig
 from shaketable.system.native.config_files import OFFSETS, TOPICS
 from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.initial_disks.apache_log import ApacheLogs
-from shaketable.system.sim.limits import broker_config
 from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.schedules.schedule import broker_config
 from shaketable.system.store.commit_log import CommitLog
 
 if TYPE_CHECKING:

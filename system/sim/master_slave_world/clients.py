@@ -7,7 +7,7 @@ what it wrote; a reader of expired messages is sent on to the first message that
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
 import trio
 
@@ -20,17 +20,20 @@ from shaketable.system.client import (
     Pulled,
     RefusedError,
 )
+from shaketable.system.native.ha import REPORT
 from shaketable.system.sim.history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
-from shaketable.system.sim.master_slave_world.brokers import (
+from shaketable.system.sim.master_slave_world.setup import (
     BROKER,
     NAME_SERVER_ADDRESS,
     NAME_SERVER_PORT,
+    NOWHERE,
+    ForeignSlave,
+    Setup,
 )
 from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.trio_world.host import PEER_PORT
 from shaketable.system.sim.trio_world.process import CURRENT, Process
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
+from shaketable.system.sim.trio_world.world import TrioWorld
 
 TOPIC = "simulated"
 QUEUES = 2
@@ -45,15 +48,19 @@ READS_ANY_BROKER = 0.7
 READS_FAR_BACK = 0.3
 COMMITS = 0.15
 READ_EVERY_MS = 120.0
+FOREIGN_HOST, FOREIGN_ADDRESS = "stranger", "10.0.1.100"
+CONNECTED_MAX_S = 5.0
+"""A correct master closes the connection of a foreign slave at once."""
+REPORT_INTERVAL_S = 0.2
 
 
 class MasterSlaveClients:
     """All clients of a world, and their history."""
 
-    def __init__(self, world: MasterSlaveWorld) -> None:
+    def __init__(self, world: TrioWorld, setup: Setup) -> None:
         self.history: list[Operation] = []
         self._world = world
-        self._setup = world.setup
+        self._setup = setup
         self._stored: dict[tuple[int, int], bytes] = {}
         """By queue and offset: the message that some client knows is stored there."""
         self._ends = dict.fromkeys(range(QUEUES), 0)
@@ -258,3 +265,37 @@ class MasterSlaveClients:
 
 def _queue(number: int) -> MessageQueue:
     return MessageQueue(TOPIC, BROKER, number)
+
+
+class ForeignSlaves:
+    """All foreign slaves of a run."""
+
+    def __init__(self, world: TrioWorld, master: str, address: str) -> None:
+        self._world = world
+        self._master = master
+        self._address = address
+        self._started = 0
+
+    def connect(self, slave: ForeignSlave) -> None:
+        """Start one."""
+        if not self._started:
+            self._world.network.add_host(FOREIGN_HOST, FOREIGN_ADDRESS)
+        process = Process(FOREIGN_HOST, FOREIGN_ADDRESS, self._started)
+        self._started += 1
+        self._world.spawn(self._run, process, slave)
+
+    async def _run(self, process: Process, slave: ForeignSlave) -> None:
+        CURRENT.set(process)
+        node = self._world.members[self._master].node
+        if node is None:
+            return
+        position = slave.ahead_bytes
+        if position != NOWHERE:
+            position += node.commit_log.end.position
+        # Refused or not, the connection may end early: the master may close it or go down.
+        with trio.move_on_after(CONNECTED_MAX_S), suppress(OSError, trio.BrokenResourceError):
+            async with await trio.open_tcp_stream(self._address, PEER_PORT) as stream:
+                self._world.counts.fault("stranger")
+                while True:
+                    await stream.send_all(REPORT.pack(position))
+                    await trio.sleep(REPORT_INTERVAL_S)

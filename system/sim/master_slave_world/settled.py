@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import offset_key
 from shaketable.system.native.core import NativeCore
 from shaketable.system.node.node import Node
-from shaketable.system.sim.master_slave_world.setup import MASTER, NO_EXPIRY_MS, SETTLE_MS
+from shaketable.system.sim.master_slave_world.setup import MASTER, NO_EXPIRY_MS, SETTLE_MS, Setup
 from shaketable.system.sim.rules.native_invariants import MasterSlaveShadow
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import Host
 from shaketable.system.sim.trio_world.host_clock import WALL_MS_AT_START
+from shaketable.system.sim.trio_world.world import TrioWorld
 from shaketable.system.store.native.batch import iter_native_dispatches
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
 
 EXPIRED_AFTER_MS = 10_000
 """How long an expired file may stay: a node checks each second, only what is checkpointed."""
@@ -31,7 +28,7 @@ Offsets = dict[str, dict[int, int]]
 _DELIVERY_KEY = offset_key(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
 
 
-def check_settled(world: MasterSlaveWorld) -> None:
+def check_settled(world: TrioWorld, setup: Setup) -> None:
     """Check that slaves equal their master, and queues match the logs. Raises Violated."""
     nodes = {name: _running(host) for name, host in world.members.items()}
     shadows = world.broker_invariants.shadows
@@ -39,18 +36,16 @@ def check_settled(world: MasterSlaveWorld) -> None:
     wall_ms = WALL_MS_AT_START + int(world.clock.now_ms)
     for name, node in nodes.items():
         _check_queues(name, node.broker, shadows[name])
-        if world.setup.reserved_ms < NO_EXPIRY_MS:
-            _check_expired(name, shadows[name], wall_ms, world.setup.reserved_ms)
+        if setup.reserved_ms < NO_EXPIRY_MS:
+            _check_expired(name, shadows[name], wall_ms, setup.reserved_ms)
         if name != MASTER:
             _check_log(name, shadows[name], shadows[MASTER])
             _check_tables(name, node.broker, master.broker)
             _check_known_master(name, node, world.members[MASTER])
     _check_delivered(master.broker)
     connected = _core(master).status().get("slaveCount")
-    if connected != str(world.setup.slaves):
-        raise Violated(
-            "slaves-are-counted", f"it tells of {connected} of {world.setup.slaves}", MASTER
-        )
+    if connected != str(setup.slaves):
+        raise Violated("slaves-are-counted", f"it tells of {connected} of {setup.slaves}", MASTER)
 
 
 class SettledState:
@@ -62,13 +57,13 @@ class SettledState:
         self._offsets = offsets
 
     @classmethod
-    def of(cls, world: MasterSlaveWorld) -> SettledState:
+    def of(cls, world: TrioWorld) -> SettledState:
         """Return the state of a running master."""
         node = _running(world.members[MASTER])
         tables = node.broker.tables
         return cls(node.commit_log.end.position, tables.topics.state(), tables.offsets.state())
 
-    def check_kept(self, world: MasterSlaveWorld) -> None:
+    def check_kept(self, world: TrioWorld) -> None:
         """Check that every remaining broker has it all after a power loss. Raises Violated."""
         for name, host in world.present.items():
             broker = _running(host).broker

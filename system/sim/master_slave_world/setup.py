@@ -1,4 +1,4 @@
-"""What one seed of a master and its slaves decides: sizes, retention, faults.
+"""What one seed of a master and its slaves decides: sizes, retention, faults, configurations.
 
 Files hold a few messages and are kept for seconds, and a slave is sent little at once, so that
 slaves that were cut off need older files, or expired ones. The master never loses its disk or its
@@ -7,6 +7,7 @@ page cache: RocketMQ's replication cannot recover from that (DLEDGER.md D.2).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,12 +18,9 @@ from shaketable.system.broker.delays.delay_levels import (
     scheduled_properties,
 )
 from shaketable.system.native.config_files import DELAYS
+from shaketable.system.node.config import NodeConfig
 from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER, WAYS
-from shaketable.system.sim.master_slave_world.foreign_slaves import (
-    ForeignSlave,
-    draw_foreign_slaves,
-)
 from shaketable.system.sim.schedules.faults import (
     AnyFault,
     Crash,
@@ -34,7 +32,10 @@ from shaketable.system.sim.schedules.faults import (
     Stop,
 )
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
+from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT
 from shaketable.system.sim.trio_world.host_clock import WALL_MS_AT_START
+from shaketable.system.sim.trio_world.programs import CONF, node_config
+from shaketable.system.sim.trio_world.world import address_of
 from shaketable.system.store.message import Message, encode_message
 
 if TYPE_CHECKING:
@@ -62,12 +63,12 @@ _OTHER_DURATION_MAX_MS = 2_500
 # Only config/delayOffset.json knows how far they are delivered: RocketMQ's deliveries do not record
 # their source in the log, as ours do. Source: RocketMQ's ScheduleMessageService.
 
-TOPIC = b"older"
+OLDER_TOPIC = b"older"
 OLDER_STORE_SHARE = 0.3
-LEVELS = (LEVELS_MAX - 1, LEVELS_MAX)
+OLDER_LEVELS = (LEVELS_MAX - 1, LEVELS_MAX)
 """Clients use other levels: a delivery of one of theirs would record the level's progress."""
-MESSAGES_MAX = 4
-AGE_MS = 5_000
+OLDER_MESSAGES_MAX = 4
+OLDER_AGE_MS = 5_000
 """Age of these messages: all are due."""
 
 
@@ -82,25 +83,25 @@ class OlderStore(msgspec.Struct, frozen=True, kw_only=True):
         if not self.waiting:
             return
         _put(disk, f"{root}/commitlog", f"{0:020}", self._log(), file_bytes)
-        done = zip(LEVELS, self.delivered, strict=True)
+        done = zip(OLDER_LEVELS, self.delivered, strict=True)
         table = {level: count for level, count in done if count}
         said = dumps({"offsetTable": table}, unquoted_integer_keys=True)
         _put(disk, f"{root}/config", f"{DELAYS}.json", said, len(said))
 
     def _log(self) -> bytes:
         log = b""
-        for level, count in zip(LEVELS, self.waiting, strict=True):
+        for level, count in zip(OLDER_LEVELS, self.waiting, strict=True):
             for offset in range(count):
-                log += _message(
+                log += _older_message(
                     SCHEDULE_TOPIC,
                     level - 1,
                     offset,
                     len(log),
-                    scheduled_properties(b"", TOPIC, level, level),
+                    scheduled_properties(b"", OLDER_TOPIC, level, level),
                 )
-        for level, count in zip(LEVELS, self.delivered, strict=True):
+        for level, count in zip(OLDER_LEVELS, self.delivered, strict=True):
             for offset in range(count):
-                log += _message(TOPIC, level, offset, len(log), b"")
+                log += _older_message(OLDER_TOPIC, level, offset, len(log), b"")
         return log
 
 
@@ -108,12 +109,14 @@ def draw_older_store(rng: RandomStream) -> OlderStore:
     """Generate an older store, or an empty one."""
     if not rng.chance(OLDER_STORE_SHARE):
         return OlderStore()
-    waiting = tuple(rng.randint(1, MESSAGES_MAX) for _ in LEVELS)
+    waiting = tuple(rng.randint(1, OLDER_MESSAGES_MAX) for _ in OLDER_LEVELS)
     return OlderStore(waiting=waiting, delivered=tuple(rng.randint(0, n) for n in waiting))
 
 
-def _message(topic: bytes, queue_id: int, offset: int, position: int, properties: bytes) -> bytes:
-    stored_ms = WALL_MS_AT_START - AGE_MS
+def _older_message(
+    topic: bytes, queue_id: int, offset: int, position: int, properties: bytes
+) -> bytes:
+    stored_ms = WALL_MS_AT_START - OLDER_AGE_MS
     body = b"%d" % offset
     return encode_message(
         Message(
@@ -144,6 +147,40 @@ class FileDamage(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     way: str
     place: float
+
+
+# Slaves that report an offset which this master never sent.
+#
+# A slave of another cluster (a wrong haMasterAddress), one that was restored from elsewhere, or one
+# that has what its master lost. Its reports acknowledge no copy.
+#
+# Source: https://github.com/apache/rocketmq/issues/1155 (a slave that is ahead of its master).
+
+AHEAD = (1 << 20, 1 << 40)
+"""Bytes after the master's end that it claims to have. More than is written before its report
+arrives, since a slave that reports what was sent meanwhile is accepted."""
+NOWHERE = -1
+
+
+class ForeignSlave(msgspec.Struct, frozen=True, kw_only=True):
+    """One that connects at a virtual time and is that far ahead of the master, or sends NOWHERE."""
+
+    at_ms: int
+    ahead_bytes: int
+
+
+def draw_foreign_slaves(rng: RandomStream, from_ms: int, run_ms: int) -> tuple[ForeignSlave, ...]:
+    """Generate the foreign slaves of a run."""
+    found = [
+        ForeignSlave(
+            at_ms=rng.randrange(from_ms, run_ms), ahead_bytes=rng.choice((NOWHERE, *AHEAD))
+        )
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    ]
+    return tuple(sorted(found, key=lambda slave: slave.at_ms))
+
+
+# A whole run.
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,3 +341,47 @@ def _draw_wiped(rng: RandomStream, slaves: int, run_ms: int) -> tuple[tuple[int,
         (rng.randrange(FAULTS_FROM_MS, run_ms), f"n{rng.randint(1, slaves)}") for _ in range(times)
     ]
     return tuple(sorted(found))
+
+
+# Configuration of the brokers of such a run, as in a broker.conf.
+
+NAME_SERVER = "names"
+NAME_SERVER_ADDRESS = "10.0.8.1"
+NAME_SERVER_PORT = 9876
+BROKER = "broker-0"
+LEVEL_DELAYS = ("1s",) * LEVELS_MAX
+
+
+def configs_of(setup: Setup) -> dict[str, NodeConfig]:
+    """Return each node's configuration, by node."""
+    return {node: _broker_config(setup, node) for node in setup.nodes}
+
+
+def _broker_config(setup: Setup, node: str) -> NodeConfig:
+    number = int(node[1:])
+    lines: dict[str, object] = {
+        "brokerName": BROKER,
+        "brokerId": number,
+        "brokerRole": "SLAVE" if number else setup.role,
+        "brokerIP1": address_of(node),
+        "listenPort": CLIENT_PORT,
+        "haListenPort": PEER_PORT,
+        "namesrvAddr": f"{NAME_SERVER_ADDRESS}:{NAME_SERVER_PORT}",
+        "registerNameServerPeriod": 10_000,
+        "storePathRootDir": STORE_ROOT,
+        "flushDiskType": "SYNC_FLUSH" if setup.is_sync_flush else "ASYNC_FLUSH",
+        "syncFlushTimeout": setup.sync_flush_timeout_ms,
+        "slaveTimeout": setup.slave_timeout_ms,
+        "mappedFileSizeCommitLog": setup.file_bytes,
+        "haTransferBatchSize": setup.transfer_bytes_max,
+        "shaketableReservedMs": setup.reserved_ms,
+        "messageDelayLevel": " ".join(LEVEL_DELAYS),
+        "slaveReadEnable": "true",
+    }
+    if number:
+        lines["haMasterAddress"] = f"{address_of(MASTER)}:{PEER_PORT}"
+    config = node_config({CONF: "".join(f"{key}={value}\n" for key, value in lines.items())})
+    native = config.native
+    assert native is not None, "it is no member of a group"
+    own = replace(native.config, tail_bytes_max=setup.tail_bytes_max)
+    return replace(config, native=replace(native, config=own))

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
 from shaketable.system.sim.broken_starts.file_damage import damage_broker_file
 from shaketable.system.sim.disks.disk import SimDisk
-from shaketable.system.sim.master_slave_world.brokers import (
+from shaketable.system.sim.history import Operation
+from shaketable.system.sim.master_slave_world.clients import ForeignSlaves, MasterSlaveClients
+from shaketable.system.sim.master_slave_world.settled import SettledState, check_settled
+from shaketable.system.sim.master_slave_world.setup import (
+    MASTER,
     NAME_SERVER,
     NAME_SERVER_ADDRESS,
     NAME_SERVER_PORT,
+    FileDamage,
+    Setup,
     configs_of,
+    draw_setup,
 )
-from shaketable.system.sim.master_slave_world.clients import MasterSlaveClients
-from shaketable.system.sim.master_slave_world.foreign_slaves import ForeignSlaves
-from shaketable.system.sim.master_slave_world.settled import SettledState, check_settled
-from shaketable.system.sim.master_slave_world.setup import MASTER, FileDamage, Setup
 from shaketable.system.sim.rules.violation import Violated, Violation
-from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.schedule import Schedule, Settings
 from shaketable.system.sim.trio_world.host import STORE_ROOT, Host
 from shaketable.system.sim.trio_world.programs import SimulatedNameServer
@@ -46,7 +52,7 @@ class MasterSlaveWorld(TrioWorld):
         schedule = Schedule(seed=setup.seed, settings=settings, faults=setup.faults, calls=())
         super().__init__(schedule, mutant=mutant, trace=trace, configs=configs_of(setup))
         self.setup = setup
-        self.broker_clients = MasterSlaveClients(self)
+        self.broker_clients = MasterSlaveClients(self, setup)
         setup.older.write(self.members[MASTER].disk, STORE_ROOT, setup.file_bytes)
         self._foreign_slaves = ForeignSlaves(self, MASTER, address_of(MASTER))
         self.healed_ms = float(setup.healed_ms)
@@ -116,7 +122,7 @@ class MasterSlaveWorld(TrioWorld):
     def _check_settled(self) -> None:
         """Check that slaves have caught up, then fail the master and crash the slaves."""
         try:
-            check_settled(self)
+            check_settled(self, self.setup)
         except Violated as found:
             self.violated(found, found.node)
             return
@@ -161,3 +167,45 @@ def _is_lost(slave: Host, master: Host) -> bool:
         return False
     end = slave.node.commit_log.end.position
     return 0 < end < master.node.commit_log.start.position
+
+
+# Run one seed of masters and slaves.
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSlaveResult:
+    """The outcome of one seed. `digest` is the same whenever and wherever the run is repeated."""
+
+    seed: int
+    violation: Violation | None
+    ended_ms: float
+    counts: Counts
+    digest: str
+    history: tuple[Operation, ...]
+
+
+def run_seed(
+    seed: int,
+    run_ms: int,
+    role: str,
+    *,
+    has_slaves: bool = True,
+    mutant: Mutant | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> MasterSlaveResult:
+    """Run a seed with `run_ms` of faults to its end or the first violation.
+
+    `role` is the master's; `mutant` plants a bug; `trace` is called with each line of the trace.
+    """
+    setup = draw_setup(seed, role, run_ms, has_slaves=has_slaves)
+    recorder = Trace(trace)
+    world = MasterSlaveWorld(setup, mutant=mutant or HEALTHY, trace=recorder)
+    violation = world.run()
+    ends = (
+        f"{name} {shadow.start} {shadow.end} {shadow.durable}"
+        for name, shadow in world.broker_invariants.shadows.items()
+    )
+    digest = recorder.final_digest(ends, violation)
+    history = tuple(world.broker_clients.history)
+    ended_ms = setup.run_ms if violation is None else violation.at_ms
+    return MasterSlaveResult(seed, violation, ended_ms, world.counts, digest, history)

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 
 from shaketable.system.broker.expiry import DataFile, ExpiryConfig
-from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import (
     Append,
@@ -24,12 +24,11 @@ from shaketable.system.raft.protocol import (
     Truncate,
     Write,
 )
-from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.disks.disk import PowerLoss
-from shaketable.system.sim.rules.electable import check_caught_up, check_committed_survives
-from shaketable.system.sim.rules.leader_stickiness import LeaderStickiness
-from shaketable.system.sim.rules.shadow import Shadow
+from shaketable.system.sim.rules.elections import check_caught_up, check_committed_survives
+from shaketable.system.sim.rules.shadow import LeaderStickiness, Shadow
 from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.run_trace import Counts
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.entry import chain_crc, iter_messages
@@ -371,3 +370,19 @@ class Invariants:
             raise Violated(
                 "reads-agree", f"offsets {offset}..{next_offset} are not what was committed there"
             )
+
+
+def check_start(
+    log: CommitLog, name: str, stopped_at: LogEnd | None, *, must_be_aborted: bool
+) -> None:
+    """Check the abort marker, and that a clean stop lost nothing. Raises Violated.
+
+    `stopped_at` is the log's end at the clean stop; None where the last process did not stop
+    cleanly.
+    """
+    if stopped_at is not None and log.was_aborted:
+        raise Violated("abort-marks-a-crash", "a stop in order is taken for a crash", name)
+    if stopped_at is not None and log.end != stopped_at:
+        raise Violated("stop-keeps-all", f"the log ends at {log.end}, was stopped at {stopped_at}")
+    if must_be_aborted and not log.was_aborted:
+        raise Violated("abort-marks-a-crash", "a crash is taken for a stop in order", name)

@@ -9,10 +9,11 @@ since a run in which everything may happen rarely lets anything happen often (Gr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from shaketable.system.broker.expiry import ExpiryConfig
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.broken_starts.file_damage import MUST_BE_DETECTED, REBUILT, WAYS
 from shaketable.system.sim.initial_disks.apache_log import SHAPES as APACHE_SHAPES
 from shaketable.system.sim.native_messages import SHAPES
@@ -20,10 +21,6 @@ from shaketable.system.sim.schedules.faults import AnyFault, DamageFile, Refused
 from shaketable.system.sim.schedules.random_faults import DISK_LOSS_KINDS, GRID_MS, draw_faults
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
 from shaketable.system.sim.schedules.scenarios import CHAIN_WEIGHTS, CHAINS, Group, draw_scenarios
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.schedules.random_streams import RandomStream
-
 
 QUEUES_MAX = 4
 WAVE_MS = 1000
@@ -398,4 +395,35 @@ def _fault(
         file=file,
         way=rng.choice(WAYS[file]),
         place=rng.random(),
+    )
+
+
+# Broker and Raft configuration of a simulated run, from its settings.
+
+
+def broker_config(settings: Settings) -> BrokerConfig:
+    """Return the brokers' configuration of a run."""
+    return BrokerConfig(
+        data_file_bytes=settings.data_file_bytes,
+        pending_sends_max=settings.pending_sends_max,
+        key_items_max=settings.key_items_max,
+        ack_timeout_ms=settings.ack_timeout_ms,
+        expiry=ExpiryConfig(reserved_ms=settings.reserved_ms),
+    )
+
+
+def raft_config(settings: Settings) -> RaftConfig:
+    """Return the Raft configuration of a run."""
+    return RaftConfig(
+        election_timeout_min_ms=settings.election_timeout_min_ms,
+        election_timeout_max_ms=settings.election_timeout_max_ms,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        quorum_silence_max_ms=settings.quorum_silence_max_ms,
+        retransmit_after_ms=settings.retransmit_after_ms,
+        lease_ms=settings.lease_ms,
+        reads_waiting_max=settings.reads_waiting_max,
+        push_bytes_max=settings.push_bytes_max,
+        in_flight_pushes_max=settings.in_flight_pushes_max,
+        tail_bytes_max=settings.tail_bytes_max,
+        preferred_leaders=settings.preferred_leaders,
     )

@@ -19,7 +19,6 @@ import msgspec
 
 from shaketable.system.mutants import Mutant
 from shaketable.system.sim.rules.violation import Violation
-from shaketable.system.sim.run import run_seed
 from shaketable.system.sim.schedules.schedule import Schedule
 from shaketable.system.sim.shrinking.shrink_search import (
     Limits,
@@ -31,6 +30,7 @@ from shaketable.system.sim.shrinking.shrink_search import (
 )
 from shaketable.system.sim.shrinking.shrink_steps import reduce_run
 from shaketable.system.sim.shrinking.simplest import StopSearch
+from shaketable.system.sim.world import run_seed
 
 __all__ = [
     "BadShrunkFile",

@@ -5,7 +5,7 @@ Outcomes are recorded as in the core world, and checked at once against what is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -20,22 +20,33 @@ from shaketable.system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UN
 from shaketable.system.sim.key_queries import properties_of
 from shaketable.system.sim.rules.client_invariants import check_all_closed, check_in_time
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host
+from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host, HostWorld
 from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.store.message import decode_message
 
 if TYPE_CHECKING:
     from shaketable.system.sim.schedules.schedule import Call
-    from shaketable.system.sim.trio_world.world import TrioWorld
 
 CALLS_MAX = 200
 """Most calls that one client has in flight; calls beyond it are skipped."""
 
 
+class ClientWorld(HostWorld, Protocol):
+    """What clients need of the world they are in."""
+
+    def client_addresses(self) -> dict[str, tuple[str, int]]:
+        """Return the members' addresses for clients."""
+        ...
+
+    def note_operation(self, operation: Operation) -> None:
+        """A client's operation ended."""
+        ...
+
+
 class TrioClient:
     """One client process and what it knows."""
 
-    def __init__(self, world: TrioWorld, number: int, address: str) -> None:
+    def __init__(self, world: ClientWorld, number: int, address: str) -> None:
         self.number = number
         self.process = Process(f"c{number}", address, 0)
         self.ends: dict[int, int] = {}
@@ -50,7 +61,7 @@ class TrioClient:
 class TrioClients:
     """All clients of a world, and their history."""
 
-    def __init__(self, world: TrioWorld, count: int) -> None:
+    def __init__(self, world: ClientWorld, count: int) -> None:
         self.history: list[Operation] = []
         self._world = world
         self._clients = [TrioClient(world, n, f"10.0.1.{n + 1}") for n in range(count)]

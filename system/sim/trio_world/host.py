@@ -6,58 +6,96 @@ and disk. The node is assembled as in a real process.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from random import Random
+from typing import Any, Protocol
 
 import trio
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.assembly import assemble
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.machine import Machine, Result
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Message, RoleChange, Write
+from shaketable.system.raft.protocol import Message, RoleChange
 from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
-from shaketable.system.sim.rules.bounds import check_answered, check_appends
+from shaketable.system.sim.initial_disks.older_stores import OlderStores
+from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.native_invariants import (
     MasterSlaveInvariants,
-    MasterSlaveShadow,
 )
-from shaketable.system.sim.rules.stream_invariants import checked_connection
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.schedules.random_streams import RandomStream
-from shaketable.system.sim.trio_world.config_watch import SavedFiles, watched
+from shaketable.system.sim.run_trace import Counts
+from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
+from shaketable.system.sim.schedules.schedule import Settings
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.host_clock import HostClock, ProcessClock
 from shaketable.system.sim.trio_world.process import CURRENT, Park, Process
-from shaketable.system.sim.trio_world.tcp_network import SimSocket
-from shaketable.system.sim.trio_world.watch import Reporter, Watch
+from shaketable.system.sim.trio_world.tcp_network import SimSocket, TcpNetwork
+from shaketable.system.sim.trio_world.watch import MasterSlaveWatch, SavedFiles, Watch
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import StoreError
-from shaketable.system.store.log_writer import WritableLog
-from shaketable.system.store.native.commit_log import NativeCommitLog
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.trio_world.world import TrioWorld
-
 
 PEER_PORT = 40_911
 CLIENT_PORT = 30_911
 STORE_ROOT = "/store"
 
 
+class HostWorld(Protocol):
+    """What a host needs of the world it is in."""
+
+    settings: Settings
+    mutant: Mutant
+    clock: HeapClock
+    rngs: RandomStreams
+    network: TcpNetwork
+    older: OlderStores
+    counts: Counts
+    invariants: Invariants
+    broker_invariants: MasterSlaveInvariants
+
+    def spawn(self, work: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Start a task, which ends with the run at the latest."""
+        ...
+
+    def violated(self, found: Violated, node: str) -> None:
+        """Record a violated invariant."""
+        ...
+
+    def node_rng_factory(self, host: Host) -> Callable[[str], Random]:
+        """Return a factory of a node's random streams, new ones for each incarnation."""
+        ...
+
+    def node_started(self, host: Host) -> None:
+        """A node has recovered and serves."""
+        ...
+
+    def process_ended(self, host: Host, error: BaseException | None) -> None:
+        """A node's process ended by itself."""
+        ...
+
+    def lost_power(self, host: Host) -> None:
+        """A host's disk lost power in the middle of an operation."""
+        ...
+
+    def changed_role(self, host: Host, change: RoleChange) -> None:
+        """A node's role, term or leader changed."""
+        ...
+
+    def received(self, host: Host, role: str, message: Message) -> None:
+        """A node receives a message from another member."""
+        ...
+
+
 class Host:
     """One node's machine. `disk` is the current incarnation's view of its disk."""
 
-    def __init__(self, world: TrioWorld, name: str, address: str, config: NodeConfig) -> None:
+    def __init__(self, world: HostWorld, name: str, address: str, config: NodeConfig) -> None:
         self.world = world
         self.name = name
         self.address = address
@@ -363,104 +401,6 @@ class TimedDiskWork:
                 await park.wait()
             finally:
                 timer.cancel()
-
-
-# Reports to the invariants what a broker without a group does, as `watch` does for a member.
-
-
-class MasterSlaveWatch:
-    """One incarnation of a broker, as the invariants see it."""
-
-    def __init__(
-        self, name: str, invariants: MasterSlaveInvariants, reporter: Reporter, saved: SavedFiles
-    ) -> None:
-        self._name = name
-        self._saved = saved
-        self._invariants = invariants
-        self._reporter = reporter
-        self._shadow: MasterSlaveShadow | None = None
-        self._log: NativeCommitLog | None = None
-        self._writes: deque[tuple[int, Write]] = deque()
-        """Handed to the disk and not reported as carried out, by number."""
-
-    def started(self, node: Node) -> None:
-        """The broker has recovered."""
-        self._log = native_log(node.commit_log)
-        native = node.config.native
-        assert native is not None, "this is no member of a group"
-        try:
-            self._shadow = self._invariants.started(
-                self._name, native.broker_name, native.config, self._log
-            )
-        except Violated as found:
-            self._reporter.violated(found)
-
-    def ended(self, *, loses_unsynced: bool) -> None:
-        """The process is gone; writes in flight may have been carried out or not."""
-        if self._shadow is not None:
-            self._invariants.ended(self._shadow, loses_unsynced=loses_unsynced)
-            self._shadow = None
-
-    def took(self, effects: BrokerEffects) -> None:
-        """The broker's effects are about to be carried out."""
-        shadow, log = self._shadow, self._log
-        if shadow is None or log is None:
-            return
-        try:
-            self._invariants.ordered(shadow, effects.writes)
-            first = effects.write_seq - len(effects.writes) + 1
-            self._writes.extend(enumerate(effects.writes, first))
-            self._invariants.flushed(shadow, log.synced.position)
-            for replies in effects.replies.values():
-                for reply in replies:
-                    self._invariants.replied(shadow, reply)
-        except Violated as found:
-            self._reporter.violated(found)
-
-    def synced(self, write_seq: int) -> None:
-        """Writes up to `write_seq` were carried out."""
-        done: list[Write] = []
-        while self._writes and self._writes[0][0] <= write_seq:
-            done.append(self._writes.popleft()[1])
-        if self._shadow is not None:
-            self._invariants.synced(self._shadow, done)
-
-    def watched(self, parts: Mutant) -> Mutant:
-        """Return the same parts, with a broker that reports its inputs and effects here."""
-        watch = self
-
-        class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
-            def tick(self, now_ms: float) -> None:
-                super().tick(now_ms)
-                watch.ticked(self, now_ms)
-
-            def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
-                effects: BrokerEffects = super().take(now_ms, wall_ms)
-                watch.took(effects)
-                return effects
-
-            def synced(self, write_seq: int, now_ms: float | None = None) -> None:
-                watch.synced(write_seq)
-                super().synced(write_seq, now_ms)
-
-        files = watched(parts.native.config_files, self._saved, self._reporter.violated)
-        master = checked_connection(parts.native.master_connection, self._reporter.violated)
-        native = replace(parts.native, config_files=files, master_connection=master)
-        return replace(parts, broker=WatchedBroker, native=native)
-
-    def ticked(self, broker: Broker, now_ms: float) -> None:
-        """The broker was ticked."""
-        try:
-            check_answered(self._name, broker, now_ms)
-            check_appends(self._name, broker)
-        except Violated as found:
-            self._reporter.violated(found)
-
-
-def native_log(log: WritableLog) -> NativeCommitLog:
-    """Return the log of a broker without a group."""
-    assert isinstance(log, NativeCommitLog), "this is no member of a group"
-    return log
 
 
 # A simulated process's epoll instance: which of its sockets are readable.

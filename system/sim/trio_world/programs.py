@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from shaketable.system.node import ends
 from shaketable.system.node.clock import Clock
 from shaketable.system.node.config import NodeConfig, parse
 from shaketable.system.node.name_server import NameServerNode
@@ -43,6 +44,16 @@ def node_config(files: Mapping[str, str]) -> NodeConfig:
     """Return the configuration of a node that is started with these files."""
     conf = files[CONF] + "".join(f"{key}={value}\n" for key, value in SMALL_FILES.items())
     return parse(conf)
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status of the process of a node that raised this error, as a real one's."""
+    return ends.EXIT_OTHER if isinstance(error, ends.RESOURCE_ERRORS) else ends.exit_status(error)
+
+
+def reason_of_end(error: BaseException) -> str:
+    """Return one line that says why a node ended, as a real one's last line of output."""
+    return ends.reason(error)
 
 
 class SimulatedNameServer:

@@ -6,7 +6,7 @@ Source: as in `system.sim.group_operator`, which has the same goals.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
@@ -15,11 +15,8 @@ from shaketable.system.client.admin import AdminClient
 from shaketable.system.sim.group_operator import OPERATOR_RETRY_MS, UNKNOWN_MEMBER, VOTERS_MIN
 from shaketable.system.sim.rules.client_invariants import check_all_closed, check_in_time
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host
+from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host, HostWorld
 from shaketable.system.sim.trio_world.process import CURRENT, Process
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.trio_world.world import TrioWorld
 
 NAME = "operator"
 ADDRESS = "10.0.2.1"
@@ -29,10 +26,32 @@ Goal = tuple[bool, str]
 """A member that is to vote (True), or to be removed (False)."""
 
 
+class OperatorWorld(HostWorld, Protocol):
+    """What the operator needs of the world it is in."""
+
+    members: dict[str, Host]
+
+    def client_addresses(self) -> dict[str, tuple[str, int]]:
+        """Return the members' addresses for clients."""
+        ...
+
+    def leader(self) -> str | None:
+        """Return the leader."""
+        ...
+
+    def new_member(self) -> Host:
+        """Start an empty node that waits to be added to the group."""
+        ...
+
+    def shut_down(self, name: str) -> None:
+        """Stop a node for good."""
+        ...
+
+
 class TrioOperator:
     """One group's operator: one change at a time, the oldest job first."""
 
-    def __init__(self, world: TrioWorld) -> None:
+    def __init__(self, world: OperatorWorld) -> None:
         self._world = world
         self._process = Process(NAME, ADDRESS, 0)
         world.network.add_host(NAME, ADDRESS)

@@ -1,26 +1,42 @@
 """Reports to the invariants what a node does, from between its broker and its shell.
 
-The broker's class is replaced like that of a planted bug (`system.mutants.Mutant`); it passes on
-every input and every effect unchanged.
+`Watch` does so for a member of a group, `MasterSlaveWatch` for a broker without one. The classes of
+the broker, and of what else is watched, are replaced like those of a planted bug
+(`system.mutants.Mutant`); they pass on every input and every effect unchanged.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.mutants import Mutant
+from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
+from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import Message, RoleChange, Write
-from shaketable.system.sim.rules.bounds import check_answered, check_bounds
+from shaketable.system.remoting.fastjson import loads
+from shaketable.system.sim.rules.bounds import check_answered, check_appends, check_bounds
 from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.native_invariants import (
+    MasterSlaveInvariants,
+    MasterSlaveShadow,
+)
 from shaketable.system.sim.rules.shadow import Shadow
+from shaketable.system.sim.rules.stream_invariants import checked_connection
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
+from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
+from shaketable.system.store.log_writer import WritableLog
+from shaketable.system.store.native.commit_log import NativeCommitLog
 
 
 class Reporter(Protocol):
@@ -137,3 +153,204 @@ class Watch:
                 super().synced(write_seq, now_ms)
 
         return replace(parts, broker=WatchedBroker)
+
+
+# A broker without a group never starts with older offsets than its last process had saved.
+#
+# How stale these files may be at a crash depends on the mode, but what they hold survives all but
+# the loss of the disk. Source: RocketMQ's ConfigManager; DLEDGER.md B.2.
+
+WATCHED: Final = (OFFSETS, DELAYS)
+TABLE: Final = "offsetTable"
+COUNTED: Final = {TOPICS: TOPIC_QUEUE, OFFSETS: OFFSET_QUEUE}
+"""Files with a table's change counter, and the table."""
+Report = Callable[[Violated], None]
+
+
+class SavedFiles:
+    """What one broker has saved; it outlives the broker's processes, not its disk."""
+
+    def __init__(self) -> None:
+        self._saved: dict[str, Any] = {}
+        self._pending: dict[str, list[Any]] = {}
+        self._counted: dict[str, int] = {}
+        self._pending_counts: dict[str, int] = {}
+
+    def replacing(self, name: str, data: bytes) -> None:
+        """A file is about to be replaced: from now on a start may find either version."""
+        if name in WATCHED:
+            self._pending.setdefault(name, []).append(_table(data))
+        if name in COUNTED:
+            self._pending_counts[name] = loads(data).get("dataVersion", {}).get("counter", 0)
+
+    def done(self, name: str) -> None:
+        """The file has been replaced."""
+        if pending := self._pending.pop(name, None):
+            self._saved[name] = pending[-1]
+        if name in self._pending_counts:
+            self._counted[name] = self._pending_counts.pop(name)
+
+    def check(self, tables: BrokerTables) -> None:
+        """Compare with what a process has loaded. Raises Violated."""
+        for name, saved in self._saved.items():
+            loaded = _table(encode_tables(name, tables, 0))
+            older = [_older_offset(loaded, one) for one in (saved, *self._pending.get(name, ()))]
+            if all(older):
+                raise Violated("saved-is-loaded", f"{name}: {older[0]}")
+        for name, counted in self._counted.items():
+            version = tables.versions[COUNTED[name]]
+            if version < counted:
+                why = f"{name}: it begins at change {version}, change {counted} had been saved"
+                raise Violated("saved-is-loaded", why)
+
+    def unreadable(self, error: StoreError) -> None:
+        """A process failed to load. Raises Violated if it had saved, and its disk works."""
+        if self._saved and not isinstance(error, DiskFailed | DiskFull):
+            raise Violated("saved-is-loaded", str(error)) from error
+
+
+def watched_config_files(
+    base: type[ConfigFiles], saved: SavedFiles, report: Report
+) -> type[ConfigFiles]:
+    """Return the files class with each load checked; `report` gets violations."""
+
+    class Watched(base):  # type: ignore[valid-type, misc]
+        def load(self) -> None:
+            try:
+                super().load()
+            except StoreError as error:
+                _reported(report, partial(saved.unreadable, error))
+                raise
+            _reported(report, partial(saved.check, self._tables))
+
+        def _replace(self, name: str, data: bytes) -> None:
+            saved.replacing(name, data)
+            super()._replace(name, data)
+            saved.done(name)
+
+    return Watched
+
+
+def _reported(report: Report, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except Violated as found:
+        report(found)
+
+
+def _table(data: bytes) -> Any:
+    return loads(data)[TABLE]
+
+
+def _older_offset(loaded: Any, saved: Any, of: str = "") -> str:
+    """Describe the first saved offset that is older now, or gone; "" if there is none."""
+    for key, value in saved.items():
+        now = loaded.get(key)
+        if isinstance(value, dict):
+            if found := _older_offset(now or {}, value, f" of {key}"):
+                return found
+        elif now is None or now < value:
+            where = "with none" if now is None else f"at {now}"
+            what = "queue" if of else "level"  # of delayOffset.json
+            return f"it begins {where} in {what} {key}{of}, {value} had been saved"
+    return ""
+
+
+# What a broker without a group does.
+
+
+class MasterSlaveWatch:
+    """One incarnation of a broker, as the invariants see it."""
+
+    def __init__(
+        self, name: str, invariants: MasterSlaveInvariants, reporter: Reporter, saved: SavedFiles
+    ) -> None:
+        self._name = name
+        self._saved = saved
+        self._invariants = invariants
+        self._reporter = reporter
+        self._shadow: MasterSlaveShadow | None = None
+        self._log: NativeCommitLog | None = None
+        self._writes: deque[tuple[int, Write]] = deque()
+        """Handed to the disk and not reported as carried out, by number."""
+
+    def started(self, node: Node) -> None:
+        """The broker has recovered."""
+        self._log = native_log(node.commit_log)
+        native = node.config.native
+        assert native is not None, "this is no member of a group"
+        try:
+            self._shadow = self._invariants.started(
+                self._name, native.broker_name, native.config, self._log
+            )
+        except Violated as found:
+            self._reporter.violated(found)
+
+    def ended(self, *, loses_unsynced: bool) -> None:
+        """The process is gone; writes in flight may have been carried out or not."""
+        if self._shadow is not None:
+            self._invariants.ended(self._shadow, loses_unsynced=loses_unsynced)
+            self._shadow = None
+
+    def took(self, effects: BrokerEffects) -> None:
+        """The broker's effects are about to be carried out."""
+        shadow, log = self._shadow, self._log
+        if shadow is None or log is None:
+            return
+        try:
+            self._invariants.ordered(shadow, effects.writes)
+            first = effects.write_seq - len(effects.writes) + 1
+            self._writes.extend(enumerate(effects.writes, first))
+            self._invariants.flushed(shadow, log.synced.position)
+            for replies in effects.replies.values():
+                for reply in replies:
+                    self._invariants.replied(shadow, reply)
+        except Violated as found:
+            self._reporter.violated(found)
+
+    def synced(self, write_seq: int) -> None:
+        """Writes up to `write_seq` were carried out."""
+        done: list[Write] = []
+        while self._writes and self._writes[0][0] <= write_seq:
+            done.append(self._writes.popleft()[1])
+        if self._shadow is not None:
+            self._invariants.synced(self._shadow, done)
+
+    def watched(self, parts: Mutant) -> Mutant:
+        """Return the same parts, with a broker that reports its inputs and effects here."""
+        watch = self
+
+        class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
+            def tick(self, now_ms: float) -> None:
+                super().tick(now_ms)
+                watch.ticked(self, now_ms)
+
+            def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
+                effects: BrokerEffects = super().take(now_ms, wall_ms)
+                watch.took(effects)
+                return effects
+
+            def synced(self, write_seq: int, now_ms: float | None = None) -> None:
+                watch.synced(write_seq)
+                super().synced(write_seq, now_ms)
+
+        files = watched_config_files(
+            parts.native.config_files, self._saved, self._reporter.violated
+        )
+        master = checked_connection(parts.native.master_connection, self._reporter.violated)
+        native = replace(parts.native, config_files=files, master_connection=master)
+        return replace(parts, broker=WatchedBroker, native=native)
+
+    def ticked(self, broker: Broker, now_ms: float) -> None:
+        """The broker was ticked."""
+        try:
+            check_answered(self._name, broker, now_ms)
+            check_appends(self._name, broker)
+        except Violated as found:
+            self._reporter.violated(found)
+
+
+def native_log(log: WritableLog) -> NativeCommitLog:
+    """Return the log of a broker without a group."""
+    assert isinstance(log, NativeCommitLog), "this is no member of a group"
+    return log

@@ -24,7 +24,6 @@ from shaketable.system.raft.protocol import Message, Role, RoleChange
 from shaketable.system.remoting.frame import watched_frames
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
 from shaketable.system.sim.clients import TOPIC_BYTES, stored_numbers
-from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.disks.disk import PowerLoss
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.history import (
@@ -37,29 +36,28 @@ from shaketable.system.sim.history import (
 )
 from shaketable.system.sim.initial_disks.broken_confs import check_refused
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
-from shaketable.system.sim.limits import raft_config
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
 from shaketable.system.sim.native_messages import NativeMessages
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.native_invariants import MasterSlaveInvariants
 from shaketable.system.sim.rules.stream_invariants import bad_frame
 from shaketable.system.sim.rules.violation import Violated, Violation
-from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.faults import DamageFile
 from shaketable.system.sim.schedules.random_streams import RandomStreams
+from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_schedule, raft_config
 from shaketable.system.sim.trio_world.clients import TrioClients
 from shaketable.system.sim.trio_world.heap_clock import Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.process import CURRENT
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator
-from shaketable.system.sim.world import SETTLE_MS_MAX
+from shaketable.system.sim.world import SETTLE_MS_MAX, SeedResult
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy
 
 if TYPE_CHECKING:
     from shaketable.system.sim.schedules.schedule import Schedule
-    from shaketable.system.sim.world import World
 
 
 GROUP = "simulated"
@@ -119,7 +117,7 @@ class TrioWorld:
         self.operator = TrioOperator(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
         self._schedule = schedule
-        self.actions = FaultActions(cast("World", self))
+        self.actions = FaultActions(self)
         self.found: Violation | None = None
         """The first violated invariant."""
         self.on_log_line: LogLine | None = None
@@ -584,3 +582,35 @@ def _check_acknowledged(world: TrioWorld, due_ms: float) -> None:
             "appends-succeed",
             f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",
         )
+
+
+# Run one seed of the whole-node world.
+
+OPERATIONS_PER_S = 60
+"""Fewer than in the core world: a whole node costs ten times as much per message."""
+
+
+def run_seed(
+    seed: int,
+    options: Options | None = None,
+    *,
+    schedule: Schedule | None = None,
+    mutant: Mutant | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> SeedResult:
+    """Run a seed's schedule, or the given one, to its end or the first violation.
+
+    `mutant` plants a bug; `trace` is called with each line of the trace.
+    """
+    if schedule is None:
+        schedule = draw_schedule(seed, options or Options(operations_per_s=OPERATIONS_PER_S))
+    recorder = Trace(trace)
+    world = TrioWorld(schedule, mutant=mutant or HEALTHY, trace=recorder)
+    violation = world.run()
+    ends = (
+        f"{name} {shadow.end_index} {shadow.end_crc} {shadow.commit_index}"
+        for name, shadow in world.invariants.shadows.items()
+    )
+    digest = recorder.final_digest(ends, violation)
+    history = tuple(world.clients.history)
+    return SeedResult(schedule.seed, violation, world.counts, digest, history)
