@@ -9,7 +9,7 @@ from typing import Final
 
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.logs.durability import why_unpromised
-from shaketable.checkers.models.cas_register import CasRegister
+from shaketable.checkers.models.register import CasRegister
 from shaketable.harness.contracts.plugins import CheckContext
 
 NAME: Final = "linearizable-register"

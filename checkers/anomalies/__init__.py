@@ -1,11 +1,12 @@
 """Checkers for the anomalies that Jepsen names: logs, queues, sets, counters, ids, cycles.
 
-Each module with a PLUGIN is a checker; docs/anomalies.md defines every anomaly, with an example.
+Each PLUGIN, or one of several PLUGINS, of a module is a checker; docs/anomalies.md defines every
+anomaly, with an example.
 
 The form of operations in OPERATIONS
 ------------------------------------
 Every row has one key, so that histories split by key. Invocations with several keys or messages
-have several rows; `cycles.transaction_cycles.explode` makes such rows of transactions that were
+have several rows; `cycles.cycles.explode` makes such rows of transactions that were
 recorded whole.
 
 - **Invocation.** Rows that share their `op` are one invocation: its micro-operations, in the order

@@ -1,4 +1,4 @@
-"""What both engines share: judging one partition by all its checkers, and concluding.
+"""What both engines share: the job, judging one partition by all its checkers, and concluding.
 
 Pure. An exception of a checker is caught here, so that the others continue and its findings in
 other partitions are kept.
@@ -6,18 +6,68 @@ other partitions are kept.
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.engine.job import CheckJob
 from shaketable.harness.contracts.plugins import CheckContext, Checker
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.schema import ENTRIES, FINDINGS, OPERATIONS
+
+# The job: what an engine has to check, as plain data.
+
+ReadLog = Callable[[Path, str], Iterator[pa.RecordBatch]]
+"""`Target.read_log`, or a function like it: (node's folder, node) -> batches of ENTRIES.
+
+It is pickled and called on Spark's executors, so it must be importable there.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentedReader:
+    """How a target's logs are read in parts (see `contracts.abilities.SegmentedLog`)."""
+
+    log_segments: Callable[[Path, str], Sequence[str]]
+    read_segment: Callable[[Path, str, str], Iterator[pa.RecordBatch]]
+
+
+Progress = Callable[[str], None]
+"""Called with a short text on what the engine does next, in the caller's thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckJob:
+    """A recorded run and the checkers that judge it.
+
+    `operations` are Parquet files of OPERATIONS; `logs` maps each node to the folder that
+    `read_log` decodes (may be empty: then no checker may need entries). `segments` reads the same
+    logs in parts, if the target can.
+    """
+
+    operations: tuple[Path, ...]
+    logs: Mapping[str, Path]
+    read_log: ReadLog
+    context: CheckContext
+    checkers: tuple[Checker, ...]
+    segments: SegmentedReader | None = None
+
+
+def with_clock(job: CheckJob) -> CheckJob:
+    """Return the job with a clock for its checkers, unless it has one."""
+    if job.context.clock_unix_s is not None:
+        return job
+    return replace(job, context=replace(job.context, clock_unix_s=time.time))
+
+
+def no_progress(_text: str) -> None:
+    """Ignore the progress."""
+
 
 BUCKET_ENTRIES = 262_144
 """Entries of each node in a "bucket": ranges of the log index that are judged by themselves."""

@@ -16,17 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.engine.job import CheckJob, Progress, no_progress, with_clock
 from shaketable.checkers.engine.judge import (
     BUCKET_ENTRIES,
     PARTITIONS,
     SCHEMAS,
     TAGGED,
+    CheckJob,
+    Progress,
     conclude,
     judge_partition,
     judges_by_key,
     judges_partial_logs,
     needs,
+    no_progress,
+    with_clock,
     without_unreadable,
 )
 from shaketable.checkers.engine.key_files import coded, plan, read_files

@@ -71,8 +71,7 @@ from shaketable.checkers.kernels.search_arrays import (
     History,
     Steps,
 )
-from shaketable.checkers.kernels.search_cursor import move_to, step_forward
-from shaketable.checkers.kernels.search_history import VALUE
+from shaketable.checkers.kernels.search_history import VALUE, move_to, step_forward
 from shaketable.checkers.kernels.search_memo import add_node, is_covered, spend
 from shaketable.checkers.kernels.search_moves import (
     has,

@@ -33,7 +33,7 @@ from shaketable.checkers.kernels.search_arrays import (
     Int64s,
     Steps,
 )
-from shaketable.checkers.kernels.search_cursor import move_to, step_forward
+from shaketable.checkers.kernels.search_history import move_to, step_forward
 from shaketable.checkers.kernels.search_moves import mix, step
 from shaketable.harness.compiled import bare, compiled, inlined
 

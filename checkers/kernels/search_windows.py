@@ -36,7 +36,7 @@ from shaketable.checkers.kernels.search_arrays import (
     Int64s,
     Steps,
 )
-from shaketable.checkers.kernels.search_cursor import move_to
+from shaketable.checkers.kernels.search_history import move_to
 from shaketable.checkers.kernels.search_memo import clear
 from shaketable.harness.compiled import bare, compiled, inlined
 

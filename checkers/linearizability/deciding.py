@@ -7,19 +7,73 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from shaketable.checkers.evidence.resolved import Resolved, resolve_outcomes
-from shaketable.checkers.models.model import Model
-from shaketable.checkers.models.values import values_of
-from shaketable.checkers.search.budget import Limits
+from shaketable.checkers.evidence.resolve import Resolved, resolve_outcomes
+from shaketable.checkers.models.model import Model, values_of
+from shaketable.checkers.search.budget import UNLIMITED, Limits, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.driver import search
-from shaketable.checkers.search.found import Found, Part
-from shaketable.checkers.search.problem import ModelError, Problem, State
+from shaketable.checkers.search.problem import Found, ModelError, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
-from shaketable.checkers.special.choice import decide, no_special_case
-from shaketable.checkers.special.decision import Accusation
+from shaketable.checkers.special import (
+    fifo_pairs,
+    kv_texts,
+    log_order,
+    queue_patterns,
+    set_levels,
+    zones,
+)
+from shaketable.checkers.special.decision import Accusation, Decision
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Outcome
+
+# The special cases.
+
+
+def _fifo_queue(problem: Problem, limits: Limits) -> Decision:
+    """Decide a FIFO queue by bad patterns where they suffice, else by an order of its pairs."""
+    return queue_patterns.decide_fifo(problem, limits) or fifo_pairs.decide(problem, limits)
+
+
+BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
+    "register": zones.decide,
+    "cas-register": zones.decide,
+    "fifo-queue": _fifo_queue,
+    "unordered-queue": queue_patterns.decide_bag,
+    "set": set_levels.decide,
+    "kv": kv_texts.decide,
+}
+"""The special case for each model that has one, by the model's name."""
+
+
+def decide_without_search(
+    model: str, problem: Problem, operations: pa.Table, limits: Limits = UNLIMITED
+) -> Decision | None:
+    """Decide a problem, or the operations that it was made from; None if it takes a search.
+
+    None as well if the limits do not suffice: the search has the same limits, and reports which
+    was reached and which part is undecided.
+
+    Args:
+        model: the model's name.
+        problem: the problem that the search would get.
+        operations: the same partition as rows of OPERATIONS.
+        limits: the budget.
+    """
+    special = BY_PROBLEM.get(model)
+    try:
+        if model == "append-log":
+            return log_order.decide(problem, operations, limits)
+        return special(problem, limits) if special else None
+    except (MemorySpentError, TimeSpentError):
+        return None
+
+
+def no_special_case(
+    _model: str, _problem: Problem, _operations: pa.Table, _limits: Limits = UNLIMITED
+) -> Decision | None:
+    """Leave everything to the search."""
+    return None
+
 
 OF_MODEL = "model"
 """The reason, in place of a budget, if the model cannot be trusted."""
@@ -62,7 +116,7 @@ class Decider:
         """
         if not problem.kind.size:
             return Answer("nothing", Outcome.VALID)
-        special = decide if self.use_special_cases else no_special_case
+        special = decide_without_search if self.use_special_cases else no_special_case
         limits = Limits(self.is_over, self.context.search.memory_bytes)
         decision = special(self.model.name, problem, operations, limits)
         if decision is not None and (decision.part is not None or not decision.why):

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.evidence.resolved import (
+from shaketable.checkers.evidence.resolve import (
     Citation,
     Resolved,
     first_citations,

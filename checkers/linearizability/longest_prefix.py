@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shaketable.checkers.search.found import Part, Witness
-from shaketable.checkers.search.problem import NEVER, Problem, State
+from shaketable.checkers.search.problem import NEVER, Part, Problem, State, Witness
 
 OPERATIONS_MAX = 200
 """Operations of the part that are tried, the last ones, and as many of those called after it."""

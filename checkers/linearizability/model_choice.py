@@ -119,9 +119,8 @@ def _listed(names: Iterable[str]) -> str:
 
 def _built_in() -> Iterable[Model]:
     for info in pkgutil.iter_modules(models.__path__):
-        plugin = getattr(importlib.import_module(f"{models.__name__}.{info.name}"), "PLUGIN", None)
-        if plugin is not None:
-            yield plugin
+        module = importlib.import_module(f"{models.__name__}.{info.name}")
+        yield from [module.PLUGIN] if hasattr(module, "PLUGIN") else getattr(module, "PLUGINS", ())
 
 
 def _outputs(operations: pa.Table, f: str) -> list[Any]:

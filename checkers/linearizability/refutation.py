@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.evidence.resolved import RESOLVED, Citation, citation_sentence
+from shaketable.checkers.evidence.resolve import RESOLVED, Citation, citation_sentence
 from shaketable.checkers.linearizability.accusation import Accused
 from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer
 from shaketable.checkers.linearizability.longest_prefix import (
@@ -44,10 +44,9 @@ from shaketable.checkers.linearizability.staleness import (
     read_of_failed,
     stale_read,
 )
-from shaketable.checkers.models.columns import call_of
+from shaketable.checkers.models.encoding import call_of
 from shaketable.checkers.models.model import Call, Model
-from shaketable.checkers.search.found import Found, Part, Witness
-from shaketable.checkers.search.problem import NEVER, Problem, State
+from shaketable.checkers.search.problem import NEVER, Found, Part, Problem, State, Witness
 from shaketable.checkers.special.decision import Accusation
 from shaketable.harness.contracts.verdict import Finding, Outcome
 

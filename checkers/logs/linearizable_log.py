@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from shaketable.checkers.evidence.node_logs import LogValues
-from shaketable.checkers.evidence.resolved import (
+from shaketable.checkers.evidence.resolve import (
     BY_LOGS,
     CITED_MAX,
     RESOLVED,
@@ -36,7 +36,7 @@ from shaketable.checkers.evidence.resolved import (
 )
 from shaketable.checkers.findings import Findings, fault_name, gather, settle, windows_at
 from shaketable.checkers.logs.durability import why_unpromised
-from shaketable.checkers.models.values import Values
+from shaketable.checkers.models.model import Values
 from shaketable.checkers.special.log_order import (
     FUNCTIONS,
     NO_ROW,

@@ -1,1 +1,1 @@
-"""Sequential models, one file each: what an object may answer when calls come one at a time."""
+"""Sequential models: what an object may answer when calls come one at a time."""

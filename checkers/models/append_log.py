@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from shaketable.checkers.models.columns import NOTHING, load_columns
 from shaketable.checkers.models.encoding import (
+    NOTHING,
     first_values,
     format_value,
     format_values,
+    load_columns,
     table_problem,
 )
-from shaketable.checkers.models.model import UNKNOWN, Call
-from shaketable.checkers.models.values import LOG, Values, whole_numbers
+from shaketable.checkers.models.model import LOG, UNKNOWN, Call, Values, whole_numbers
 from shaketable.checkers.search.problem import Problem, State
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from shaketable.checkers.models.columns import NOTHING, load_columns
-from shaketable.checkers.models.encoding import table_problem
+from shaketable.checkers.models.encoding import NOTHING, load_columns, table_problem
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import Problem, State
 from shaketable.harness.contracts.errors import UsageError

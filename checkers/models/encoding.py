@@ -1,17 +1,26 @@
-"""Builds search problems from numbered columns: of a single value, or of a model's own states."""
+"""Turns one partition's operations into numbered columns, and these into a search problem.
+
+Operations that no linearization needs are dropped: failed ones, and indeterminate ones that only
+observe. All columns share one numbering of values, so equal values have equal numbers, integers
+and texts alike. Work is done column by column; each distinct text of `extra` is decoded once.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from shaketable.checkers.models.columns import Columns, distinct, load_columns
-from shaketable.checkers.models.model import Call
+from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import (
+    NEVER,
     Access,
     Bools,
     Family,
@@ -24,6 +33,296 @@ from shaketable.checkers.search.problem import (
     short_repr,
 )
 from shaketable.harness.contracts.errors import UsageError
+
+# The numbered columns.
+
+ABSENT = -1
+"""The number of an unknown output: Call.output is UNKNOWN."""
+NOTHING = 0
+"""The number of None."""
+_SCALARS = frozenset((int, str, type(None)))
+NEEDED = [
+    "op", "f", "input", "expected", "output", "offset", "call_ns", "return_ns", "outcome", "extra",
+]  # fmt: skip
+VALUE_COLUMNS = ("input", "expected", "output")
+
+
+class Named(Protocol):
+    """The part of a model that these functions need."""
+
+    name: str
+    fs: frozenset[str]
+    observers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """A JSON boolean, kept apart from 1 and 0, which equal True and False in Python."""
+
+    value: bool
+
+
+class Values:
+    """The distinct values of a partition, each with its number: 0 is None."""
+
+    def __init__(self, whole: Ints) -> None:
+        """Number `whole`, distinct whole numbers, starting at 1."""
+        self._whole = whole
+        self._others: list[Any] = []
+        self._numbers: dict[Any, int] | None = None
+
+    def __len__(self) -> int:
+        return 1 + len(self._whole) + len(self._others)
+
+    def __getitem__(self, number: int) -> Any:
+        """Return the value of that number; UNKNOWN for ABSENT."""
+        if number == ABSENT:
+            return UNKNOWN
+        if number == NOTHING:
+            return None
+        place = number - 1
+        if place < len(self._whole):
+            return int(self._whole[place])
+        return self._others[place - len(self._whole)]
+
+    def take(self, numbers: Sequence[int]) -> list[Any]:
+        """Return the values of many numbers."""
+        first, others = 1 + len(self._whole), self._others
+        return [others[n - first] if n >= first else self[n] for n in numbers]
+
+    def number(self, value: Any) -> int:
+        """Return the number of a value, a new one if it has none yet."""
+        if value is None:
+            return NOTHING
+        if self._numbers is None:
+            if type(value) is int:
+                found = np.flatnonzero(self._whole == value)
+                if len(found):
+                    return int(found[0]) + 1
+            self._numbers = {v: n for n, v in enumerate(self._whole.tolist(), 1)}
+        known = _Truth(value) if value.__class__ is bool else value
+        if known not in self._numbers:
+            self._numbers[known] = len(self)
+            self._others.append(value)
+        return self._numbers[known]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The operations that a linearization may contain, ordered by id.
+
+    `input`, `expected` and `output` are numbers of `values`; `output` is ABSENT where the
+    outcome is unknown. `f` is the index of the operation's name in `names`.
+    """
+
+    names: tuple[str, ...]
+    values: Values
+    op: Ints
+    call_ns: Ints
+    return_ns: Ints
+    is_ok: Bools
+    f: Ints
+    input: Ints
+    expected: Ints
+    output: Ints
+    offset: Ints
+    has_offset: Bools
+
+    def is_f(self, name: str) -> Bools:
+        """Return where the operation is of that name."""
+        return np.asarray(self.f == self.names.index(name))
+
+    def call(self, row: int) -> Call:
+        """Return the operation in that row as a model sees it."""
+        return Call(
+            self.names[int(self.f[row])],
+            self.values[int(self.input[row])],
+            self.values[int(self.output[row])],
+            self.values[int(self.expected[row])],
+            int(self.offset[row]) if self.has_offset[row] else None,
+        )
+
+    def require(self, lacks: Bools, what: str) -> None:
+        """Refuse operations that lack what they need.
+
+        Raises:
+            UsageError: `lacks` holds somewhere.
+        """
+        if lacks.any():
+            row = int(np.flatnonzero(lacks)[0])
+            f = self.names[int(self.f[row])]
+            raise UsageError(f"operation {self.op[row]} ({f}) has no {what}")
+
+
+def load_columns(model: Named, operations: pa.Table) -> Columns:
+    """Number the values of one partition of OPERATIONS; drop what no linearization needs.
+
+    Raises:
+        UsageError: the model does not know an operation, or one lacks a time or returns before
+            it is called; the message is one line and names it.
+    """
+    table = _in_order(operations.select(NEEDED))
+    names = tuple(sorted(model.fs))
+    f = _names_of(model, table, names)
+    is_ok = _equal(table, "outcome", "ok")
+    observers = [names.index(name) for name in model.observers]
+    # A failed operation had no effect; an indeterminate observer has none and need not return.
+    keep = is_ok | ~(_equal(table, "outcome", "fail") | np.isin(f, observers))
+    if not keep.all():
+        table = table.filter(pa.array(keep))
+        f, is_ok = f[keep], is_ok[keep]
+    _check_times(table, is_ok)
+    values, numbers = _number_values(table)
+    return Columns(
+        names=names,
+        values=values,
+        op=_ints(table, "op"),
+        call_ns=_ints(table, "call_ns"),
+        return_ns=np.where(is_ok, _ints(table, "return_ns"), NEVER),
+        is_ok=is_ok,
+        f=f,
+        input=numbers["input"],
+        expected=numbers["expected"],
+        output=np.where(is_ok, numbers["output"], ABSENT),
+        offset=_ints(table, "offset"),
+        has_offset=np.asarray(pc.is_valid(table["offset"]).to_numpy(), dtype=np.bool_),
+    )
+
+
+def call_of(row: Mapping[str, Any]) -> Call:
+    """Return one row of OPERATIONS (a dict) as a model sees it."""
+    extra = json.loads(row["extra"]) if row.get("extra") else {}
+    found = {
+        name: freeze(extra[name]) if name in extra else row.get(name) for name in VALUE_COLUMNS
+    }
+    output = found["output"] if row["outcome"] == "ok" else UNKNOWN
+    return Call(row["f"], found["input"], output, found["expected"], row.get("offset"))
+
+
+def freeze(value: Any) -> Any:
+    """Make a decoded JSON value hashable: lists become tuples, objects tuples of pairs."""
+    if isinstance(value, list):
+        if _SCALARS.issuperset(map(type, value)):  # a set's read lists thousands of them
+            return tuple(value)
+        return tuple(freeze(each) for each in value)
+    if isinstance(value, dict):
+        return tuple((name, freeze(value[name])) for name in sorted(value))
+    return value
+
+
+def distinct(*columns: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
+    """Number the distinct rows of some columns in the order of their first appearance.
+
+    Returns the number of each row, and for each number the first row that has it.
+    """
+    size = len(columns[0])
+    number, count = np.zeros(size, dtype=np.int64), 1
+    for column in columns:
+        if size and (column == column[0]).all():
+            continue
+        codes, width = _dense(column)
+        number, count = _dense(number * width + codes)
+    first = np.empty(count if size else 0, dtype=np.int64)
+    first[number[::-1]] = np.arange(size - 1, -1, -1)
+    return number.astype(np.int32), first
+
+
+def _dense(column: Ints) -> tuple[Ints, int]:
+    encoded = pa.array(column).dictionary_encode()
+    return np.asarray(encoded.indices.to_numpy(), dtype=np.int64), len(encoded.dictionary)
+
+
+def _in_order(operations: pa.Table) -> pa.Table:
+    op = np.asarray(operations["op"].to_numpy())
+    is_sorted = bool((op[1:] >= op[:-1]).all())
+    return (operations if is_sorted else operations.sort_by("op")).combine_chunks()
+
+
+def _names_of(model: Named, table: pa.Table, names: tuple[str, ...]) -> Ints:
+    """Return the index of each operation's name in `names`."""
+    found = _places(table["f"], names)
+    if (found == ABSENT).any():
+        row = int(np.flatnonzero(found == ABSENT)[0])
+        f, op = table["f"][row].as_py(), table["op"][row].as_py()
+        nearest = difflib.get_close_matches(str(f), names, n=1, cutoff=0.5)
+        meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise UsageError(
+            f"operation {op} is a {f!r}, which the model {model.name} does not know{meant}"
+            f" (it knows: {', '.join(names)})"
+        )
+    return found
+
+
+def _places(column: pa.ChunkedArray, texts: tuple[str, ...]) -> Ints:
+    """Return the index of each row's text in `texts`, ABSENT for others; texts may be coded."""
+    which, distinct_texts = _coded(column)
+    places = pc.index_in(distinct_texts, pa.array(texts, pa.string())).fill_null(ABSENT)
+    return np.append(np.asarray(places.to_numpy(), dtype=np.int64), ABSENT)[which]
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
+    """Return the code of each row's text, ABSENT for null, and the distinct texts."""
+    joined = column.combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):  # a column without a chunk, or of several dictionaries
+        joined = pa.concat_arrays(joined.unify_dictionaries().chunks or [pa.array([], column.type)])
+    coded = joined if pa.types.is_dictionary(joined.type) else joined.dictionary_encode()
+    return np.asarray(coded.indices.fill_null(ABSENT).to_numpy(), np.int64), coded.dictionary
+
+
+def _check_times(table: pa.Table, is_ok: Bools) -> None:
+    lacks = np.asarray(pc.is_null(table["call_ns"]).to_numpy(), dtype=np.bool_)
+    lacks = lacks | (is_ok & np.asarray(pc.is_null(table["return_ns"]).to_numpy()))
+    if lacks.any():
+        op = table["op"][int(np.flatnonzero(lacks)[0])].as_py()
+        raise UsageError(f"operation {op} is ok, but has no time of call or return")
+    is_reversed = is_ok & (_ints(table, "return_ns") < _ints(table, "call_ns"))
+    if is_reversed.any():
+        op = table["op"][int(np.flatnonzero(is_reversed)[0])].as_py()
+        raise UsageError(f"operation {op} returned before it was called")
+
+
+def _number_values(table: pa.Table) -> tuple[Values, dict[str, Ints]]:
+    """Number the values of the three columns together; a value in `extra` overrides the column."""
+    chunks = [chunk for name in VALUE_COLUMNS for chunk in table[name].chunks]
+    joined = pa.concat_arrays(chunks or [pa.array([], pa.int64())]).dictionary_encode()
+    numbers = np.asarray(joined.indices.fill_null(-1).to_numpy(), dtype=np.int64) + 1
+    values = Values(np.asarray(joined.dictionary.to_numpy(), dtype=np.int64))
+    size = table.num_rows
+    columns = {
+        name: numbers[place * size : (place + 1) * size] for place, name in enumerate(VALUE_COLUMNS)
+    }
+    if table["extra"].null_count == size:
+        return values, columns
+    which, texts = _coded(table["extra"])
+    used = np.unique(which)  # the dictionary may hold texts of other keys
+    decoded = [_decode(texts[n].as_py()) for n in used[used != ABSENT].tolist()]
+    which = np.where(which == ABSENT, ABSENT, np.searchsorted(used[used != ABSENT], which))
+    for name in VALUE_COLUMNS:
+        instead = [values.number(freeze(d[name])) if name in d else ABSENT for d in decoded]
+        by_row = np.asarray([*instead, ABSENT], dtype=np.int64)[which]
+        columns[name] = np.where(by_row == ABSENT, columns[name], by_row)
+    return values, columns
+
+
+def _decode(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"extra is no JSON: {text[:60]!r}: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"extra is no JSON object: {text[:60]!r}")
+    return found
+
+
+def _ints(table: pa.Table, name: str) -> Ints:
+    return np.asarray(table[name].fill_null(0).to_numpy(), dtype=np.int64)
+
+
+def _equal(table: pa.Table, name: str, value: str) -> Bools:
+    return np.asarray(_places(table[name], (value,)) == 0)
+
+
+# Search problems: of a single value, or of a model's own states.
 
 
 class Stepping(Protocol):

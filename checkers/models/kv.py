@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shaketable.checkers.models.columns import load_columns
-from shaketable.checkers.models.encoding import format_value, table_problem
+from shaketable.checkers.models.encoding import format_value, load_columns, table_problem
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import Problem, State
 

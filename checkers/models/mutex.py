@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.models.columns import load_columns
-from shaketable.checkers.models.encoding import value_problem
+from shaketable.checkers.models.encoding import load_columns, value_problem
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import Access, Problem, State
 from shaketable.harness.contracts.errors import UsageError

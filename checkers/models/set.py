@@ -11,15 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from shaketable.checkers.models.columns import NOTHING, Columns, load_columns
 from shaketable.checkers.models.encoding import (
+    NOTHING,
+    Columns,
     first_values,
     format_value,
     format_values,
+    load_columns,
     table_problem,
 )
-from shaketable.checkers.models.model import UNKNOWN, Call
-from shaketable.checkers.models.values import SET, Values, whole_numbers
+from shaketable.checkers.models.model import SET, UNKNOWN, Call, Values, whole_numbers
 from shaketable.checkers.search.problem import Problem, State
 from shaketable.harness.contracts.errors import UsageError
 

@@ -21,11 +21,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.aborted_read import aborted_reads
 from shaketable.checkers.anomalies.answers import COMMITTING, Answers
 from shaketable.checkers.anomalies.consumer_steps import running_greatest, spans_of
-from shaketable.checkers.anomalies.duplicate import duplicates
-from shaketable.checkers.anomalies.inconsistent_offsets import inconsistent_offsets
+from shaketable.checkers.anomalies.log_anomalies import (
+    aborted_reads,
+    blank_after,
+    duplicates,
+    inconsistent_offsets,
+    nonmonotonic_polls,
+    nonmonotonic_sends,
+    poll_skips,
+)
 from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude,
@@ -35,9 +41,6 @@ from shaketable.checkers.anomalies.log_rules import (
     repeated_values,
     send_name,
 )
-from shaketable.checkers.anomalies.lost_write import blank_after
-from shaketable.checkers.anomalies.nonmonotonic_poll import nonmonotonic_polls
-from shaketable.checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
 from shaketable.checkers.anomalies.observations import (
     NOWHERE,
     Bools,
@@ -47,7 +50,6 @@ from shaketable.checkers.anomalies.observations import (
     Starts,
     senders,
 )
-from shaketable.checkers.anomalies.poll_skip import poll_skips
 from shaketable.checkers.findings import Findings, gather
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict

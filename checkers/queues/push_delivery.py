@@ -21,10 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.aborted_read import aborted_reads
 from shaketable.checkers.anomalies.answers import Answers
-from shaketable.checkers.anomalies.duplicate import duplicates
-from shaketable.checkers.anomalies.inconsistent_offsets import inconsistent_offsets
+from shaketable.checkers.anomalies.log_anomalies import (
+    aborted_reads,
+    duplicates,
+    inconsistent_offsets,
+    nonmonotonic_sends,
+)
 from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude,
@@ -33,7 +36,6 @@ from shaketable.checkers.anomalies.log_rules import (
     repeated_values,
     send_name,
 )
-from shaketable.checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
 from shaketable.checkers.anomalies.observations import (
     HANDLES,
     NEVER,

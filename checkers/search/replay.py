@@ -9,8 +9,7 @@ import numpy as np
 
 from shaketable.checkers.kernels.search_trace import distinct_steps
 from shaketable.checkers.search.attempt import Run
-from shaketable.checkers.search.found import Witness
-from shaketable.checkers.search.problem import NEVER, Problem, State
+from shaketable.checkers.search.problem import NEVER, Problem, State, Witness
 
 
 class WitnessError(AssertionError):

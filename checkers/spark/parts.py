@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shaketable.checkers.engine.job import CheckJob, ReadLog, SegmentedReader
-from shaketable.checkers.engine.judge import TAGGED
+from shaketable.checkers.engine.judge import TAGGED, CheckJob, ReadLog, SegmentedReader
 from shaketable.checkers.engine.log_parts import (
     OTHER_WINDOWS,
     PACKED,

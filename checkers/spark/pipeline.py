@@ -20,18 +20,22 @@ from typing import Any
 import pyarrow as pa
 
 from shaketable.checkers.engine.java import Java
-from shaketable.checkers.engine.job import CheckJob, Progress, ReadLog, no_progress, with_clock
 from shaketable.checkers.engine.judge import (
     CRASHED,
     NOT_JUDGED,
     PARTITIONS,
     TAGGED,
     UNREADABLE,
+    CheckJob,
+    Progress,
+    ReadLog,
     conclude,
     judges_by_key,
     judges_partial_logs,
     needs,
+    no_progress,
     unjudged,
+    with_clock,
     without_unreadable,
 )
 from shaketable.checkers.engine.key_files import Task, coded, plan, read_files

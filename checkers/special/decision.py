@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shaketable.checkers.search.found import Part
+from shaketable.checkers.search.problem import Part
 from shaketable.harness.contracts.verdict import Outcome
 
 

@@ -11,14 +11,26 @@ Source: as checkers.kernels.queue_pairs.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 
-from shaketable.checkers.models.columns import ABSENT, NOTHING
-from shaketable.checkers.models.encoding import StepByKind
-from shaketable.checkers.search.budget import UNLIMITED, Limits, TimeSpentError
-from shaketable.checkers.search.found import Part
-from shaketable.checkers.search.problem import NEVER, Ints, Problem, State
+from shaketable.checkers.kernels import queue_pairs as arrays
+from shaketable.checkers.kernels.queue_pairs import (
+    LINEARIZED,
+    NEEDS_LATER,
+    NEEDS_NODES,
+    NEEDS_SEEN,
+    NEEDS_STACK,
+    REFUTED,
+    STALLED,
+    Pairs,
+    run,
+    set_price,
+)
+from shaketable.checkers.models.encoding import ABSENT, NOTHING, StepByKind
+from shaketable.checkers.search.budget import UNLIMITED, Limits, Memory, TimeSpentError
+from shaketable.checkers.search.problem import NEVER, Ints, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special.decision import Accusation, Decision
 from shaketable.checkers.special.order_proof import (
@@ -27,13 +39,7 @@ from shaketable.checkers.special.order_proof import (
     part_until,
     require_times,
 )
-from shaketable.checkers.special.queue_history import DEQUEUE, ENQUEUE
-from shaketable.checkers.special.queue_order import (
-    BEFORE_ALL,
-    OPERATION_BYTES,
-    QueueOrder,
-    first_values,
-)
+from shaketable.checkers.special.queue_patterns import DEQUEUE, ENQUEUE
 
 METHOD = "pairs"
 SHOWN_MAX = 200
@@ -150,3 +156,203 @@ def _part(problem: Problem, reached: int, limits: Limits) -> Part:
 
     end, order = first_impassable(problem, reached, order_until)
     return part_until(problem, end, order, METHOD, state_after)
+
+
+# Searches by the kernels for an order of a FIFO queue's pairs; makes it an order of operations.
+
+VISITS_MAX = 20_000
+"""Orders between two checks of the clock: some hundredths of a second."""
+PRICES = (8, 32, 128, 2)
+"""By how many pairs an order must be longer to make up for one choice that was not the best: a high
+price corrects mistakes farther back. A search that stalls continues with the next price."""
+STALL = 1_500
+"""The search stalls after so many orders without progress; the limit doubles after all prices."""
+SEEN_FIRST = 1 << 12
+STACK_FIRST = 1 << 10
+NODES_FIRST = 1 << 12
+GROWING = {NEEDS_STACK: "stack", NEEDS_LATER: "later", NEEDS_NODES: "node"}
+"""The arrays that grow, by the status of the kernel."""
+OPERATION_BYTES = 300
+"""Peak memory for each operation until the search starts."""
+BEFORE_ALL = -(2**62)
+"""The time at which the first values of a queue were enqueued."""
+NO_BUDGET = 1 << 62
+
+
+class QueueOrder:
+    """A history up to a time, as the kernel's arrays.
+
+    Operations that return later are optional; operations that are called later are left out.
+    """
+
+    def __init__(self, problem: Problem, until: int) -> None:
+        code = problem.kinds.code[problem.kind]
+        taken = problem.kinds.b[problem.kind]
+        called = problem.call_ns <= until
+        self._returned = np.where(problem.return_ns <= until, problem.return_ns, NEVER)
+        self._problem = problem
+        puts = np.flatnonzero((code == ENQUEUE) & called)
+        is_empty = (code == DEQUEUE) & (taken == NOTHING)
+        takes = np.flatnonzero((code == DEQUEUE) & ~is_empty & called)
+        empties = np.flatnonzero(is_empty & called & (self._returned != NEVER))
+        self.puts, self.takes, self.empties = (
+            rows[np.argsort(problem.call_ns[rows], kind="stable")]
+            for rows in (puts, takes, empties)
+        )
+        self._first = first_values(problem)
+        self.pairs = self._pairs(problem.kinds.a[problem.kind], taken)
+
+    def _pairs(self, put_value: Ints, taken: Ints) -> Pairs:
+        first = self._first
+        earlier = BEFORE_ALL + np.arange(len(first))
+        puts = np.concatenate(
+            (
+                np.stack((earlier, earlier, first), axis=1),
+                self._rows(self.puts, put_value[self.puts]),
+            )
+        )
+        value = taken[self.takes]
+        takes = self._rows(self.takes, np.where(value == ABSENT, arrays.ANY, value))
+        values = 1 + int(max(puts[:, 2].max(initial=0), takes[:, 2].max(initial=0)))
+        spare_put = np.flatnonzero(puts[:, 1] == NEVER)
+        spare_put = spare_put[np.argsort(puts[spare_put, 2], kind="stable")]
+        spare = np.zeros((values + 1, 2), np.int32)
+        spare[:, 0] = np.searchsorted(puts[spare_put, 2], np.arange(values + 1))
+        empties = np.full((len(self.empties) + 1, 2), NEVER, np.int64)
+        empties[:-1] = self._rows(self.empties, self.empties)[:, :2]
+        empties[:, 1] = np.minimum.accumulate(empties[::-1, 1])[::-1]
+        at = np.zeros(arrays.AT_FACTS, np.int64)
+        at[arrays.REACHED] = BEFORE_ALL
+        at[arrays.TAKES_LEFT] = (takes[:, 1] != NEVER).sum()
+        return Pairs(
+            puts=puts,
+            takes=takes,
+            put_links=_linked(puts, with_unknown=False),
+            take_links=_linked(takes, with_unknown=True),
+            spare=spare,
+            spare_put=spare_put.astype(np.int32),
+            wild=np.flatnonzero(takes[:, 2] == arrays.ANY).astype(np.int32),
+            empties=empties,
+            best=np.zeros((values, 4), np.int32),
+            order=np.empty((min(len(puts), len(takes)), 2), np.int32),
+            empties_before=np.empty(min(len(puts), len(takes)), np.int32),
+            take_called=np.full(min(len(puts), len(takes)) + 1, BEFORE_ALL, np.int64),
+            path=np.zeros(min(len(puts), len(takes)) + 1, np.int32),
+            way=np.empty(min(len(puts), len(takes)) + 1, np.int32),
+            node=np.zeros((NODES_FIRST, 5), np.int32),
+            stack=np.empty((STACK_FIRST + 2 * values, 4), np.int32),
+            later=np.empty((STACK_FIRST + 4 * values, 5), np.int32),
+            seen=np.zeros((SEEN_FIRST, 2), np.uint64),
+            hashed=np.zeros(2, np.uint64),
+            at=at,
+        )
+
+    def _rows(self, rows: Ints, value: Ints) -> Ints:
+        return np.stack((self._problem.call_ns[rows], self._returned[rows], value), axis=1)
+
+    def explains(self, limits: Limits) -> bool:
+        """Search for an order of the operations; True if there is one.
+
+        Raises:
+            MemorySpentError: it takes more memory than the limits allow.
+            TimeSpentError: the time is over.
+        """
+        bytes_max = limits.memory_bytes_max
+        memory = Memory(NO_BUDGET if bytes_max is None else bytes_max)
+        memory.take_all(self.pairs)
+        stalls = 0
+        set_price(self.pairs, PRICES[0])
+        while True:
+            status = run(self.pairs, VISITS_MAX, STALL << (stalls // len(PRICES)))
+            if status in (LINEARIZED, REFUTED):
+                return bool(status == LINEARIZED)
+            if status in GROWING:
+                self._enlarge(GROWING[status], memory)
+            elif status == STALLED:
+                stalls += 1
+                set_price(self.pairs, PRICES[stalls % len(PRICES)])
+            elif status == NEEDS_SEEN:
+                self._enlarge_seen(memory)
+            limits.check_time()
+
+    def _enlarge(self, name: str, memory: Memory) -> None:
+        old = getattr(self.pairs, name)
+        array = np.empty((memory.larger(len(old), old.nbytes // len(old)), old.shape[1]), old.dtype)
+        memory.take_all([array])
+        array[: len(old)] = old
+        memory.give_back([old])
+        self.pairs = self.pairs._replace(**{name: array})
+
+    def _enlarge_seen(self, memory: Memory) -> None:
+        old = self.pairs.seen
+        memory.take(2 * old.nbytes)
+        seen = np.zeros((2 * len(old), old.shape[1]), old.dtype)
+        arrays.keep_seen(old, seen)
+        memory.give_back([old])
+        self.pairs = self.pairs._replace(seen=seen)
+
+    @property
+    def reached(self) -> int:
+        """Return the time before which all returned operations had places in some order."""
+        return int(self.pairs.at[arrays.REACHED])
+
+    def order(self) -> Ints:
+        """Return the rows of the problem in the order that was found."""
+        p = self.pairs
+        placed = int(p.at[arrays.PLACED])
+        put, take = p.order[:placed, 0].astype(np.int64), p.order[:placed, 1].astype(np.int64)
+        is_left = p.puts[:, 1] != NEVER
+        is_left[put] = False
+        left = np.flatnonzero(is_left)
+        put = np.concatenate((put, left))
+        # Each operation takes effect as early as what precedes it allows: at the latest call of
+        # all that must come before it.
+        called = np.maximum.accumulate(p.puts[put, 0])
+        taken = np.maximum.accumulate(p.takes[take, 0])
+        at_take = np.maximum(taken, called[:placed])
+        between = p.empties_before[:placed]
+        empties = len(self.empties)
+        number = np.searchsorted(between, np.arange(empties), side="right")
+        before = np.concatenate(([BEFORE_ALL], np.maximum(at_take, called[:placed])))[number]
+        at_empty = np.maximum.accumulate(np.maximum(before, p.empties[:-1, 0]))
+        # Enqueues after an empty dequeue take effect after it.
+        latest = np.concatenate(([BEFORE_ALL], at_empty))
+        put_behind = np.concatenate((between, np.full(len(left), empties)))
+        at_put = np.maximum.accumulate(np.maximum(called, latest[put_behind]))
+        at_take = np.maximum.accumulate(np.maximum(at_take, at_put[:placed]))
+        return self._sorted((put, at_put), (take, at_take), (number, at_empty), placed)
+
+    def _sorted(
+        self, puts: tuple[Ints, Ints], takes: tuple[Ints, Ints], empties: tuple[Ints, Ints],
+        placed: int,
+    ) -> Ints:  # fmt: skip
+        """Sort everything by its time of effect; at equal times pair by pair."""
+        first = len(self._first)
+        rows = np.concatenate(
+            (
+                np.where(puts[0] >= first, self.puts[np.maximum(puts[0] - first, 0)], -1)
+                if len(self.puts)
+                else np.full(len(puts[0]), -1),
+                self.takes[takes[0]],
+                self.empties,
+            )
+        )
+        when = np.concatenate((puts[1], takes[1], empties[1]))
+        pair = np.concatenate((np.arange(len(puts[0])), np.arange(placed), empties[0] - 1))
+        what = np.repeat((0, 1, 2), (len(puts[0]), placed, len(self.empties)))
+        rows = rows[np.lexsort((what, pair, when))]
+        return np.asarray(rows[rows >= 0])
+
+
+def first_values(problem: Problem) -> Ints:
+    """Return the numbers of the values that are in the queue at the start."""
+    assert isinstance(problem.step, StepByKind), "a queue's problem is made by its model"
+    assert isinstance(problem.start, tuple), "a FIFO queue's state is a tuple"
+    return np.array([problem.step.number(value) for value in problem.start], np.int64)
+
+
+def _linked(operations: Ints, *, with_unknown: bool) -> Any:
+    links = np.zeros((len(operations) + 1, 4), np.int32)
+    by_return = np.argsort(operations[:, 1], kind="stable")
+    arrays.link(operations, by_return, links, with_unknown)
+    return links

@@ -1,6 +1,6 @@
 """Shared by the special cases that search for an order: its verification, and the failing part.
 
-As checkers.search.replay and checkers.search.parts, for orders that a special case's own kernel
+As checkers.search.replay and checkers.search.driver, for orders that a special case's own kernel
 found.
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shaketable.checkers.search.budget import MemorySpentError, TimeSpentError
-from shaketable.checkers.search.found import Part, Witness
-from shaketable.checkers.search.problem import NEVER, Ints, Problem, State
+from shaketable.checkers.search.problem import NEVER, Ints, Part, Problem, State, Witness
 from shaketable.checkers.search.replay import WitnessError
 
 SHOWN_MAX = 200

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shaketable.checkers.api import verdict_on_nothing, with_history_state
-from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.linearizability.model_choice import (
     model_named,

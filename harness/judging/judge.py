@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shaketable.checkers.engine.java import find_java
-from shaketable.checkers.engine.job import CheckJob, Progress, SegmentedReader
+from shaketable.checkers.engine.judge import CheckJob, Progress, SegmentedReader
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.spark.pipeline import SparkEngine
 from shaketable.harness import discovery

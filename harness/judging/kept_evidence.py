@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.evidence.entries_around import Place, collect
 from shaketable.checkers.evidence.offset_map import AckedAppends
 from shaketable.harness.contracts.errors import HarnessError

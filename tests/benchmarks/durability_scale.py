@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from shaketable.checkers.engine.job import CheckJob, SegmentedReader
+from shaketable.checkers.engine.judge import CheckJob, SegmentedReader
 from shaketable.checkers.logs.committed_prefix import CommittedPrefix
 from shaketable.checkers.logs.durability import Durability
 from shaketable.checkers.spark.pipeline import SparkEngine

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.logs.linearizable_log import PLUGIN
 from shaketable.checkers.spark.pipeline import SparkEngine

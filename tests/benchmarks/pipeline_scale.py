@@ -18,10 +18,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.linearizability.linearizable import Linearizable
-from shaketable.checkers.models import cas_register
+from shaketable.checkers.models.register import CasRegister
 from shaketable.checkers.spark.pipeline import SparkEngine
 from shaketable.harness.contracts.plugins import CheckContext, Promises
 from shaketable.harness.contracts.verdict import Outcome, Verdict
@@ -75,7 +75,7 @@ def measure(folder: Path, operations: int, engine: SparkEngine, with_events: boo
     keys = max(1, min(KEYS_MAX, operations // OPERATIONS_A_KEY))
     paths = write_segments(run.segments, operations, keys)
     written = sum(path.stat().st_size for path in paths)
-    checker = Linearizable(cas_register.PLUGIN, "0")
+    checker = Linearizable(CasRegister(), "0")
     cores = os.cpu_count() or 1
     with Usage() as usage:
         began = time.perf_counter()

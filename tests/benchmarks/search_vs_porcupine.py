@@ -174,9 +174,9 @@ def _short(verdicts: list[str]) -> str:
 
 def judge(model_name: str, files: list[str], repeat: int) -> None:
     """Judge files and print what came out, as JSON. Runs in a fresh process."""
+    from shaketable.checkers.linearizability.deciding import decide_without_search  # noqa: PLC0415
     from shaketable.checkers.search.budget import Limits  # noqa: PLC0415
     from shaketable.checkers.search.driver import search  # noqa: PLC0415
-    from shaketable.checkers.special.choice import decide  # noqa: PLC0415
 
     model = _model(model_name)
 
@@ -192,7 +192,9 @@ def judge(model_name: str, files: list[str], repeat: int) -> None:
             problem = model.encode(part, model.initial(None))
             middle = time.process_time()
             limits = Limits(lambda: time.monotonic() - whole > SECONDS_MAX, OUR_BYTES_MAX)
-            found = decide(model_name, problem, part, limits) if model_name in SPECIAL else None
+            found = None
+            if model_name in SPECIAL:
+                found = decide_without_search(model_name, problem, part, limits)
             if found is None:
                 found = search(problem, is_over=limits.is_over, memory_bytes_max=OUR_BYTES_MAX)
             encoding += middle - begin
@@ -217,9 +219,9 @@ def judge(model_name: str, files: list[str], repeat: int) -> None:
 
 
 def _model(name: str) -> object:
-    import importlib  # noqa: PLC0415
+    from shaketable.checkers.linearizability.model_choice import model_named  # noqa: PLC0415
 
-    return importlib.import_module("shaketable.checkers.models." + name.replace("-", "_")).PLUGIN
+    return model_named(name)
 
 
 def _warm_up(model: str) -> Iterator[pa.Table]:

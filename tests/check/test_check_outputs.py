@@ -17,7 +17,7 @@ import pytest
 from check_shell import Shell
 from hard_queue import hard_queue
 
-from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import CheckJob
 from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.gating.reading import read
 from shaketable.harness.judging import checking

@@ -9,9 +9,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.evidence.resolved import CITED_MAX
+from shaketable.checkers.evidence.resolve import CITED_MAX
 from shaketable.checkers.linearizability.linearizable import Linearizable
-from shaketable.checkers.models.values import values_of
+from shaketable.checkers.models.model import values_of
 from shaketable.harness import discovery
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.checkers import stats
-from shaketable.checkers.engine.job import SegmentedReader
+from shaketable.checkers.engine.judge import SegmentedReader
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.logs import linearizable_log
 from shaketable.checkers.spark import parts

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import CheckJob
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises
 from shaketable.harness.history.schema import OPERATIONS
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.engine.local import run_local
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import Campaign

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import discovery
 from shaketable.harness.contracts.plugins import SearchBudget

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import CheckJob
 from shaketable.harness.contracts.plugins import CheckContext, Promises
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.harness.history.run_folder import RunFolder

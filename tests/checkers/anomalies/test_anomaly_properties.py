@@ -63,7 +63,10 @@ def correct_log(rng: Random, size: int, *, seeks: bool = True):
     return rows, log
 
 
-def found(rows, checker=log_anomalies.PLUGIN):
+ALL = log_anomalies.LogAnomalies()
+
+
+def found(rows, checker=ALL):
     told = context(promises=EVERYTHING)
     verdict = checker.conclude(checker.check({"operations": table(rows)}, told), told)
     return set(kinds_of(verdict)), verdict
@@ -74,7 +77,7 @@ def found(rows, checker=log_anomalies.PLUGIN):
 def test_a_correct_log_is_never_accused(seed, size):
     rows, log = correct_log(Random(seed), size)
     Random(seed).shuffle(rows)
-    for checker in (log_anomalies.PLUGIN, cycles.PLUGIN):
+    for checker in (log_anomalies.LogAnomalies(), cycles.Cycles()):
         kinds, verdict = found(rows, checker)
         assert kinds == set()
         assert verdict.outcome is (Outcome.VALID if log else Outcome.UNKNOWN), verdict.summary
@@ -206,7 +209,7 @@ def test_offsets_against_real_time_are_always_a_cycle(seed, size):
     one = pick(rng, rows, is_acked)
     two = pick(rng, rows, lambda row: is_acked(row) and row["call_ns"] > one["return_ns"])
     one["offset"], two["offset"] = two["offset"], one["offset"]
-    kinds, _ = found(rows, cycles.PLUGIN)
+    kinds, _ = found(rows, cycles.Cycles())
     assert kinds & {"G0-process", "G0-realtime"}
 
 
@@ -214,8 +217,8 @@ def test_what_was_never_promised_is_observed():
     rows, _ = correct_log(Random(3), 30)
     answer(rows[-1], [[0, 7777]])
     told = context(promises=type(EVERYTHING)())
-    findings = log_anomalies.PLUGIN.check({"operations": table(rows)}, told)
-    verdict = log_anomalies.PLUGIN.conclude(findings, told)
+    findings = log_anomalies.LogAnomalies().check({"operations": table(rows)}, told)
+    verdict = log_anomalies.LogAnomalies().conclude(findings, told)
     assert verdict.outcome is Outcome.VALID
     assert verdict.findings == ()
     assert {finding.kind for finding in verdict.observed} >= {"phantom-read"}
@@ -228,8 +231,8 @@ def test_what_is_gone_under_a_fault_that_nothing_survives_is_observed():
         op(0, "send", 0, 10, input=1, offset=0),
         op(1, "poll", 11, 12, extra='{"output": []}'),
     ]
-    findings = log_anomalies.PLUGIN.check({"operations": table(rows)}, told)
-    verdict = log_anomalies.PLUGIN.conclude(findings, told)
+    findings = log_anomalies.LogAnomalies().check({"operations": table(rows)}, told)
+    verdict = log_anomalies.LogAnomalies().conclude(findings, told)
     assert verdict.outcome is Outcome.VALID
     assert "no durability under clock" in verdict.summary
 
@@ -241,7 +244,7 @@ def test_an_incomplete_history_proves_no_absence():
         op(2, "poll", 21, 30, extra='{"output": [[1, 2]]}'),
     ]
     told = context(promises=EVERYTHING, incomplete="a segment is damaged")
-    findings = log_anomalies.PLUGIN.check({"operations": table(rows)}, told)
-    verdict = log_anomalies.PLUGIN.conclude(findings, told)
+    findings = log_anomalies.LogAnomalies().check({"operations": table(rows)}, told)
+    verdict = log_anomalies.LogAnomalies().conclude(findings, told)
     assert verdict.outcome is Outcome.UNKNOWN
     assert {finding.kind for finding in verdict.observed} == {"lost-write"}

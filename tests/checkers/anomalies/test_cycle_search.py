@@ -11,8 +11,7 @@ import pytest
 from shaketable.checkers.anomalies.observations import load_log
 from shaketable.checkers.cycles import cycle_search
 from shaketable.checkers.cycles.cycle_search import search
-from shaketable.checkers.cycles.cycles import PLUGIN
-from shaketable.checkers.cycles.transaction_cycles import explode
+from shaketable.checkers.cycles.cycles import Cycles, explode
 from shaketable.checkers.kernels.components import components
 from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import judge, kinds_of, parse
@@ -164,4 +163,4 @@ def test_a_hundred_thousand_operations_of_a_correct_log_have_no_cycle():
     searched = search([load_log(table(rows))])
     assert searched.cycles == ()
     assert searched.invocations == size
-    assert PLUGIN.check({"operations": table(rows[:0])}, context()).num_rows == 1
+    assert Cycles().check({"operations": table(rows[:0])}, context()).num_rows == 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import synthetic_histories as made
 
-from shaketable.checkers.models.cas_register import PLUGIN as CAS_REGISTER
+from shaketable.checkers.models.register import CasRegister
 from shaketable.checkers.search import driver
 from shaketable.checkers.search.driver import Pace, search
 from shaketable.harness.contracts.verdict import Outcome
 
+CAS_REGISTER = CasRegister()
 NODES_MAX = 600_000
 """A tenth of what the search looked at before it knew how to leave a place."""
 

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.models.fifo_queue import PLUGIN as MODEL
+from shaketable.checkers.models.queue_models import FifoQueue
 from shaketable.checkers.search.budget import Limits, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER
 from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special import fifo_pairs, order_proof
-from shaketable.checkers.special.queue_order import QueueOrder
+from shaketable.checkers.special.fifo_pairs import QueueOrder
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
 from tests.support.brute_force import is_linearizable
@@ -22,6 +22,7 @@ from tests.support.hard_queue import hard_queue
 from tests.support.random_objects import random_history
 from tests.support.synthetic_histories import as_table, fifo_queue
 
+MODEL = FifoQueue()
 UNLIMITED = Limits(lambda: False)
 
 

@@ -14,8 +14,8 @@ from shaketable.checkers.models.kv import PLUGIN as MODEL
 from shaketable.checkers.search.budget import Limits, Memory, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER
 from shaketable.checkers.search.replay import WitnessError
-from shaketable.checkers.special import kv_texts, order_proof, text_order
-from shaketable.checkers.special.text_order import TextOrder
+from shaketable.checkers.special import kv_texts, order_proof
+from shaketable.checkers.special.kv_texts import TextOrder
 from shaketable.checkers.special.text_states import kind_texts, number_states
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
@@ -222,7 +222,7 @@ def test_budgets_end_it(monkeypatch):
     with pytest.raises(MemorySpentError):  # while texts are numbered
         number_states(problem, texts, UNLIMITED, Memory(50_000))
     states = number_states(problem, texts, UNLIMITED, Memory(NEVER))
-    monkeypatch.setattr(text_order, "NODES_FIRST", 64)
+    monkeypatch.setattr(kv_texts, "NODES_FIRST", 64)
     found = TextOrder(problem, states, NEVER)
     begun = sum(array.nbytes for array in found.texts)
     with pytest.raises(MemorySpentError):  # while it searches
@@ -230,7 +230,7 @@ def test_budgets_end_it(monkeypatch):
     left = iter([True] * 10)
     with pytest.raises(TimeSpentError):  # before it has begun
         kv_texts.decide(problem, Limits(lambda: next(left)))
-    monkeypatch.setattr(text_order, "VISITS_MAX", 50)
+    monkeypatch.setattr(kv_texts, "VISITS_MAX", 50)
     left = iter([False] * 20 + [True] * 1000)
     decision = kv_texts.decide(problem, Limits(lambda: next(left)))  # in the midst
     assert decision.outcome is Outcome.UNKNOWN

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from shaketable.checkers.linearizability.deciding import decide_without_search
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.search import driver
 from shaketable.checkers.search.budget import Limits
-from shaketable.checkers.special import fifo, log_offsets, queue_history, set_levels, zones
-from shaketable.checkers.special.choice import decide
+from shaketable.checkers.special import log_order, queue_patterns, set_levels, zones
 from shaketable.harness import discovery
 from shaketable.harness.contracts.plugins import SearchBudget
 from shaketable.harness.contracts.verdict import Outcome
@@ -56,9 +56,9 @@ def encoded(model, rows):
 MODELS = ("register", "fifo-queue", "unordered-queue", "append-log", "set")
 BYTES = {
     "register": zones.OPERATION_BYTES,
-    "fifo-queue": queue_history.OPERATION_BYTES,
-    "unordered-queue": queue_history.OPERATION_BYTES,
-    "append-log": log_offsets.OPERATION_BYTES,
+    "fifo-queue": queue_patterns.OPERATION_BYTES,
+    "unordered-queue": queue_patterns.OPERATION_BYTES,
+    "append-log": log_order.OPERATION_BYTES,
     "set": set_levels.OPERATION_BYTES,
 }
 
@@ -74,7 +74,7 @@ def test_between_two_passes_the_time_may_end(model):
             left[0] -= 1
             return left[0] < 0
 
-        decision = decide(model, problem, table, Limits(is_over))
+        decision = decide_without_search(model, problem, table, Limits(is_over))
         looks += 1
         assert looks < 1000
     assert looks > 3
@@ -96,10 +96,12 @@ def test_what_is_estimated_is_not_exceeded(model, is_wrong):
             estimates.append(memory_bytes)
 
     limits = Told(lambda: False)
-    decide(model, problem, table, limits)  # imports and first calls are not what is measured
+    decide_without_search(
+        model, problem, table, limits
+    )  # imports and first calls are not what is measured
     tracemalloc.start()
     try:
-        decision = decide(model, problem, table, limits)
+        decision = decide_without_search(model, problem, table, limits)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -107,9 +109,9 @@ def test_what_is_estimated_is_not_exceeded(model, is_wrong):
     assert peak <= max(estimates) + 30_000
     assert max(estimates) >= BYTES[model] * len(rows)
     short = Limits(lambda: False, max(estimates) - 1)
-    assert decide(model, problem, table, short) is None
+    assert decide_without_search(model, problem, table, short) is None
     enough = Limits(lambda: False, max(estimates))
-    assert decide(model, problem, table, enough) == decision
+    assert decide_without_search(model, problem, table, enough) == decision
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -129,5 +131,7 @@ def test_a_spent_budget_leaves_the_verdict_open(model, budget, why, monkeypatch)
 
 def test_a_fifo_queue_is_decided_where_the_budget_is_just_enough():
     problem, _ = encoded("fifo-queue", rows_of("fifo-queue", 20))
-    enough = queue_history.OPERATION_BYTES * len(problem.kind)
-    assert fifo.decide(problem, Limits(lambda: False, enough)).outcome is Outcome.VALID
+    enough = queue_patterns.OPERATION_BYTES * len(problem.kind)
+    assert (
+        queue_patterns.decide_fifo(problem, Limits(lambda: False, enough)).outcome is Outcome.VALID
+    )
