@@ -1,7 +1,7 @@
 """The capabilities of worlds: what a world can do to nodes, and what a fault needs.
 
 A fault names the capabilities that it needs (`needs`) and its family (`family`). If the world lacks
-one of them (`harness.runtime.world_capabilities`), the fault is skipped, with the reason. The
+one of them (`harness.runtime.availability`), the fault is skipped, with the reason. The
 oldest capabilities are methods of `contracts.plugins.World`. Each of the others is one of the small
 protocols here: a world implements those that it has, and a chosen fault may rely on them.
 

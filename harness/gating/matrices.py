@@ -18,8 +18,7 @@ from shaketable.harness.gating.verdict_file import (
     UnreadableError,
     decode_json,
 )
-from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
-from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, read_plain
 from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix.folder import Event, MatrixFolder
 from shaketable.harness.matrix.folder import Outcome as Attempt

@@ -24,7 +24,7 @@ from shaketable.harness.gating.verdict_file import (
     outcome_of,
 )
 from shaketable.harness.history import run_folder
-from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import RunFacts
 

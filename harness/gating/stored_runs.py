@@ -26,8 +26,7 @@ from shaketable.harness.history.export import (
     load_nemesis,
     load_operations,
 )
-from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
-from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, read_plain
 from shaketable.reports.availability.worked import Worked, worked_until
 from shaketable.reports.gating.policy import CEILINGS, Policy
 from shaketable.reports.gating.rulings import Conclusion, FaultEffects, RunFacts

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 
 from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX, Outcome
-from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.gating.rulings import Conclusion, Kind
 from shaketable.reports.run_page.violations import kind_totals
 

@@ -24,7 +24,6 @@ clients of one worker, and `limit` counts the operations of one worker.
 Source: jepsen.generator and jepsen.independent.
 """
 
-from shaketable.harness.generators.choices import any_of, mix, until_ok
 from shaketable.harness.generators.clients import (
     KeySpread,
     each_client,
@@ -33,6 +32,19 @@ from shaketable.harness.generators.clients import (
     reserve,
     side_by_side,
     width_of,
+)
+from shaketable.harness.generators.combinators import (
+    Lazy,
+    any_of,
+    concat,
+    limit,
+    mix,
+    once,
+    operations,
+    phases,
+    repeat,
+    synchronize,
+    until_ok,
 )
 from shaketable.harness.generators.generator import (
     PENDING,
@@ -45,16 +57,6 @@ from shaketable.harness.generators.generator import (
 )
 from shaketable.harness.generators.pace import delay, rate, sleep, stagger, think_time, time_limit
 from shaketable.harness.generators.play import Played, alone, play
-from shaketable.harness.generators.sequences import (
-    Lazy,
-    concat,
-    limit,
-    once,
-    operations,
-    phases,
-    repeat,
-    synchronize,
-)
 
 __all__ = [
     "PENDING",

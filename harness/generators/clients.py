@@ -15,7 +15,7 @@ from typing import Final
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.generators.choices import any_of
+from shaketable.harness.generators.combinators import any_of
 from shaketable.harness.generators.generator import (
     PENDING,
     Completion,

@@ -13,6 +13,7 @@ from random import Random
 from typing import Final
 
 from shaketable.harness.contracts.rng import rng_for
+from shaketable.harness.generators.combinators import Lazy
 from shaketable.harness.generators.generator import (
     Completion,
     Context,
@@ -22,7 +23,6 @@ from shaketable.harness.generators.generator import (
     Wait,
     sooner,
 )
-from shaketable.harness.generators.sequences import Lazy
 
 NS: Final = 1_000_000_000
 CATCH_UP_MAX_NS: Final = NS

@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 
 from shaketable.harness.contracts.plugins import Workload
 from shaketable.harness.generators.clients import each_client
+from shaketable.harness.generators.combinators import operations
 from shaketable.harness.generators.generator import Generator
-from shaketable.harness.generators.sequences import operations
 
 
 @runtime_checkable

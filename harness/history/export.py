@@ -25,9 +25,15 @@ from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history import recorder
 from shaketable.harness.history.operation_files import OperationParts, text_column
 from shaketable.harness.history.rounds import NotInOrder, Recordings, Round
-from shaketable.harness.history.rows import EVENT_ROW, EVENT_TEXTS, NO_TEXT
 from shaketable.harness.history.run_folder import RunFolder, replace_folder, temp_beside
-from shaketable.harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
+from shaketable.harness.history.schema import (
+    EVENT_ROW,
+    EVENT_TEXTS,
+    EVENTS,
+    NEMESIS_PROCESS,
+    NO_TEXT,
+    OPERATIONS,
+)
 from shaketable.harness.history.segments import SegmentEnd
 from shaketable.harness.history.text_kernels import LINE_BYTES_MAX, VALUE_BYTES_MAX, lines, values
 

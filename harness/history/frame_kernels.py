@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shaketable.harness.compiled import compiled, inlined
-from shaketable.harness.history.rows import HAS_EXPECTED, HAS_INPUT, HAS_OFFSET, HAS_OUTPUT, NO_TEXT
+from shaketable.harness.history.schema import (
+    HAS_EXPECTED,
+    HAS_INPUT,
+    HAS_OFFSET,
+    HAS_OUTPUT,
+    NO_TEXT,
+)
 
 MORE, UNREADABLE, CLOSING, ODD, ROWS_FULL, TEXTS_FULL = range(6)
 """Why `scan` stopped: more bytes are needed, there is no valid frame, the closing frame, a payload

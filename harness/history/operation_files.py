@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shaketable.harness.history.order_kernels import distinct, gather, scatter
-from shaketable.harness.history.rows import (
+from shaketable.harness.history.schema import (
     NO_TEXT,
     OPERATION_NUMBERS,
     OPERATION_ROW,
     OPERATION_TEXTS,
+    OPERATIONS,
 )
-from shaketable.harness.history.schema import OPERATIONS
 
 OPERATIONS_PER_FILE_MAX = 250_000
 """Rows of an operations file; a key with more has files of its own."""

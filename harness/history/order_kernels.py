@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shaketable.harness.compiled import compiled
-from shaketable.harness.history.rows import (
+from shaketable.harness.history.schema import (
     EMPTY,
     HAS_EXPECTED,
     HAS_INPUT,

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import frame_kernels as frames
 from shaketable.harness.history.order_kernels import Open, merge, pair, rehash, renumber
-from shaketable.harness.history.rows import (
+from shaketable.harness.history.schema import (
     EVENT_NUMBERS,
     EVENT_ROW,
     EVENT_TEXTS,

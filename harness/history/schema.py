@@ -1,4 +1,4 @@
-"""The schemas: events and operations (DESIGN.md decision 14), log entries, findings.
+"""The schemas: events and operations (DESIGN.md decision 14), log entries, findings, rows.
 
 *Events* have one row for each event, and are what is recorded. *Operations* have one row for each
 operation, and are the checkers' contract. *Entries* are what `Target.read_log` yields. Event types
@@ -8,6 +8,7 @@ any later time, or never).
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 NEMESIS_PROCESS = -1
@@ -89,3 +90,67 @@ FINDINGS = pa.schema(
         ("details", pa.string()),  # JSON
     ]
 )
+
+
+# ---- rows --------------------------------------------------------------------------------
+#
+# Events and operations as fixed-size rows, in which the export handles millions. Texts are numbers
+# of a table of texts (`NO_TEXT` for none); `has` has a bit for each optional number that is set.
+
+NO_TEXT = -1
+FIRST_TEXTS = ("invoke", "ok", "fail", "info", "")
+"""Every table of texts starts with these, so kernels know their numbers."""
+INVOKE, OK, FAIL, INFO, EMPTY = range(len(FIRST_TEXTS))
+
+HAS_INPUT, HAS_OUTPUT, HAS_OFFSET, HAS_EXPECTED, HAS_RETURN = 1, 2, 4, 8, 16
+
+EVENT_ROW = np.dtype(
+    [
+        ("time_ns", np.int64),
+        ("process", np.int64),
+        ("input", np.int64),
+        ("output", np.int64),
+        ("offset", np.int64),
+        ("expected", np.int64),
+        ("type", np.int32),
+        ("f", np.int32),
+        ("key", np.int32),
+        ("error", np.int32),
+        ("node", np.int32),
+        ("extra", np.int32),
+        ("has", np.int64),
+    ]
+)
+"""One event as recorded (harness.history.segments.Event)."""
+
+EVENT_TEXTS = ("type", "f", "key", "error", "node", "extra")
+EVENT_NUMBERS = {
+    "input": HAS_INPUT,
+    "output": HAS_OUTPUT,
+    "offset": HAS_OFFSET,
+    "expected": HAS_EXPECTED,
+}
+
+OPERATION_ROW = np.dtype(
+    [
+        ("op", np.int64),
+        ("process", np.int64),
+        ("input", np.int64),
+        ("expected", np.int64),
+        ("output", np.int64),
+        ("offset", np.int64),
+        ("call_ns", np.int64),
+        ("return_ns", np.int64),
+        ("f", np.int32),
+        ("key", np.int32),
+        ("outcome", np.int32),
+        ("error", np.int32),
+        ("node", np.int32),
+        ("extra", np.int32),
+        ("has", np.int64),
+    ]
+)
+"""One row of OPERATIONS."""
+
+OPERATION_TEXTS = ("f", "key", "outcome", "error", "node", "extra")
+OPERATION_NUMBERS = {**EVENT_NUMBERS, "return_ns": HAS_RETURN}

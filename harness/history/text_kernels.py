@@ -10,7 +10,7 @@ import numpy as np
 from shaketable.harness.compiled import compiled, inlined
 from shaketable.harness.history.frame_kernels import TextTable, intern
 from shaketable.harness.history.frame_kernels import place as place_text
-from shaketable.harness.history.rows import (
+from shaketable.harness.history.schema import (
     FIRST_TEXTS,
     HAS_EXPECTED,
     HAS_INPUT,

@@ -26,8 +26,7 @@ from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.contracts.promises import is_promised
-from shaketable.harness.history.plain_files import NoPlainFileError, open_plain
-from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, open_plain
 from shaketable.harness.history.segments import MAGIC, Event, whole_events
 from shaketable.harness.runtime import phases
 from shaketable.harness.runtime.clients.online_check import OnlineCheck, Sighting

@@ -23,9 +23,14 @@ from shaketable.harness.runtime.group_status import STATUS_TIMEOUT_S, GroupStatu
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.processes import ports
-from shaketable.harness.runtime.processes.damages import Damages
-from shaketable.harness.runtime.processes.disks import STOP_GRACE_S, Disks, Member, ProcessMachines
-from shaketable.harness.runtime.processes.leaving import Leaving
+from shaketable.harness.runtime.processes.disks import (
+    STOP_GRACE_S,
+    Damages,
+    Disks,
+    Leaving,
+    Member,
+    ProcessMachines,
+)
 from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
 from shaketable.harness.runtime.processes.resource_limits import ResourceLimits
 from shaketable.harness.runtime.processes.steered import SteeredNodes

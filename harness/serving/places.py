@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from shaketable.harness.history.plain_files import NoPlainFileError, open_plain
-from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, open_plain
 
 PARTS_MAX: Final = 12
 NAME_BYTES_MAX: Final = 255

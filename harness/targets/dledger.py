@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ import trio
 from shaketable.harness.contracts.abilities import DurableRange
 from shaketable.harness.contracts.broken_rules import BROKE_RULE, FOUND_DAMAGE
 from shaketable.harness.contracts.clients import PollResult
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import (
     Address,
     Json,
@@ -35,7 +37,6 @@ from shaketable.harness.contracts.promises import (
 )
 from shaketable.harness.targets import dledger_members as ids
 from shaketable.harness.targets import dledger_members as members
-from shaketable.harness.targets.dledger_outcomes import DamagedReadError, definite_or_not
 from shaketable.harness.targets.group_operations import GROUP as CONSUMER_GROUP
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server, value_of
 from shaketable.harness.targets.planted_bugs import PlantedBugs, client_parts_of
@@ -45,6 +46,7 @@ from shaketable.harness.targets.steering_files import SteeringFiles
 from shaketable.system.client import (
     BrokerGroupClient,
     ClientParts,
+    DamagedResponseError,
     OutcomeUnknownError,
     RefusedError,
     commit_offset,
@@ -101,6 +103,31 @@ GROUP_PROMISES = frozenset(
     }
 )
 """Anomalies that a consumer group never shows (docs/anomalies.md)."""
+
+
+# Map errors of the group's client to definite and indefinite errors.
+
+
+class DamagedReadError(IndefiniteError):
+    """A response that was received damaged."""
+
+
+@asynccontextmanager
+async def definite_or_not() -> AsyncIterator[None]:
+    """Raise the client's errors as what they mean for a history.
+
+    Raises:
+        DefiniteError: the operation was refused.
+        IndefiniteError: its outcome is unknown.
+    """
+    try:
+        yield
+    except RefusedError as error:
+        raise DefiniteError(str(error)) from error
+    except DamagedResponseError as error:
+        raise DamagedReadError(str(error)) from error
+    except OutcomeUnknownError as error:
+        raise IndefiniteError(str(error)) from error
 
 
 # The clients of a campaign, over the public client of a DLedger group.
@@ -325,7 +352,7 @@ class DLedgerTarget:
     def simulator(self) -> Simulator:
         """The simulated worlds of the same code."""
         # Imported late: client workers and executors do not need it.
-        from shaketable.harness.targets.dledger_simulation import DLedgerSimulator  # noqa: PLC0415
+        from shaketable.harness.targets.simulators import DLedgerSimulator  # noqa: PLC0415
 
         return DLedgerSimulator()
 

@@ -173,7 +173,7 @@ class MasterSlaveTarget:
     @property
     def simulator(self) -> Simulator:
         """The simulated world of a master and its slaves."""
-        from shaketable.harness.targets.master_slave_simulation import MasterSlaveSimulator  # noqa: PLC0415 - see below
+        from shaketable.harness.targets.simulators import MasterSlaveSimulator  # noqa: PLC0415 - see below
 
         return MasterSlaveSimulator(self.name, self._role, has_slaves=self._has_slaves)
 

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.comparing.compared_measures import Measured, measure
 from shaketable.reports.comparing.comparison import Comparison
 from shaketable.reports.comparing.differences import compare

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shaketable.harness.contracts.verdict import INDEX_DETAILS, Finding
-from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.check_page.checked_history import failing_part
 from shaketable.reports.check_page.cycle_graph import CycleGraph, cycle_graph_of
 from shaketable.reports.check_page.failing_picture import lay_out as lay_out_part

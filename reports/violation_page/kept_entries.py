@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.plain_json import listed, mapping, whole
 from shaketable.reports.violation_page.violation_view import (
     Entries,

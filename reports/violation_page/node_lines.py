@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from shaketable.harness.history.plain_files import NoPlainFileError, open_plain
+from shaketable.harness.history.run_folder import NoPlainFileError, open_plain
 from shaketable.reports.check_page.checked_history import visible
 from shaketable.reports.violation_page.violation_view import LogLine, LogLines
 

@@ -15,8 +15,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
-from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.history.run_folder import NoPlainFileError, read_plain, write_atomically
 from shaketable.reports import templating
 from shaketable.reports.check_page.failing_picture import NAMES, role_of
 from shaketable.reports.check_page.page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX

@@ -12,8 +12,13 @@ from shaketable.harness.contracts.clients import Delivery, dead_key, retry_key
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Operation
 from shaketable.workloads.queue_consumer import TOPIC
-from shaketable.workloads.queue_push import DRAIN_TIMEOUT_S, SHORT_S, QueuePush, QueuePushOrdered
-from shaketable.workloads.queue_retries import TIMES_MAX
+from shaketable.workloads.queue_push import (
+    DRAIN_TIMEOUT_S,
+    SHORT_S,
+    TIMES_MAX,
+    QueuePush,
+    QueuePushOrdered,
+)
 
 STEP = Operation("handle", TOPIC, aim=0.5)
 LEAVE, LEAVE_AT_ONCE = (Operation("unsubscribe", TOPIC, aim=aim) for aim in (0.1, 0.9))

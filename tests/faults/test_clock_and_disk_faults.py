@@ -21,7 +21,7 @@ from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Json
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.faults import clock
-from shaketable.harness.runtime import world_capabilities
+from shaketable.harness.runtime import availability
 from shaketable.harness.targets.dledger import DLedgerTarget
 from shaketable.harness.targets.multi_master import PLUGIN as MULTI_MASTER
 
@@ -384,22 +384,18 @@ def test_worlds_say_why_they_cannot() -> None:
             Capability.DISK_SLOW,
             Capability.POWER,
         ):
-            assert world_capabilities.why_unsupported(world, word, ours, disk) is None
-    said = world_capabilities.why_unsupported("process", Capability.POWER, ours, {"disk": "real"})
+            assert availability.why_unsupported(world, word, ours, disk) is None
+    said = availability.why_unsupported("process", Capability.POWER, ours, {"disk": "real"})
     assert said is not None
     assert "page cache" in said
     # A simulated machine loses its page cache, whatever the disk.
-    assert (
-        world_capabilities.why_unsupported("sim", Capability.POWER, ours, {"disk": "real"}) is None
-    )
+    assert availability.why_unsupported("sim", Capability.POWER, ours, {"disk": "real"}) is None
     assert "take no orders" in str(
-        world_capabilities.why_unsupported("process", Capability.CLOCK, MULTI_MASTER, disk)
+        availability.why_unsupported("process", Capability.CLOCK, MULTI_MASTER, disk)
     )
-    assert "do not edit" in str(
-        world_capabilities.why_unsupported("sim", Capability.DAMAGE, ours, disk)
-    )
+    assert "do not edit" in str(availability.why_unsupported("sim", Capability.DAMAGE, ours, disk))
     assert "Raft's model" in str(
-        world_capabilities.why_unsupported("sim", Capability.ROLLBACK, ours, disk)
+        availability.why_unsupported("sim", Capability.ROLLBACK, ours, disk)
     )
 
 

@@ -23,7 +23,7 @@ from shaketable.harness.network import enter, netns, probe
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.network.probe import CAPABILITIES, Probed
 from shaketable.harness.network.switch import Switch
-from shaketable.harness.runtime import availability, world_capabilities
+from shaketable.harness.runtime import availability
 from shaketable.harness.terminal import session
 
 PATIENCE_S = 30.0
@@ -161,7 +161,7 @@ def test_a_word_that_does_not_work_here_is_told_with_what_was_seen(monkeypatch) 
     seen = {word: Probed(word is not Capability.LOSS, "0 of 60 lost") for word in CAPABILITIES}
     monkeypatch.setattr(probe, "probed", lambda: seen)
     target = discovery.get("targets", "dledger")
-    assert world_capabilities.why_unsupported("netns", Capability.DELAY, target, {}) is None
+    assert availability.why_unsupported("netns", Capability.DELAY, target, {}) is None
     choice = availability.choose(Campaign(world="netns", faults=("loss", "delay", "kill")))
     assert choice.unavailable == {"loss": "0 of 60 lost"}
 

@@ -16,7 +16,7 @@ from fake_target import FakeTarget
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout
 from shaketable.harness.faults import clock
-from shaketable.harness.runtime import availability, rig, world_capabilities
+from shaketable.harness.runtime import availability, rig
 from shaketable.harness.runtime.ledger import Ledger
 from shaketable.harness.runtime.processes import faketime
 from shaketable.harness.runtime.processes.disks import Member
@@ -162,19 +162,17 @@ def test_foreign_clocks_are_offered_where_they_can_be_faked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for world in ("process", "netns"):
+        assert availability.why_unsupported(world, Capability.CLOCK, TellingTarget(), {}) is None
         assert (
-            world_capabilities.why_unsupported(world, Capability.CLOCK, TellingTarget(), {}) is None
-        )
-        assert (
-            world_capabilities.why_unsupported(world, Capability.DISK_FULL, TellingTarget(), {})
+            availability.why_unsupported(world, Capability.DISK_FULL, TellingTarget(), {})
             is not None
         )
-        assert world_capabilities.why_unsupported(world, Capability.CLOCK, FakeTarget(), {}) == (
+        assert availability.why_unsupported(world, Capability.CLOCK, FakeTarget(), {}) == (
             "nodes of fake take no orders about their clocks and disks"
         )
     assert availability.clocks_of(TellingTarget()) == {"clocks": "wall"}
     assert availability.clocks_of(FakeTarget()) == {}
     monkeypatch.setattr(faketime, "find_spec", lambda _: None)
-    told = world_capabilities.why_unsupported("process", Capability.CLOCK, TellingTarget(), {})
+    told = availability.why_unsupported("process", Capability.CLOCK, TellingTarget(), {})
     assert told is not None
     assert "libfaketime is not installed" in told

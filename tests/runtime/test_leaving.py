@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shaketable.harness.runtime.processes.leaving import Leaving
+from shaketable.harness.runtime.processes.disks import Leaving
 
 
 def test_a_node_is_out_from_when_it_is_asked_until_it_is_back() -> None:

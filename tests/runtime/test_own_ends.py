@@ -18,8 +18,7 @@ from shaketable.harness.contracts.abilities import DurableRange
 from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec, Resources
 from shaketable.harness.contracts.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
 from shaketable.harness.runtime.processes.crash_message import crash_message
-from shaketable.harness.runtime.processes.damages import Damages
-from shaketable.harness.runtime.processes.disks import Disks, Member, ProcessMachines
+from shaketable.harness.runtime.processes.disks import Damages, Disks, Member, ProcessMachines
 from shaketable.harness.runtime.processes.nodes import NodeProcess
 from shaketable.harness.runtime.processes.resource_limits import REFUSALS, ResourceLimits
 from shaketable.harness.runtime.processes.steered import SteeredNodes
@@ -623,7 +622,7 @@ def test_nothing_is_taken_from_a_process_that_ended_meanwhile(tmp_path: Path) ->
 def test_a_node_that_serves_with_a_damaged_store_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shaketable.harness.runtime.processes.damages.SERVES_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("shaketable.harness.runtime.processes.disks.SERVES_TIMEOUT_S", 0.1)
     answering: list[str] = []
 
     class Notices(FakeTarget):

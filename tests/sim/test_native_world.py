@@ -9,7 +9,7 @@ import pytest
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import RunSpec, Step
-from shaketable.harness.targets.master_slave_simulation import (
+from shaketable.harness.targets.simulators import (
     NODE,
     SLAVE_BEHIND_EXPIRED,
     STRANGER,

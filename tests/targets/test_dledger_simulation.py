@@ -9,7 +9,7 @@ import pytest
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import RunSpec, Step, Tally, hunt
 from shaketable.harness.targets.dledger import PLUGIN
-from shaketable.harness.targets.dledger_simulation import CORE, INPUTS, ROLES, DLedgerSimulator
+from shaketable.harness.targets.simulators import CORE, INPUTS, ROLES, DLedgerSimulator
 from shaketable.system.raft.protocol import Message, Role
 from shaketable.system.sim import world as core_world
 

@@ -14,7 +14,7 @@ from shaketable.harness.contracts.plugins import Address, NodeLayout
 from shaketable.harness.contracts.simulation import Step
 from shaketable.harness.runtime.processes import ports
 from shaketable.harness.targets.dledger import PLUGIN, RECORDING
-from shaketable.harness.targets.dledger_simulation import SAME_OUTPUTS, DLedgerSimulator
+from shaketable.harness.targets.simulators import SAME_OUTPUTS, DLedgerSimulator
 
 pytestmark = pytest.mark.e2e
 

@@ -35,8 +35,7 @@ from shaketable.harness.runtime.group_status import STATUS_INTERVAL_S, STATUS_TI
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.liveness import name_server_ended
 from shaketable.harness.runtime.observer import Observer
-from shaketable.harness.runtime.processes.disks import STOP_GRACE_S, Disks
-from shaketable.harness.runtime.processes.leaving import Leaving
+from shaketable.harness.runtime.processes.disks import STOP_GRACE_S, Disks, Leaving
 from shaketable.harness.runtime.processes.nodes import Exit
 from shaketable.harness.runtime.processes.steered_capabilities import SteeredCapabilities
 from shaketable.harness.runtime.simulated.steered import SimSteered

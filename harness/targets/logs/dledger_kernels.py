@@ -160,7 +160,7 @@ def hash_key(name: Bytes, start: int, length: int, queue_id: int) -> int:
 def find_key(
     name: Bytes, start: int, length: int, queue_id: int, slots: Ints, known: Ints, arena: Bytes
 ) -> int:
-    """Return the number of a key in the table (see dledger_rows.Keys), or NO_KEY."""
+    """Return the number of a key in the table (see `dledger_files.Keys`), or NO_KEY."""
     mask = len(slots) - 1
     slot = hash_key(name, start, length, queue_id) & mask
     while slots[slot] >= 0:
