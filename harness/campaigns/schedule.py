@@ -22,9 +22,8 @@ from shaketable.harness.campaigns.campaign import (
     fault_options,
     node_names,
 )
-from shaketable.harness.campaigns.plan_values import check_values
 from shaketable.harness.campaigns.scenarios import SCENARIOS, Scenario, Setting, span_s
-from shaketable.harness.campaigns.scripts import Step
+from shaketable.harness.campaigns.scripts import Step, check_values
 from shaketable.harness.contracts.abilities import TransfersLeadership
 from shaketable.harness.contracts.capabilities import Acts
 from shaketable.harness.contracts.errors import HarnessError, UsageError

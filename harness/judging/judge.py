@@ -21,8 +21,7 @@ from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.spark.pipeline import SparkEngine
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import Campaign, faults_of
-from shaketable.harness.campaigns.repeat import repeat_command
+from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command
 from shaketable.harness.contracts.abilities import SegmentedLog, ShowsLogs
 from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import family_of

@@ -16,9 +16,9 @@ from functools import partial
 
 import trio
 
+from shaketable.harness.contracts.capabilities import Link
 from shaketable.harness.contracts.plugins import Address
-from shaketable.harness.network.gates import Gates, Link, Waiter
-from shaketable.harness.network.shapes import Lane, Shapes
+from shaketable.harness.network.directions import Gates, Lane, Shapes, Waiter
 
 BUFFER_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 10.0

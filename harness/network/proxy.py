@@ -8,9 +8,9 @@ buffer, the rest waits in the kernel, and the sender feels back-pressure. The en
 (EOF, reset, refusal) travels in a direction as well, and does not cross a cut either. A new
 connection is accepted, and connected to b once the direction is open.
 
-A link can also be shaped (`harness.network.shapes`): its traffic is delayed or rate-limited, but
-arrives complete and in order; its connections are reset now and then; or one end of each is closed
-without notice to the other (half-open).
+A link can also be shaped (`harness.network.directions`): its traffic is delayed or rate-limited,
+but arrives complete and in order; its connections are reset now and then; or one end of each is
+closed without notice to the other (half-open).
 
 If nodes must know a peer by a single address, there is one proxy in front of each node instead, and
 the caller's process determines the link (`harness.network.callers`).
@@ -29,13 +29,12 @@ from random import Random
 
 import trio
 
-from shaketable.harness.contracts.capabilities import Capability, LinkShape
+from shaketable.harness.contracts.capabilities import Capability, Link, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address, Json
 from shaketable.harness.network.callers import Callers
 from shaketable.harness.network.connection import Connection, prepare
-from shaketable.harness.network.gates import Gates, Link
-from shaketable.harness.network.shapes import Applied, Shapes
+from shaketable.harness.network.directions import Applied, Gates, Shapes
 
 CONNECTIONS_PER_LINK_MAX = 256
 LISTEN_BACKLOG = 128

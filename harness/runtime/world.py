@@ -33,8 +33,7 @@ from shaketable.harness.runtime.processes.disks import (
 )
 from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
 from shaketable.harness.runtime.processes.resource_limits import ResourceLimits
-from shaketable.harness.runtime.processes.steered import SteeredNodes
-from shaketable.harness.runtime.processes.steered_capabilities import SteeredCapabilities
+from shaketable.harness.runtime.processes.steered import SteeredCapabilities, SteeredNodes
 from shaketable.harness.runtime.stored_logs import StoredLogs
 
 EXITS_KEPT_MAX = 1_000

@@ -12,7 +12,7 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import RunSpec, SeedRun, Size, Step, Violation, Watch
 from shaketable.system.sim import recording
 from shaketable.system.sim import world as core_world
-from shaketable.system.sim.master_slave_world.world import run_seed
+from shaketable.system.sim.master_slave_world import world as master_slave_world
 from shaketable.system.sim.planted_bugs import (
     HEALTHY,
     master_slave_bugs,
@@ -314,7 +314,7 @@ class MasterSlaveSimulator:
 
     def run(self, spec: RunSpec, write: Callable[[str], None] | None = None) -> SeedRun:
         """Run one seed; after `virtual_s` follows the time in which the world settles."""
-        done = run_seed(
+        done = master_slave_world.run_seed(
             spec.seed,
             int(spec.virtual_s * 1e3),
             self._role,

@@ -20,8 +20,7 @@ from rich.text import Text
 
 from shaketable.harness import discovery, marks
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import Campaign, faults_of
-from shaketable.harness.campaigns.repeat import repeat_command
+from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command
 from shaketable.harness.campaigns.schedule import schedule
 from shaketable.harness.contracts.errors import HarnessError, NamespaceNeededError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome

@@ -19,9 +19,9 @@ from shaketable.harness.campaigns.campaign import (
     load,
     loads,
     parse_faults,
+    repeat_command,
     to_toml,
 )
-from shaketable.harness.campaigns.repeat import repeat_command
 from shaketable.harness.campaigns.scripts import Step
 from shaketable.harness.contracts.errors import UsageError
 

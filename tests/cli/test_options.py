@@ -10,8 +10,14 @@ import msgspec
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.campaigns.campaign import FILE_ONLY, Campaign, loads, resolve
-from shaketable.harness.campaigns.repeat import OPTIONS_TYPED_MAX, repeat_command
+from shaketable.harness.campaigns.campaign import (
+    FILE_ONLY,
+    OPTIONS_TYPED_MAX,
+    Campaign,
+    loads,
+    repeat_command,
+    resolve,
+)
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.terminal.commands import app
 from shaketable.harness.terminal.run import OUTSIDE_CAMPAIGN, RunOptions

@@ -22,8 +22,7 @@ from shaketable.harness.runtime.processes import faketime
 from shaketable.harness.runtime.processes.disks import Member
 from shaketable.harness.runtime.processes.faketime import SHARED_MEMORY, FakedTime
 from shaketable.harness.runtime.processes.nodes import NodeProcess
-from shaketable.harness.runtime.processes.steered import SteeredNodes
-from shaketable.harness.runtime.processes.steered_capabilities import SteeredCapabilities
+from shaketable.harness.runtime.processes.steered import SteeredCapabilities, SteeredNodes
 from shaketable.harness.runtime.sites import Site
 
 TELLS_TIME = """

@@ -9,8 +9,7 @@ import trio
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import Campaign
-from shaketable.harness.campaigns.repeat import repeat_command
+from shaketable.harness.campaigns.campaign import Campaign, repeat_command
 from shaketable.harness.contracts.abilities import LosesDisks, NamesBrokers
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus

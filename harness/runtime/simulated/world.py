@@ -37,7 +37,7 @@ from shaketable.harness.runtime.liveness import name_server_ended
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.processes.disks import STOP_GRACE_S, Disks, Leaving
 from shaketable.harness.runtime.processes.nodes import Exit
-from shaketable.harness.runtime.processes.steered_capabilities import SteeredCapabilities
+from shaketable.harness.runtime.processes.steered import SteeredCapabilities
 from shaketable.harness.runtime.simulated.steered import SimSteered
 from shaketable.harness.runtime.stored_logs import Stored, count_log
 
