@@ -37,7 +37,7 @@ from shaketable.harness.targets.programs import name_server
 from shaketable.system.sim.disks.disk import PowerLoss
 from shaketable.system.sim.disks.fault_rules import DiskFaultRule, DiskFaultRules
 from shaketable.system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
-from shaketable.system.sim.rules.client_invariants import (
+from shaketable.system.sim.rules.client_history import (
     check_all_closed,
     check_expected,
     check_in_time,
@@ -53,7 +53,7 @@ from shaketable.system.sim.schedules.faults import (
 )
 from shaketable.system.sim.schedules.schedule import Schedule, Settings
 from shaketable.system.sim.stories.promises import promise_of
-from shaketable.system.sim.trio_world.heap_clock import HeapClock
+from shaketable.system.sim.trio_world.clocks import HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.sim.trio_world.programs import (

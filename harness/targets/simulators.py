@@ -158,11 +158,11 @@ def _shrink(
     schedule: Schedule, mutant: str | None, seconds_max: float, watch: Watch
 ) -> DLedgerShrunkRun | None:
     # Imported late: hypothesis takes a second.
-    from shaketable.system.sim.shrinking import shrink, simplest  # noqa: PLC0415
+    from shaketable.system.sim.shrinking import shrink, shrink_search  # noqa: PLC0415
 
     def progress(now: Progress) -> None:
         if not watch(now.runs, Size(now.faults, now.operations)):
-            raise simplest.StopSearch
+            raise shrink_search.StopSearch
 
     try:
         shrunk = shrink.shrink(

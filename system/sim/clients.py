@@ -22,7 +22,9 @@ from shaketable.system.remoting.requests import (
     SendRequest,
 )
 from shaketable.system.sim.event_heap import EventHeap
-from shaketable.system.sim.history import (
+from shaketable.system.sim.key_queries import properties_of
+from shaketable.system.sim.member import SimMember
+from shaketable.system.sim.rules.client_history import (
     APPEND,
     FAIL,
     MAX_OFFSET,
@@ -32,8 +34,6 @@ from shaketable.system.sim.history import (
     UNKNOWN,
     Operation,
 )
-from shaketable.system.sim.key_queries import properties_of
-from shaketable.system.sim.member import SimMember
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts

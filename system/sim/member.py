@@ -38,9 +38,9 @@ from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import SendRequest
 from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
 from shaketable.system.sim.event_heap import EventHeap
+from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.key_queries import KeyQueries
-from shaketable.system.sim.native_messages import NativeMessages
 from shaketable.system.sim.network import Network
 from shaketable.system.sim.rules.bounds import (
     check_answered,

@@ -1,7 +1,8 @@
-"""The trace of a run: always a running digest, and optionally a line for each event.
+"""What is recorded of every run: its trace, and counts of what happened.
 
-The digest mixes only numbers (time, member, kind, payload), so it is the same in every process
-whatever PYTHONHASHSEED is, and is cheap.
+The trace is always a running digest, and optionally a line for each event. The digest mixes only
+numbers (time, member, kind, payload), so it is the same in every process whatever PYTHONHASHSEED
+is, and is cheap.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.protocol import InvariantError, Message, Role, RoleChange
 from shaketable.system.sim.broken_starts.broken_folders import (
+    Folder,
     check_bit_flips,
     check_broken_starts,
     check_out_of_range,
@@ -21,18 +22,23 @@ from shaketable.system.sim.broken_starts.broken_folders import (
 from shaketable.system.sim.broken_starts.broken_hints import check_hints
 from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
-from shaketable.system.sim.broken_starts.folder_copy import Folder
 from shaketable.system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
 from shaketable.system.sim.disks.disk import PowerLoss
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.group_operator import REFUSED_CONNECTION, Operator
-from shaketable.system.sim.history import APPEND, OK, Operation, check_history, check_refusals
+from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.key_queries import KeyQueries, random_group_key
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
-from shaketable.system.sim.native_messages import NativeMessages
 from shaketable.system.sim.network import Network
+from shaketable.system.sim.rules.client_history import (
+    APPEND,
+    OK,
+    Operation,
+    check_history,
+    check_refusals,
+)
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Counts, Trace

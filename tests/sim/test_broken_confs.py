@@ -7,7 +7,7 @@ import pytest
 from shaketable.system.broker.delays import delay_levels
 from shaketable.system.node import config
 from shaketable.system.raft.protocol import RaftConfig
-from shaketable.system.sim.initial_disks.broken_confs import BROKEN, check_refused
+from shaketable.system.sim.broken_starts.broken_confs import BROKEN, check_refused
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.native.commit_log import NativeCommitLog
 

@@ -16,7 +16,7 @@ from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.system.client.channels import Channels
 from shaketable.system.client.connection import RefusedError
 from shaketable.system.remoting.command import Command, encode_command
-from shaketable.system.sim.rules.client_invariants import (
+from shaketable.system.sim.rules.client_history import (
     LATE_MAX_MS,
     SYSTEM,
     check_all_closed,

@@ -23,7 +23,13 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.raft.protocol import Install as InstallWrite
 from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
-from shaketable.system.sim.history import (
+from shaketable.system.sim.rules.bounds import (
+    HANDLES_MAX,
+    check_answered,
+    check_bounds,
+    check_handles,
+)
+from shaketable.system.sim.rules.client_history import (
     APPEND,
     FAIL,
     MAX_OFFSET,
@@ -33,12 +39,6 @@ from shaketable.system.sim.history import (
     Operation,
     check_history,
     check_refusals,
-)
-from shaketable.system.sim.rules.bounds import (
-    HANDLES_MAX,
-    check_answered,
-    check_bounds,
-    check_handles,
 )
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.shadow import Shadow

@@ -24,13 +24,13 @@ from shaketable.system.sim.shrinking.shrink import (
     Limits,
     NothingToShrink,
     Progress,
+    RunNumbers,
     count_events,
     load,
     runs_of,
     save,
     shrink,
 )
-from shaketable.system.sim.shrinking.shrink_steps import RunNumbers
 
 BROKEN = Violation("one-leader-a-term", "n0 and n1", 4100.0, "n0")
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.system.sim.shrinking.simplest import StopSearch, simplest_flags, simplest_numbers
+from shaketable.system.sim.shrinking.shrink_search import (
+    StopSearch,
+    simplest_flags,
+    simplest_numbers,
+)
 
 
 def test_what_is_needless_goes() -> None:

@@ -9,8 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from shaketable.system.sim.disks.disk import Platter, PowerLoss, SimDisk
-from shaketable.system.sim.disks.inode import SECTOR_BYTES
+from shaketable.system.sim.disks.disk import SECTOR_BYTES, Platter, PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFailed, DiskFull, read_file, replace_file
 
 

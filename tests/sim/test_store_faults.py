@@ -10,7 +10,7 @@ from shaketable.system.raft import leadership, membership_log
 from shaketable.system.sim.broken_starts import broken_folders, broken_hints
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, WAYS
 from shaketable.system.sim.group_operator import UNKNOWN_MEMBER
-from shaketable.system.sim.native_messages import SHAPES
+from shaketable.system.sim.initial_disks.native_messages import SHAPES
 from shaketable.system.sim.schedules.faults import (
     AnyFault,
     ClockOffset,

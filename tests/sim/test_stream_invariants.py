@@ -11,7 +11,7 @@ from shaketable.system.sim.rules.stream_invariants import UnsentBytes
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, draw_schedule
-from shaketable.system.sim.trio_world.heap_clock import HeapClock
+from shaketable.system.sim.trio_world.clocks import HeapClock
 from shaketable.system.sim.trio_world.tcp_pipe import SEGMENT_BYTES_MAX, WINDOW_BYTES_MAX, Pipe
 from shaketable.system.sim.trio_world.world import OPERATIONS_PER_S, run_seed
 

@@ -12,9 +12,9 @@ from shaketable.system.client import BrokerGroupClient, RefusedError
 from shaketable.system.mutants import load
 from shaketable.system.sim.member import Flush
 from shaketable.system.sim.schedules.schedule import Settings
-from shaketable.system.sim.trio_world.group import UNTOUCHED, SimulatedGroup, run_group
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator
 from shaketable.system.store.index_units import NotContiguous
+from tests.support.whole_node_group import UNTOUCHED, SimulatedGroup, run_group
 
 
 def client_of(group: SimulatedGroup) -> BrokerGroupClient:

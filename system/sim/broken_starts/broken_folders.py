@@ -7,29 +7,109 @@ transit. Only copies are broken: the run itself is over.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
-from shaketable.system.sim.broken_starts import broken_files
-from shaketable.system.sim.broken_starts.folder_copy import Folder
+from shaketable.system.raft.membership import Membership
 from shaketable.system.sim.disks.disk import Platter, SimDisk
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.store.commit_log import CommitLog, OutsideLog
-from shaketable.system.store.disk import StoreError
-from shaketable.system.store.entry import DamagedEntry, iter_messages, verify_batch
+from shaketable.system.store.disk import StoreError, read_file, replace_file
+from shaketable.system.store.durable_watermark import SLOT_BYTES, DurableWatermark
+from shaketable.system.store.entry import (
+    ENTRY_MAGIC,
+    HEADER,
+    DamagedEntry,
+    chain_crc,
+    iter_messages,
+    next_position,
+    verify_batch,
+)
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL, encode_membership
 from shaketable.system.store.message import (
     BORN_HOST_V6,
     STORE_HOST_V6,
     DamagedMessage,
     decode_message,
 )
+from shaketable.system.store.snapshot_file import load_snapshot, save_snapshot
 
 if TYPE_CHECKING:
+    from shaketable.system.sim.schedules.random_streams import RandomStream
     from shaketable.system.sim.schedules.schedule import Settings
+
+
+class Folder:
+    """A copy of a node's disk, and the configuration of a start on it."""
+
+    def __init__(
+        self,
+        disk: SimDisk,
+        root: str,
+        name: str,
+        native: str,
+        settings: Settings,
+        rng: RandomStream,
+    ) -> None:
+        self.disk = SimDisk(deepcopy(disk.platter))
+        platter = self.disk.platter
+        platter.stop_at = platter.capacity_bytes = platter.on_operation = platter.on_read = None
+        platter.is_failing, platter.sync_failures = False, 0
+        self.rng = rng
+        self.root = root
+        self.name = name
+        self.path = f"{root}/dledger-{name}"
+        self.native: str | None = native if settings.native_log else None
+        self.native_folder = native
+        self.settings = settings
+        self.data_file_bytes = settings.data_file_bytes
+
+    def open(self) -> CommitLog:
+        """Open its log. Raises StoreError."""
+        return CommitLog.open(
+            self.disk,
+            self.root,
+            self.name,
+            self.data_file_bytes,
+            self.settings.index_file_bytes,
+            self.native,
+        )
+
+    def end_on(self, disk: SimDisk) -> LogEnd:
+        """Open the log on another disk; return its end. Raises StoreError."""
+        self.disk = disk
+        return self.open().end
+
+    def start(self) -> None:
+        """Read all that a start without a checkpoint reads. Raises StoreError."""
+        log = self.open()
+        if log.native is not None:
+            for _ in log.native.messages():
+                pass
+
+    def lose_file(self, name: str) -> bool:
+        """Lose a file of the log's folder; return False if there is none."""
+        path = f"{self.path}/{name}"
+        if not self.disk.exists(path):
+            return False
+        self.disk.platter.lose_file(path)
+        return True
+
+    def native_paths(self) -> list[str]:
+        """Return the paths of the native log's files that hold data."""
+        platter = self.disk.platter
+        return [
+            f"{self.native_folder}/{name}"
+            for name in self.disk.names(self.native_folder)
+            if platter.written_size(f"{self.native_folder}/{name}")
+        ]
 
 
 FLIPS = 24
@@ -49,9 +129,9 @@ def check_broken_starts(disk: SimDisk, root: str, name: str, native: str, settin
     `is_upgraded`: the node still has the native log before its own log.
     """
     tried = 0
-    ways = rng.sample(broken_files.WAYS, BREAKS)
+    ways = rng.sample(FOLDER_WAYS, BREAKS)
     if is_upgraded:
-        ways += WAYS
+        ways += NATIVE_WAYS
     for way in ways:
         folder = Folder(disk, root, name, native, settings, rng)
         try:
@@ -153,6 +233,155 @@ def _check_refused(batch: Batch, before: LogEnd | None) -> None:
     except DamagedEntry:
         return
     raise Violated("broken-is-refused", f"a damaged batch from {batch.first_index} on is taken")
+
+
+# Ways to break the files of a log's folder that every start must detect.
+#
+# CRCs are valid where a mistake leaves files of another log or version, and invalid where bytes
+# rot.
+
+_MAGIC_AND_CRC = struct.Struct(">8sI")
+_CRC = struct.Struct(">I")
+_MARK_BYTES = 97
+"""Size of a durable watermark slot's record, without its CRC."""
+
+
+def other_file_size(folder: Folder) -> bool:
+    """Start with another data file size than the log was created with."""
+    folder.data_file_bytes *= 2
+    return True
+
+
+def no_hard_state(folder: Folder) -> bool:
+    """Lose term and vote."""
+    return folder.lose_file("currterm")
+
+
+def no_mark(folder: Folder) -> bool:
+    """Lose the durable watermark."""
+    return folder.lose_file("syncedto")
+
+
+def no_snapshot(folder: Folder) -> bool:
+    """Lose the snapshot that replaces the entries before the log."""
+    return folder.open().start.index >= 0 and folder.lose_file("snapshot")
+
+
+def older_snapshot(folder: Folder) -> bool:
+    """Replace the snapshot by one of before the log's first index."""
+    stored, begin = load_snapshot(folder.disk, folder.path), folder.open().start
+    if stored is None or begin.index < 1:
+        return False
+    older = replace(stored.snapshot, end=LogEnd(begin.index - 1, begin.term, begin.position))
+    save_snapshot(folder.disk, folder.path, replace(stored, snapshot=older))
+    return True
+
+
+def unreadable_snapshot(folder: Folder) -> bool:
+    """Replace the snapshot by one of another version, with a valid CRC."""
+    data = folder.rng.choice((b"", b"\x01", b"\x80"))
+    whole = _MAGIC_AND_CRC.pack(b"snapshot", zlib.crc32(data)) + data
+    replace_file(folder.disk, f"{folder.path}/snapshot", whole)
+    return True
+
+
+def rotten_snapshot(folder: Folder) -> bool:
+    """Flip a bit of the snapshot."""
+    path = f"{folder.path}/snapshot"
+    size = folder.disk.platter.written_size(path)
+    if size:
+        folder.disk.platter.flip_bit(path, folder.rng.randrange(size))
+    return size > 0
+
+
+def only_data(folder: Folder) -> bool:
+    """Lose all but data and index, as by an incomplete copy."""
+    for name in ("currterm", "checkpoint", "snapshot"):
+        folder.lose_file(name)
+    return folder.lose_file("syncedto") and bool(folder.disk.names(f"{folder.path}/data"))
+
+
+def mark_of_another_format(folder: Folder) -> bool:
+    """Give both slots of the durable watermark another magic, with valid CRCs."""
+    path = f"{folder.path}/syncedto"
+    raw = read_file(folder.disk, path)
+    slots = []
+    for at in (0, SLOT_BYTES):
+        record = b"syncedTO" + raw[at + 8 : at + _MARK_BYTES]
+        slots.append((record + _CRC.pack(zlib.crc32(record))).ljust(SLOT_BYTES, b"\0"))
+    replace_file(folder.disk, path, b"".join(slots))
+    return True
+
+
+def mark_of_another_log(folder: Folder) -> bool:
+    """Make the durable watermark name another entry than the one stored there."""
+    log = folder.open()
+    if log.end.index == log.start.index:
+        return False
+    log.close()
+    watermark = DurableWatermark.open(folder.disk, f"{folder.path}/syncedto")
+    watermark.move(watermark.record.end._replace(chain_crc=watermark.record.end.chain_crc ^ 1))
+    watermark.close()
+    return True
+
+
+def data_cut_between_entries(folder: Folder) -> bool:
+    """Truncate the last data file right before its last entry."""
+    log = folder.open()
+    end = log.end
+    if end.index == log.start.index:
+        return False
+    file_bytes = folder.data_file_bytes
+    start = (end.position - 1) // file_bytes * file_bytes
+    last_start = log.log_end_at(end.index - 1).position
+    path = f"{folder.path}/data/{start:020}"
+    folder.disk.platter.truncate_file(path, max(0, last_start - start))
+    return True
+
+
+def membership_of_nobody(folder: Folder) -> bool:
+    """Append an entry that no leader would write: valid CRCs, invalid membership."""
+    log = folder.open()
+    builder = EntryBuilder(log.end, max(log.end.term, 0), folder.data_file_bytes, bytes(8))
+    body = folder.rng.choice((encode_membership(Membership(())), b"{", b""))
+    builder.add(b"t", 1, 0, body, channel=MEMBERSHIP_CHANNEL)
+    for batch in builder.take():
+        log.append(batch)
+    log.close()
+    return True
+
+
+def membership_without_message(folder: Folder) -> bool:
+    """Append a membership entry that is too short for a message."""
+    log = folder.open()
+    end, body = log.end, b"n0,n1,n2"
+    size, term = ENTRY_HEADER_BYTES + len(body), max(log.end.term, 0)
+    position = next_position(end.position, size, folder.data_file_bytes)
+    fields = (ENTRY_MAGIC, size, end.index + 1, term, position, MEMBERSHIP_CHANNEL)
+    crc_and_size = (zlib.crc32(body), len(body))
+    chain = chain_crc(end.chain_crc, HEADER.pack(*fields, 0, *crc_and_size))
+    entry = HEADER.pack(*fields, chain, *crc_and_size) + body
+    log.append(Batch(end.index + 1, 1, term, position, entry))
+    log.close()
+    return True
+
+
+FOLDER_WAYS: tuple[Callable[[Folder], bool], ...] = (
+    other_file_size,
+    no_hard_state,
+    no_mark,
+    no_snapshot,
+    older_snapshot,
+    unreadable_snapshot,
+    rotten_snapshot,
+    only_data,
+    mark_of_another_format,
+    mark_of_another_log,
+    data_cut_between_entries,
+    membership_of_nobody,
+    membership_without_message,
+)
+"""Each returns False where it finds nothing to break. Raises StoreError on a damaged log."""
 
 
 # Ways to break a native commit log that every start, or upgrade, must detect.
@@ -276,7 +505,7 @@ def _body_at(platter: Platter, path: str, at: int) -> int:
     return _BODY_LENGTH_AT + 4 + hosts * _V6_MORE_BYTES
 
 
-WAYS: tuple[Way, ...] = (
+NATIVE_WAYS: tuple[Way, ...] = (
     not_named,
     gone,
     of_other_size,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from shaketable.system.broker.broker_state import ranges_of
-from shaketable.system.sim.broken_starts.folder_copy import Folder
+from shaketable.system.sim.broken_starts.broken_folders import Folder
 from shaketable.system.sim.clients import TOPIC_BYTES
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.broker_checkpoint import CheckpointFiles

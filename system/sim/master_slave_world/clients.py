@@ -21,7 +21,6 @@ from shaketable.system.client import (
     RefusedError,
 )
 from shaketable.system.native.ha import REPORT
-from shaketable.system.sim.history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
 from shaketable.system.sim.master_slave_world.setup import (
     BROKER,
     NAME_SERVER_ADDRESS,
@@ -30,6 +29,7 @@ from shaketable.system.sim.master_slave_world.setup import (
     ForeignSlave,
     Setup,
 )
+from shaketable.system.sim.rules.client_history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import PEER_PORT
 from shaketable.system.sim.trio_world.process import CURRENT, Process

@@ -16,8 +16,8 @@ from shaketable.system.node.node import Node
 from shaketable.system.sim.master_slave_world.setup import MASTER, NO_EXPIRY_MS, SETTLE_MS, Setup
 from shaketable.system.sim.rules.native_invariants import MasterSlaveShadow
 from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.trio_world.clocks import WALL_MS_AT_START
 from shaketable.system.sim.trio_world.host import Host
-from shaketable.system.sim.trio_world.host_clock import WALL_MS_AT_START
 from shaketable.system.sim.trio_world.world import TrioWorld
 from shaketable.system.store.native.batch import iter_native_dispatches
 

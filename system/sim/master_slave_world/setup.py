@@ -32,8 +32,8 @@ from shaketable.system.sim.schedules.faults import (
     Stop,
 )
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
+from shaketable.system.sim.trio_world.clocks import WALL_MS_AT_START
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT
-from shaketable.system.sim.trio_world.host_clock import WALL_MS_AT_START
 from shaketable.system.sim.trio_world.programs import CONF, node_config
 from shaketable.system.sim.trio_world.world import address_of
 from shaketable.system.store.message import Message, encode_message

@@ -10,7 +10,6 @@ from shaketable.system.raft.batch import LogEnd
 from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
 from shaketable.system.sim.broken_starts.file_damage import damage_broker_file
 from shaketable.system.sim.disks.disk import SimDisk
-from shaketable.system.sim.history import Operation
 from shaketable.system.sim.master_slave_world.clients import ForeignSlaves, MasterSlaveClients
 from shaketable.system.sim.master_slave_world.settled import SettledState, check_settled
 from shaketable.system.sim.master_slave_world.setup import (
@@ -23,6 +22,7 @@ from shaketable.system.sim.master_slave_world.setup import (
     configs_of,
     draw_setup,
 )
+from shaketable.system.sim.rules.client_history import Operation
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.schedule import Schedule, Settings

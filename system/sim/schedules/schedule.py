@@ -16,7 +16,7 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.broken_starts.file_damage import MUST_BE_DETECTED, REBUILT, WAYS
 from shaketable.system.sim.initial_disks.apache_log import SHAPES as APACHE_SHAPES
-from shaketable.system.sim.native_messages import SHAPES
+from shaketable.system.sim.initial_disks.native_messages import SHAPES
 from shaketable.system.sim.schedules.faults import AnyFault, DamageFile, RefusedChange, Stop
 from shaketable.system.sim.schedules.random_faults import DISK_LOSS_KINDS, GRID_MS, draw_faults
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
@@ -82,7 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     big_every: int = 0
     """Every so-many-th message nearly fills a data file, or is slightly too large; 0: none."""
     native_log: str = ""
-    """Native log before the upgrade (`system.sim.native_messages.SHAPES`); "": none."""
+    """Log before the upgrade (`system.sim.initial_disks.native_messages.SHAPES`); "": none."""
     apache_log: str = ""
     """Shape of imported Apache logs (`system.sim.initial_disks.apache_log.SHAPES`); "": none."""
     older_config: bool = False

@@ -2,9 +2,9 @@
 
 It works level by level, so that thousands of operations cost a few dozen runs each: the run's end,
 the group's size, whole clients, slices of time, single calls, then numbers. On each level
-hypothesis decides what may be removed (`system.sim.shrinking.simplest`). Random streams are keyed
-by name, so removing one thing changes nothing else; where a run is stuck, it is tried in another
-order and under other seeds.
+hypothesis decides what may be removed (`system.sim.shrinking.shrink_search`). Random streams are
+keyed by name, so removing one thing changes nothing else; where a run is stuck, it is tried in
+another order and under other seeds.
 
 Source: Zeller & Hildebrandt 2002 (delta debugging); SIMULATION.md, section Hypothesis.
 """
@@ -12,24 +12,29 @@ Source: Zeller & Hildebrandt 2002 (delta debugging); SIMULATION.md, section Hypo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from shaketable.system.mutants import Mutant
 from shaketable.system.sim.rules.violation import Violation
-from shaketable.system.sim.schedules.schedule import Schedule
+from shaketable.system.sim.schedules.faults import AnyFault
+from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings
 from shaketable.system.sim.shrinking.shrink_search import (
     Limits,
     NothingToShrink,
     Progress,
     Search,
+    StopSearch,
     TryRun,
     count_events,
+    simplest_flags,
+    simplest_numbers,
 )
-from shaketable.system.sim.shrinking.shrink_steps import reduce_run
-from shaketable.system.sim.shrinking.simplest import StopSearch
 from shaketable.system.sim.world import run_seed
 
 __all__ = [
@@ -123,3 +128,362 @@ def load(path: Path) -> Shrunk:
         return msgspec.json.decode(path.read_bytes(), type=Shrunk)
     except (OSError, msgspec.MsgspecError) as error:
         raise BadShrunkFile(f"{path} is no shrunk run: {error}") from None
+
+
+# The steps of shrinking, from coarse to fine.
+#
+# Each step takes a failing schedule and returns one that fails the same way, as small as it could
+# make it. Where only one of two things can be removed, the earlier one goes.
+
+FLAGS_MAX = 40
+"""Most faults and groups of calls in one hypothesis search."""
+NUMBERS_MAX = 24
+GROUPS_MAX = 24
+"""Number of groups that the calls are divided into on each level."""
+MEMBERS_MIN = 3
+"""Smaller groups show little about majorities: a schedule's own smaller size is kept."""
+END_MARGINS_MS = (1, 500, 3000)
+"""How long a run goes on after the violation; some invariants are checked later."""
+STUCK_EVENTS = 10
+"""A run stuck above so many events is tried with fewer calls under other seeds."""
+SEEDS_MAX = 8
+MANY = 1 << 30
+THINNER = ((1, 64), (1, 16), (1, 4), (1, 1), (MANY, 64), (MANY, 16), (MANY, 4), (MANY, 2))
+"""Bold reductions, the boldest first: most appends in a call, and keep one call of so many."""
+LARGE_BODY_BYTES = 4000
+"""A few large messages fill files, windows and disks as well as many small ones."""
+OFFSETS_MAX = 3
+"""Number of start offsets that each bold reduction tries under the run's own seed."""
+ROUNDS_MAX = 4
+
+
+def reduce_run(search: Search, schedule: Schedule) -> None:
+    """Shrink a failing run until nothing changes; `search.best` is the result.
+
+    Bold steps come first, since most bugs need a small part of what happens; exact ones last, since
+    they take many runs.
+    """
+    _fewer(search, _thin_boldly(search, _cut_end(search, schedule)))
+    _try_other_seeds(search)
+    schedule = search.best
+    for number in range(ROUNDS_MAX):
+        before = schedule
+        schedule = _fewer(search, schedule, late_first=number % 2 == 1)
+        schedule = _fewer_appends(search, schedule)
+        schedule = _simpler_numbers(search, schedule)
+        if schedule == before:
+            break
+
+
+def _fewer(search: Search, schedule: Schedule, *, late_first: bool = False) -> Schedule:
+    schedule = _cut_end(search, schedule)
+    schedule = _simpler_settings(search, schedule)
+    schedule = _weaker_faults(search, schedule)
+    schedule = _fewer_events(search, schedule, late_first=late_first)
+    return _cut_end(search, schedule)
+
+
+def _thin_boldly(search: Search, schedule: Schedule) -> Schedule:
+    """Try to keep a small part of the calls: with luck, a few runs save hundreds."""
+    for count_max, step in THINNER:
+        for offset in range(min(step, OFFSETS_MAX)):
+            thinned = _thinned(schedule, count_max, step, offset)
+            for candidate in (thinned, _with_large_bodies(thinned)):
+                if search.fails(candidate):
+                    return candidate
+    return schedule
+
+
+def _try_other_seeds(search: Search) -> None:
+    """If the run is stuck, try other seeds for network, disks and timers."""
+    for count_max, step in THINNER:
+        for seed in range(SEEDS_MAX):
+            stuck = search.best
+            if count_events(stuck) <= STUCK_EVENTS:
+                return
+            # Another seed changes timing and disk behaviour only: what happens is still the
+            # schedule's.
+            thinned = replace(_thinned(stuck, count_max, step, seed % step), seed=seed)
+            for candidate in (thinned, _with_large_bodies(thinned)):
+                if search.fails(candidate):
+                    _fewer(search, candidate)
+
+
+def _thinned(schedule: Schedule, count_max: int, step: int, offset: int) -> Schedule:
+    calls = schedule.calls[offset::step]
+    fewer = (replace(call, count=min(call.count, count_max)) for call in calls)
+    return replace(schedule, calls=tuple(fewer))
+
+
+def _with_large_bodies(schedule: Schedule) -> Schedule:
+    large = (replace(call, body_bytes=LARGE_BODY_BYTES) for call in schedule.calls)
+    return replace(schedule, calls=tuple(large))
+
+
+def _cut_end(search: Search, schedule: Schedule) -> Schedule:
+    """Remove what follows the violation."""
+    at_ms = search.fails_at(schedule)
+    assert at_ms is not None
+    for margin_ms in END_MARGINS_MS:
+        run_ms = math.ceil(at_ms) + margin_ms
+        if run_ms >= schedule.settings.run_ms:
+            break
+        shorter = replace(
+            schedule,
+            settings=replace(schedule.settings, run_ms=run_ms),
+            faults=tuple(fault for fault in schedule.faults if fault.start_ms <= at_ms),
+            calls=tuple(call for call in schedule.calls if call.at_ms <= at_ms),
+        )
+        if search.fails(shorter):
+            return shorter
+    return schedule
+
+
+def _simpler_settings(search: Search, schedule: Schedule) -> Schedule:
+    """Try a smaller group, and the default of each setting."""
+    for members in range(MEMBERS_MIN, schedule.settings.members):
+        smaller = replace(schedule, settings=replace(schedule.settings, members=members))
+        if search.fails(smaller):
+            schedule = smaller
+            break
+    usual = Settings(
+        members=schedule.settings.members,
+        run_ms=schedule.settings.run_ms,
+        clients=schedule.settings.clients,
+        queues=schedule.settings.queues,
+    )
+    candidate = replace(schedule, settings=usual)
+    if search.fails(candidate):
+        return candidate
+    for name in Settings.__struct_fields__:
+        simpler = replace(schedule.settings, **{name: getattr(usual, name)})
+        if simpler.lease_ms >= simpler.election_timeout_min_ms:  # no node would start with it
+            simpler = replace(simpler, lease_ms=usual.lease_ms)
+        if simpler != schedule.settings and search.fails(replace(schedule, settings=simpler)):
+            schedule = replace(schedule, settings=simpler)
+    return schedule
+
+
+def _fewer_events(search: Search, schedule: Schedule, *, late_first: bool) -> Schedule:
+    """Remove faults and calls: whole clients, then shorter and shorter slices of time.
+
+    Where only one of two can be removed, the earlier goes; `late_first` reverses that.
+    """
+    groups = _by_client(schedule.calls)
+    while True:
+        schedule, groups = _without_some(search, schedule, groups, late_first=late_first)
+        if all(len(group) == 1 for group in groups):
+            return schedule
+        parts = max(2, GROUPS_MAX // len(groups))
+        groups = [part for group in groups for part in _divide(group, parts)]
+
+
+Group = tuple[int, ...]
+"""Indices of calls in a schedule."""
+
+
+def _by_client(calls: Sequence[Call]) -> list[Group]:
+    clients: dict[int, list[int]] = {}
+    for at, call in enumerate(calls):
+        clients.setdefault(call.client, []).append(at)
+    return [tuple(group) for group in clients.values()]
+
+
+def _divide(group: Group, parts: int) -> Iterator[Group]:
+    step = math.ceil(len(group) / parts)
+    for at in range(0, len(group), step):
+        yield group[at : at + step]
+
+
+def _without_some(
+    search: Search, schedule: Schedule, groups: list[Group], *, late_first: bool
+) -> tuple[Schedule, list[Group]]:
+    """Remove the faults and groups of calls that hypothesis finds needless, some at a time."""
+    items = [*range(len(schedule.faults)), *groups]
+    if late_first:
+        items.reverse()
+    kept = items
+    for first in range(0, len(items), FLAGS_MAX):
+        part = items[first : first + FLAGS_MAX]
+        rest = [item for item in kept if item not in part]
+        choose = partial(_choose, part)
+        flags = simplest_flags(
+            len(part),
+            lambda flags, rest=rest, choose=choose: search.fails(  # type: ignore[misc]
+                _only(schedule, [*rest, *choose(flags)])
+            ),
+        )
+        kept = [*rest, *choose(flags)]
+    left = sorted(item for item in kept if not isinstance(item, int))
+    places = {old: new for new, old in enumerate(sorted(at for group in left for at in group))}
+    moved = [tuple(places[at] for at in group) for group in left]
+    return _only(schedule, kept), moved
+
+
+def _choose(part: Sequence[int | Group], flags: Sequence[bool]) -> list[int | Group]:
+    return [item for item, is_kept in zip(part, flags, strict=True) if is_kept]
+
+
+def _only(schedule: Schedule, items: Sequence[int | Group]) -> Schedule:
+    """Return the schedule with only these faults, by index, and these groups of calls."""
+    faults = {item for item in items if isinstance(item, int)}
+    calls = {at for item in items if not isinstance(item, int) for at in item}
+    return replace(
+        schedule,
+        faults=tuple(fault for at, fault in enumerate(schedule.faults) if at in faults),
+        calls=tuple(call for at, call in enumerate(schedule.calls) if at in calls),
+    )
+
+
+def _fewer_appends(search: Search, schedule: Schedule) -> Schedule:
+    """Reduce the number of appends in calls that make several."""
+    known = [call.count - 1 for call in schedule.calls]
+
+    def build(numbers: Sequence[int]) -> Schedule:
+        calls = (replace(c, count=1 + n) for c, n in zip(schedule.calls, numbers, strict=True))
+        return replace(schedule, calls=tuple(calls))
+
+    return build(_smaller(search, known, build, range(len(known))))
+
+
+def _weaker_faults(search: Search, schedule: Schedule) -> Schedule:
+    """Reduce the faults' durations and sizes; all else stays as it is."""
+    numbers = RunNumbers(schedule)
+    return numbers.build(_smaller(search, numbers.known, numbers.build, numbers.of_faults))
+
+
+def _simpler_numbers(search: Search, schedule: Schedule) -> Schedule:
+    """Minimize gaps between events, durations and sizes.
+
+    A time is stored as the gap since the event before it, so that later events move along.
+    """
+    numbers = RunNumbers(schedule)
+    return numbers.build(_smaller(search, numbers.known, numbers.build, range(len(numbers.known))))
+
+
+def _smaller(
+    search: Search,
+    known: Sequence[int],
+    build: Callable[[Sequence[int]], Schedule],
+    places: Sequence[int],
+) -> list[int]:
+    """Reduce the numbers at these places, some at a time, as long as the run fails."""
+    numbers = list(known)
+    open_at = [at for at in places if numbers[at] > 0]
+    for first in range(0, len(open_at), NUMBERS_MAX):
+        part = open_at[first : first + NUMBERS_MAX]
+        put = partial(_put, tuple(numbers), part)
+        smallest = simplest_numbers(
+            [numbers[at] for at in part],
+            lambda values, put=put: search.fails(build(put(values))),  # type: ignore[misc]
+        )
+        numbers = put(smallest)
+    return numbers
+
+
+def _put(numbers: Sequence[int], places: Sequence[int], values: Sequence[int]) -> list[int]:
+    changed = list(numbers)
+    for at, value in zip(places, values, strict=True):
+        changed[at] = value
+    return changed
+
+
+# A schedule's times and sizes as numbers on a coarse grid, where smaller is simpler.
+#
+# The largest number of each means the schedule's exact value; every other one means that many grid
+# steps. A time is a gap since the event before it, so that reducing it moves all later events and
+# keeps their distances.
+
+GRID_MS = 50
+_GRIDS = {
+    "duration_ms": GRID_MS,
+    "operations": 1,
+    "spare_bytes": 4096,
+    "body_bytes": 16,
+    "back": 1 << 20,
+}
+"""Fields that may be reduced, and the step of their grid."""
+_LEAST = {"operations": 1, "body_bytes": 16}
+
+
+class RunNumbers:
+    """The numbers of one schedule.
+
+    `known` gives back the schedule itself; `of_faults` are the indices of the numbers that say how
+    long or how strong a fault is.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._gaps: list[int] = []
+        self._events: list[AnyFault | Call] = [*schedule.faults, *schedule.calls]
+        self._in_time = sorted(range(len(self._events)), key=self._start_ms_at)
+        before_ms = 0
+        for at in self._in_time:
+            self._gaps.append(self._start_ms_at(at) - before_ms)
+            before_ms = self._start_ms_at(at)
+        self._fields = [
+            (at, name)
+            for at, event in enumerate(self._events)
+            for name in event.__struct_fields__
+            if name in _GRIDS
+        ]
+        self.known = [_steps(gap_ms, GRID_MS) for gap_ms in self._gaps] + [
+            _steps(self._value(at, name), _GRIDS[name]) for at, name in self._fields
+        ]
+
+        self.of_faults = [
+            len(self._gaps) + n
+            for n, (at, _) in enumerate(self._fields)
+            if at < len(schedule.faults)
+        ]
+
+    def build(self, numbers: Sequence[int]) -> Schedule:
+        """Return the schedule with these numbers, each at most the known one."""
+        events = list(self._events)
+        gaps = numbers[: len(self._gaps)]
+        for at, name, number in zip(
+            (at for at, _ in self._fields),
+            (name for _, name in self._fields),
+            numbers[len(self._gaps) :],
+            strict=True,
+        ):
+            value = _from_steps(number, self._value(at, name), _GRIDS[name])
+            events[at] = replace(events[at], **{name: value + _LEAST.get(name, 0)})
+        now_ms = saved_ms = 0  # the order of events is kept
+        for at, gap_ms, number in zip(self._in_time, self._gaps, gaps, strict=True):
+            shorter_ms = _from_steps(number, gap_ms, GRID_MS)
+            saved_ms += gap_ms - shorter_ms
+            now_ms += shorter_ms
+            event = events[at]
+            if isinstance(event, Call):
+                events[at] = replace(event, at_ms=now_ms)
+            else:
+                events[at] = replace(event, start_ms=now_ms)
+        settings = self._schedule.settings
+        return replace(
+            self._schedule,
+            settings=replace(settings, run_ms=max(1, settings.run_ms - saved_ms)),
+            faults=tuple(event for event in events if not isinstance(event, Call)),
+            calls=tuple(event for event in events if isinstance(event, Call)),
+        )
+
+    def _start_ms_at(self, at: int) -> int:
+        return _start_ms(self._events[at])
+
+    def _value(self, at: int, name: str) -> int:
+        """Return how much a field may be reduced."""
+        return max(0, int(getattr(self._events[at], name)) - _LEAST.get(name, 0))
+
+
+def _start_ms(event: AnyFault | Call) -> int:
+    return event.at_ms if isinstance(event, Call) else event.start_ms
+
+
+def _steps(value: int, grid: int) -> int:
+    return -(-value // grid)
+
+
+def _from_steps(number: int, known: int, grid: int) -> int:
+    """Return the value of a number: the known value, or that many grid steps."""
+    return known if number >= _steps(known, grid) else number * grid

@@ -17,9 +17,9 @@ from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.schedules.schedule import Call, Schedule
 from shaketable.system.sim.shrinking.shrink import Shrunk, count_events, save
 from shaketable.system.sim.stories.promises import Promise, promise_of
-from shaketable.system.sim.stories.spacetime import LEGEND, draw_text
 from shaketable.system.sim.stories.story_page import Facts, render_page
 from shaketable.system.sim.stories.story_rows import Rows, build_rows
+from shaketable.system.sim.stories.story_text import LEGEND, draw_text
 from shaketable.system.sim.stories.watch import describe_fault, watch
 
 TEXT_WIDTH = 120

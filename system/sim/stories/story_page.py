@@ -10,10 +10,8 @@ import textwrap
 from dataclasses import dataclass
 from html import escape
 
-from shaketable.system.sim.stories.sentences import sentence
-from shaketable.system.sim.stories.spacetime import TEXT_WIDTH_MIN, next_state
-from shaketable.system.sim.stories.story_arrows import Arrow
-from shaketable.system.sim.stories.story_rows import Row, Rows
+from shaketable.system.sim.stories.story_rows import Arrow, Row, Rows
+from shaketable.system.sim.stories.story_text import TEXT_WIDTH_MIN, next_state, sentence
 from shaketable.system.sim.stories.watch import Kind
 
 WIDTH = 1180

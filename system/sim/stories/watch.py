@@ -25,8 +25,8 @@ from shaketable.system.raft.protocol import (
     Write,
 )
 from shaketable.system.sim.fault_actions import FaultActions
-from shaketable.system.sim.history import Operation
 from shaketable.system.sim.network import Network
+from shaketable.system.sim.rules.client_history import Operation
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violation

@@ -16,9 +16,18 @@ from shaketable.system.client import (
     RefusedError,
 )
 from shaketable.system.sim.clients import TOPIC, TOPIC_BYTES, body_bytes_of
-from shaketable.system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UNKNOWN, Operation
 from shaketable.system.sim.key_queries import properties_of
-from shaketable.system.sim.rules.client_invariants import check_all_closed, check_in_time
+from shaketable.system.sim.rules.client_history import (
+    APPEND,
+    FAIL,
+    MAX_OFFSET,
+    OK,
+    PULL,
+    UNKNOWN,
+    Operation,
+    check_all_closed,
+    check_in_time,
+)
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host, HostWorld
 from shaketable.system.sim.trio_world.process import CURRENT, Process

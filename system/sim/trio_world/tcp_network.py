@@ -22,7 +22,7 @@ from shaketable.system.sim.rules.stream_invariants import UnsentBytes
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import LinkFault
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
-from shaketable.system.sim.trio_world.heap_clock import HeapClock
+from shaketable.system.sim.trio_world.clocks import HeapClock
 from shaketable.system.sim.trio_world.process import CURRENT, Park, Process
 from shaketable.system.sim.trio_world.tcp_pipe import RETRANSMISSION_MS, Flag, Pipe, Segment
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol
 
 from shaketable.system.sim.network import Link
-from shaketable.system.sim.trio_world.heap_clock import HeapClock
+from shaketable.system.sim.trio_world.clocks import HeapClock
 
 WINDOW_BYTES_MAX = 256 * 1024
 """The window: bytes sent and not yet read by the remote end. Beyond it, sending waits."""

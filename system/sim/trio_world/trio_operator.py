@@ -13,7 +13,7 @@ import trio
 from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.admin import AdminClient
 from shaketable.system.sim.group_operator import OPERATOR_RETRY_MS, UNKNOWN_MEMBER, VOTERS_MIN
-from shaketable.system.sim.rules.client_invariants import check_all_closed, check_in_time
+from shaketable.system.sim.rules.client_history import check_all_closed, check_in_time
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host, HostWorld
 from shaketable.system.sim.trio_world.process import CURRENT, Process

@@ -22,11 +22,15 @@ from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.raft.protocol import Message, Role, RoleChange
 from shaketable.system.remoting.frame import watched_frames
+from shaketable.system.sim.broken_starts.broken_confs import check_refused
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
 from shaketable.system.sim.clients import TOPIC_BYTES, stored_numbers
 from shaketable.system.sim.disks.disk import PowerLoss
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
-from shaketable.system.sim.history import (
+from shaketable.system.sim.initial_disks.native_messages import NativeMessages
+from shaketable.system.sim.initial_disks.older_stores import OlderStores
+from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
+from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
     UNKNOWN,
@@ -34,10 +38,6 @@ from shaketable.system.sim.history import (
     check_history,
     check_refusals,
 )
-from shaketable.system.sim.initial_disks.broken_confs import check_refused
-from shaketable.system.sim.initial_disks.older_stores import OlderStores
-from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
-from shaketable.system.sim.native_messages import NativeMessages
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.native_invariants import MasterSlaveInvariants
 from shaketable.system.sim.rules.stream_invariants import bad_frame
@@ -47,7 +47,7 @@ from shaketable.system.sim.schedules.faults import DamageFile
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_schedule, raft_config
 from shaketable.system.sim.trio_world.clients import TrioClients
-from shaketable.system.sim.trio_world.heap_clock import Deadlock, HeapClock
+from shaketable.system.sim.trio_world.clocks import Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.process import CURRENT
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork

@@ -1,4 +1,4 @@
-"""A simulated group for code that brings its own main function: a harness, or a test.
+"""A simulated group of whole nodes for tests that bring their own main function.
 
 `run_group` runs that function inside the world's trio run, as one more process of it. So what it
 does with trio (clients, timeouts, nurseries) uses virtual time and simulated sockets, and it has a
