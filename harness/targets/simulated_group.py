@@ -34,8 +34,7 @@ from shaketable.harness.contracts.simulation import (
     SteersSimulated,
 )
 from shaketable.harness.targets.programs import name_server
-from shaketable.system.sim.disks.disk import PowerLoss
-from shaketable.system.sim.disks.fault_rules import DiskFaultRule, DiskFaultRules
+from shaketable.system.sim.disk import DiskFaultRule, DiskFaultRules, PowerLoss
 from shaketable.system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
 from shaketable.system.sim.rules.client_history import (
     check_all_closed,

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from shaketable.system.raft.protocol import Role, RoleChange
 from shaketable.system.sim.broken_starts.file_damage import REBUILT
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.network import Link
 from shaketable.system.sim.run_trace import Counts, Trace

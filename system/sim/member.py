@@ -36,7 +36,7 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import SendRequest
-from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
+from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores

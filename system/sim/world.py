@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.protocol import InvariantError, Message, Role, RoleChange
@@ -23,7 +23,7 @@ from shaketable.system.sim.broken_starts.broken_hints import check_hints
 from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
 from shaketable.system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
-from shaketable.system.sim.disks.disk import PowerLoss
+from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.group_operator import REFUSED_CONNECTION, Operator
@@ -53,10 +53,6 @@ from shaketable.system.sim.schedules.schedule import (
 )
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.schedules.schedule import Schedule
-
 
 BROKEN = 0.4
 """Share of the seeds that try starts on broken folders."""
@@ -429,9 +425,6 @@ def _describe_error(error: Exception) -> str:
 def leads(member: SimMember) -> bool:
     """Whether a running member is leader."""
     return member.core.role is Role.LEADER
-
-
-# Run one seed of the core world.
 
 
 @dataclass(frozen=True, slots=True)

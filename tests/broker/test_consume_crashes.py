@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shaketable.system.broker.consume_queue import ConsumeQueues
-from shaketable.system.sim.disks.disk import PowerLoss
+from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.consume_queue_files import ConsumeQueueFiles
 from shaketable.system.store.disk import StoreError

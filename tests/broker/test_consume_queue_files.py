@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.system.sim.disks.disk import Platter, SimDisk
+from shaketable.system.sim.disk import Platter, SimDisk
 from shaketable.system.store.consume_queue_files import (
     ConsumeQueueFiles,
     DamagedUnits,

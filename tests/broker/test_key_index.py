@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shaketable.system.broker.reading.key_items import KeyItems
-from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
+from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFailed, DiskFull
 from shaketable.system.store.keys import key_index
 from shaketable.system.store.keys.key_file import Sizes

@@ -19,7 +19,7 @@ from shaketable.system.native.ha import HEADER, REPORT, HAError
 from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.machine import Machine
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 
 OK = ResponseCode.SUCCESS
 LATE_SLAVE = ResponseCode.FLUSH_SLAVE_TIMEOUT

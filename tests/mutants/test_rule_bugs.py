@@ -19,7 +19,7 @@ from shaketable.system.raft.protocol import (
     VoteResponse,
 )
 from shaketable.system.remoting.codes import RequestCode
-from shaketable.system.sim.disks.disk import SimFile
+from shaketable.system.sim.disk import SimFile
 from shaketable.system.store.disk import DiskFailed, DiskFull
 
 PIPELINED = RaftConfig(small_pushes_max=8)

@@ -12,7 +12,7 @@ from native_log_encoder import NativeLogWriter
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Snapshot
-from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
+from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFull, StoreError
 from shaketable.system.store.index_units import NotContiguous
 from shaketable.system.store.native.batch import iter_native_dispatches, native_end

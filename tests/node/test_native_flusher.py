@@ -15,7 +15,7 @@ from shaketable.system.node.machine import Machine
 from shaketable.system.node.master_slave.assembly import NativeFlusher
 from shaketable.system.node.node_parts import WriteHooks
 from shaketable.system.raft.protocol import Append, Write
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.native.builder import NativeBuilder
 from shaketable.system.store.native.commit_log import NativeCommitLog

@@ -21,7 +21,7 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.remoting.command import CommandError, decode_command
 from shaketable.system.remoting.frame import Frame, FrameBuffer
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.entry_builder import EntryBuilder
 from shaketable.system.store.hard_state import HardState, save_hard_state
 

@@ -22,7 +22,7 @@ from shaketable.system.raft.protocol import (
     Truncate,
 )
 from shaketable.system.raft.protocol import Install as InstallWrite
-from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
+from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.sim.rules.bounds import (
     HANDLES_MAX,
     check_answered,

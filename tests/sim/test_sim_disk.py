@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from shaketable.system.sim.disks.disk import SECTOR_BYTES, Platter, PowerLoss, SimDisk
+from shaketable.system.sim.disk import SECTOR_BYTES, Platter, PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFailed, DiskFull, read_file, replace_file
 
 

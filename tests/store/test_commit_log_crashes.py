@@ -21,7 +21,7 @@ from store_life import Promise, Script
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import SaveState
-from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
+from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store import entry, hard_state, recovery
 from shaketable.system.store.commit_log import CommitLog, LogDamaged
 from shaketable.system.store.disk import DiskFailed

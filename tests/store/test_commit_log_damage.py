@@ -16,7 +16,7 @@ from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Snapshot
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store import entry, recovery
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
 from shaketable.system.store.disk import DiskFull, StoreError

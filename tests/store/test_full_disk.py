@@ -20,7 +20,7 @@ from shaketable.system.raft.protocol import (
     Truncate,
     Write,
 )
-from shaketable.system.sim.disks.disk import SimDisk, SimFile
+from shaketable.system.sim.disk import SimDisk, SimFile
 from shaketable.system.store.commit_log import CommitLog, HardState
 from shaketable.system.store.disk import DiskFailed, DiskFull
 from shaketable.system.store.entry_builder import EntryBuilder

@@ -21,7 +21,7 @@ from store_life import (
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Snapshot
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, OutsideLog
 from shaketable.system.store.disk import StoreError, read_file
 from shaketable.system.store.entry_builder import EntryBuilder

@@ -9,7 +9,7 @@ from store_life import FILE_BYTES, open_log
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Snapshot
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
 from shaketable.system.store.entry_builder import EntryBuilder
 from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL

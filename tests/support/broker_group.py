@@ -30,7 +30,7 @@ from shaketable.system.remoting.requests import (
     SendMessageV2,
     decode_request,
 )
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 
 ROOT = "/store"

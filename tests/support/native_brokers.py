@@ -18,7 +18,7 @@ from shaketable.system.native.mode import native_mode
 from shaketable.system.raft.protocol import Write
 from shaketable.system.remoting.command import Command, encode_command
 from shaketable.system.remoting.requests import decode_request
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.log_writer import LogWriter
 from shaketable.system.store.native.commit_log import NativeCommitLog

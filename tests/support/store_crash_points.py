@@ -33,7 +33,7 @@ from store_life import (
 
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Append
-from shaketable.system.sim.disks.disk import Platter, PowerLoss, SimDisk, SimFile
+from shaketable.system.sim.disk import Platter, PowerLoss, SimDisk, SimFile
 from shaketable.system.store.commit_log import CommitLog, OutsideLog
 from shaketable.system.store.disk import Buffer, DiskFailed, StoreError
 from shaketable.system.store.entry import verify_batch

@@ -16,7 +16,7 @@ from shaketable.system.raft.protocol import (
     Truncate,
     Write,
 )
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.commit_log import CommitLog, HardState
 from shaketable.system.store.entry import DamagedEntry
 from shaketable.system.store.entry_builder import EntryBuilder

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from shaketable.system.node.config import ConfigError, parse
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.native.commit_log import NativeCommitLog

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.sim.disks.disk import Platter, SimDisk
+from shaketable.system.sim.disk import Platter, SimDisk
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.store.commit_log import CommitLog, OutsideLog

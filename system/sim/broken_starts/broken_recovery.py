@@ -13,7 +13,7 @@ from copy import deepcopy
 from itertools import count
 
 from shaketable.system.raft.batch import LogEnd
-from shaketable.system.sim.disks.disk import Platter, PowerLoss, SimDisk
+from shaketable.system.sim.disk import Platter, PowerLoss, SimDisk
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.store.disk import StoreError

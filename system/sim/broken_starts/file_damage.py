@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from shaketable.system.store.keys.key_file import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.disks.disk import Platter
+    from shaketable.system.sim.disk import Platter
 
 MUST_BE_DETECTED = ("currterm", "snapshot", "syncedto", "syncedto_slot", "data")
 """A start may be refused; for a damaged `data` file or a single slot it need not be."""

@@ -19,7 +19,7 @@ from shaketable.system.store.message import Message, encode_message, encode_prop
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shaketable.system.sim.disks.disk import SimDisk
+    from shaketable.system.sim.disk import SimDisk
     from shaketable.system.sim.initial_disks.native_messages import Queues
     from shaketable.system.store.commit_log import CommitLog
 

@@ -20,7 +20,7 @@ from shaketable.system.store.message import (
 from shaketable.system.store.native.log import BLANK, BLANK_BYTES, BLANK_MAGIC
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.disks.disk import SimDisk
+    from shaketable.system.sim.disk import SimDisk
 
 SHAPES = ("one_file", "two_files", "torn", "torn_first", "full", "expired_front", "empty")
 """Shapes of the log: `torn` ends within a message, `torn_first` within the first message of its

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shaketable.system.broker.broker import Broker
-    from shaketable.system.sim.disks.disk import SimDisk
+    from shaketable.system.sim.disk import SimDisk
     from shaketable.system.sim.initial_disks.native_messages import NativeMessages, Queues
     from shaketable.system.sim.schedules.random_streams import RandomStreams
     from shaketable.system.sim.schedules.schedule import Settings

@@ -39,7 +39,7 @@ from shaketable.system.sim.trio_world.world import address_of
 from shaketable.system.store.message import Message, encode_message
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.disks.disk import SimDisk
+    from shaketable.system.sim.disk import SimDisk
 
 
 MASTER = "n0"

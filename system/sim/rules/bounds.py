@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.rules.violation import Violated
 
 HELD_MESSAGES_MAX = 256

@@ -24,7 +24,7 @@ from shaketable.system.raft.protocol import (
     Truncate,
     Write,
 )
-from shaketable.system.sim.disks.disk import PowerLoss
+from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.rules.elections import check_caught_up, check_committed_survives
 from shaketable.system.sim.rules.shadow import LeaderStickiness, Shadow
 from shaketable.system.sim.rules.violation import Violated

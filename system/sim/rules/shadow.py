@@ -16,7 +16,7 @@ from shaketable.system.raft.protocol import (
     VoteResponse,
     Write,
 )
-from shaketable.system.sim.disks.disk import PowerLoss
+from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.commit_log import CommitLog, OutsideLog
 from shaketable.system.store.disk import DiskFailed

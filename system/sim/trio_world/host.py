@@ -23,7 +23,7 @@ from shaketable.system.node.machine import Machine, Result
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import Message, RoleChange
-from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
+from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.native_invariants import (
@@ -312,7 +312,7 @@ def _flat(error: BaseException) -> Iterator[BaseException]:
 
 # A process's disk work in a simulated world: inline, after a virtual delay.
 #
-# `system.sim.disks.disk` does everything at once; its duration is random. The work is done at the
+# `system.sim.disk` does everything at once; its duration is random. The work is done at the
 # end of the delay, so a crash within the delay finds it not started or half done.
 
 OPERATIONS_BEFORE_CRASH_MAX = 12

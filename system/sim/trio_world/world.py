@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import trio
 from trio._core import _run
@@ -25,7 +25,7 @@ from shaketable.system.remoting.frame import watched_frames
 from shaketable.system.sim.broken_starts.broken_confs import check_refused
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, damage_file
 from shaketable.system.sim.clients import TOPIC_BYTES, stored_numbers
-from shaketable.system.sim.disks.disk import PowerLoss
+from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
@@ -55,10 +55,6 @@ from shaketable.system.sim.trio_world.trio_operator import TrioOperator
 from shaketable.system.sim.world import SETTLE_MS_MAX, SeedResult
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.schedules.schedule import Schedule
-
 
 GROUP = "simulated"
 
@@ -583,8 +579,6 @@ def _check_acknowledged(world: TrioWorld, due_ms: float) -> None:
             f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",
         )
 
-
-# Run one seed of the whole-node world.
 
 OPERATIONS_PER_S = 60
 """Fewer than in the core world: a whole node costs ten times as much per message."""

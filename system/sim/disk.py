@@ -12,9 +12,10 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shaketable.system.store.disk import Buffer, DiskFailed, DiskFull
 
@@ -541,3 +542,67 @@ class SimFile:
         if not self._is_closed and self._path in handles:
             handles[self._path] -= 1
         self._is_closed = True
+
+
+# Disk faults that are injected from outside, call by call, and counted.
+#
+# The same rules as for a real process (`system.node.steered.orders`): calls of a kind fail from the
+# N-th on, or the machine loses power at one.
+
+OPERATION_KINDS: Final[Mapping[str, str]] = {
+    "create": "write",
+    "pwrite": "write",
+    "grow": "write",
+    "sync": "sync",
+    "sync_dir": "sync",
+}
+"""The kind of each operation of the simulated disk; all others are "name"."""
+POWER: Final = "power"
+
+
+@dataclass(slots=True, eq=False)
+class DiskFaultRule:
+    """One rule. `error` is "EIO", "ENOSPC", POWER, or "" (only count calls)."""
+
+    op: str
+    error: str = ""
+    nth: int = 0
+    times: int = 0
+    calls: int = 0
+    errors: int = 0
+
+
+class DiskFaultRules:
+    """The active rules of one disk; counts survive processes, as the disk does."""
+
+    def __init__(self, platter: Platter) -> None:
+        self.calls = dict.fromkeys(("read", "write", "sync", "name"), 0)
+        self._rules: tuple[DiskFaultRule, ...] = ()
+        platter.on_operation = self._operation
+        platter.on_read = self._read
+
+    def set_rules(self, rules: Sequence[DiskFaultRule]) -> None:
+        """Replace the active rules."""
+        self._rules = tuple(rules)
+
+    def _operation(self, operation: str, path: str) -> None:
+        self._call(OPERATION_KINDS.get(operation, "name"), path)
+
+    def _read(self, path: str) -> None:
+        self._call("read", path)
+
+    def _call(self, kind: str, path: str) -> None:
+        self.calls[kind] += 1
+        for rule in self._rules:
+            if rule.op not in (kind, "any"):
+                continue
+            rule.calls += 1
+            past = rule.calls - max(rule.nth, 1)
+            if not rule.error or past < 0 or (rule.times and past >= rule.times):
+                continue
+            rule.errors += 1
+            if rule.error == POWER:
+                raise PowerLoss
+            if rule.error == "ENOSPC" and kind not in ("sync", "read"):
+                raise DiskFull(f"cannot {kind} {path}: no space left on device (ordered)")
+            raise DiskFailed(f"cannot {kind} {path}: {rule.error} (ordered)")

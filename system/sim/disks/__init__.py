@@ -1,1 +1,0 @@
-"""Simulated disks: unsynced data is lost or torn, calls fail, bits rot."""
