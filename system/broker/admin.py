@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from shaketable.system.broker.appender import Appender, PendingAppend, PendingAppends, Refusal
 from shaketable.system.broker.core import Core
-from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reput import Reput
 from shaketable.system.raft.membership_log import AddLearner, Change, Promote, Remove
 from shaketable.system.raft.protocol import MembershipError, NotLeaderError, Role, TransferError

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from shaketable.system.broker.consume_queue import Queue
-from shaketable.system.broker.core import Core
-from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.core import DLEDGER_FORMAT, Builder, Core, LogFormat
+from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.log_format import DLEDGER_FORMAT, Builder, LogFormat
-from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.topic_tables import taken_over
 from shaketable.system.raft.batch import Batch

@@ -18,15 +18,13 @@ from shaketable.system.broker.appender import Appender
 from shaketable.system.broker.broker_state import encode_state, snapshot_ranges
 from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.consume_queue import ConsumeQueues, UnitReader
-from shaketable.system.broker.core import Core
+from shaketable.system.broker.core import Core, Dispatch
 from shaketable.system.broker.delays.delay_delivery import DelayDelivery
-from shaketable.system.broker.effects import BrokerEffects, Connection
+from shaketable.system.broker.effects import BrokerEffects, Connection, Outbox
 from shaketable.system.broker.expiry import DataFile, expired_end
 from shaketable.system.broker.groups.group_requests import GroupRequests
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.log_format import Dispatch
 from shaketable.system.broker.mode import DLEDGER, Mode
-from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reading.key_items import KeyReader
 from shaketable.system.broker.reading.reads import READ_CODES, Reads
 from shaketable.system.broker.sends import ConditionalSends, Sends, batch_request

@@ -12,12 +12,11 @@ from collections.abc import Callable
 
 from shaketable.system.broker.core import Core
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP
-from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.groups.consumer_groups import ConsumerGroups
 from shaketable.system.broker.groups.group_offsets import offset_key
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.topic_tables.topics import SCHEDULE_TOPIC
 from shaketable.system.remoting.codes import ResponseCode

@@ -1,11 +1,15 @@
-"""The work that the broker hands to its shell."""
+"""The work that the broker hands to its shell, and the outbox that collects the replies in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from shaketable.system.broker.core import Core
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message, RoleChange, Snapshot, Write
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.responses import response
 
 Connection = int
 """A client connection's number, assigned by the shell."""
@@ -39,3 +43,81 @@ class BrokerEffects:
     installed: Snapshot | None = None
     has_more: bool = False
     is_checkpoint_due: bool = False
+
+
+# The outbox: it also refuses requests before they have any effect.
+
+NOT_LEADER = "not the leader"
+
+
+class AnyRequest(Protocol):
+    """The fields of a request that its reply needs."""
+
+    @property
+    def opaque(self) -> int:
+        """The request's number on its connection."""
+
+    @property
+    def serialize_type(self) -> int:
+        """The serialization of its header, which the reply uses too."""
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the client expects no reply."""
+
+
+class Outbox:
+    """Collects replies by connection until the shell takes them."""
+
+    def __init__(self, core: Core, not_leader: str = NOT_LEADER) -> None:
+        self._core = core
+        self._not_leader = not_leader
+        self._replies: dict[Connection, list[bytes]] = {}
+
+    def take(self) -> dict[Connection, list[bytes]]:
+        """Return the replies since the last call, in order for each connection."""
+        replies, self._replies = self._replies, {}
+        return replies
+
+    def drop(self, connection: Connection) -> None:
+        """Drop the replies to a connection that closed."""
+        self._replies.pop(connection, None)
+
+    def put(self, connection: Connection, reply: bytes) -> None:
+        """Add an encoded reply."""
+        replies = self._replies.get(connection)
+        if replies is None:
+            self._replies[connection] = [reply]
+        else:
+            replies.append(reply)
+
+    def answer(
+        self,
+        connection: Connection,
+        request: AnyRequest,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: bytes | list[bytes] = b"",
+    ) -> None:
+        """Reply to a request, unless it is one-way."""
+        if not request.is_oneway:
+            reply = response(
+                request.opaque, code, remark, ext, body, serialize_type=request.serialize_type
+            )
+            self.put(connection, reply)
+
+    def refuse(
+        self, connection: Connection, request: AnyRequest, code: ResponseCode, remark: str
+    ) -> None:
+        """Answer that a request had no effect, naming the leader; see `codes.outcome_of`."""
+        self.answer(connection, request, code, remark, {"leaderId": self._core.leader or ""})
+
+    def refuse_not_leader(self, connection: Connection, request: AnyRequest) -> None:
+        """Refuse a request that only a ready leader can serve."""
+        leader = self._core.leader
+        if leader == self._core.member:
+            remark = "[505] the leader has not yet applied what was committed before its term"
+        else:
+            remark = f"[404] {self._not_leader}; leaderId={leader or ''}"
+        self.refuse(connection, request, ResponseCode.SERVICE_NOT_AVAILABLE, remark)

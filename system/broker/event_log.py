@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from shaketable.system.broker.appender import Appender, PendingAppend, PendingAppends
-from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.effects import AnyRequest, Connection, Outbox
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.outbox import AnyRequest, Outbox
 from shaketable.system.broker.reput import Reput
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.responses import response

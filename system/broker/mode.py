@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shaketable.system.broker.appender import Appender, PendingAppends
-from shaketable.system.broker.core import Core
+from shaketable.system.broker.core import DLEDGER_FORMAT, Core, LogFormat
+from shaketable.system.broker.effects import NOT_LEADER, Outbox
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.log_format import DLEDGER_FORMAT, LogFormat
-from shaketable.system.broker.outbox import NOT_LEADER, Outbox
 from shaketable.system.broker.reading.queries import ANY_MEMBER_CODES
 from shaketable.system.broker.reput import Reput
 from shaketable.system.remoting.codes import RequestCode

@@ -13,13 +13,13 @@ from typing import ClassVar
 from shaketable.system.broker.broker_state import decode_state, encode_state
 from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
+from shaketable.system.broker.core import DLEDGER_FORMAT, Dispatch, LogFormat
 from shaketable.system.broker.delays.delay_levels import (
     DELIVERED_MARK,
     SCHEDULE_TOPIC,
     delivered_from,
 )
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.log_format import DLEDGER_FORMAT, Dispatch, LogFormat
 from shaketable.system.broker.reading.key_items import KeyItems, KeyReader
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.ledger import Ledger

@@ -20,12 +20,11 @@ from shaketable.system.broker.delays.delay_levels import (
     undelayed_properties,
 )
 from shaketable.system.broker.delays.send_back import DLQ_PREFIX
-from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.effects import AnyRequest, Connection, Outbox
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.outbox import AnyRequest, Outbox
 from shaketable.system.broker.topic_tables.topic_rules import Topics
 from shaketable.system.broker.topic_tables.topics import READ, RETRY_QUEUES, WRITE
-from shaketable.system.remoting.batch_body import BatchMessage, decode_batch, joined_properties
+from shaketable.system.remoting.client_bodies import BatchMessage, decode_batch, joined_properties
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.requests import ExpectedOffset, SendMessageV2, SendRequest

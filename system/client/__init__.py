@@ -11,10 +11,16 @@ from shaketable.system.client.connection import (
     OutcomeUnknownError,
     RefusedError,
 )
-from shaketable.system.client.group import BrokerGroupClient
-from shaketable.system.client.group_consumer import GroupConsumer, Intervals
-from shaketable.system.client.group_membership import GroupMembership
-from shaketable.system.client.offsets import commit_offset, committed_offset
+from shaketable.system.client.group import (
+    BatchResult,
+    BrokerGroupClient,
+    Metadata,
+    PullResult,
+    SendResult,
+    commit_offset,
+    committed_offset,
+)
+from shaketable.system.client.group_consumer import GroupConsumer, GroupMembership, Intervals
 from shaketable.system.client.parts import ClientParts
 from shaketable.system.client.producer import Producer, Sent
 from shaketable.system.client.pull_consumer import (
@@ -25,9 +31,8 @@ from shaketable.system.client.pull_consumer import (
     tags_of,
 )
 from shaketable.system.client.queue_reader import ConsumeError
-from shaketable.system.client.results import BatchResult, Metadata, PullResult, SendResult
 from shaketable.system.client.routes import MessageQueue
-from shaketable.system.remoting.batch_body import BatchMessage
+from shaketable.system.remoting.client_bodies import BatchMessage
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.store.message import Message
 

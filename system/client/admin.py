@@ -12,8 +12,7 @@ from contextlib import suppress
 import trio
 
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
-from shaketable.system.client.group import UNREACHABLE, BrokerGroupClient
-from shaketable.system.client.results import Metadata
+from shaketable.system.client.group import UNREACHABLE, BrokerGroupClient, Metadata
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.requests import MemberRequest
 

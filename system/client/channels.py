@@ -15,7 +15,7 @@ from shaketable.system.client.connection import Connection, OutcomeUnknownError,
 from shaketable.system.client.routes import Route, parse_address, parse_addresses
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
-from shaketable.system.remoting.route_bodies import (
+from shaketable.system.remoting.name_server_requests import (
     ClusterInfo,
     TopicRoute,
     decode_cluster_info,

@@ -7,6 +7,7 @@ DefaultMQAdminExt (maxOffset); DESIGN.md decision 7 for what a response code mea
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, TypeVar
 
@@ -18,14 +19,7 @@ from shaketable.system.client.connection import (
     OutcomeUnknownError,
     RefusedError,
 )
-from shaketable.system.client.results import (
-    BatchResult,
-    Metadata,
-    PullResult,
-    SendResult,
-    metadata_from,
-)
-from shaketable.system.remoting.batch_body import BatchMessage, encode_batch
+from shaketable.system.remoting.client_bodies import BatchMessage, encode_batch
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.requests import (
@@ -34,12 +28,98 @@ from shaketable.system.remoting.requests import (
     MetadataResponse,
     PullMessage,
     PullMessageResponse,
+    QueryConsumerOffset,
     QueueOffsetRequest,
     QueueOffsetResponse,
     SendMessageResponse,
     SendMessageV2,
+    UpdateConsumerOffset,
 )
-from shaketable.system.store.message import DamagedMessage, walk_messages
+from shaketable.system.store.message import DamagedMessage, Message, walk_messages
+
+# Results of client calls.
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """The result of a send."""
+
+    message_id: str
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The result of a batch send: ids in order, contiguous offsets from `first_offset` on."""
+
+    message_ids: tuple[str, ...]
+    queue_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """Messages from the requested offset on, perhaps none, and the queue's range."""
+
+    messages: tuple[Message, ...]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The state of one member (DLedger's METADATA, and more).
+
+    Entries up to `committed_index` are committed and durable on it; its pulls see those up to
+    `applied_index`. `addresses` pairs members with their DLedger "host:port", if the log has it.
+    Entries below `first_index` are replaced by a snapshot. `wall_ms` (since 1970) and
+    `monotonic_ms` are its clocks' readings, None if the member does not report them.
+    """
+
+    member: str
+    role: str
+    term: int
+    leader: str | None
+    committed_index: int
+    end_index: int
+    applied_index: int = -1
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()
+    membership_index: int = -1
+    first_index: int = 0
+    snapshot_index: int = -1
+    wall_ms: int | None = None
+    monotonic_ms: int | None = None
+
+
+def metadata_from(fields: MetadataResponse) -> Metadata:
+    """Return the response's fields, with its lists parsed."""
+    pairs = [pair.partition("-") for pair in _listed(fields.peers)]
+    return Metadata(
+        fields.self_id,
+        fields.role,
+        fields.term,
+        fields.leader_id or None,
+        fields.committed_index,
+        fields.ledger_end_index,
+        fields.applied_index,
+        _listed(fields.voters),
+        _listed(fields.learners),
+        tuple((member, address) for member, _, address in pairs),
+        fields.membership_index,
+        fields.begin_index,
+        fields.snapshot_index,
+        fields.wall_ms,
+        fields.monotonic_ms,
+    )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(";") if part)
+
 
 CONNECT_TIMEOUT_S = 1.0
 RETRY_AFTER_MIN_S = 0.02
@@ -365,3 +445,34 @@ async def _call(connection: Connection, request: Command, timeout_s: float) -> C
     if outcome == "fail":
         raise RefusedError(answer.code, remark, answer.ext.get("leaderId") or None)
     raise OutcomeUnknownError(f"code {answer.code}: {remark}")
+
+
+# Commits and fetches a consumer group's offsets at the leader of one broker group.
+#
+# For clients that know the group's members; `PullConsumer` finds brokers through name servers.
+#
+# Source: RocketMQ's RemoteBrokerOffsetStore.
+
+
+async def commit_offset(
+    client: BrokerGroupClient, group: str, topic: str, queue_id: int, offset: int
+) -> None:
+    """Commit a consumer group's offset in a queue.
+
+    Raises RefusedError (certainly not committed), OutcomeUnknownError.
+    """
+    fields = UpdateConsumerOffset(group, topic, queue_id, offset)
+    await client.ask_leader(RequestCode.UPDATE_CONSUMER_OFFSET, fields.to_ext())
+
+
+async def committed_offset(
+    client: BrokerGroupClient, group: str, topic: str, queue_id: int
+) -> int | None:
+    """Return a consumer group's committed offset in a queue, linearizably; None if it has none.
+
+    Raises RefusedError, OutcomeUnknownError, DamagedResponseError.
+    """
+    fields = QueryConsumerOffset(group, topic, queue_id, set_zero_if_not_found=False)
+    ext = await client.ask_leader(RequestCode.QUERY_CONSUMER_OFFSET, fields.to_ext())
+    # The response has no fields if nothing was committed.
+    return QueueOffsetResponse.from_ext(ext).offset if "offset" in ext else None

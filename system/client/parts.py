@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shaketable.system.client.group import BrokerGroupClient
-from shaketable.system.client.group_consumer import GroupConsumer
-from shaketable.system.client.group_membership import GroupMembership
+from shaketable.system.client.group_consumer import GroupConsumer, GroupMembership
 from shaketable.system.client.producer import Producer
 from shaketable.system.client.pull_consumer import PullConsumer
 

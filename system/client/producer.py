@@ -24,16 +24,16 @@ from shaketable.system.client.connection import (
     RefusedError,
 )
 from shaketable.system.client.routes import MessageQueue, Route
-from shaketable.system.remoting.batch_body import BatchMessage, encode_batch
+from shaketable.system.remoting.client_bodies import BatchMessage, encode_batch
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.name_server_requests import MASTER_ID
 from shaketable.system.remoting.requests import (
     CreateTopic,
     DeleteTopic,
     SendMessageResponse,
     SendMessageV2,
 )
-from shaketable.system.remoting.route_bodies import MASTER_ID
 
 ATTEMPT_MIN_S = 0.5
 """After a refusal, do not retry with less time left than this."""

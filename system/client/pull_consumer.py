@@ -19,9 +19,9 @@ from shaketable.system.client.connection import (
     RefusedError,
 )
 from shaketable.system.client.routes import MessageQueue
+from shaketable.system.remoting.client_bodies import QueueName, decode_locked, encode_locks
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command, CommandError
-from shaketable.system.remoting.consumer_bodies import QueueName, decode_locked, encode_locks
 from shaketable.system.remoting.requests import (
     UNIQUE_KEY_QUERY,
     Fields,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shaketable.system.remoting.route_bodies import MASTER_ID, TopicRoute
+from shaketable.system.remoting.name_server_requests import MASTER_ID, TopicRoute
 
 PERM_READ = 4
 PERM_WRITE = 2

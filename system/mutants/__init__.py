@@ -1,8 +1,8 @@
 """Planted bugs for calibration: loaded only on request (`--mutant`).
 
-Each module has several in `PLUGINS`; its folder is their family. A `Mutant` replaces parts of a
-node, a name server or a client, and its `about` links the real bug that it is modelled on.
-Processes and simulated worlds load it in the same way.
+Each module has several in `PLUGINS`; the module, or its folder, is their family. A `Mutant`
+replaces parts of a node, a name server or a client, and its `about` links the real bug that it is
+modelled on. Processes and simulated worlds load it in the same way.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.client.parts import ClientParts
@@ -68,7 +69,7 @@ HEALTHY = Mutant("none")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The defaults for the bugs of one folder."""
+    """The defaults for the bugs of one module or folder."""
 
     targets: tuple[str, ...]
     hunt: Hunt
@@ -82,7 +83,7 @@ FAMILIES = {
     "name-server": Family(ALL, Hunt("queue", ("kill", "pause", "name-server-links"))),
     "master-slave": Family(REPLICATED, Hunt("queue", ("kill", "wipe"))),
 }
-"""Families by name, which is that of their folder."""
+"""Families by name, which is that of their module or folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +134,20 @@ def _planted() -> dict[str, tuple[str, Mutant]]:
     """Return each bug and its family, by the bug's name."""
     found: dict[str, tuple[str, Mutant]] = {}
     for family in FAMILIES:
-        package = importlib.import_module(f"{__name__}.{family.replace('-', '_')}")
-        for info in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{info.name}")
+        for module in _modules(f"{__name__}.{family.replace('-', '_')}"):
             for mutant in module.PLUGINS:
                 assert mutant.name not in found, f"two planted bugs are named {mutant.name}"
                 found[mutant.name] = family, mutant
     return found
+
+
+def _modules(name: str) -> list[ModuleType]:
+    """Return the module of that name, or all of the package's."""
+    found = importlib.import_module(name)
+    if not hasattr(found, "__path__"):
+        return [found]
+    infos = pkgutil.iter_modules(found.__path__)
+    return [importlib.import_module(f"{name}.{info.name}") for info in infos]
 
 
 def _described(family_name: str, mutant: Mutant) -> PlantedBug:

@@ -19,14 +19,8 @@ from shaketable.system.nameserver.registry import (
 )
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import RESPONSE_FLAG, Command, CommandError
-from shaketable.system.remoting.register_bodies import (
+from shaketable.system.remoting.name_server_requests import (
     NAME_LENGTH_MAX,
-    body_crc32,
-    decode_data_version,
-    decode_register_body,
-    encode_data_version,
-)
-from shaketable.system.remoting.registration_headers import (
     BrokerHeader,
     BrokerNameHeader,
     ClusterHeader,
@@ -38,9 +32,11 @@ from shaketable.system.remoting.registration_headers import (
     RegisterBrokerResponse,
     RouteHeader,
     TopicHeader,
-)
-from shaketable.system.remoting.route_bodies import (
+    body_crc32,
+    decode_data_version,
+    decode_register_body,
     encode_cluster_info,
+    encode_data_version,
     encode_route,
     encode_topic_list,
     reads_standard_json,

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from shaketable.system.remoting.register_bodies import DataVersion, TopicConfig
-from shaketable.system.remoting.route_bodies import (
+from shaketable.system.remoting.name_server_requests import (
     MASTER_ID,
     BrokerData,
     ClusterInfo,
+    DataVersion,
     QueueData,
+    TopicConfig,
     TopicRoute,
 )
 

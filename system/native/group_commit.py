@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import deque
 
 from shaketable.system.broker.appender import PendingAppend, PendingAppends
+from shaketable.system.broker.effects import Outbox
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.outbox import Outbox
-from shaketable.system.native.config import BrokerRole
-from shaketable.system.native.core import NativeCore
+from shaketable.system.native.core import BrokerRole, NativeCore
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.responses import with_code
 

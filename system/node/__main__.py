@@ -23,10 +23,9 @@ import trio
 from shaketable.system.node.assembly import assemble
 from shaketable.system.node.clock import Clock, SystemClock
 from shaketable.system.node.config import ConfigError, NodeConfig, load
-from shaketable.system.node.connections.serving import PortInUseError, end_on_signal, flatten
+from shaketable.system.node.connections.link import PortInUseError, end_on_signal, flatten
 from shaketable.system.node.disks.disk_threads import DiskThreads
-from shaketable.system.node.disks.real_disk import RealDisk
-from shaketable.system.node.disks.store_lock import StoreInUseError, lock_store
+from shaketable.system.node.disks.real_disk import RealDisk, StoreInUseError, lock_store
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.node.ends import (
     EXIT_USAGE,

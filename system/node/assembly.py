@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.core import Dispatch
 from shaketable.system.broker.event_log import body_bytes_max
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.log_format import Dispatch
 from shaketable.system.broker.topic_tables.taken_over import (
     encode_bodies,
     native_dispatches,
@@ -37,8 +37,7 @@ from shaketable.system.node.machine import Machine
 from shaketable.system.node.master_slave.assembly import assemble_native
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.members import Members
-from shaketable.system.node.node import Node
-from shaketable.system.node.node_parts import NodeParts, Replication, WriteHooks
+from shaketable.system.node.node import Node, NodeParts, Replication, WriteHooks
 from shaketable.system.node.planting import planted
 from shaketable.system.node.recorder import CannotRecord, Recorder
 from shaketable.system.raft.membership import Membership
@@ -218,7 +217,7 @@ def _start(
 
 
 class ObservedReplication:
-    """Implements `system.node.node_parts.Replication` over another one."""
+    """Implements `system.node.node.Replication` over another one."""
 
     def __init__(self, replication: Replication, on_message: Callable[[Message], None]) -> None:
         self._replication = replication

@@ -14,8 +14,8 @@ import msgspec
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.broker.core import Dispatch
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.log_format import Dispatch
 from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.config import NodeConfig

@@ -20,7 +20,7 @@ from shaketable.system.broker.delays.delay_levels import (
     parse_levels,
 )
 from shaketable.system.broker.expiry import HOUR_MS, ExpiryConfig
-from shaketable.system.native.config import BrokerRole, NativeConfig
+from shaketable.system.native.core import BrokerRole, NativeConfig
 from shaketable.system.native.ha import BODY_BYTES_ACCEPTED_MAX
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.store.log_writer import AckPolicy

@@ -11,10 +11,10 @@ from typing import Final
 
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import StoreError
-from shaketable.system.store.hard_state import LogDamaged
 from shaketable.system.store.index_units import NotContiguous
 from shaketable.system.store.native.log import NativeLogDamaged
 from shaketable.system.store.segment_files import OutsideLog
+from shaketable.system.store.state_files import LogDamaged
 
 EXIT_USAGE: Final = 2
 EXIT_OTHER: Final = 1

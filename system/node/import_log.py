@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shaketable.system.node.config import ConfigError, NodeConfig, load
-from shaketable.system.node.disks.real_disk import RealDisk
-from shaketable.system.node.disks.store_lock import StoreInUseError, lock_store
+from shaketable.system.node.disks.real_disk import RealDisk, StoreInUseError, lock_store
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.foreign_log import ForeignLog, Imported

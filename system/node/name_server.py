@@ -23,8 +23,8 @@ from shaketable.system.nameserver.name_server import SCAN_INTERVAL_MS, NameServe
 from shaketable.system.nameserver.registry import RouteRegistry
 from shaketable.system.node.clock import Clock, SystemClock, sleep
 from shaketable.system.node.config import ConfigError
-from shaketable.system.node.connections.link import Link
-from shaketable.system.node.connections.serving import (
+from shaketable.system.node.connections.link import (
+    Link,
     PortInUseError,
     cancel_on_signal,
     flatten,

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
-from shaketable.system.raft.disk_health import DiskHealth
 from shaketable.system.raft.dispatcher import EntryDispatcher
-from shaketable.system.raft.elector import Elector, is_up_to_date
+from shaketable.system.raft.elector import DiskHealth, Elector, is_up_to_date
 from shaketable.system.raft.follower import Follower
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.ledger import Ledger

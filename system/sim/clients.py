@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from shaketable.system.broker.reading.pull import SUSPEND_FLAG
+from shaketable.system.broker.reading.pulls import SUSPEND_FLAG
 from shaketable.system.remoting.codes import RequestCode, outcome_of
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import (

@@ -16,18 +16,7 @@ from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.store.disk import Disk, DiskFailed, DiskFull, StoreError
-from shaketable.system.store.durable_watermark import DurableWatermark
 from shaketable.system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC
-from shaketable.system.store.hard_state import (
-    HardState,
-    LogDamaged,
-    load_committed_index,
-    load_hard_state,
-    mark_running,
-    mark_stopped,
-    save_committed_index,
-    save_hard_state,
-)
 from shaketable.system.store.index_units import (
     TRUNCATION_RACE_ERRORS,
     UNIT_BYTES,
@@ -40,11 +29,20 @@ from shaketable.system.store.index_units import (
 from shaketable.system.store.native.log import NativeLog, remove_native_log, upgrade_native_log
 from shaketable.system.store.recovery import LogScan, recover
 from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
-from shaketable.system.store.snapshot_file import (
+from shaketable.system.store.state_files import (
+    DurableWatermark,
+    HardState,
+    LogDamaged,
     StoredSnapshot,
+    load_committed_index,
+    load_hard_state,
     load_snapshot,
-    path_of,
+    mark_running,
+    mark_stopped,
+    save_committed_index,
+    save_hard_state,
     save_snapshot,
+    snapshot_path,
 )
 
 __all__ = ["CommitLog", "HardState", "LogDamaged", "NotContiguous", "OutsideLog"]
@@ -463,9 +461,13 @@ class LogFolder:
         stored = load_snapshot(disk, path)
         start = watermark.record.start
         if stored is None and start.index >= 0:
-            raise LogDamaged(path_of(path), f"the snapshot is missing, the log begins at {start}")
+            raise LogDamaged(
+                snapshot_path(path), f"the snapshot is missing, the log begins at {start}"
+            )
         if stored is not None and stored.snapshot.end.index < start.index:
-            raise LogDamaged(path_of(path), f"the snapshot is older than the log's begin, {start}")
+            raise LogDamaged(
+                snapshot_path(path), f"the snapshot is older than the log's begin, {start}"
+            )
         return cls(disk, path, watermark, state, stored, native_folder)
 
     @property

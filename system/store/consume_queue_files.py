@@ -13,8 +13,7 @@ import struct
 from collections.abc import Iterator
 
 from shaketable.system.store.disk import Buffer, Disk, StoreError
-from shaketable.system.store.open_files import OpenFiles
-from shaketable.system.store.segment_files import NAME_DIGITS
+from shaketable.system.store.segment_files import NAME_DIGITS, OpenFiles
 
 Queue = tuple[bytes, int]
 """Topic and queue id."""

@@ -27,9 +27,9 @@ from shaketable.system.store.entry import (
     chain_crc,
 )
 from shaketable.system.store.group_events import EVENT_TOPIC, MESSAGE_CHANNEL
-from shaketable.system.store.hard_state import HardState
 from shaketable.system.store.message import DamagedMessage, decode_message
 from shaketable.system.store.segment_files import NAME_DIGITS
+from shaketable.system.store.state_files import HardState
 
 BATCH_BYTES = 1 << 20
 SCAN_BYTES = 8 << 20

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.store.durable_watermark import DurableWatermark, WatermarkRecord
 from shaketable.system.store.entry import (
     BLANK,
     BLANK_BYTES,
@@ -27,9 +26,9 @@ from shaketable.system.store.group_events import (
     DamagedMembership,
     membership_of,
 )
-from shaketable.system.store.hard_state import LogDamaged
 from shaketable.system.store.index_units import UNIT_BYTES, IndexRebuilder
 from shaketable.system.store.segment_files import SegmentFiles
+from shaketable.system.store.state_files import DurableWatermark, LogDamaged, WatermarkRecord
 
 SCAN_BYTES = 8 << 20
 """Bytes read at once: more than the largest entry."""

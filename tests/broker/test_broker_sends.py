@@ -7,7 +7,7 @@ from broker_group import FILE_BYTES, HOST, BrokerGroup, about, max_offset, pull,
 
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import PushRequest, RaftConfig
-from shaketable.system.remoting.batch_body import BatchMessage, decode_batch, encode_batch
+from shaketable.system.remoting.client_bodies import BatchMessage, decode_batch, encode_batch
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import ONEWAY_FLAG, Command, CommandError
 from shaketable.system.remoting.requests import SendMessageV2

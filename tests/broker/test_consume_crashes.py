@@ -23,7 +23,7 @@ from shaketable.system.store.consume_queue_files import ConsumeQueueFiles
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.keys.key_file import KeyFileWriter
 from shaketable.system.store.keys.key_index import KeyIndex
-from shaketable.system.store.open_files import OpenFiles
+from shaketable.system.store.segment_files import OpenFiles
 
 
 def test_a_crash_at_every_operation_loses_nothing() -> None:

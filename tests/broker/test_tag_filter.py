@@ -10,8 +10,12 @@ from broker_group import FILE_BYTES, HOST, BrokerGroup, send
 from consumer_requests import pull_of, send_with
 
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.reading.pull import SLAVE_BROKER_ID
-from shaketable.system.broker.tag_filter import TAGS_MAX, SubscriptionError, tag_filter
+from shaketable.system.broker.reading.pulls import (
+    SLAVE_BROKER_ID,
+    TAGS_MAX,
+    SubscriptionError,
+    tag_filter,
+)
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import PullMessage

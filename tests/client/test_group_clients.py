@@ -20,7 +20,7 @@ from shaketable.system.client import (
     OutcomeUnknownError,
     RefusedError,
 )
-from shaketable.system.client.results import Metadata
+from shaketable.system.client.group import Metadata
 from shaketable.system.raft.protocol import Role
 from shaketable.system.remoting.frame import FRAME_BYTES_MAX
 

@@ -13,7 +13,7 @@ from planted import HEALTHY, Mutant, with_and_without
 
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import RaftConfig
-from shaketable.system.remoting.batch_body import BatchMessage, encode_batch
+from shaketable.system.remoting.client_bodies import BatchMessage, encode_batch
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import CreateTopic, SendMessageV2

@@ -28,8 +28,13 @@ from shaketable.system.remoting.command import (
     encode_command,
 )
 from shaketable.system.remoting.frame import FrameBuffer
+from shaketable.system.remoting.name_server_requests import (
+    BrokerData,
+    QueueData,
+    TopicRoute,
+    encode_route,
+)
 from shaketable.system.remoting.requests import SendMessageResponse
-from shaketable.system.remoting.route_bodies import BrokerData, QueueData, TopicRoute, encode_route
 from shaketable.system.store.message import Message
 
 QUEUE = MessageQueue("t", "b", 0)

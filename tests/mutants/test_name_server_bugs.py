@@ -7,7 +7,7 @@ from contextlib import suppress
 from planted import HEALTHY, Mutant, with_and_without
 
 from shaketable.system.nameserver.registry import Registration, RegistrationRefused, RouteRegistry
-from shaketable.system.remoting.register_bodies import DataVersion, TopicConfig
+from shaketable.system.remoting.name_server_requests import DataVersion, TopicConfig
 
 TOPICS = {"t": TopicConfig("t"), "u": TopicConfig("u")}
 

@@ -154,7 +154,7 @@ def test_a_unit_test_finds_a_crc_that_is_not_looked_at() -> None:
 
 
 def test_a_simulated_campaign_finds_commits_that_nobody_sends() -> None:
-    mutant = known("system/client/offsets.py", "skip-call", "RequestCode.UPDATE_CONSUMER_OFFSET")
+    mutant = known("system/client/group.py", "skip-call", "RequestCode.UPDATE_CONSUMER_OFFSET")
     reach = reached_by(mutant, ["group-offsets.1"])
     with copy_of_tree(ROOT, {mutant.path: mutant.text(ROOT)}) as tree:
         found = campaigns(mutant, tree, reach, Limits(), [])

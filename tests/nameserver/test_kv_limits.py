@@ -10,7 +10,7 @@ from shaketable.system.nameserver.kv_config import ORDER_NAMESPACE, DamagedKvCon
 from shaketable.system.nameserver.name_server import NameServer
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, encode_command
-from shaketable.system.remoting.registration_headers import RegisterBrokerHeader
+from shaketable.system.remoting.name_server_requests import RegisterBrokerHeader
 
 
 def fill(kv: KvConfig, value: str) -> None:

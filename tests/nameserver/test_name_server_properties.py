@@ -19,7 +19,7 @@ from shaketable.system.nameserver.registry import (
 )
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, encode_command
-from shaketable.system.remoting.register_bodies import (
+from shaketable.system.remoting.name_server_requests import (
     DataVersion,
     TopicConfig,
     encode_register_body,

@@ -21,17 +21,19 @@ from shaketable.system.nameserver.name_server import NameServer
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command, decode_command, encode_command
 from shaketable.system.remoting.frame import FrameBuffer
-from shaketable.system.remoting.register_bodies import (
+from shaketable.system.remoting.name_server_requests import (
+    BrokerData,
     DataVersion,
+    RegisterBrokerHeader,
     TopicConfig,
     body_crc32,
+    decode_cluster_info,
     decode_data_version,
+    decode_route,
     encode_data_version,
     encode_register_body,
 )
-from shaketable.system.remoting.registration_headers import RegisterBrokerHeader
-from shaketable.system.remoting.route_bodies import BrokerData, decode_cluster_info, decode_route
-from shaketable.system.remoting.route_bodies import decode_topic_list as topic_list
+from shaketable.system.remoting.name_server_requests import decode_topic_list as topic_list
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 

@@ -15,8 +15,7 @@ from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFull, StoreError
 from shaketable.system.store.index_units import NotContiguous
-from shaketable.system.store.native.batch import iter_native_dispatches, native_end
-from shaketable.system.store.native.builder import NativeBuilder
+from shaketable.system.store.native.batch import NativeBuilder, iter_native_dispatches, native_end
 from shaketable.system.store.native.commit_log import NativeCommitLog
 from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 

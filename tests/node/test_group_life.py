@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
-from shaketable.system.client.results import Metadata
+from shaketable.system.client.group import Metadata
 from tests.support.node_group import NodeGroup, Writer, contents, queue_range, repeat_read, until
 
 pytestmark = pytest.mark.e2e

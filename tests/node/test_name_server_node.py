@@ -18,9 +18,11 @@ from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, decode_command, encode_command
 from shaketable.system.remoting.frame import FrameBuffer, SerializeType
-from shaketable.system.remoting.register_bodies import TopicConfig
-from shaketable.system.remoting.registration_headers import RegisterBrokerHeader
-from shaketable.system.remoting.route_bodies import decode_route
+from shaketable.system.remoting.name_server_requests import (
+    RegisterBrokerHeader,
+    TopicConfig,
+    decode_route,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 HOST = "127.0.0.1"

@@ -9,15 +9,15 @@ from typing import TypeVar
 import pytest
 import trio
 
-from shaketable.system.native.config import NativeConfig
+from shaketable.system.native.core import NativeConfig
 from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.master_slave.assembly import NativeFlusher
-from shaketable.system.node.node_parts import WriteHooks
+from shaketable.system.node.node import WriteHooks
 from shaketable.system.raft.protocol import Append, Write
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.native.builder import NativeBuilder
+from shaketable.system.store.native.batch import NativeBuilder
 from shaketable.system.store.native.commit_log import NativeCommitLog
 
 FILE_BYTES = 4096

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from shaketable.system.native.config import BrokerRole
+from shaketable.system.native.core import BrokerRole
 from shaketable.system.node.broker_start import limits_of
 from shaketable.system.node.config import ConfigError, parse
 

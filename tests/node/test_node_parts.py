@@ -15,8 +15,7 @@ import trio.testing
 
 from shaketable.system.node.clock import SystemClock, sleep
 from shaketable.system.node.connections.link import KEEPALIVE_OPTIONS
-from shaketable.system.node.disks.real_disk import RealDisk
-from shaketable.system.node.disks.store_lock import StoreInUseError, lock_store
+from shaketable.system.node.disks.real_disk import RealDisk, StoreInUseError, lock_store
 from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.members import UNACKNOWLEDGED_MAX_MS, Peers

@@ -23,7 +23,7 @@ from shaketable.system.remoting.command import CommandError, decode_command
 from shaketable.system.remoting.frame import Frame, FrameBuffer
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.entry_builder import EntryBuilder
-from shaketable.system.store.hard_state import HardState, save_hard_state
+from shaketable.system.store.state_files import HardState, save_hard_state
 
 NUMBERS = st.integers(0, 2**62)
 INDICES = st.integers(-1, 2**62)

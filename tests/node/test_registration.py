@@ -17,7 +17,7 @@ from shaketable.system.node.connections.registration import Registration, Regist
 from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.register_bodies import TopicConfig
+from shaketable.system.remoting.name_server_requests import TopicConfig
 
 HOST = "127.0.0.1"
 BROKER_PORT = 30_911

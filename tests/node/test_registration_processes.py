@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.system.remoting.route_bodies import TopicRoute
+from shaketable.system.remoting.name_server_requests import TopicRoute
 from tests.support.name_servers import NameServers
 from tests.support.node_group import NodeGroup, Writer, until
 

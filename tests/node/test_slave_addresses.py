@@ -10,9 +10,9 @@ import trio
 from native_brokers import NativeBroker
 
 from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.master_slave.config_files import SlaveSynchronize
 from shaketable.system.node.master_slave.ha_service import HAService
 from shaketable.system.node.master_slave.parts import NativeParts
-from shaketable.system.node.master_slave.slave_synchronize import SlaveSynchronize
 
 LABEL = "a" * 64
 TEXTS = (f"é{LABEL}:10912", "é..:1", "\0:1", f"{LABEL}..{LABEL}:1", "h:" + "1" * 5000, ":", "h:٣")

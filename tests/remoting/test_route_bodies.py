@@ -10,26 +10,24 @@ from hypothesis import strategies as st
 
 from shaketable.system.remoting.command import CommandError
 from shaketable.system.remoting.fastjson import BODY_BYTES_MAX
-from shaketable.system.remoting.register_bodies import (
+from shaketable.system.remoting.name_server_requests import (
     TOPICS_MAX,
-    DataVersion,
-    RegisterBody,
-    TopicConfig,
-    body_crc32,
-    decode_data_version,
-    decode_register_body,
-    encode_data_version,
-    encode_register_body,
-)
-from shaketable.system.remoting.route_bodies import (
     BrokerData,
     ClusterInfo,
+    DataVersion,
     QueueData,
+    RegisterBody,
+    TopicConfig,
     TopicRoute,
+    body_crc32,
     decode_cluster_info,
+    decode_data_version,
+    decode_register_body,
     decode_route,
     decode_topic_list,
     encode_cluster_info,
+    encode_data_version,
+    encode_register_body,
     encode_route,
     encode_topic_list,
     reads_standard_json,

@@ -10,8 +10,8 @@ from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import open_stream
 from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings
 from shaketable.system.sim.world import NATIVE_FOLDER, ROOT, World
-from shaketable.system.store.durable_watermark import DurableWatermark
 from shaketable.system.store.segment_files import SegmentFiles
+from shaketable.system.store.state_files import DurableWatermark
 
 SETTINGS = Settings(members=1, run_ms=4_000, clients=1, queues=1, ack="page-cache")
 TIMES = 40

@@ -50,8 +50,8 @@ from shaketable.system.sim.world import run_seed
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.entry_builder import EntryBuilder
-from shaketable.system.store.hard_state import HardState
 from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.state_files import HardState
 
 THREE = Membership(("n0", "n1", "n2"))
 

@@ -17,8 +17,7 @@ from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
 from shaketable.system.broker.broker import Broker
 from shaketable.system.mutants import HEALTHY, Mutant
-from shaketable.system.native.config import BrokerRole, NativeConfig
-from shaketable.system.native.core import NativeCore
+from shaketable.system.native.core import BrokerRole, NativeConfig, NativeCore
 from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.protocol import Append

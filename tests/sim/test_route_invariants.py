@@ -8,7 +8,7 @@ import pytest
 
 from shaketable.system import mutants
 from shaketable.system.nameserver.registry import Registration, RegistrationRefused, RouteRegistry
-from shaketable.system.remoting.register_bodies import DataVersion, TopicConfig
+from shaketable.system.remoting.name_server_requests import DataVersion, TopicConfig
 from shaketable.system.sim.rules.route_invariants import watched
 from shaketable.system.sim.rules.violation import Violated
 

@@ -21,7 +21,7 @@ from shaketable.system.sim.schedules.faults import (
 from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Options, Schedule, Settings, draw_calls
 from shaketable.system.sim.world import SeedResult, run_seed
-from shaketable.system.store import commit_log, hard_state
+from shaketable.system.store import commit_log, state_files
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.keys.key_file import KeyFileWriter
@@ -73,7 +73,7 @@ def test_a_vote_whose_damage_is_passed_over_is_found(monkeypatch):
         lines = data.rpartition(b"crc32=")[0].decode().splitlines()
         return dict(line.split("=") for line in lines)
 
-    monkeypatch.setattr(hard_state, "_parse", unchecked)
+    monkeypatch.setattr(state_files, "_parse_properties", unchecked)
     assert broken_by(damage("currterm", "bit", 0.95)) == "damage-is-noticed"
 
 

@@ -22,12 +22,12 @@ from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import SaveState
 from shaketable.system.sim.disk import PowerLoss, SimDisk
-from shaketable.system.store import entry, hard_state, recovery
+from shaketable.system.store import entry, recovery, state_files
 from shaketable.system.store.commit_log import CommitLog, LogDamaged
-from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.durable_watermark import DurableWatermark
+from shaketable.system.store.disk import DiskFailed, replace_file
 from shaketable.system.store.entry import DamagedEntry
 from shaketable.system.store.segment_files import SegmentFiles
+from shaketable.system.store.state_files import DurableWatermark
 
 WORK = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 4), st.sampled_from((0, 60, 300))),
@@ -149,27 +149,37 @@ def tail_left_standing():
     return patch.object(CommitLog, "_cut", lambda *_: None)
 
 
+PROPERTIES = ("currterm", "checkpoint")
+"""The files whose writing is broken here."""
+
+
 def currterm_without_fsync():
     """Write the vote by rename alone, as DLedger does (E16)."""
 
-    def replace_file(disk, path, data):
+    def replace(disk, path, data):
+        if PurePosixPath(path).name not in PROPERTIES:
+            replace_file(disk, path, data)
+            return
         disk.create(path + ".tmp", len(data)).pwrite([data], 0)
         disk.rename(path + ".tmp", path)
         disk.sync_dir(str(PurePosixPath(path).parent))
 
-    return patch.object(hard_state, "replace_file", replace_file)
+    return patch.object(state_files, "replace_file", replace)
 
 
 def currterm_without_sync_dir():
     """Fsync the vote but not its name."""
 
-    def replace_file(disk, path, data):
+    def replace(disk, path, data):
+        if PurePosixPath(path).name not in PROPERTIES:
+            replace_file(disk, path, data)
+            return
         file = disk.create(path + ".tmp", len(data))
         file.pwrite([data], 0)
         file.sync()
         disk.rename(path + ".tmp", path)
 
-    return patch.object(hard_state, "replace_file", replace_file)
+    return patch.object(state_files, "replace_file", replace)
 
 
 def sync_that_does_nothing():

@@ -15,16 +15,15 @@ import pytest
 from store_crash_points import fail_each_sync, survey
 from store_life import FILE_BYTES, BrokenPromise
 
-from shaketable.system.store import commit_log, hard_state, recovery, snapshot_file
+from shaketable.system.store import commit_log, recovery, state_files
 from shaketable.system.store.commit_log import CommitLog, HardState, LogFolder, set_log_start
-from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.disk import DiskFailed, replace_file
 from shaketable.system.store.entry import BLANK
-from shaketable.system.store.hard_state import save_hard_state
 from shaketable.system.store.log_writer import LogWriter
 from shaketable.system.store.native import log
 from shaketable.system.store.recovery import LogScan
 from shaketable.system.store.segment_files import SegmentFiles
-from shaketable.system.store.snapshot_file import StoredSnapshot
+from shaketable.system.store.state_files import StoredSnapshot, save_hard_state
 
 
 @pytest.mark.parametrize("with_native", [True, False], ids=["upgraded", "new"])
@@ -84,7 +83,7 @@ class VotesWithoutFsync(CommitLog):
     """The vote is renamed into place and never synced (E16)."""
 
     def save_state(self, term, voted_for):
-        with without_fsync(hard_state):
+        with without_fsync("currterm"):
             save_hard_state(self._disk, self._folder, HardState(term, voted_for))
         self.state = HardState(term, voted_for)
 
@@ -143,17 +142,20 @@ class LogScanningPastZeros(CommitLog):
     scan_type = ScansPastZeroTail
 
 
-def without_fsync(module):
-    """Let small files be renamed into place without an fsync."""
+def without_fsync(name):
+    """Let the small file of that name be renamed into place without an fsync."""
 
-    def replace_file(disk, path, data):
+    def replace(disk, path, data):
+        if PurePosixPath(path).name != name:
+            replace_file(disk, path, data)
+            return
         file = disk.create(path + ".tmp", len(data))
         file.pwrite([data], 0)
         file.close()
         disk.rename(path + ".tmp", path)
         disk.sync_dir(str(PurePosixPath(path).parent))
 
-    return patch.object(module, "replace_file", replace_file)
+    return patch.object(state_files, "replace_file", replace)
 
 
 def replacing_log_with(replace_log):
@@ -258,7 +260,7 @@ BUGS: dict[str, tuple[type[CommitLog], type[LogWriter], Callable[[], AbstractCon
             abort_without_dir_sync,
         )
     },
-    "snapshot_without_fsync": (CommitLog, LogWriter, lambda: without_fsync(snapshot_file)),
+    "snapshot_without_fsync": (CommitLog, LogWriter, lambda: without_fsync("snapshot")),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shaketable.system.broker.reading.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
+from shaketable.system.broker.reading.pulls import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import (

@@ -10,7 +10,7 @@ from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client.connection import Connection, OutcomeUnknownError, RefusedError
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.route_bodies import TopicRoute, decode_route
+from shaketable.system.remoting.name_server_requests import TopicRoute, decode_route
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parent.parent.parent

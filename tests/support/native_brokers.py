@@ -12,8 +12,7 @@ from broker_group import FILE_BYTES, HOST, ROOT, STEPS_MAX, WALL_MS, decoded, fr
 from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.mutants import HEALTHY, Mutant
-from shaketable.system.native.config import BrokerRole, NativeConfig
-from shaketable.system.native.core import NativeLogView
+from shaketable.system.native.core import BrokerRole, NativeConfig, NativeLogView
 from shaketable.system.native.mode import native_mode
 from shaketable.system.raft.protocol import Write
 from shaketable.system.remoting.command import Command, encode_command

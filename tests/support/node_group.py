@@ -19,8 +19,7 @@ import trio
 from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client.admin import AdminClient
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
-from shaketable.system.client.group import BrokerGroupClient
-from shaketable.system.client.results import Metadata
+from shaketable.system.client.group import BrokerGroupClient, Metadata
 
 Result = TypeVar("Result")
 Address = tuple[str, int]

@@ -19,7 +19,7 @@ from shaketable.system.client import (
     PullResult,
     RefusedError,
 )
-from shaketable.system.client.results import Metadata
+from shaketable.system.client.group import Metadata
 from shaketable.system.store.message import Message
 
 

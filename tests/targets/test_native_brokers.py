@@ -16,7 +16,7 @@ from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, No
 from shaketable.harness.contracts.simulation import SimulatesGroups
 from shaketable.harness.runtime import availability
 from shaketable.harness.targets import master_slave_brokers
-from shaketable.system.native.config import BrokerRole
+from shaketable.system.native.core import BrokerRole
 from shaketable.system.node.config import parse
 
 MODES = ("async-replication", "multi-master", "sync-double-write")

@@ -20,8 +20,8 @@ from shaketable.harness.targets.dledger import ENDS
 from shaketable.system.node import ends
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import DiskFailed, DiskFull
-from shaketable.system.store.hard_state import LogDamaged
 from shaketable.system.store.native.log import NativeLogDamaged
+from shaketable.system.store.state_files import LogDamaged
 
 S = 1_000_000_000
 BROKEN: dict[str, Any] = {

@@ -17,14 +17,16 @@ from shaketable.system.broker.appender import Appender, PendingAppends
 from shaketable.system.broker.broker_info import BrokerInfo
 from shaketable.system.broker.core import Core
 from shaketable.system.broker.delays.send_back import SendBack
-from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.event_log import EventLog
-from shaketable.system.broker.groups.client_heartbeats import ClientHeartbeats
-from shaketable.system.broker.groups.consumer_groups import LockedQueue, QueueLocks
+from shaketable.system.broker.groups.consumer_groups import (
+    ClientHeartbeats,
+    LockedQueue,
+    QueueLocks,
+)
 from shaketable.system.broker.groups.offset_commits import GROUP_BYTES_MAX, OffsetCommits
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import Mode
-from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.topic_tables.topic_rules import Topics
 from shaketable.system.broker.topic_tables.topics import (

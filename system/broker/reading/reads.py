@@ -21,18 +21,20 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from shaketable.system.broker.core import Core
-from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.groups.consumer_groups import ConsumerGroups
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.outbox import Outbox
-from shaketable.system.broker.reading.long_polling import HeldPulls
-from shaketable.system.broker.reading.pull import (
+from shaketable.system.broker.reading.pulls import (
     SUBSCRIPTION_FLAG,
     SUSPEND_FLAG,
     GetMessageResult,
+    HeldPulls,
+    SubscriptionError,
+    TagFilter,
     follower_result,
     pull,
     suggested_broker_id,
+    tag_filter,
 )
 from shaketable.system.broker.reading.queries import (
     ANY_MEMBER_CODES,
@@ -42,7 +44,6 @@ from shaketable.system.broker.reading.queries import (
     parse_query,
 )
 from shaketable.system.broker.reput import Reput
-from shaketable.system.broker.tag_filter import SubscriptionError, TagFilter, tag_filter
 from shaketable.system.raft.protocol import NotLeaderError, Token, TooManyReadsError
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command

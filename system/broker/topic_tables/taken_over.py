@@ -21,9 +21,9 @@ from shaketable.system.broker.broker_state import (
     snapshot_ranges,
 )
 from shaketable.system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
+from shaketable.system.broker.core import Dispatch
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP
 from shaketable.system.broker.groups.group_offsets import OffsetEvent, OffsetTable
-from shaketable.system.broker.log_format import Dispatch
 from shaketable.system.broker.topic_tables.topics import TopicConfig, TopicTable
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership

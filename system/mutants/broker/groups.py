@@ -8,14 +8,18 @@ from typing import Any
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import Connection
-from shaketable.system.broker.groups.client_heartbeats import ClientHeartbeats
-from shaketable.system.broker.groups.consumer_groups import LEASE_MS, LockedQueue, QueueLocks
+from shaketable.system.broker.groups.consumer_groups import (
+    LEASE_MS,
+    ClientHeartbeats,
+    LockedQueue,
+    QueueLocks,
+)
 from shaketable.system.broker.groups.group_offsets import OffsetTable, offset_key
 from shaketable.system.broker.groups.group_requests import GroupRequests
 from shaketable.system.broker.groups.offset_commits import OffsetCommits
 from shaketable.system.broker.mode import DLEDGER, Mode
 from shaketable.system.mutants import GROUP, Hunt, Mutant
-from shaketable.system.native.table_events import TableEvents
+from shaketable.system.native.mode import TableEvents
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import (

@@ -9,11 +9,14 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.consume_queue import ConsumeQueues
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.mode import DLEDGER, Mode
-from shaketable.system.broker.reading.long_polling import HeldPulls
-from shaketable.system.broker.reading.pull import GetMessageResult
+from shaketable.system.broker.reading.pulls import (
+    GetMessageResult,
+    HeldPulls,
+    TagFilter,
+    tag_filter,
+)
 from shaketable.system.broker.reading.queries import KeyQuery, QueueRangeQuery
 from shaketable.system.broker.reading.reads import Read, Reads
-from shaketable.system.broker.tag_filter import TagFilter, tag_filter
 from shaketable.system.mutants import GROUP, Hunt, Mutant
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command

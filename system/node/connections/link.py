@@ -1,20 +1,23 @@
-"""One TCP connection of a node, with a bounded outgoing buffer.
+"""TCP connections of a node: one with a bounded outgoing buffer, dialling, listening, serving.
 
-`send` writes to the socket at once; a separate task writes what the socket did not take
+`Link.send` writes to the socket at once; a separate task writes what the socket did not take
 (THROUGHPUT.md rules 1, 2, 5).
 """
 
 from __future__ import annotations
 
 import errno
+import logging
+import signal
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import trio
 
 from shaketable.system.node.machine import DirectSocket, KernelSocket
-from shaketable.system.remoting.frame import Frame, FrameBuffer
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.remoting.frame import Frame, FrameBuffer, FrameError
 
 KEEPALIVE_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -138,3 +141,104 @@ async def dial(host: str, port: int) -> trio.SocketStream:
         await trio.aclose_forcefully(stream)
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {host}:{port}")
     return stream
+
+
+# Listening, and serving connections so that an error in one ends only that one.
+#
+# Used by nodes and name servers.
+
+log = logging.getLogger("shaketable.node")
+
+
+class PortInUseError(Exception):
+    """The process cannot listen on a port. The message is one line that names it."""
+
+
+async def listen(host: str, port: int, clients: str) -> list[trio.SocketListener]:
+    """Listen on a port; `clients` names the clients in errors. Raises PortInUseError."""
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
+        raise PortInUseError(
+            f"cannot listen on {host}:{port} for {clients}: "
+            f"{getattr(error, 'strerror', None) or error}; choose another port or end what holds it"
+        ) from None
+
+
+def guarded(
+    serve: Callable[[trio.SocketStream], Awaitable[None]], connections_max: int
+) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """Wrap `serve` so that an error in a connection closes only that connection.
+
+    At most `connections_max` are served at once. Each listener has its own limit, so that clients
+    cannot lock out the peers.
+    """
+    open_now = 0
+
+    async def handle(stream: trio.SocketStream) -> None:
+        nonlocal open_now
+        if open_now >= connections_max:
+            log.warning("event=too_many_connections limit=%d", connections_max)
+            stream.socket.close()
+            return
+        open_now += 1
+        try:
+            await serve(stream)
+        except* (FrameError, CommandError) as group:
+            error = next(iter(flatten(group)))
+            log.warning("event=bad_bytes from=%s error=%s action=closed", _peer_name(stream), error)
+        except* (OSError, trio.ClosedResourceError):
+            pass  # the other side disconnected
+        finally:
+            open_now -= 1
+            stream.socket.close()
+
+    return handle
+
+
+async def write_until_broken(link: Link) -> None:
+    """Send what is queued until the connection breaks; then close it, so that reading ends."""
+    try:
+        await link.write()
+    except (OSError, trio.ClosedResourceError):
+        link.close()
+
+
+async def end_on_signal(
+    end: Callable[[], None], scope: trio.CancelScope, log: logging.Logger
+) -> None:
+    """Call `end` at the first SIGTERM or SIGINT; cancel at the second."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("event=stopping signal=%s", signal.Signals(number).name)
+            end()
+            break
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
+async def cancel_on_signal(scope: trio.CancelScope, log: logging.Logger) -> None:
+    """Cancel at the first SIGTERM or SIGINT, for a clean stop."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("event=stopping signal=%s", signal.Signals(number).name)
+            scope.cancel()
+            return
+
+
+def flatten(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Yield the errors of a nested group, outermost first."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from flatten(error)
+        else:
+            yield error
+
+
+def _peer_name(stream: trio.SocketStream) -> str:
+    try:
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:
+        return "a closed connection"
+    return f"{host}:{port}"

@@ -17,18 +17,18 @@ import trio
 
 from shaketable.system.node.clock import Clock, sleep
 from shaketable.system.node.config import NodeConfig
-from shaketable.system.node.connections.link import Link, dial
-from shaketable.system.node.connections.serving import write_until_broken
+from shaketable.system.node.connections.link import Link, dial, write_until_broken
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
 from shaketable.system.remoting.frame import Frame, FrameError
-from shaketable.system.remoting.register_bodies import (
+from shaketable.system.remoting.name_server_requests import (
+    BrokerHeader,
     DataVersion,
+    RegisterBrokerHeader,
     TopicConfig,
     body_crc32,
     encode_register_body,
 )
-from shaketable.system.remoting.registration_headers import BrokerHeader, RegisterBrokerHeader
 
 CONNECT_TIMEOUT_MS = 3_000.0
 ANSWER_TIMEOUT_MS = 3_000.0

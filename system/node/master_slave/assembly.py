@@ -13,16 +13,14 @@ import trio
 
 from shaketable.system.broker.expiry import DataFile
 from shaketable.system.mutants import Mutant
-from shaketable.system.native.config import NativeConfig
-from shaketable.system.native.core import NativeLogView
+from shaketable.system.native.core import NativeConfig, NativeLogView
 from shaketable.system.native.mode import native_mode
 from shaketable.system.node.broker_start import checkpoint_files, limits_of
 from shaketable.system.node.config import NativeSettings, NodeConfig
 from shaketable.system.node.connections.reception import Reception
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.master_slave.ha_service import HAService
-from shaketable.system.node.node import Node
-from shaketable.system.node.node_parts import NodeParts, WriteHooks
+from shaketable.system.node.node import Node, NodeParts, WriteHooks
 from shaketable.system.raft.protocol import Install, Write
 from shaketable.system.store.disk import DiskFull
 from shaketable.system.store.log_writer import LogWriter

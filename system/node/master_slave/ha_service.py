@@ -16,14 +16,12 @@ from shaketable.system.native.core import NativeCore
 from shaketable.system.native.ha import HAError, MasterConnection, SlaveConnection
 from shaketable.system.node.clock import Clock, sleep
 from shaketable.system.node.config import NativeSettings, NodeConfig, is_number
-from shaketable.system.node.connections.link import dial
-from shaketable.system.node.connections.serving import listen
-from shaketable.system.node.master_slave.config_files import ConfigFiles
+from shaketable.system.node.connections.link import dial, listen
+from shaketable.system.node.master_slave.config_files import ConfigFiles, SlaveSynchronize
 from shaketable.system.node.master_slave.parts import NativeParts
-from shaketable.system.node.master_slave.slave_synchronize import SlaveSynchronize
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message
-from shaketable.system.remoting.route_bodies import MASTER_ID
+from shaketable.system.remoting.name_server_requests import MASTER_ID
 
 SLAVES_MAX = 64
 READ_BYTES = 256 * 1024

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from shaketable.system.native.core import NativeCore
 from shaketable.system.native.group_commit import GroupCommit
 from shaketable.system.native.ha import MasterConnection, SlaveConnection
-from shaketable.system.node.master_slave.config_files import ConfigFiles
-from shaketable.system.node.master_slave.slave_synchronize import SlaveSynchronize
+from shaketable.system.node.master_slave.config_files import ConfigFiles, SlaveSynchronize
 from shaketable.system.store.native.commit_log import NativeCommitLog
 
 

@@ -21,7 +21,6 @@ from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.store.commit_log import CommitLog, OutsideLog
 from shaketable.system.store.disk import StoreError, read_file, replace_file
-from shaketable.system.store.durable_watermark import SLOT_BYTES, DurableWatermark
 from shaketable.system.store.entry import (
     ENTRY_MAGIC,
     HEADER,
@@ -39,7 +38,12 @@ from shaketable.system.store.message import (
     DamagedMessage,
     decode_message,
 )
-from shaketable.system.store.snapshot_file import load_snapshot, save_snapshot
+from shaketable.system.store.state_files import (
+    SLOT_BYTES,
+    DurableWatermark,
+    load_snapshot,
+    save_snapshot,
+)
 
 if TYPE_CHECKING:
     from shaketable.system.sim.schedules.random_streams import RandomStream

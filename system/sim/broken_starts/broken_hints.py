@@ -19,9 +19,9 @@ from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed, StoreError, read_file, replace_file
-from shaketable.system.store.hard_state import save_committed_index
 from shaketable.system.store.keys.key_file import HEADER_BYTES, Sizes
 from shaketable.system.store.keys.key_index import KeyIndex
+from shaketable.system.store.state_files import save_committed_index
 
 QUERIES = 0.3
 """How often the key index is queried instead of broken."""

@@ -32,7 +32,7 @@ from shaketable.system.sim.run_trace import Counts
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.entry import chain_crc, iter_messages
-from shaketable.system.store.hard_state import HardState
+from shaketable.system.store.state_files import HardState
 
 _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 _BODY_AT = 88

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shaketable.system.native.config import BrokerRole, NativeConfig
+from shaketable.system.native.core import BrokerRole, NativeConfig
 from shaketable.system.raft.protocol import Append, Compact, Install, Write
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import decode_command

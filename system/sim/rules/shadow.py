@@ -20,7 +20,7 @@ from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.commit_log import CommitLog, OutsideLog
 from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.hard_state import HardState
+from shaketable.system.store.state_files import HardState
 
 # Leader stickiness: a member that hears a leader, or leads, grants no vote to others.
 #

@@ -25,7 +25,7 @@ from shaketable.system.store.keys.key_file import (
 )
 from shaketable.system.store.keys.key_hashes import HashedKeys, KeyItem, hashed_keys, key_hash
 from shaketable.system.store.message import keys_in
-from shaketable.system.store.open_files import OpenFiles
+from shaketable.system.store.segment_files import OpenFiles
 
 OPEN_FILES_MAX = 16
 """Index files open for queries."""

@@ -23,7 +23,6 @@ from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.store.broker_checkpoint import STORE_CHECKPOINT_BYTES
 from shaketable.system.store.disk import Disk, DiskFailed, DiskFull, StoreError
-from shaketable.system.store.hard_state import mark_running, mark_stopped
 from shaketable.system.store.index_units import NotContiguous
 from shaketable.system.store.message import DamagedMessage
 from shaketable.system.store.native.batch import (
@@ -35,6 +34,7 @@ from shaketable.system.store.native.batch import (
 )
 from shaketable.system.store.native.log import SCAN_BYTES
 from shaketable.system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
+from shaketable.system.store.state_files import mark_running, mark_stopped
 
 FILES_SCANNED_MIN = 3
 """After a crash, recovery scans at least this many of the last files (RocketMQ's number)."""

@@ -1,1 +1,0 @@
-"""Planted bugs in masters and slaves without a group (`system.native` and its shell)."""

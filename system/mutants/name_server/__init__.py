@@ -1,1 +1,0 @@
-"""Planted bugs in the name server (`system.nameserver`)."""
