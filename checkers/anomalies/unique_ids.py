@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.log_rules import conclude, details
+from shaketable.checkers.anomalies.observations import Answers
 from shaketable.checkers.findings import Findings, gather
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict

@@ -16,8 +16,15 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
 from shaketable.checkers.anomalies.observations import TRANSACTION, Log, load_log
-from shaketable.checkers.cycles.cycle_search import Cycle, Link, SearchResult, search
-from shaketable.checkers.cycles.dependencies import PROCESS, WR, WW
+from shaketable.checkers.cycles.dependencies import (
+    PROCESS,
+    WR,
+    WW,
+    Cycle,
+    Link,
+    SearchResult,
+    search,
+)
 from shaketable.checkers.findings import Findings
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict

@@ -12,9 +12,16 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.answers import COMMITTING, UNANSWERED, Answers
 from shaketable.checkers.anomalies.log_rules import conclude, details
-from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints
+from shaketable.checkers.anomalies.observations import (
+    COMMITTING,
+    NEVER,
+    NOWHERE,
+    UNANSWERED,
+    Answers,
+    Bools,
+    Ints,
+)
 from shaketable.checkers.findings import Findings, gather
 from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.plugins import CheckContext

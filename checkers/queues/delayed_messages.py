@@ -15,14 +15,21 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.consumer_steps import (
     blanks_from,
     known_offsets,
     running_greatest,
 )
 from shaketable.checkers.anomalies.log_rules import conclude, details, finding, read_name
-from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, Log, load_log
+from shaketable.checkers.anomalies.observations import (
+    NEVER,
+    NOWHERE,
+    Answers,
+    Bools,
+    Ints,
+    Log,
+    load_log,
+)
 from shaketable.checkers.findings import Findings, gather
 from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.plugins import CheckContext

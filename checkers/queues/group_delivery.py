@@ -21,7 +21,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.answers import COMMITTING, Answers
 from shaketable.checkers.anomalies.consumer_steps import running_greatest, spans_of
 from shaketable.checkers.anomalies.log_anomalies import (
     aborted_reads,
@@ -42,7 +41,9 @@ from shaketable.checkers.anomalies.log_rules import (
     send_name,
 )
 from shaketable.checkers.anomalies.observations import (
+    COMMITTING,
     NOWHERE,
+    Answers,
     Bools,
     Ints,
     Log,

@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.answers import UNANSWERED, Answers
 from shaketable.checkers.anomalies.consumer_steps import running_greatest
 from shaketable.checkers.anomalies.log_rules import conclude, details, finding, send_name
 from shaketable.checkers.anomalies.observations import (
     NEVER,
     STARTS,
+    UNANSWERED,
+    Answers,
     Bools,
     Ints,
     Log,

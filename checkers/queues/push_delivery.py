@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.log_anomalies import (
     aborted_reads,
     duplicates,
@@ -40,6 +39,7 @@ from shaketable.checkers.anomalies.observations import (
     HANDLES,
     NEVER,
     NOWHERE,
+    Answers,
     Bools,
     Ints,
     Log,

@@ -17,9 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.log_rules import conclude, details
-from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
+from shaketable.checkers.anomalies.observations import (
+    NEVER,
+    Answers,
+    Bools,
+    Ints,
+    is_valid,
+    whole_numbers,
+)
 from shaketable.checkers.findings import Findings, gather
 from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.plugins import CheckContext

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.engine.judge import CheckJob
-from shaketable.checkers.evidence.entries_around import Place, collect
-from shaketable.checkers.evidence.offset_map import AckedAppends
+from shaketable.checkers.evidence.entries_around import AckedAppends, Place, collect
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.verdict import INDEX_DETAILS, Finding, Verdict
 from shaketable.harness.history.export import load_operations

@@ -67,7 +67,7 @@ STEERING = "steering"
 RECORDING = "inputs.recording"
 """The file, in a node's folder, where a node records its inputs, if configured to."""
 ENDS: Final[Mapping[int, str]] = {65: FOUND_DAMAGE, 70: BROKE_RULE}
-"""The meaning of our nodes' exit statuses (`system.node.ends`)."""
+"""The meaning of our nodes' exit statuses (`system.node.process`)."""
 GROUP_PROMISES = frozenset(
     {
         "lost-message",

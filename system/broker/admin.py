@@ -18,9 +18,8 @@ from shaketable.system.broker.reput import Reput
 from shaketable.system.raft.membership_log import AddLearner, Change, Promote, Remove
 from shaketable.system.raft.protocol import MembershipError, NotLeaderError, Role, TransferError
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
-from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.command import Command, CommandError, response
 from shaketable.system.remoting.requests import MemberRequest, MetadataResponse
-from shaketable.system.remoting.responses import response
 
 ADMIN_CODES = frozenset(
     (RequestCode.TRANSFER_LEADERSHIP, RequestCode.ADD_MEMBER, RequestCode.REMOVE_MEMBER)

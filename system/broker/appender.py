@@ -26,7 +26,7 @@ from shaketable.system.raft.protocol import (
     TransferError,
 )
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.responses import response
+from shaketable.system.remoting.command import response
 from shaketable.system.store.entry import EntryTooLarge, iter_messages
 from shaketable.system.store.group_events import (
     EVENT_TOPIC,

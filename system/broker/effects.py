@@ -9,7 +9,7 @@ from shaketable.system.broker.core import Core
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message, RoleChange, Snapshot, Write
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.responses import response
+from shaketable.system.remoting.command import response
 
 Connection = int
 """A client connection's number, assigned by the shell."""

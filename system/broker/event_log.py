@@ -14,7 +14,7 @@ from shaketable.system.broker.effects import AnyRequest, Connection, Outbox
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import Reput
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.responses import response
+from shaketable.system.remoting.command import response
 from shaketable.system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX
 from shaketable.system.store.group_events import EVENT_TOPIC, MIGRATION_QUEUE
 

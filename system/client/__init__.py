@@ -5,11 +5,11 @@ clients do. `BrokerGroupClient` and `AdminClient` are given the members of one D
 """
 
 from shaketable.system.client.admin import AdminClient, AdminTimeoutError
-from shaketable.system.client.channels import brokers
 from shaketable.system.client.connection import (
     DamagedResponseError,
     OutcomeUnknownError,
     RefusedError,
+    brokers,
 )
 from shaketable.system.client.group import (
     BatchResult,

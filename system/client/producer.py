@@ -17,9 +17,12 @@ from typing import ClassVar, Self
 
 import trio
 
-from shaketable.system.client.channels import ROUTE_AGE_MAX_S, UNREACHABLE, Channels, NameService
 from shaketable.system.client.connection import (
+    ROUTE_AGE_MAX_S,
+    UNREACHABLE,
+    Channels,
     DamagedResponseError,
+    NameService,
     OutcomeUnknownError,
     RefusedError,
 )

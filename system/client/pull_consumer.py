@@ -12,9 +12,12 @@ from typing import ClassVar, Self
 
 import trio
 
-from shaketable.system.client.channels import UNREACHABLE, Channels, NameService, OnRequest
 from shaketable.system.client.connection import (
+    UNREACHABLE,
+    Channels,
     DamagedResponseError,
+    NameService,
+    OnRequest,
     OutcomeUnknownError,
     RefusedError,
 )

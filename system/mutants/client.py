@@ -20,8 +20,14 @@ from shaketable.system.client import (
     RefusedError,
     Sent,
 )
-from shaketable.system.client.channels import NAME_SERVER_TIMEOUT_S, Channels, NameService
-from shaketable.system.client.connection import Connection, DamagedResponseError, PendingCall
+from shaketable.system.client.connection import (
+    NAME_SERVER_TIMEOUT_S,
+    Channels,
+    Connection,
+    DamagedResponseError,
+    NameService,
+    PendingCall,
+)
 from shaketable.system.client.queue_reader import QueueReader
 from shaketable.system.client.routes import Route, allocate
 from shaketable.system.mutants import Hunt, Mutant

@@ -15,7 +15,7 @@ from shaketable.system.broker.effects import Outbox
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.native.core import BrokerRole, NativeCore
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.responses import with_code
+from shaketable.system.remoting.command import with_code
 
 
 class GroupCommit(PendingAppends):

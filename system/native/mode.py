@@ -18,7 +18,7 @@ from shaketable.system.native.core import NativeCore
 from shaketable.system.native.group_commit import GroupCommit
 from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.remoting.codes import ResponseCode
-from shaketable.system.remoting.responses import response
+from shaketable.system.remoting.command import response
 from shaketable.system.store.native.batch import NativeBuilder, iter_native_dispatches
 
 # Topic and offset changes of a master-slave broker: applied at once, without replication.

@@ -2,7 +2,7 @@
 
 Ends with 0 on SIGTERM or SIGINT, 2 for a bad configuration, a port or a store folder in
 use, 65 when the log is damaged, 70 when a rule of its own is broken or its code met what nobody
-foresaw, 74 when the disk failed (`system.node.ends`). Each of these says why in its last line on
+foresaw, 74 when the disk failed (`system.node.process`). Each of these says why in its last line on
 standard error.
 """
 
@@ -21,25 +21,22 @@ from random import Random, SystemRandom
 import trio
 
 from shaketable.system.node.assembly import assemble
-from shaketable.system.node.clock import Clock, SystemClock
 from shaketable.system.node.config import ConfigError, NodeConfig, load
 from shaketable.system.node.connections.link import PortInUseError, end_on_signal, flatten
 from shaketable.system.node.disks.disk_threads import DiskThreads
 from shaketable.system.node.disks.real_disk import RealDisk, StoreInUseError, lock_store
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
-from shaketable.system.node.ends import (
+from shaketable.system.node.machine import Clock, Machine, SystemClock
+from shaketable.system.node.node import Node
+from shaketable.system.node.process import (
     EXIT_USAGE,
     INVARIANT_ERRORS,
-    exit_status,
-    is_unexpected,
-    reason,
-)
-from shaketable.system.node.machine import Machine
-from shaketable.system.node.node import Node
-from shaketable.system.node.process_limits import (
     client_limit,
+    exit_status,
     exit_when_out_of_memory,
+    is_unexpected,
     raise_open_file_limit,
+    reason,
     tune_malloc,
 )
 from shaketable.system.node.steered.steering import Steering

@@ -8,16 +8,59 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar, runtime_checkable
 
 import trio
 
-from shaketable.system.node.clock import Clock
 from shaketable.system.raft.protocol import Message
 from shaketable.system.store.disk import Disk
+
+# The clock. Only this file reads the machine's clocks: all of a node's timers use this one, so a
+# clock that runs fast, slow or jumps affects all of them.
+
+
+class Clock(Protocol):
+    """A node's source of time."""
+
+    def now_ms(self) -> float:
+        """Monotonic milliseconds."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for timestamps in messages; no decision depends on it."""
+        ...
+
+    def move_on_at(self, due_ms: float) -> AbstractContextManager[trio.CancelScope]:
+        """Cancel the `with` body when this clock shows `due_ms` (monotonic milliseconds)."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now_ms(self) -> float:
+        """Monotonic milliseconds."""
+        return time.monotonic_ns() / 1e6
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def move_on_at(self, due_ms: float) -> AbstractContextManager[trio.CancelScope]:
+        """Cancel the `with` body when this clock shows `due_ms`."""
+        return trio.move_on_after(max(0.0, due_ms - self.now_ms()) / 1000)
+
+
+async def sleep(clock: Clock, pause_ms: float) -> None:
+    """Sleep for `pause_ms` of that clock."""
+    with clock.move_on_at(clock.now_ms() + pause_ms):
+        await trio.sleep_forever()
+
 
 Result = TypeVar("Result")
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 import trio
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.node.clock import Clock, sleep
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections import wire
 from shaketable.system.node.connections.link import Link, dial, guarded, listen
 from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.machine import Clock, sleep
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message
 from shaketable.system.remoting.command import CommandError, decode_command

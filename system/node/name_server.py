@@ -21,7 +21,6 @@ import trio
 from shaketable.system.nameserver.kv_config import DamagedKvConfig
 from shaketable.system.nameserver.name_server import SCAN_INTERVAL_MS, NameServer
 from shaketable.system.nameserver.registry import RouteRegistry
-from shaketable.system.node.clock import Clock, SystemClock, sleep
 from shaketable.system.node.config import ConfigError
 from shaketable.system.node.connections.link import (
     Link,
@@ -33,7 +32,8 @@ from shaketable.system.node.connections.link import (
     write_until_broken,
 )
 from shaketable.system.node.disks.real_disk import RealDisk
-from shaketable.system.node.process_limits import client_limit, raise_open_file_limit
+from shaketable.system.node.machine import Clock, SystemClock, sleep
+from shaketable.system.node.process import client_limit, raise_open_file_limit
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
 from shaketable.system.remoting.frame import Frame, FrameError

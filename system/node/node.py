@@ -18,12 +18,11 @@ import trio
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.expiry import DataFile
-from shaketable.system.node.clock import sleep
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections.link import Link, guarded, listen, write_until_broken
 from shaketable.system.node.connections.reception import Reception
 from shaketable.system.node.connections.registration import Registration, RegistrationState
-from shaketable.system.node.machine import Machine
+from shaketable.system.node.machine import Machine, sleep
 from shaketable.system.node.recorder import Recorder
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message, Role, Write

@@ -8,9 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.evidence import entries_around, offset_map
-from shaketable.checkers.evidence.entries_around import Place, Read, collect
-from shaketable.checkers.evidence.offset_map import AckedAppends, NodeOffsets, map_of
+from shaketable.checkers.evidence import entries_around
+from shaketable.checkers.evidence.entries_around import (
+    AckedAppends,
+    NodeOffsets,
+    Place,
+    Read,
+    collect,
+    map_of,
+)
 from shaketable.harness.history.schema import ENTRIES, OPERATIONS
 
 KEY = "q/0"
@@ -137,7 +143,7 @@ def test_one_loss_among_a_million_is_on_the_map() -> None:
     begin, end, state, wrong = stretches[1]
     assert begin <= 777_777 <= end
     assert (state, wrong) == ("other", 1)
-    assert end - begin < count // (offset_map.BINS_MAX - 1)
+    assert end - begin < count // (entries_around.BINS_MAX - 1)
 
 
 def test_offsets_without_end_need_no_memory_without_end() -> None:

@@ -16,8 +16,7 @@ from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.native.config_files import DELAYS, OFFSETS
 from shaketable.system.native.ha import HEADER, REPORT, HAError
-from shaketable.system.node.clock import SystemClock
-from shaketable.system.node.machine import Machine
+from shaketable.system.node.machine import Machine, SystemClock
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.sim.disk import SimDisk
 

@@ -11,7 +11,7 @@ from broker_group import FILE_BYTES
 from native_brokers import NativeBroker
 
 from shaketable.system.native.ha import REPORT, SILENCE_MAX_MS
-from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.master_slave.ha_service import HAService
 from shaketable.system.node.master_slave.parts import NativeParts
 

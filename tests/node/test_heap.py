@@ -9,7 +9,7 @@ from tests.support.node_group import ROOT
 
 PROGRAM = """
 import resource, sys
-from shaketable.system.node.process_limits import tune_malloc
+from shaketable.system.node.process import tune_malloc
 if sys.argv[1] == "keep":
     tune_malloc()
 kept = [bytes(1 << 20)]

@@ -10,12 +10,11 @@ import trio
 import trio.testing
 
 from shaketable.system.node.assembly import assemble
-from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections import wire
 from shaketable.system.node.disks.disk_threads import DiskThreads
 from shaketable.system.node.disks.real_disk import RealDisk
-from shaketable.system.node.machine import Machine
+from shaketable.system.node.machine import Machine, SystemClock
 from shaketable.system.node.node import Node
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership

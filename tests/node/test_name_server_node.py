@@ -13,7 +13,7 @@ import trio
 
 from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.nameserver.registry import Registration
-from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, decode_command, encode_command

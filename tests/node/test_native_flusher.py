@@ -10,8 +10,7 @@ import pytest
 import trio
 
 from shaketable.system.native.core import NativeConfig
-from shaketable.system.node.clock import SystemClock
-from shaketable.system.node.machine import Machine
+from shaketable.system.node.machine import Machine, SystemClock
 from shaketable.system.node.master_slave.assembly import NativeFlusher
 from shaketable.system.node.node import WriteHooks
 from shaketable.system.raft.protocol import Append, Write

@@ -13,11 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.system.node.clock import SystemClock, sleep
 from shaketable.system.node.connections.link import KEEPALIVE_OPTIONS
 from shaketable.system.node.disks.real_disk import RealDisk, StoreInUseError, lock_store
 from shaketable.system.node.flusher import Flusher
-from shaketable.system.node.machine import Machine
+from shaketable.system.node.machine import Machine, SystemClock, sleep
 from shaketable.system.node.members import UNACKNOWLEDGED_MAX_MS, Peers
 from shaketable.system.node.node import Checkpointer
 from shaketable.system.raft.batch import LogEnd

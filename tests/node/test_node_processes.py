@@ -21,13 +21,12 @@ import trio
 
 from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
-from shaketable.system.node import ends
-from shaketable.system.node.clock import SystemClock
+from shaketable.system.node import process as node_process
 from shaketable.system.node.connections import wire
 from shaketable.system.node.disks.disk_threads import DiskThreads
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.flusher import Flusher
-from shaketable.system.node.machine import Machine
+from shaketable.system.node.machine import Machine, SystemClock
 from shaketable.system.raft.protocol import PushRequest, SaveState
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed
@@ -281,7 +280,7 @@ def test_a_port_in_use_is_said_in_one_line(single: Nodes, which: str) -> None:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", port))
         holder.listen()
-        assert single.start("n0").wait(STOP_WAIT_S) == ends.EXIT_USAGE
+        assert single.start("n0").wait(STOP_WAIT_S) == node_process.EXIT_USAGE
     last = single.log("n0").splitlines()[-1]
     assert f"cannot listen on 127.0.0.1:{port}" in last
     assert "Traceback" not in single.log("n0")
@@ -303,8 +302,8 @@ sys.exit(program.main(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("error", "status", "last"),
     [
-        ("KeyError('queue')", ends.EXIT_INVARIANT, "<string>:6 raises KeyError: 'queue'"),
-        ("MemoryError", ends.EXIT_OTHER, "MemoryError"),
+        ("KeyError('queue')", node_process.EXIT_INVARIANT, "<string>:6 raises KeyError: 'queue'"),
+        ("MemoryError", node_process.EXIT_OTHER, "MemoryError"),
     ],
 )
 def test_an_error_that_nobody_foresaw_is_a_broken_rule(
@@ -319,14 +318,14 @@ def test_an_error_that_nobody_foresaw_is_a_broken_rule(
     assert "Traceback" in done.stderr
     lines = done.stderr.splitlines()
     assert any(line.endswith(last) for line in lines)
-    assert ("event=stopped" in lines[-1]) == (status == ends.EXIT_INVARIANT)
+    assert ("event=stopped" in lines[-1]) == (status == node_process.EXIT_INVARIANT)
 
 
 @pytest.mark.e2e
 def test_two_nodes_cannot_share_a_store_folder(single: Nodes) -> None:
     first = single.start("n0")
     single.run(lambda client: _append(client, b"a"))
-    assert single.start("n0").wait(STOP_WAIT_S) == ends.EXIT_USAGE
+    assert single.start("n0").wait(STOP_WAIT_S) == node_process.EXIT_USAGE
     single.processes["first"] = first
     last = single.log("n0").splitlines()[-1]
     assert f"{single.folder / 'n0'} is in use by another process" in last
@@ -345,7 +344,7 @@ def test_a_node_with_damaged_synced_data_does_not_start(single: Nodes) -> None:
     content = bytearray(data.read_bytes())
     content[700] ^= 4
     data.write_bytes(content)
-    assert single.start("n0").wait(STOP_WAIT_S) == ends.EXIT_DAMAGED
+    assert single.start("n0").wait(STOP_WAIT_S) == node_process.EXIT_DAMAGED
     last = single.log("n0").splitlines()[-1]
     assert "event=stopped" in last
     assert str(data) in last

@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from shaketable.harness.runtime.processes.ports import find_free
-from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections.registration import Registration, RegistrationState
+from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command

@@ -9,7 +9,7 @@ import pytest
 import trio
 from native_brokers import NativeBroker
 
-from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.master_slave.config_files import SlaveSynchronize
 from shaketable.system.node.master_slave.ha_service import HAService
 from shaketable.system.node.master_slave.parts import NativeParts

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from shaketable.system.node.process_limits import EXIT_NO_MEMORY
+from shaketable.system.node.process import EXIT_NO_MEMORY
 
 PROGRAM = """
 import _thread, threading, time
-from shaketable.system.node.process_limits import exit_when_out_of_memory
+from shaketable.system.node.process import exit_when_out_of_memory
 exit_when_out_of_memory()
 
 def fail():

@@ -15,6 +15,8 @@ from shaketable.system.remoting.command import (
     CommandError,
     decode_command,
     encode_command,
+    response,
+    send_response,
 )
 from shaketable.system.remoting.frame import FrameBuffer, FrameError, SerializeType, encode_frame
 from shaketable.system.remoting.requests import (
@@ -29,7 +31,6 @@ from shaketable.system.remoting.requests import (
     decode_request,
     encode_send,
 )
-from shaketable.system.remoting.responses import response, send_response
 
 I16 = st.integers(-(2**15), 2**15 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)

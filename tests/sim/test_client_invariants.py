@@ -13,8 +13,7 @@ from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.runtime.simulated.run import new_group
 from shaketable.harness.targets.simulated_group import BrokerGroup
-from shaketable.system.client.channels import Channels
-from shaketable.system.client.connection import RefusedError
+from shaketable.system.client.connection import Channels, RefusedError
 from shaketable.system.remoting.command import Command, encode_command
 from shaketable.system.sim.rules.client_history import (
     LATE_MAX_MS,

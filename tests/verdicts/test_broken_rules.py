@@ -17,7 +17,7 @@ from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.targets.dledger import ENDS
-from shaketable.system.node import ends
+from shaketable.system.node import process
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import DiskFailed, DiskFull
 from shaketable.system.store.native.log import NativeLogDamaged
@@ -131,27 +131,27 @@ def test_what_was_not_recorded_is_not_judged_and_what_is_damaged_is_an_error(
 
 
 def test_the_harness_and_the_nodes_mean_the_same_by_an_exit_status() -> None:
-    assert {ends.EXIT_DAMAGED: FOUND_DAMAGE, ends.EXIT_INVARIANT: BROKE_RULE} == ENDS
-    assert ends.exit_status(InvariantError("x")) == ends.EXIT_INVARIANT
-    assert ends.exit_status(AssertionError()) == ends.EXIT_INVARIANT
-    assert ends.exit_status(LogDamaged("path", "x")) == ends.EXIT_DAMAGED
-    assert ends.exit_status(NativeLogDamaged("x")) == ends.EXIT_DAMAGED
+    assert {process.EXIT_DAMAGED: FOUND_DAMAGE, process.EXIT_INVARIANT: BROKE_RULE} == ENDS
+    assert process.exit_status(InvariantError("x")) == process.EXIT_INVARIANT
+    assert process.exit_status(AssertionError()) == process.EXIT_INVARIANT
+    assert process.exit_status(LogDamaged("path", "x")) == process.EXIT_DAMAGED
+    assert process.exit_status(NativeLogDamaged("x")) == process.EXIT_DAMAGED
     for bug in (KeyError("x"), TypeError("x"), RuntimeError("x")):
-        assert ends.exit_status(bug) == ends.EXIT_INVARIANT
-    assert not ends.is_unexpected(MemoryError())
+        assert process.exit_status(bug) == process.EXIT_INVARIANT
+    assert not process.is_unexpected(MemoryError())
     for other in (DiskFailed("x"), DiskFull("x"), OSError("x")):
-        assert ends.exit_status(other) == ends.EXIT_DISK
+        assert process.exit_status(other) == process.EXIT_DISK
 
 
 def test_an_assertion_without_words_says_where_it_stands() -> None:
     with pytest.raises(AssertionError) as raised:
         raise AssertionError
-    assert ends.reason(raised.value).startswith("test_broken_rules.py:")
-    assert ends.reason(raised.value).endswith("asserts: raise AssertionError")
+    assert process.reason(raised.value).startswith("test_broken_rules.py:")
+    assert process.reason(raised.value).endswith("asserts: raise AssertionError")
 
 
 def test_an_error_that_nobody_foresaw_says_where_it_was_raised() -> None:
     with pytest.raises(KeyError) as raised:
         raise KeyError("queue")
-    assert ends.reason(raised.value).startswith("test_broken_rules.py:")
-    assert ends.reason(raised.value).endswith("raises KeyError: 'queue'")
+    assert process.reason(raised.value).startswith("test_broken_rules.py:")
+    assert process.reason(raised.value).endswith("raises KeyError: 'queue'")

@@ -15,9 +15,9 @@ from itertools import count
 
 import trio
 
-from shaketable.system.node.clock import Clock, sleep
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections.link import Link, dial, write_until_broken
+from shaketable.system.node.machine import Clock, sleep
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
 from shaketable.system.remoting.frame import Frame, FrameError

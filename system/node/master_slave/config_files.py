@@ -29,9 +29,8 @@ from shaketable.system.native.config_files import (
     encode_tables,
     load_tables,
 )
-from shaketable.system.node.clock import Clock, sleep
 from shaketable.system.node.connections.link import dial
-from shaketable.system.node.machine import Machine
+from shaketable.system.node.machine import Clock, Machine, sleep
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
 from shaketable.system.remoting.frame import FrameBuffer, FrameError

@@ -14,9 +14,9 @@ import trio
 
 from shaketable.system.native.core import NativeCore
 from shaketable.system.native.ha import HAError, MasterConnection, SlaveConnection
-from shaketable.system.node.clock import Clock, sleep
 from shaketable.system.node.config import NativeSettings, NodeConfig, is_number
 from shaketable.system.node.connections.link import dial, listen
+from shaketable.system.node.machine import Clock, sleep
 from shaketable.system.node.master_slave.config_files import ConfigFiles, SlaveSynchronize
 from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.raft.membership import Membership

@@ -1,6 +1,6 @@
 """A clock with injected faults: an offset, another rate, stopped, or strobing.
 
-The node's timers use it as any `system.node.clock.Clock`; when its rate changes, running timers
+The node's timers use it as any `system.node.machine.Clock`; when its rate changes, running timers
 are adjusted. The monotonic clock never goes back: it keeps any lead that an offset or a rate gave
 it. The wall clock is correct again once all changes are undone.
 
@@ -65,7 +65,7 @@ class _ClockSegment:
 
 
 class SteeredClock:
-    """Implements `system.node.clock.Clock`, changed by clock orders.
+    """Implements `system.node.machine.Clock`, changed by clock orders.
 
     Args:
         machine_ms: the machine's monotonic milliseconds.

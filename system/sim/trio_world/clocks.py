@@ -141,7 +141,7 @@ def _nothing() -> None:
 
 # A simulated host's clocks: they may run at another rate, and the wall clock may be off.
 #
-# All waits of a node use these clocks (`system.node.clock.Clock`), so a wrong rate affects only
+# All waits of a node use these clocks (`system.node.machine.Clock`), so a wrong rate affects only
 # the node's own timers (DESIGN.md decision 9).
 
 STEP_MS = 0.001
@@ -230,7 +230,7 @@ class _Waiting:
 
 
 class ProcessClock:
-    """A process's view of its host's clocks; implements `system.node.clock.Clock`."""
+    """A process's view of its host's clocks; implements `system.node.machine.Clock`."""
 
     def __init__(self, host_clock: HostClock, process: Process) -> None:
         self._host_clock = host_clock

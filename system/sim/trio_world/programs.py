@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from shaketable.system.node import ends
-from shaketable.system.node.clock import Clock
+from shaketable.system.node import process
 from shaketable.system.node.config import NodeConfig, parse
+from shaketable.system.node.machine import Clock
 from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.node.planting import planted
 from shaketable.system.sim.member import QUEUE_FILE_BYTES
@@ -48,12 +48,16 @@ def node_config(files: Mapping[str, str]) -> NodeConfig:
 
 def exit_status(error: BaseException) -> int:
     """Return the exit status of the process of a node that raised this error, as a real one's."""
-    return ends.EXIT_OTHER if isinstance(error, ends.RESOURCE_ERRORS) else ends.exit_status(error)
+    return (
+        process.EXIT_OTHER
+        if isinstance(error, process.RESOURCE_ERRORS)
+        else process.exit_status(error)
+    )
 
 
 def reason_of_end(error: BaseException) -> str:
     """Return one line that says why a node ended, as a real one's last line of output."""
-    return ends.reason(error)
+    return process.reason(error)
 
 
 class SimulatedNameServer:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shaketable.checkers.anomalies.observations import load_log
-from shaketable.checkers.cycles import cycle_search
-from shaketable.checkers.cycles.cycle_search import search
+from shaketable.checkers.cycles import dependencies
 from shaketable.checkers.cycles.cycles import Cycles, explode
+from shaketable.checkers.cycles.dependencies import search
 from shaketable.checkers.kernels.components import components
 from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import judge, kinds_of, parse
@@ -76,7 +76,7 @@ def test_the_shortest_way_goes_along_an_order_in_one_step(tmp_path):
 
 
 def test_a_large_component_is_told_by_two_sends_at_any_distance(tmp_path, monkeypatch):
-    monkeypatch.setattr(cycle_search, "MEMBERS_MAX", 40)
+    monkeypatch.setattr(dependencies, "MEMBERS_MAX", 40)
     for process in (None, 7):
         rows = [op(n, "append", 10 * n, 10 * n + 5, input=n, offset=n) for n in range(210)]
         rows[5]["offset"], rows[195]["offset"] = 195, 5
@@ -90,7 +90,7 @@ def test_a_large_component_is_told_by_two_sends_at_any_distance(tmp_path, monkey
 
 @pytest.mark.parametrize("is_small_inside", [True, False])
 def test_a_large_component_is_told_by_a_part_or_by_its_size(tmp_path, monkeypatch, is_small_inside):
-    monkeypatch.setattr(cycle_search, "MEMBERS_MAX", 40)
+    monkeypatch.setattr(dependencies, "MEMBERS_MAX", 40)
     # Reads alone turn the order: each sees what is appended far behind it.
     rows = [op(n, "append", 10 * n, 10 * n + 5, input=n, offset=n) for n in range(200)]
     rows.append(op(200, "read", 990, 995, offset=199, output=199))

@@ -1,4 +1,6 @@
-"""A query by key returns the messages that have the key, the newest first, and no others.
+"""Lookups of messages, by key and by tags, return those that match and no others.
+
+A query by key returns the messages that have the key, the newest first.
 
 A plain `send` (no tag in `expected`) of v has the key of each range of values that contains v, and
 a unique key. A `find` queries the range of `expected` values from `input` on; with an `offset` only
@@ -18,11 +20,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.anomalies.observations import (
     NEVER,
     NOWHERE,
+    Answers,
     Bools,
     Ints,
     is_valid,
@@ -34,8 +36,8 @@ from shaketable.harness.contracts.clients import FOUND_MAX
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
-NAME: Final = "found-by-key"
-UNWANTED, MISSED = "unwanted-key", "missed-key"
+FOUND_BY_KEY: Final = "found-by-key"
+UNWANTED_BY_KEY, MISSED_BY_KEY = "unwanted-key", "missed-key"
 
 
 class FoundByKey:
@@ -47,7 +49,7 @@ class FoundByKey:
     no leader was elected; of a full answer only messages newer than those in it must be there.
     """
 
-    name = NAME
+    name = FOUND_BY_KEY
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
 
@@ -56,8 +58,10 @@ class FoundByKey:
         operations = tables["operations"]
         queries, sends = _Queries(operations), _Sends(operations)
         findings = Findings()
-        _unwanted(queries, sends, findings, context)
-        judged = _missed(queries, sends, _shown(operations, queries, context), findings, context)
+        _wrongly_found(queries, sends, findings, context)
+        judged = _missed_by_key(
+            queries, sends, _shown(operations, queries, context), findings, context
+        )
         counts = {"queues": 1, "looks": len(queries.rows), "found": len(queries.value)}
         return findings.table(counts | {"judged": judged})
 
@@ -70,10 +74,7 @@ class FoundByKey:
             f" {counts.get('found', 0)} came: of these keys, and no others;"
             f" {counts.get('judged', 0)} times it is known which had to come"
         )
-        return conclude(NAME, gathered, context, clean=clean, what=("looks",))
-
-
-PLUGIN = FoundByKey()
+        return conclude(FOUND_BY_KEY, gathered, context, clean=clean, what=("looks",))
 
 
 class _Sends:
@@ -124,7 +125,9 @@ class _Queries:
         return f"the {f} of {what} by process {answers.process[row]} (op {answers.op[row]})"
 
 
-def _unwanted(queries: _Queries, sends: _Sends, findings: Findings, context: CheckContext) -> None:
+def _wrongly_found(
+    queries: _Queries, sends: _Sends, findings: Findings, context: CheckContext
+) -> None:
     """Add a finding for each unwanted message: without the key, twice, or one too many."""
     value, row = queries.value, queries.row
     is_plain = np.isin(value, sends.value)
@@ -152,9 +155,9 @@ def _unwanted(queries: _Queries, sends: _Sends, findings: Findings, context: Che
         )
         more = details(context, int(answers.call[query]), value=value[n])
         operations = (int(answers.op[query]),)
-        return Finding(UNWANTED, message, key, int(queries.offset[n]), operations, more)
+        return Finding(UNWANTED_BY_KEY, message, key, int(queries.offset[n]), operations, more)
 
-    findings.add(UNWANTED, unwanted.tolist(), describe)
+    findings.add(UNWANTED_BY_KEY, unwanted.tolist(), describe)
 
 
 def _shown(operations: pa.Table, queries: _Queries, context: CheckContext) -> Ints:
@@ -190,7 +193,7 @@ def _quiet_since(context: CheckContext, calls: Ints, ends: Ints) -> Ints:
     return since
 
 
-def _missed(
+def _missed_by_key(
     queries: _Queries, sends: _Sends, shown: Ints, findings: Findings, context: CheckContext
 ) -> int:
     """Add a finding for each missing message; return how many queries were judged."""
@@ -212,9 +215,9 @@ def _missed(
         )
         operations = (int(answers.op[send]), int(queries.answers.op[row]))
         more = details(context, int(sends.end[at]), value=sends.value[at])
-        return Finding(MISSED, message, answers.key, int(sends.offset[at]), operations, more)
+        return Finding(MISSED_BY_KEY, message, answers.key, int(sends.offset[at]), operations, more)
 
-    findings.add(MISSED, range(len(missed)), describe)
+    findings.add(MISSED_BY_KEY, range(len(missed)), describe)
     return judged
 
 
@@ -235,3 +238,160 @@ def _owed(queries: _Queries, sends: _Sends, row: int, shown: int) -> Ints:
     value = sends.value[owed]
     bears: Bools = (value >= queries.first[row]) & (value < queries.stop[row])
     return owed[bears]
+
+
+# A selection by tags returns exactly the messages that have one of them.
+#
+# A `send` has its tag in `expected`, null for none; batches and delayed messages have none. A
+# `select` has its tags in `expected`, tag n as bit n, and its first offset in `input`; the answer's
+# `offset` is where the broker stopped, and its messages are what it found before that.
+#
+# Source: RocketMQ's documentation of tag filtering; FilterAPI, DefaultMQPushConsumerImpl.
+
+TAG_SELECTION: Final = "tag-selection"
+UNWANTED_BY_TAGS, MISSED_BY_TAGS = "unwanted-tag", "missed-tag"
+NO_TAG: Final = -1
+
+
+class TagSelection:
+    """Asked for the messages of some tags, a queue gives all of them and no others.
+
+    Judges each queue by itself: no message is returned that was not sent with such a tag, and no
+    acknowledged one is missing whose offset the answer passed.
+    """
+
+    name = TAG_SELECTION
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Judge one queue."""
+        selections = _Selections(tables["operations"])
+        sends = Answers(tables["operations"], ("send", "append"))
+        tags = np.where(is_valid(sends.table["expected"]), _numbers(sends, "expected"), NO_TAG)
+        findings = Findings()
+        _wrongly_selected(selections, sends, tags, findings, context)
+        _missed_by_tags(selections, sends, tags, findings, context)
+        counts = {
+            "queues": 1,
+            "selections": len(selections.rows),
+            "selected": len(selections.value),
+        }
+        return findings.table(counts)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the queues' findings."""
+        gathered = gather(findings)
+        counts = gathered.sums()
+        clean = (
+            f"{counts.get('selections', 0)} times tags were asked for, {counts.get('selected', 0)}"
+            " messages came: all that bear them, and no others"
+        )
+        return conclude(TAG_SELECTION, gathered, context, clean=clean, what=("selected",))
+
+
+class _Selections:
+    """Selections: `rows` of them, and for each returned message its `row` and `value`."""
+
+    def __init__(self, operations: pa.Table) -> None:
+        self.answers = answers = Answers(operations, ("select",))
+        self.rows = np.flatnonzero(answers.is_ok)
+        answers.require_inputs(answers.is_ok)
+        for column in ("expected", "offset"):
+            if (answers.is_ok & ~is_valid(answers.table[column])).any():
+                raise ValueError(f"a select lacks its {column}")
+        self.tags, self.start = _numbers(answers, "expected"), answers.input
+        self.stop = _numbers(answers, "offset")
+        self.row, self.offset, self.value = answers.pairs(answers.is_ok)
+
+    def label(self, row: int) -> str:
+        """Return one as text: "the select of tag 1 by process 3 (op 17)"."""
+        answers, tags = self.answers, int(self.tags[row])
+        names = [str(tag) for tag in range(tags.bit_length()) if tags >> tag & 1]
+        who = f"process {answers.process[row]} (op {answers.op[row]})"
+        return f"the select of {'tag' if len(names) == 1 else 'tags'} {', '.join(names)} by {who}"
+
+
+def _numbers(answers: Answers, column: str) -> Ints:
+    return whole_numbers(answers.table[column])
+
+
+def _wrongly_selected(
+    selections: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
+) -> None:
+    """Add a finding for each returned message that was not sent with one of the tags."""
+    wanted = np.zeros(len(selections.value), bool)
+    for tag in np.unique(tags[tags != NO_TAG]).tolist():
+        bearing = sends.input[~sends.is_failed & (tags == tag)]
+        wanted |= (selections.tags[selections.row] >> tag & 1 == 1) & np.isin(
+            selections.value, bearing
+        )
+    unwanted = np.flatnonzero(~wanted)
+    order = np.argsort(sends.input, kind="stable")
+
+    def describe(n: int) -> Finding:
+        row, value = int(selections.row[n]), int(selections.value[n])
+        at = int(np.searchsorted(sends.input[order], value))
+        send = int(order[at]) if at < len(order) and sends.input[order[at]] == value else NOWHERE
+        operations = [int(selections.answers.op[row])]
+        what = "which nobody sent with a tag"
+        if send != NOWHERE:
+            operations.append(int(sends.op[send]))
+            bore = f"with tag {tags[send]}" if tags[send] != NO_TAG else "without one"
+            what = f"which process {sends.process[send]} (op {sends.op[send]}) had sent {bore}"
+        key, offset = selections.answers.key, int(selections.offset[n])
+        message = f"{key}: {selections.label(row)} brought {value}, {what}."
+        more = details(context, int(selections.answers.call[row]), value=value)
+        return Finding(UNWANTED_BY_TAGS, message, key, offset, tuple(operations), more)
+
+    findings.add(UNWANTED_BY_TAGS, unwanted.tolist(), describe)
+
+
+def _missed_by_tags(
+    selections: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
+) -> None:
+    """Add a finding for each acknowledged message that an answer passed without returning it."""
+    has_offset = is_valid(sends.table["offset"])
+    acked = np.flatnonzero(sends.is_ok & has_offset & (tags != NO_TAG))
+    offset = _numbers(sends, "offset")
+    acked = acked[np.argsort(offset[acked], kind="stable")]
+    of_tags = {
+        asked: acked[asked >> tags[acked] & 1 == 1]
+        for asked in np.unique(selections.tags[selections.rows]).tolist()
+    }
+    values = np.split(selections.value, np.flatnonzero(np.diff(selections.row)) + 1)
+    brought = {int(selections.row[at]): set(part.tolist()) for at, part in _starts(values)}
+    missed: list[tuple[int, int]] = []
+    for row in selections.rows.tolist():
+        mine = of_tags[int(selections.tags[row])]
+        first, last = np.searchsorted(offset[mine], (selections.start[row], selections.stop[row]))
+        given = brought.get(row, set())
+        missed += [
+            (row, send) for send in mine[first:last].tolist() if int(sends.input[send]) not in given
+        ]
+
+    def describe(n: int) -> Finding:
+        row, send = missed[n]
+        key = selections.answers.key
+        is_one = int(selections.tags[row]).bit_count() == 1
+        which = "that tag" if is_one else f"tag {tags[send]}"
+        message = (
+            f"{key}: {selections.label(row)} went from offset {selections.start[row]} to"
+            f" {selections.stop[row]} without {sends.input[send]}, which process"
+            f" {sends.process[send]} (op {sends.op[send]}) had sent with {which} to offset"
+            f" {offset[send]}."
+        )
+        operations = (int(sends.op[send]), int(selections.answers.op[row]))
+        more = details(context, int(sends.end[send]), value=sends.input[send])
+        return Finding(MISSED_BY_TAGS, message, key, int(offset[send]), operations, more)
+
+    findings.add(MISSED_BY_TAGS, range(len(missed)), describe)
+
+
+def _starts(parts: list[Ints]) -> list[tuple[int, Ints]]:
+    """Return each part that is not empty, with its start in the whole."""
+    starts = np.cumsum([0, *map(len, parts)])
+    return [(int(starts[n]), part) for n, part in enumerate(parts) if len(part)]
+
+
+PLUGINS = (FoundByKey(), TagSelection())
