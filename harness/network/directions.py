@@ -1,4 +1,4 @@
-"""The directions between nodes: cut (gates) or shaped, and what that did. Only counts, no sockets."""
+"""The directions between nodes, cut (gates) or shaped, and what that did: counting, no sockets."""
 
 from __future__ import annotations
 
