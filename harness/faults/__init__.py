@@ -1,1 +1,1 @@
-"""Built-in faults, one file each; see `contracts.plugins.Fault` for the interface."""
+"""Built-in faults, one file a kind; see `contracts.plugins.Fault` for the interface."""

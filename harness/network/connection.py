@@ -18,7 +18,7 @@ import trio
 
 from shaketable.harness.contracts.capabilities import Link
 from shaketable.harness.contracts.plugins import Address
-from shaketable.harness.network.directions import Gates, Lane, Shapes, Waiter
+from shaketable.harness.network.links import Gates, Lane, Shapes, Waiter
 
 BUFFER_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 10.0

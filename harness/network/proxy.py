@@ -8,7 +8,7 @@ buffer, the rest waits in the kernel, and the sender feels back-pressure. The en
 (EOF, reset, refusal) travels in a direction as well, and does not cross a cut either. A new
 connection is accepted, and connected to b once the direction is open.
 
-A link can also be shaped (`harness.network.directions`): its traffic is delayed or rate-limited,
+A link can also be shaped (`harness.network.links`): its traffic is delayed or rate-limited,
 but arrives complete and in order; its connections are reset now and then; or one end of each is
 closed without notice to the other (half-open).
 
@@ -34,7 +34,7 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address, Json
 from shaketable.harness.network.callers import Callers
 from shaketable.harness.network.connection import Connection, prepare
-from shaketable.harness.network.directions import Applied, Gates, Shapes
+from shaketable.harness.network.links import Applied, Gates, Shapes
 
 CONNECTIONS_PER_LINK_MAX = 256
 LISTEN_BACKLOG = 128

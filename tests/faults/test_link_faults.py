@@ -16,8 +16,8 @@ from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.capabilities import NETWORK, LinkShape, family_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.promises import FAULTS_OF_LINKS
-from shaketable.harness.faults import grudges
-from shaketable.harness.faults.network import cuts, name_server_links
+from shaketable.harness.faults import grudges, name_servers
+from shaketable.harness.faults.network import cuts
 from shaketable.harness.runtime import availability
 
 SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap", "name-server-links"})
@@ -100,7 +100,7 @@ class NamedWorld(MemoryWorld):
 
 @given(seed=st.integers(), size=st.integers(1, 5), turn=st.integers(0, 3))
 def test_links_to_name_servers_are_struck_are_told_and_are_whole_again(seed, size, turn):
-    fault, nodes = name_server_links.PLUGIN, group(size)
+    fault, nodes = name_servers.LINKS, group(size)
     plan = aimed(fault, seed, nodes, turn, nodes[-1])
     assert "name servers" in fault.describe(plan)
 
@@ -122,7 +122,7 @@ def test_links_to_name_servers_are_struck_are_told_and_are_whole_again(seed, siz
 
 
 def test_of_a_half_open_connection_one_side_is_not_told():
-    plans = [name_server_links.PLUGIN.plan(Random(n), group(3), 1) for n in range(200)]
+    plans = [name_servers.LINKS.plan(Random(n), group(3), 1) for n in range(200)]
     halves = [plan for plan in plans if plan["link_shape"].get("half_open")]
     assert {plan["direction"] for plan in halves} == {"in", "out"}
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from proxy_rig import Rig, rig, run, settle
 
 from shaketable.harness.contracts.capabilities import LinkShape
-from shaketable.harness.network.directions import LATE_BYTES_MAX, Lane, Shapes
+from shaketable.harness.network.links import LATE_BYTES_MAX, Lane, Shapes
 
 AB, BA = ("a", "b"), ("b", "a")
 DELAY_MS = 60.0
