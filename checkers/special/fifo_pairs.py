@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shaketable.checkers.kernels import queue_pairs as arrays
+from shaketable.checkers.kernels import queue_pairs
 from shaketable.checkers.kernels.queue_pairs import (
     LINEARIZED,
     NEEDS_LATER,
@@ -212,7 +212,7 @@ class QueueOrder:
             )
         )
         value = taken[self.takes]
-        takes = self._rows(self.takes, np.where(value == ABSENT, arrays.ANY, value))
+        takes = self._rows(self.takes, np.where(value == ABSENT, queue_pairs.ANY, value))
         values = 1 + int(max(puts[:, 2].max(initial=0), takes[:, 2].max(initial=0)))
         spare_put = np.flatnonzero(puts[:, 1] == NEVER)
         spare_put = spare_put[np.argsort(puts[spare_put, 2], kind="stable")]
@@ -221,9 +221,9 @@ class QueueOrder:
         empties = np.full((len(self.empties) + 1, 2), NEVER, np.int64)
         empties[:-1] = self._rows(self.empties, self.empties)[:, :2]
         empties[:, 1] = np.minimum.accumulate(empties[::-1, 1])[::-1]
-        at = np.zeros(arrays.AT_FACTS, np.int64)
-        at[arrays.REACHED] = BEFORE_ALL
-        at[arrays.TAKES_LEFT] = (takes[:, 1] != NEVER).sum()
+        at = np.zeros(queue_pairs.AT_FACTS, np.int64)
+        at[queue_pairs.REACHED] = BEFORE_ALL
+        at[queue_pairs.TAKES_LEFT] = (takes[:, 1] != NEVER).sum()
         return Pairs(
             puts=puts,
             takes=takes,
@@ -231,7 +231,7 @@ class QueueOrder:
             take_links=_linked(takes, with_unknown=True),
             spare=spare,
             spare_put=spare_put.astype(np.int32),
-            wild=np.flatnonzero(takes[:, 2] == arrays.ANY).astype(np.int32),
+            wild=np.flatnonzero(takes[:, 2] == queue_pairs.ANY).astype(np.int32),
             empties=empties,
             best=np.zeros((values, 4), np.int32),
             order=np.empty((min(len(puts), len(takes)), 2), np.int32),
@@ -287,19 +287,19 @@ class QueueOrder:
         old = self.pairs.seen
         memory.take(2 * old.nbytes)
         seen = np.zeros((2 * len(old), old.shape[1]), old.dtype)
-        arrays.keep_seen(old, seen)
+        queue_pairs.keep_seen(old, seen)
         memory.give_back([old])
         self.pairs = self.pairs._replace(seen=seen)
 
     @property
     def reached(self) -> int:
         """Return the time before which all returned operations had places in some order."""
-        return int(self.pairs.at[arrays.REACHED])
+        return int(self.pairs.at[queue_pairs.REACHED])
 
     def order(self) -> Ints:
         """Return the rows of the problem in the order that was found."""
         p = self.pairs
-        placed = int(p.at[arrays.PLACED])
+        placed = int(p.at[queue_pairs.PLACED])
         put, take = p.order[:placed, 0].astype(np.int64), p.order[:placed, 1].astype(np.int64)
         is_left = p.puts[:, 1] != NEVER
         is_left[put] = False
@@ -354,5 +354,5 @@ def first_values(problem: Problem) -> Ints:
 def _linked(operations: Ints, *, with_unknown: bool) -> Any:
     links = np.zeros((len(operations) + 1, 4), np.int32)
     by_return = np.argsort(operations[:, 1], kind="stable")
-    arrays.link(operations, by_return, links, with_unknown)
+    queue_pairs.link(operations, by_return, links, with_unknown)
     return links

@@ -235,7 +235,7 @@ class BrokerHeader(Fields, gc=False, rename="camel"):
 
 
 class RegisterBrokerHeader(Fields, gc=False, rename="camel"):
-    """REGISTER_BROKER (103); the topics are in the body (`register_bodies`).
+    """REGISTER_BROKER (103); the topics are in the body (`RegisterBody`).
 
     A `body_crc32` of 0 is not checked. Only RocketMQ 5 sends `heartbeat_timeout_millis` and
     `enable_acting_master`.
