@@ -13,8 +13,7 @@ from proxy_rig import PATIENCE_S, Peer, Rig, rig, run, settle
 
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.network import proxy
-from shaketable.harness.network.connection import BUFFER_BYTES, Connection
-from shaketable.harness.network.proxy import ProxyNetwork
+from shaketable.harness.network.proxy import BUFFER_BYTES, Connection, ProxyNetwork
 
 CHUNK_BYTES_MAX = 3000
 
