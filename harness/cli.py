@@ -18,7 +18,13 @@ from pathlib import Path
 
 from shaketable.harness.contracts.errors import HarnessError, NamespaceNeededError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.telling import lost_on_stdout, sentence, stdout_failed, tell, tell_error
+from shaketable.harness.error_output import (
+    note_stdout_failure,
+    one_line,
+    print_error,
+    print_harness_error,
+    take_stdout_failure,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,7 +42,7 @@ def run(arguments: Sequence[str], otherwise: Callable[[Sequence[str]], int] | No
     try:
         return _command(arguments)
     except KeyboardInterrupt:
-        return tell("interrupted before a verdict", ExitCode.HARNESS)
+        return print_error("interrupted before a verdict", ExitCode.HARNESS)
     except BrokenPipeError:
         _leave_stdout()
         return ExitCode.HARNESS
@@ -65,9 +71,9 @@ def _flushed(code: int) -> int:
         _leave_stdout()
     except OSError as error:
         _leave_stdout()
-        stdout_failed(error)
-    if (why := lost_on_stdout()) is not None:
-        return tell(f"cannot write to stdout: {why}", ExitCode.HARNESS)
+        note_stdout_failure(error)
+    if (why := take_stdout_failure()) is not None:
+        return print_error(f"cannot write to stdout: {why}", ExitCode.HARNESS)
     return code
 
 
@@ -85,7 +91,7 @@ def _start_in_namespace(arguments: Sequence[str]) -> int:
     try:
         os.execv(argv[0], argv)  # noqa: S606 - our own command again
     except OSError as error:
-        return tell(f"cannot start again in a network namespace: {error}", ExitCode.HARNESS)
+        return print_error(f"cannot start again in a network namespace: {error}", ExitCode.HARNESS)
 
 
 def _command(arguments: Sequence[str]) -> int:
@@ -103,7 +109,7 @@ def _command(arguments: Sequence[str]) -> int:
         )
     except CycloptsError as error:
         # cyclopts goes on with the first few commands that there are
-        told = sentence(error).partition(" Available commands:")[0].rstrip(".")
+        told = one_line(error).partition(" Available commands:")[0].rstrip(".")
         see = " See" if told.endswith("?") else "; see"
         raise UsageError(f"{told}{see} ./shaketable --help") from error
     return result if isinstance(result, int) else ExitCode.VALID
@@ -117,7 +123,7 @@ def _group(group: BaseExceptionGroup) -> int:
             if isinstance(leaf, kind):
                 return _one(leaf)
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
-        return tell("interrupted before a verdict", ExitCode.HARNESS)
+        return print_error("interrupted before a verdict", ExitCode.HARNESS)
     return _crash(group)
 
 
@@ -131,7 +137,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 def _one(error: BaseException) -> int:
     if isinstance(error, UsageError | HarnessError):
-        return tell_error(error)
+        return print_harness_error(error)
     return _crash(error)
 
 
@@ -145,7 +151,7 @@ def _crash(error: BaseException) -> int:
         where = f"traceback: {Path(name)}"
     except OSError as full:
         where = f"no traceback: {full.strerror}"
-    return tell(f"a fault of the harness: {what}; {where}", ExitCode.HARNESS)
+    return print_error(f"a fault of the harness: {what}; {where}", ExitCode.HARNESS)
 
 
 if __name__ == "__main__":

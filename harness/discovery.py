@@ -23,7 +23,7 @@ from typing import Any, Final
 from shaketable.harness.contracts import plugins
 from shaketable.harness.contracts.capabilities import FAMILIES, Capability, family_of, needs_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.foreign_words import plain, shown, told
+from shaketable.harness.foreign_text import error_text, plain, short_repr
 
 PACKAGES: Final[Mapping[str, str]] = {
     "targets": "shaketable.harness.targets",
@@ -53,10 +53,10 @@ PROTOCOLS_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 """Protocols of packages that this one must not import before it is asked: module and name."""
 ENTRY_POINT_GROUP: Final = "shaketable.{kind}"
 
-NOT_THEIRS: Final = (KeyboardInterrupt, GeneratorExit)
+PASS_THROUGH: Final = (KeyboardInterrupt, GeneratorExit)
 """What passes through somebody's code when somebody else interrupts it."""
 
-_passed_over: Final[set[str]] = set()
+_excluded: Final[set[str]] = set()
 
 
 @functools.cache
@@ -69,7 +69,7 @@ def find(kind: str) -> Mapping[str, Any]:
     """
     found: dict[str, Any] = {}
     for source, plugin in [*_built_in(kind), *_external(kind)]:
-        conform(kind, source, plugin)
+        require_conforming(kind, source, plugin)
         other = found.setdefault(plugin.name, plugin)
         if other is not plugin:
             raise _clash(kind, plugin.name, source)
@@ -96,10 +96,10 @@ def get(kind: str, name: str) -> Any:
     return found[name]
 
 
-def points(kind: str) -> list[EntryPoint]:
+def external_entry_points(kind: str) -> list[EntryPoint]:
     """Return the entry points of a kind, by their names, but for those that are passed over."""
     found = _installed(kind, tuple(sys.path))
-    return [point for point in found if source_of(point) not in _passed_over]
+    return [point for point in found if source_of(point) not in _excluded]
 
 
 @functools.cache
@@ -108,7 +108,7 @@ def _installed(kind: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind))))
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Look anew for what is installed: somebody installed, or removed, a plug-in meanwhile."""
     find.cache_clear()
     _installed.cache_clear()
@@ -127,17 +127,17 @@ def load(kind: str, point: EntryPoint) -> Any:
         HarnessError: it cannot be imported or breaks its protocol.
     """
     plugin = _loaded(point)
-    conform(kind, f"entry point {source_of(point)}", plugin)
+    require_conforming(kind, f"entry point {source_of(point)}", plugin)
     return plugin
 
 
-def pass_over(sources: Iterable[str]) -> None:
+def exclude_entry_points(sources: Iterable[str]) -> None:
     """Find nothing of these entry points (`source_of`) in this process: they are broken.
 
     For who tries one plug-in after the other: whoever runs campaigns is told of broken ones.
     """
-    _passed_over.update(sources)
-    forget()
+    _excluded.update(sources)
+    clear_caches()
 
 
 def built_in(kind: str, name: str) -> Any | None:
@@ -175,8 +175,8 @@ def summary(plugin: Any) -> str:
 
 
 def _summary(plugin: Any) -> str:
-    if isinstance(said := getattr(plugin, "summary", None), str):
-        return said
+    if isinstance(summary_text := getattr(plugin, "summary", None), str):
+        return summary_text
     cls = plugin if inspect.isclass(plugin) else type(plugin)
     own = cls.__dict__.get("__doc__") or ""
     if not own or own.startswith(f"{cls.__name__}("):  # a dataclass without one gets its signature
@@ -219,19 +219,21 @@ def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
     found = [(module, plugin) for module in modules for plugin in _plugins_of(_imported(module))]
     found = [each for each in found if getattr(each[1], "name", None) == name]
     for module, plugin in found:
-        conform(kind, module, plugin)
+        require_conforming(kind, module, plugin)
     return found
 
 
 def _external_named(kind: str, name: str) -> list[tuple[str, Any]]:
     """Other people's plug-ins of that name whose entry points have it, too."""
-    named = [point for point in points(kind) if point.name == name]
+    named = [point for point in external_entry_points(kind) if point.name == name]
     loaded = [(f"entry point {source_of(point)}", load(kind, point)) for point in named]
     return [(source, plugin) for source, plugin in loaded if plugin.name == name]
 
 
 def _external(kind: str) -> list[tuple[str, Any]]:
-    return [(f"entry point {source_of(point)}", _loaded(point)) for point in points(kind)]
+    return [
+        (f"entry point {source_of(point)}", _loaded(point)) for point in external_entry_points(kind)
+    ]
 
 
 @functools.cache
@@ -242,19 +244,21 @@ def _module_names(package: ModuleType) -> list[str]:
 def _imported(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except NOT_THEIRS:
+    except PASS_THROUGH:
         raise
     except BaseException as error:
-        raise HarnessError(f"cannot import {module}: {told(error)}") from error
+        raise HarnessError(f"cannot import {module}: {error_text(error)}") from error
 
 
 def _loaded(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except NOT_THEIRS:
+    except PASS_THROUGH:
         raise
     except BaseException as error:  # a script that has no guard ends Python
-        raise HarnessError(f"cannot load the plug-in {source_of(point)}: {told(error)}") from error
+        raise HarnessError(
+            f"cannot load the plug-in {source_of(point)}: {error_text(error)}"
+        ) from error
 
 
 def _protocol(kind: str) -> type:
@@ -265,7 +269,7 @@ def _protocol(kind: str) -> type:
     return protocol
 
 
-def conform(kind: str, source: str, plugin: Any) -> None:
+def require_conforming(kind: str, source: str, plugin: Any) -> None:
     """Check that a plug-in has every member of its protocol, methods callable.
 
     Raises:
@@ -273,59 +277,59 @@ def conform(kind: str, source: str, plugin: Any) -> None:
     """
     protocol = _protocol(kind)
     try:
-        wrong = _wrong_member(protocol, plugin) or _wrong_value(kind, plugin)
-    except NOT_THEIRS:
+        problem = _member_error(protocol, plugin) or _value_error(kind, plugin)
+    except PASS_THROUGH:
         raise
     except BaseException as error:  # what it holds may be code of theirs, too
-        wrong = f"it cannot be looked at: {told(error)}"
-    if wrong is not None:
-        raise HarnessError(f"{source} is no {protocol.__name__}: {wrong}")
+        problem = f"it cannot be looked at: {error_text(error)}"
+    if problem is not None:
+        raise HarnessError(f"{source} is no {protocol.__name__}: {problem}")
 
 
-def _wrong_member(protocol: type, plugin: Any) -> str | None:
+def _member_error(protocol: type, plugin: Any) -> str | None:
     """Say which members of its protocol a plug-in lacks."""
     if inspect.isclass(plugin):
         return "it is a class, not an object of it"
     properties = [name for name, member in vars(protocol).items() if isinstance(member, property)]
     fields = [*protocol.__annotations__, *properties]
     methods = [name for name in vars(protocol) if not name.startswith("_") and name not in fields]
-    seen: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name in fields + methods:
         try:
-            seen[name] = getattr(plugin, name)
+            members[name] = getattr(plugin, name)
         except AttributeError:
             continue
-        except NOT_THEIRS:
+        except PASS_THROUGH:
             raise
         except BaseException as error:  # an attribute may be code of theirs
-            return f"its {name} cannot be looked at: {told(error)}"
-    lacking = [name for name in fields + methods if name not in seen]
-    uncallable = [name for name in methods if not callable(seen.get(name, print))]
+            return f"its {name} cannot be looked at: {error_text(error)}"
+    lacking = [name for name in fields + methods if name not in members]
+    uncallable = [name for name in methods if not callable(members.get(name, print))]
     if lacking or uncallable:
         what = [f"has no {', '.join(lacking)}"] if lacking else []
         return ", ".join([*what, *(f"{name} is no method" for name in uncallable)])
     if not isinstance(plugin.name, str) or not plugin.name:
-        return f"its name is {shown(plugin.name)}"
+        return f"its name is {short_repr(plugin.name)}"
     return None
 
 
-def _wrong_value(kind: str, plugin: Any) -> str | None:
+def _value_error(kind: str, plugin: Any) -> str | None:
     """Say what a plug-in says of itself that cannot be; it would be found out half way of a run."""
     if kind == "faults":
         needs: object = getattr(plugin, "needs", ())
         if not _are_names(needs):
-            return f"its needs are {shown(needs)}, no set of words"
-        strange = sorted(needs_of(plugin) - set(Capability))
-        if strange:
-            return f"it needs an {unknown('word', str(strange[0]), map(str, Capability))}"
+            return f"its needs are {short_repr(needs)}, no set of words"
+        unknown_needs = sorted(needs_of(plugin) - set(Capability))
+        if unknown_needs:
+            return f"it needs an {unknown('word', str(unknown_needs[0]), map(str, Capability))}"
         if family_of(plugin) not in FAMILIES:
             return f"it is of an {unknown('family', family_of(plugin), FAMILIES)}"
     if kind == "targets" and not isinstance(plugin.promises, plugins.Promises):
-        return f"its promises are {shown(plugin.promises)}"
+        return f"its promises are {short_repr(plugin.promises)}"
     if kind == "targets" and not isinstance(plugin.mutants, Mapping):
-        return f"its mutants are {shown(plugin.mutants)}, no map of names to what they break"
+        return f"its mutants are {short_repr(plugin.mutants)}, no map of names to what they break"
     if kind == "workloads" and not _are_names(plugin.checkers):
-        return f"its checkers are {shown(plugin.checkers)}, no names in a tuple"
+        return f"its checkers are {short_repr(plugin.checkers)}, no names in a tuple"
     return None
 
 

@@ -28,7 +28,7 @@ from shaketable.reports.calibration_page.page import Found
 
 FAMILY_TIME_LIMIT_S: Final = 30.0
 """How long clients work in a family's campaign."""
-SINCE_NS: Final = 5_000_000_000
+LINGER_NS: Final = 5_000_000_000
 """A fault counts as the one that a finding is under until so long after its end."""
 
 
@@ -68,22 +68,22 @@ def read_outcome(folder: Path, hunt: Hunt) -> HuntOutcome | None:
     return read if read.hunt == hunt else None
 
 
-def hunt_down(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
+def run_hunt(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
     """Hunt, and keep the outcome in a file of its own as soon as it is known."""
     began_s = time.monotonic()
-    tries = _Tries(folder, hunt)
+    state = _HuntState(folder, hunt)
     for attempt in attempts(effort, hunt):
-        tries.run(attempt)
-        if tries.found is not None:
+        state.run(attempt)
+        if state.found is not None:
             break
     outcome = HuntOutcome(
         hunt=hunt,
-        found=tries.found,
-        runs=tries.runs,
+        found=state.found,
+        runs=state.runs,
         took_s=round(time.monotonic() - began_s, 1),
-        virtual_s=round(tries.virtual_s, 1),
-        unknown=tuple(tries.unknown),
-        failed=tuple(tries.failed),
+        virtual_s=round(state.virtual_s, 1),
+        unknown=tuple(state.unknown),
+        failed=tuple(state.failed),
     )
     file = outcome_file(folder, hunt)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,17 +103,17 @@ def attempts(effort: Effort, hunt: Hunt) -> Iterator[RunSpec | int]:
         yield from range(campaigns)
         return
     seeds = int(effort.virtual_s_max / VIRTUAL_S_DEFAULT)
-    together = -(-seeds // campaigns)
+    per_campaign = -(-seeds // campaigns)
     for number in range(campaigns):
-        some = range(number * together, min(seeds, (number + 1) * together))
+        batch = range(number * per_campaign, min(seeds, (number + 1) * per_campaign))
         for world in target.simulator.worlds:
-            for seed in some:
+            for seed in batch:
                 yield RunSpec(seed=hunt.seed + seed, world=world, mutant=hunt.bug or None)
         if hunt.bug != CLEAN:
             yield number
 
 
-class _Tries:
+class _HuntState:
     """What a hunt has tried so far, and what came of it."""
 
     def __init__(self, folder: Path, hunt: Hunt) -> None:
@@ -159,14 +159,14 @@ class _Tries:
         hunt = self._hunt
         seed = f"{hunt.seed + number:x}"
         store = self._folder / "runs" / hunt.id / f"{number}"
-        code, said = _run(hunt, seed, store)
+        code, last_line = _run(hunt, seed, store)
         if code == ExitCode.INVALID:
             self.found = _read_found(self._folder, store / hunt.id / LATEST, hunt, seed)
             return
         if code == ExitCode.UNKNOWN:
-            self.unknown.append(_summary(store / hunt.id / LATEST) or said)
+            self.unknown.append(_summary(store / hunt.id / LATEST) or last_line)
         elif code != ExitCode.VALID:
-            self.failed.append(said)
+            self.failed.append(last_line)
         shutil.rmtree(store, ignore_errors=True)
 
 
@@ -230,7 +230,7 @@ def _read_found(folder: Path, run: Path, hunt: Hunt, seed: str) -> Found:
         row.window.name
         for row in view.faults
         if moment_ns is not None
-        and row.window.from_ns <= moment_ns <= row.window.stop_ns + SINCE_NS
+        and row.window.from_ns <= moment_ns <= row.window.stop_ns + LINGER_NS
     }
     page = run.resolve() / (view.first_page or "report.html")
     return Found(

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskFaultSpec, LinkShape
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Fault, Json
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
 from shaketable.harness.contracts.resources import Resources
+from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 
 ERRORS: Final = ("", "EIO", "ENOSPC")
 """The errors that a node's disk can be made to return."""
@@ -52,7 +52,7 @@ def check_values(
             raise UsageError(f"{key} of {fault.name} cannot be {value!r}: {why}") from error
     plan = {**generated, **own}
     try:
-        with blamed():
+        with as_plugin_error():
             for leader in (nodes[-1], None):
                 fault.describe(plan)
                 fault.describe(fault.aim(dict(plan), nodes, leader))

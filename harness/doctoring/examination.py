@@ -19,11 +19,11 @@ from typing import Final
 import msgspec
 import trio
 
-from shaketable.harness import guard, marks
+from shaketable.harness import guard, run_markers
 from shaketable.harness.campaigns import campaign
 from shaketable.harness.campaigns.campaign import faults_of
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.doctoring import surroundings
+from shaketable.harness.doctoring import machine_checks
 from shaketable.harness.doctoring import survey as surveys
 from shaketable.harness.doctoring.findings import WORLDS, Examination, Finding, World, untried
 from shaketable.harness.doctoring.survey import Survey
@@ -41,13 +41,13 @@ WORLD_TIMEOUT_S: Final = 360.0
 TRIALS_MAX: Final = 6
 """So many trials are begun for a world: what hangs or ends them costs one."""
 
-Tell = Callable[[Finding], None]
+OnFinding = Callable[[Finding], None]
 """Told of each fault as it was tried."""
-Surveyed = Callable[[Survey], Tell]
+OnSurvey = Callable[[Survey], OnFinding]
 """Told which faults there are, before they are tried; returns who is told of each."""
 
 
-def examine(surveyed: Surveyed, worlds: Sequence[World] = WORLDS) -> Examination:
+def examine(surveyed: OnSurvey, worlds: Sequence[World] = WORLDS) -> Examination:
     """Try all faults on these worlds, and look at the machine. Must be called in the main thread.
 
     Raises:
@@ -55,7 +55,7 @@ def examine(surveyed: Surveyed, worlds: Sequence[World] = WORLDS) -> Examination
     """
     findings: list[Finding] = []
     try:
-        scratch = Path(tempfile.mkdtemp(prefix=marks.scratch_prefix("doctor")))
+        scratch = Path(tempfile.mkdtemp(prefix=run_markers.scratch_prefix("doctor")))
     except OSError as error:
         raise HarnessError(f"cannot write any temporary file: {error.strerror}") from error
     try:
@@ -66,15 +66,15 @@ def examine(surveyed: Surveyed, worlds: Sequence[World] = WORLDS) -> Examination
             findings.append(finding)
             tell(finding)
 
-        facts = surroundings.look(scratch)
+        facts = machine_checks.look(scratch)
         trio.run(_try_all, worlds, survey, scratch, note)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     default = campaign.load(campaign.BUILT_IN)
-    return Examination(findings, facts, surroundings.setting(), faults_of(default))
+    return Examination(findings, facts, machine_checks.setting(), faults_of(default))
 
 
-async def _try_all(worlds: Sequence[World], survey: Survey, scratch: Path, note: Tell) -> None:
+async def _try_all(worlds: Sequence[World], survey: Survey, scratch: Path, note: OnFinding) -> None:
     async with trio.open_nursery() as nursery:
         for world in worlds:
             for name, why in sorted(survey.broken.items()):
@@ -82,7 +82,7 @@ async def _try_all(worlds: Sequence[World], survey: Survey, scratch: Path, note:
             nursery.start_soon(_try_world, world, survey, scratch, note)
 
 
-async def _try_world(world: World, survey: Survey, scratch: Path, note: Tell) -> None:
+async def _try_world(world: World, survey: Survey, scratch: Path, note: OnFinding) -> None:
     """Try one world; what it did not get to is told as untried, with the reason."""
     left = set(survey.names)
     why = why_no_namespace() if world == "netns" else None
@@ -96,7 +96,7 @@ async def _try_world(world: World, survey: Survey, scratch: Path, note: Tell) ->
 
 
 async def _try_again(
-    world: World, left: set[str], without: Sequence[str], scratch: Path, note: Tell
+    world: World, left: set[str], without: Sequence[str], scratch: Path, note: OnFinding
 ) -> str:
     """Begin trials of what is `left` until that is nothing; say why some of it stays untried."""
     why = ""
@@ -108,45 +108,45 @@ async def _try_again(
     for number in range(TRIALS_MAX):
         if not left:
             break
-        heard, before = Heard(tell), len(left)
+        output, before = TrialOutput(tell), len(left)
         task = Task(world, str(scratch), tuple(sorted(left)), tuple(without))
-        why = await _run(task, scratch / f"{world}-{number}.log", heard)
-        if heard.trying:
-            tell(Finding(heard.trying, world, "failed", why))
+        why = await _run(task, scratch / f"{world}-{number}.log", output)
+        if output.trying:
+            tell(Finding(output.trying, world, "failed", why))
         elif len(left) == before:  # it would be the same again
             break
     return why
 
 
 @dataclass(slots=True)
-class Heard:
+class TrialOutput:
     """What trials said: findings, which are told on, and which fault is under way."""
 
-    tell: Tell
+    tell: OnFinding
     trying: str = field(default="")
 
     def take(self, line: bytes) -> float:
         """Take in a line; return within how many seconds the next one must come."""
-        told = msgspec.json.decode(line, type=Finding | str)
-        if isinstance(told, str):
-            self.trying = told
+        message = msgspec.json.decode(line, type=Finding | str)
+        if isinstance(message, str):
+            self.trying = message
         else:
             self.trying = ""
-            self.tell(told)
+            self.tell(message)
         return FAULT_TIMEOUT_S if self.trying else START_TIMEOUT_S
 
 
-async def _run(task: Task, log: Path, heard: Heard) -> str:
+async def _run(task: Task, log: Path, output: TrialOutput) -> str:
     """Run trials until they end; say why they ended before all was tried, if so."""
     program = [sys.executable, "-P", "-m", "shaketable.harness.doctoring.trials"]
     argv = [*program, str(os.getpid()), msgspec.json.encode(task).decode()]
     argv = guard.command(enter.new(argv) if task.world == "netns" else argv, os.getpid())
-    ended = await children.run(argv, log, heard.take, START_TIMEOUT_S)
-    if ended.is_late and heard.trying:
+    ended = await children.run(argv, log, output.take, START_TIMEOUT_S)
+    if ended.is_late and output.trying:
         return f"it hangs: it was under way for longer than {FAULT_TIMEOUT_S:g} s"
     if ended.is_late:
         return f"the trials said nothing for {START_TIMEOUT_S:g} s"
     said = children.last_line(log)
-    if heard.trying:
+    if output.trying:
         return f"it ended the trials (exit status {ended.status}): {said}"
     return said if ended.status else "the trials ended before it"

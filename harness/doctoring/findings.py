@@ -50,7 +50,7 @@ class Fact:
 
     name: str
     what: str
-    is_well: bool
+    is_ok: bool
     advice: str = ""
 
 
@@ -90,7 +90,7 @@ class Examination:
         effect, or fails; 255: it cannot run.
         """
         needed = [self.of(fault, WORLDS[0]) for fault in self.needed]
-        if any(not fact.is_well for fact in self.facts):
+        if any(not fact.is_ok for fact in self.facts):
             return ExitCode.HARNESS
         if any(finding.state == "untried" for finding in needed):
             return ExitCode.HARNESS
@@ -113,7 +113,7 @@ class Examination:
                 for fault in self.faults
             },
             "facts": {
-                fact.name: {"what": fact.what, "ok": fact.is_well, "advice": fact.advice}
+                fact.name: {"what": fact.what, "ok": fact.is_ok, "advice": fact.advice}
                 for fact in self.facts
             },
         }

@@ -13,7 +13,7 @@ from typing import Final
 
 from shaketable.checkers.spark.pipeline import SparkEngine
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.telling import sentence
+from shaketable.harness.error_output import one_line
 
 MASTER: Final = "local[1]"
 
@@ -25,7 +25,7 @@ def main() -> int:
     try:
         java = engine.start()
     except (UsageError, HarnessError) as error:
-        sys.stderr.write(f"{sentence(error)}\n")
+        sys.stderr.write(f"{one_line(error)}\n")
         return 1
     finally:
         engine.stop()

@@ -20,8 +20,8 @@ import trio
 
 from shaketable.harness import discovery, guard
 from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.error_output import one_line
 from shaketable.harness.runtime.processes import children
-from shaketable.harness.telling import sentence
 
 START_TIMEOUT_S: Final = 60.0
 IMPORT_TIMEOUT_S: Final = 20.0
@@ -36,7 +36,7 @@ class Survey:
     Attributes:
         names: of those that can be tried.
         broken: why others cannot be, by the names that they are shown by.
-        without: the entry points of these, as `harness.discovery.pass_over` takes them.
+        without: the entry points of these, as `harness.discovery.exclude_entry_points` takes them.
     """
 
     names: tuple[str, ...]
@@ -89,10 +89,10 @@ async def _look_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Kn
 
     def take(line: bytes) -> float:
         nonlocal trying
-        told = msgspec.json.decode(line, type=Known | str)
-        trying = told if isinstance(told, str) else ""
-        if isinstance(told, Known):
-            found.append(told)
+        message = msgspec.json.decode(line, type=Known | str)
+        trying = message if isinstance(message, str) else ""
+        if isinstance(message, Known):
+            found.append(message)
         return IMPORT_TIMEOUT_S
 
     program = [
@@ -118,33 +118,33 @@ def main(arguments: Sequence[str]) -> int:
     parent_pid, *without = arguments
     with children.begin(parent_pid) as out:
 
-        def say(what: Known | str) -> None:
+        def emit(what: Known | str) -> None:
             out.write(f"{msgspec.json.encode(what).decode()}\n")
 
-        discovery.pass_over(without)
+        discovery.exclude_entry_points(without)
         try:
             names = set(discovery.built_ins("faults"))
         except HarnessError as error:
-            sys.stderr.write(f"{sentence(error)}\n")
+            sys.stderr.write(f"{one_line(error)}\n")
             return 1
         for name in sorted(names):
-            say(Known(name))
-        for point in discovery.points("faults"):
+            emit(Known(name))
+        for point in discovery.external_entry_points("faults"):
             source = discovery.source_of(point)
-            say(source)
+            emit(source)
             try:
                 name = discovery.load("faults", point).name
             except HarnessError as error:
                 why = str(error).removeprefix(f"cannot load the plug-in {source}: ")
                 is_import = len(why) < len(str(error))
-                told = f"cannot be imported: {why}" if is_import else why
-                say(Known(point.name, source, sentence(told)))
+                message = f"cannot be imported: {why}" if is_import else why
+                emit(Known(point.name, source, one_line(message)))
                 continue
             if name in names:
-                say(Known(point.name, source, f"another fault is named {name}, too"))
+                emit(Known(point.name, source, f"another fault is named {name}, too"))
             else:
                 names.add(name)
-                say(Known(name, source))
+                emit(Known(name, source))
     return 0
 
 

@@ -27,8 +27,7 @@ from typing import Final
 import msgspec
 import trio
 
-from shaketable.harness import blame, discovery, marks
-from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness import discovery, plugin_calls, run_markers
 from shaketable.harness.campaigns import campaign
 from shaketable.harness.campaigns.campaign import Campaign, node_names
 from shaketable.harness.campaigns.schedule import Planned, min_duration_s, schedule
@@ -36,9 +35,11 @@ from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError, clearest
 from shaketable.harness.contracts.plugins import Fault
 from shaketable.harness.doctoring.findings import Finding, State, World
-from shaketable.harness.foreign_words import told
+from shaketable.harness.error_output import one_line
+from shaketable.harness.foreign_text import error_text
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 from shaketable.harness.runtime import availability, phases
 from shaketable.harness.runtime.admin_requests import wait_until
 from shaketable.harness.runtime.availability import Choice
@@ -46,7 +47,6 @@ from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes import children
 from shaketable.harness.runtime.rig import Rig, build
 from shaketable.harness.runtime.simulated import run as simulated
-from shaketable.harness.telling import sentence
 
 HOLD_S: Final = (0.5, 1.5, 3.0)
 """How long a fault holds, attempt after attempt."""
@@ -65,15 +65,15 @@ WHAT_CHARS_MAX: Final = 180
 LOG_LINE: Final = re.compile(r" \(\d{4}-\d\d-\d\dT.*")
 """What a node wrote into its log, quoted: too long for a table."""
 
-Tell = Callable[[Finding], None]
-Begin = Callable[[str], None]
+OnFinding = Callable[[Finding], None]
+OnStart = Callable[[str], None]
 """Told of each fault that is about to be looked at, or tried; "" when none is."""
 
 
 class Task(msgspec.Struct, frozen=True):
     """What is to be tried: these faults, on this world; what is made goes into a folder.
 
-    `without`: entry points of plug-ins that cannot be used (`harness.discovery.pass_over`).
+    `without`: entry points of broken plug-ins, for `discovery.exclude_entry_points`.
     """
 
     world: World
@@ -101,7 +101,7 @@ class Notes(SilentObserver):
         self.line = line
 
 
-def try_world(task: Task, tell: Tell, begin: Begin = lambda _name: None) -> None:
+def try_world(task: Task, tell: OnFinding, begin: OnStart = lambda _name: None) -> None:
     """Try faults on one world; tell each before and after it was tried.
 
     Raises:
@@ -110,7 +110,7 @@ def try_world(task: Task, tell: Tell, begin: Begin = lambda _name: None) -> None
             failed.
     """
     world = task.world
-    wanted = Campaign(
+    base = Campaign(
         name="doctor",
         world=world,
         rate_hz=100.0,
@@ -121,16 +121,16 @@ def try_world(task: Task, tell: Tell, begin: Begin = lambda _name: None) -> None
         seed=SEED,
         store=task.folder,
     )
-    choice, broken = sort_out(task.faults, wanted, begin)
+    choice, broken = partition_faults(task.faults, base, begin)
     for name, why in broken.items():
         tell(Finding(name, world, "failed", why))
     for name, why in choice.unavailable.items():
-        tell(Finding(name, world, "lacking", sentence(why)))
+        tell(Finding(name, world, "lacking", one_line(why)))
     if not choice.faults:
         return
-    resolved = campaign.resolve(msgspec.structs.replace(wanted, faults=tuple(choice.faults)))
+    resolved = campaign.resolve(msgspec.structs.replace(base, faults=tuple(choice.faults)))
     run = run_folder.create(Path(task.folder), f"{resolved.name}-{world}", datetime.now(UTC))
-    with marks.occupied(run.path):
+    with run_markers.working_in(run.path):
         trials = Trials(choice.faults, begin, lambda finding: tell(_without(finding, run.path)))
         try:
             _run(resolved, run, trials)
@@ -146,8 +146,8 @@ class Trials:
     """What is tried, and who is told of each before it and after it."""
 
     faults: Mapping[str, Fault]
-    begin: Begin
-    tell: Tell
+    begin: OnStart
+    tell: OnFinding
 
 
 def _run(resolved: Campaign, run: RunFolder, trials: Trials) -> None:
@@ -172,8 +172,8 @@ def _without(finding: Finding, path: Path) -> Finding:
     return replace(finding, what=what)
 
 
-def sort_out(
-    names: Sequence[str], wanted: Campaign, begin: Begin = lambda _name: None
+def partition_faults(
+    names: Sequence[str], base: Campaign, begin: OnStart = lambda _name: None
 ) -> tuple[Choice, dict[str, str]]:
     """Part the faults that such a campaign can draw from those that it cannot, with the reason.
 
@@ -187,13 +187,13 @@ def sort_out(
     broken: dict[str, str] = {}
     for name in names:
         begin(name)
-        alone = msgspec.structs.replace(wanted, faults=(name,))
+        alone = msgspec.structs.replace(base, faults=(name,))
         try:
             choice = availability.look(alone)
             if choice.faults:
                 schedule(alone, choice.faults)
         except (HarnessError, UsageError) as error:
-            broken[name] = sentence(str(error).removeprefix(f"fault {name}: "))
+            broken[name] = one_line(str(error).removeprefix(f"fault {name}: "))
         else:
             faults |= choice.faults
             unavailable |= choice.unavailable
@@ -251,36 +251,36 @@ def _in_order(faults: Mapping[str, Fault]) -> list[Fault]:
 
 async def _try(rig: Rig, fault: Fault, number: int, notes: Notes) -> Finding:
     """Do one fault until it takes effect, each time for longer, and wait for the group."""
-    began = trio.current_time()
+    start = trio.current_time()
     finding = Finding(fault.name, rig.campaign.world, "no-effect", "")
-    for turn in range(len(HOLD_S)):
+    for attempt in range(len(HOLD_S)):
         try:
-            with blamed(HarnessError):
-                planned = _plan(rig, fault, number, turn)
+            with as_plugin_error(HarnessError):
+                planned = _plan(rig, fault, number, attempt)
         except (HarnessError, PlugInError) as error:
-            what = sentence(f"its plan fails: {str(error).removeprefix(f'fault {fault.name}: ')}")
+            what = one_line(f"its plan fails: {str(error).removeprefix(f'fault {fault.name}: ')}")
             finding = replace(finding, state="failed", what=what)
             break
         finding = await _attempt(rig, planned, notes)
         left = await _left_behind(rig)
         if left and finding.state != "failed":
-            what = sentence(f"{finding.what}; it was not undone: {left}")
+            what = one_line(f"{finding.what}; it was not undone: {left}")
             finding = replace(finding, state="failed", what=what)
         if finding.works or finding.state == "failed":  # what hangs would hang again
             break
-    return replace(finding, took_s=round(trio.current_time() - began, 2))
+    return replace(finding, took_s=round(trio.current_time() - start, 2))
 
 
-def _plan(rig: Rig, fault: Fault, number: int, turn: int) -> Planned:
+def _plan(rig: Rig, fault: Fault, number: int, attempt: int) -> Planned:
     """Draw a fault as a campaign does. Raises whatever somebody's plug-in raises."""
     nodes = node_names(rig.campaign)
-    plan = fault.plan(Random(f"{SEED} {fault.name} {turn}"), nodes, turn)
+    plan = fault.plan(Random(f"{SEED} {fault.name} {attempt}"), nodes, attempt)
     return Planned(
-        number=number * len(HOLD_S) + turn,
+        number=number * len(HOLD_S) + attempt,
         fault=fault.name,
-        plan=blame.json_object(plan, "it returned"),
+        plan=plugin_calls.json_object(plan, "it returned"),
         start_s=0.0,
-        duration_s=max(HOLD_S[turn], min_duration_s(fault, nodes)),
+        duration_s=max(HOLD_S[attempt], min_duration_s(fault, nodes)),
     )
 
 
@@ -291,7 +291,7 @@ async def _attempt(rig: Rig, planned: Planned, notes: Notes) -> Finding:
     with trio.move_on_after(ATTEMPT_TIMEOUT_S) as scope:
         await rig.nemesis.run([planned], ROOM_S)
     has_failed = tally.failed > before["failed"] or tally.stuck > before["stuck"]
-    what = sentence(notes.evidence or notes.line or "it did not begin")
+    what = one_line(notes.evidence or notes.line or "it did not begin")
     if scope.cancelled_caught and not notes.took_effect:
         has_failed, what = True, f"it took longer than {ATTEMPT_TIMEOUT_S:g} s: {what}"
     state: State = "failed" if has_failed else "works" if notes.took_effect else "no-effect"
@@ -325,18 +325,18 @@ def main(arguments: Sequence[str]) -> int:
     task = msgspec.json.decode(asked, type=Task)
     with children.begin(parent_pid) as out:
 
-        def say(what: object) -> None:
+        def emit(what: object) -> None:
             out.write(f"{json.dumps(what)}\n")
 
-        discovery.pass_over(task.without)
+        discovery.exclude_entry_points(task.without)
         try:
-            try_world(task, lambda finding: say(asdict(finding)), say)
+            try_world(task, lambda finding: emit(asdict(finding)), emit)
         except (UsageError, HarnessError) as error:
-            sys.stderr.write(f"{sentence(error)}\n")
+            sys.stderr.write(f"{one_line(error)}\n")
             return 1
         except Exception as error:
             traceback.print_exception(error)
-            sys.stderr.write(f"a fault of the harness: {sentence(told(error))}\n")
+            sys.stderr.write(f"a fault of the harness: {one_line(error_text(error))}\n")
             return 1
     return 0
 

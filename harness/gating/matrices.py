@@ -26,7 +26,7 @@ from shaketable.harness.matrix.folder import Outcome as Attempt
 from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import FaultEffects, RunFacts
 
-SELDOM: Final = "bit too seldom"
+TOO_SELDOM: Final = "bit too seldom"
 """How the journal's reason begins where a fault did not bite often enough."""
 OUTCOMES: Final = {
     int(ExitCode.VALID): Outcome.VALID,
@@ -35,7 +35,7 @@ OUTCOMES: Final = {
 }
 
 
-def is_one(path: Path) -> bool:
+def is_matrix(path: Path) -> bool:
     """Whether a folder is that of a matrix."""
     return MatrixFolder(path).plan_json.exists()
 
@@ -60,22 +60,22 @@ def read(path: Path, policy: Policy) -> list[RunFacts]:
             continue
         ended = attempts.get(cell.id, [])
         facts += [
-            replace(one, vacuous=_seldom(one, plan.bites_min))
+            replace(one, vacuous=_seldom_faults(one, plan.bites_min))
             for one in _cell(folder, cell.id, name, path, ended, policy)
         ]
     return facts
 
 
-def _seldom(facts: RunFacts, bites_min: int) -> str:
+def _seldom_faults(facts: RunFacts, bites_min: int) -> str:
     """Say which faults of a cell bit less often than its matrix asks for, if any did."""
-    if facts.failure.startswith(SELDOM):
+    if facts.failure.startswith(TOO_SELDOM):
         return facts.failure
-    told = ", ".join(
+    counts = ", ".join(
         f"{name} {of.took_effect} of {of.done}"
         for name, of in facts.faults.items()
         if of.took_effect < bites_min and name not in facts.unavailable
     )
-    return f"{SELDOM}, at least {bites_min} asked for: {told}" if told else ""
+    return f"{TOO_SELDOM}, at least {bites_min} asked for: {counts}" if counts else ""
 
 
 def _cell(

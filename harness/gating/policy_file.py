@@ -71,7 +71,7 @@ def loads(text: str, where: str, today_utc: datetime.date) -> Policy:
     try:
         policy = msgspec.convert(given, Policy)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {_blame(error)}") from error
+        raise UsageError(f"{where}: {_error_text(error)}") from error
     for allowance in policy.allow:
         _check_allowance(allowance, where, today_utc)
     return policy
@@ -113,7 +113,7 @@ def _check_allowance(allowance: Allowance, where: str, today_utc: datetime.date)
         )
 
 
-def _blame(error: msgspec.ValidationError) -> str:
+def _error_text(error: msgspec.ValidationError) -> str:
     """Say where in the file, and what was expected."""
     match = re.fullmatch(r"(.*?) - at `\$\.?(.*?)`", str(error), re.DOTALL)
     what, place = match.groups() if match else (str(error), "")

@@ -45,7 +45,7 @@ def read(paths: Sequence[Path], policy: Policy) -> list[RunFacts]:
 def _read(path: Path, policy: Policy) -> list[RunFacts]:
     if path.is_file():
         return _file(path, policy)
-    if matrices.is_one(path):
+    if matrices.is_matrix(path):
         return matrices.read(path, policy)
     return [stored_runs.read(run_folder.open_existing(path), str(path), policy)]
 

@@ -36,7 +36,7 @@ from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.foreign.read import PartitionBy
 from shaketable.harness.history.foreign.source import Source, open_source
 from shaketable.harness.judging import judge
-from shaketable.harness.marks import scratch_prefix
+from shaketable.harness.run_markers import scratch_prefix
 from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings
 
 LOCAL_ROWS_MAX: Final = 2_000_000
@@ -56,7 +56,7 @@ TIME_BUDGET_S: Final = SearchBudget().time_s
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CheckSettings:
     """What a check was asked for.
 
     `time_budget_s` is for a whole history, from when it is read; the start of a Spark session
@@ -79,7 +79,7 @@ Engines = Callable[[str], judge.Engine]
 
 
 def check_path(
-    path: Path, wanted: Wanted, engines: Engines, progress: Callable[[str], None]
+    path: Path, settings: CheckSettings, engines: Engines, progress: Callable[[str], None]
 ) -> CheckedHistory:
     """Check one history.
 
@@ -88,19 +88,19 @@ def check_path(
             had; one line.
         HarnessError: the engine failed.
     """
-    begun_s = time.time()
+    start_s = time.time()
     progress(f"reading {path}")
-    source = open_source(path, wanted.partition_by)
-    model = _model(source, wanted)
+    source = open_source(path, settings.partition_by)
+    model = _model(source, settings)
     notes = list(source.history.notes)
     if model is not None:
-        source = _without_unknown_reads(source, wanted, model, notes)
-    kind = _engine_kind(source, wanted, notes)
+        source = _without_unknown_reads(source, settings, model, notes)
+    kind = _engine_kind(source, settings, notes)
     verdicts: list[Verdict] = []
     if source.rows == 0:
         verdicts = [verdict_on_nothing(source.history)]
     else:
-        verdicts = _judge(source, model, wanted, engines(kind), begun_s, progress)
+        verdicts = _judge(source, model, settings, engines(kind), start_s, progress)
     named_ops = frozenset(
         op for verdict in verdicts for finding in shown_findings(verdict)
         for op in finding.operations
@@ -110,7 +110,7 @@ def check_path(
         format=source.history.format,
         model=None if model is None else model.name,
         engine=kind,
-        seconds=time.time() - begun_s,
+        seconds=time.time() - start_s,
         outcomes=source.outcomes,
         keys=source.keys,
         clients=source.clients,
@@ -124,32 +124,32 @@ def check_path(
     )
 
 
-def _model(source: Source, wanted: Wanted) -> Model | None:
+def _model(source: Source, settings: CheckSettings) -> Model | None:
     """Return the model to check against; None where only anomalies are looked for."""
-    if wanted.model is not None:
-        model = model_named(wanted.model)
-        with _named_with(source):
+    if settings.model is not None:
+        model = model_named(settings.model)
+        with _with_path(source):
             require_fit(model, source.fs)
         return model
-    if wanted.checkers or not source.rows:
+    if settings.checkers or not source.rows:
         return None
-    with _named_with(source):
+    with _with_path(source):
         return recognise_model(source.sample, source.fs)
 
 
 @contextmanager
-def _named_with(source: Source) -> Iterator[None]:
+def _with_path(source: Source) -> Iterator[None]:
     """Say of which history a refusal is, and what of it could not be read: that may be why."""
     try:
         yield
     except UsageError as error:
-        lacks = source.history.incomplete
-        more = "" if lacks is None else f"; and it is incomplete: {lacks}"
+        incomplete = source.history.incomplete
+        more = "" if incomplete is None else f"; and it is incomplete: {incomplete}"
         raise UsageError(f"{source.history.path}: {error}{more}") from error
 
 
 def _without_unknown_reads(
-    source: Source, wanted: Wanted, model: Model, notes: list[str]
+    source: Source, settings: CheckSettings, model: Model, notes: list[str]
 ) -> Source:
     """Leave out reads of nil where a register was said to begin with a value.
 
@@ -158,34 +158,34 @@ def _without_unknown_reads(
     """
     operations = source.history.operations
     is_asked = (
-        wanted.initial not in NIL_TEXTS
+        settings.initial not in NIL_TEXTS
         and model.name in ("register", "cas-register")
         and source.history.format.startswith(JEPSEN)
     )
     if not is_asked:
         return source
-    says_nothing = pc.and_(
+    is_unknown = pc.and_(
         pc.and_(pc.equal(operations["f"], "read"), pc.equal(operations["outcome"], "ok")),
         pc.and_(pc.is_null(operations["output"]), pc.is_null(operations["extra"])),
     )
-    count = pc.sum(says_nothing).as_py() or 0
+    count = pc.sum(is_unknown).as_py() or 0
     if not count:
         return source
     notes.append(
-        f"{count} reads answered nil, which a register that begins with {wanted.initial} never"
+        f"{count} reads answered nil, which a register that begins with {settings.initial} never"
         " holds: taken as reads of unknown value, as knossos does"
     )
-    kept = operations.filter(pc.invert(says_nothing))
+    kept = operations.filter(pc.invert(is_unknown))
     return replace(source, history=replace(source.history, operations=kept))
 
 
-def _engine_kind(source: Source, wanted: Wanted, notes: list[str]) -> str:
-    if wanted.engine != "auto":
-        return wanted.engine
+def _engine_kind(source: Source, settings: CheckSettings, notes: list[str]) -> str:
+    if settings.engine != "auto":
+        return settings.engine
     if source.rows <= LOCAL_ROWS_MAX:
         return judge.LOCAL
     try:
-        judge.Engine(judge.SPARK, wanted.spark_master).require_java(os.environ)
+        judge.Engine(judge.SPARK, settings.spark_master).require_java(os.environ)
     except UsageError:
         notes.append(
             f"more than {LOCAL_ROWS_MAX:,} operations and no Java for Spark: checked in one process"
@@ -197,60 +197,60 @@ def _engine_kind(source: Source, wanted: Wanted, notes: list[str]) -> str:
 def _judge(
     source: Source,
     model: Model | None,
-    wanted: Wanted,
+    settings: CheckSettings,
     engine: judge.Engine,
-    begun_s: float,
+    start_s: float,
     progress: Callable[[str], None],
 ) -> list[Verdict]:
     """Judge by the model, and by the checkers that were asked for."""
-    time_s = TIME_BUDGET_S if wanted.time_budget_s is None else wanted.time_budget_s
-    is_bounded = wanted.time_budget_s is not None or engine.kind == judge.LOCAL
+    time_s = TIME_BUDGET_S if settings.time_budget_s is None else settings.time_budget_s
+    is_bounded = settings.time_budget_s is not None or engine.kind == judge.LOCAL
     waiting_s = time.time()
     engine.wait(progress)  # a session takes longer to start than some budgets last
-    begun_s += time.time() - waiting_s
-    deadline = begun_s + time_s if is_bounded else None
-    budget = SearchBudget(time_s, wanted.memory_budget_bytes, deadline)
+    start_s += time.time() - waiting_s
+    deadline = start_s + time_s if is_bounded else None
+    budget = SearchBudget(time_s, settings.memory_budget_bytes, deadline)
     history = source.history
-    linearizable = [] if model is None else [Linearizable(model, wanted.initial)]
-    others: list[Checker] = [discovery.get("checkers", name) for name in wanted.checkers]
+    linearizable = [] if model is None else [Linearizable(model, settings.initial)]
+    others: list[Checker] = [discovery.get("checkers", name) for name in settings.checkers]
     context = CheckContext(
         nodes=(),
         committed={},
-        promises=_everything(source.fs),
+        promises=_all_promises(source.fs),
         incomplete=history.hole,
         search=budget,
         clock_unix_s=time.time,
     )
     verdicts: list[Verdict] = []
     with _scratch() as folder:
-        files = source.files or _written(history.operations, folder)
+        files = source.files or _write_parts(history.operations, folder)
         # A prefix of a history is a history: what is not linearizable in it stands.
         for checkers, what in ((linearizable, history.hole), (others, history.incomplete)):
             if checkers:
-                told = replace(context, incomplete=what)
-                job = CheckJob(files, {}, _no_log, told, tuple(checkers))
+                limited = replace(context, incomplete=what)
+                job = CheckJob(files, {}, _no_log, limited, tuple(checkers))
                 verdicts += engine.run(job, progress)
     return [with_history_state(verdict, history, source.outcomes["ok"]) for verdict in verdicts]
 
 
-def _everything(fs: frozenset[str]) -> Promises:
+def _all_promises(fs: frozenset[str]) -> Promises:
     """Return the promises of a system that must show no anomaly that is looked for."""
     from shaketable.checkers.anomalies.promises import ANOMALIES  # noqa: PLC0415 - only where one is
 
     return Promises(linearizable=fs, excludes=ANOMALIES)
 
 
-def _written(operations: pa.Table, folder: Path) -> tuple[Path, ...]:
+def _write_parts(operations: pa.Table, folder: Path) -> tuple[Path, ...]:
     """Write operations, which stand by key, as Parquet files for the engine.
 
     Raises:
         HarnessError: there is no room for them.
     """
     paths = []
-    for number, begin in enumerate(range(0, operations.num_rows, FILE_ROWS)):
+    for number, start in enumerate(range(0, operations.num_rows, FILE_ROWS)):
         path = folder / f"part-{number:05d}.parquet"
         try:
-            pq.write_table(operations.slice(begin, FILE_ROWS), path)
+            pq.write_table(operations.slice(start, FILE_ROWS), path)
         except OSError as error:
             raise _no_room(error) from error
         paths.append(path)

@@ -40,7 +40,7 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """What a node's end is, by its cause."""
 NS_PER_S: Final = 1e9
-_SAYS: Final = " error="
+_ERROR_KEY: Final = " error="
 """Behind which a node of ours says why, in its last line."""
 
 
@@ -53,11 +53,15 @@ class _Found:
 
 
 def judge_invariants(
-    folder: RunFolder, target: Target, context: CheckContext, met: Sequence[Broken] = ()
+    folder: RunFolder,
+    target: Target,
+    context: CheckContext,
+    client_violations: Sequence[Broken] = (),
 ) -> Verdict | None:
-    """Judge by what run.json says was broken, and by what clients `met`; None where nobody says it.
+    """Judge by the broken rules in run.json and by `client_violations`.
 
-    That is where the world is no simulated one, and the target's nodes do not say why they end.
+    Return None where neither is known: outside the simulated world, if the target's nodes do not
+    explain why they end.
 
     Raises:
         HarnessError: run.json cannot be read.
@@ -66,7 +70,7 @@ def judge_invariants(
         facts = json.loads(folder.run_json.read_bytes())
         if facts.get("world") != "sim" and not isinstance(target, ExplainsEnds):
             return None
-        found = _found(facts, context, met)
+        found = _found(facts, context, client_violations)
     except FileNotFoundError:
         return None  # `run-as-planned` says so
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -91,10 +95,12 @@ def judge_invariants(
     )  # fmt: skip
 
 
-def _found(facts: Mapping[str, Any], context: CheckContext, met: Sequence[Broken]) -> list[_Found]:
+def _found(
+    facts: Mapping[str, Any], context: CheckContext, client_violations: Sequence[Broken]
+) -> list[_Found]:
     """Return what was broken, in the order of time: what comes later may follow from it."""
     found = [_of_world(each) for each in facts.get("broken", ())]
-    found += [_of_world(asdict(each)) for each in met]
+    found += [_of_world(asdict(each)) for each in client_violations]
     found += [
         _of_node(each)
         for each in facts.get("exits", ())
@@ -112,8 +118,8 @@ def _why_excused(finding: Finding, context: CheckContext, left: tuple[str, ...])
     if of_liveness and (stuck := sorted({*left} - {liveness.NEW_DISK})):
         return f"{', '.join(stuck)} could not be undone"
     begins_anew = invariant in liveness.OF_NODES or finding.kind == UNHARMED
-    stood = {liveness.NEW_DISK} if begins_anew else frozenset()
-    return _why_unpromised(context, finding.details["at_ns"], stood)
+    withstood = {liveness.NEW_DISK} if begins_anew else frozenset()
+    return _why_unpromised(context, finding.details["at_ns"], withstood)
 
 
 def _of_world(broken: Mapping[str, Any]) -> Finding:
@@ -132,15 +138,15 @@ def _of_world(broken: Mapping[str, Any]) -> Finding:
 def _of_node(ended: Mapping[str, Any]) -> Finding:
     kind, at_s = KINDS[ended["cause"]], ended["at_ns"] / NS_PER_S
     who = f"Node {ended['node']} (incarnation {ended['incarnation']})"
-    said = ended["last_line"]
-    said = said.partition(_SAYS)[2] or said or "it did not say which"
+    reason = ended["last_line"]
+    reason = reason.partition(_ERROR_KEY)[2] or reason or "it did not say which"
     what = {
         OWN: f"{who} stopped because a rule of its own was broken, {at_s:.3f} s into the run:"
-        f" {said}",
+        f" {reason}",
         DAMAGED: f"{who} would not go on, {at_s:.3f} s into the run, because what it had stored is"
-        f" damaged, and no fault had touched that: {said}",
+        f" damaged, and no fault had touched that: {reason}",
         UNHARMED: f"{who} ended by itself with status {ended['returncode']}, {at_s:.3f} s into the"
-        f" run, and nothing had been done to it that ends a node: {said}",
+        f" run, and nothing had been done to it that ends a node: {reason}",
     }[kind]
     details = {name: ended[name] for name in ("node", "incarnation", "at_ns", "last_line")}
     details["exit_status"] = ended["returncode"]

@@ -39,7 +39,7 @@ from shaketable.harness.history.export import (
     load_operations,
 )
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
-from shaketable.harness.judging import kept_evidence, undisturbed
+from shaketable.harness.judging import log_entries, undisturbed
 from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.runtime import availability
 
@@ -155,9 +155,9 @@ def judge(
     finally:
         progress("writing the events")
         export_events(folder)
-    met = _met_undisturbed(folder, job.context) if campaign.world == "sim" else ()
-    own = judge_invariants(folder, target, job.context, met)
-    verdicts = [*([] if own is None else [own]), *found, judge_course(folder)]
+    client_violations = _client_violations(folder, job.context) if campaign.world == "sim" else ()
+    own = judge_invariants(folder, target, job.context, client_violations)
+    verdicts = [*([] if own is None else [own]), *found, judge_run_as_planned(folder)]
     judged = Results(
         campaign=campaign,
         promises=campaigns.promises_of(campaign, target) or target.promises,
@@ -175,18 +175,18 @@ def judge(
     write_results(folder, judged)
     if any(verdict.findings or verdict.observed for verdict in verdicts):
         progress("keeping what the logs hold around what was found")
-    kept_evidence.keep(folder, job, verdicts)
+    log_entries.save(folder, job, verdicts)
     progress("writing the report")
     render(folder)
     return judged
 
 
-def _met_undisturbed(folder: RunFolder, context: CheckContext) -> tuple[Broken, ...]:
+def _client_violations(folder: RunFolder, context: CheckContext) -> tuple[Broken, ...]:
     """Return what clients met that nobody may meet in virtual time while nothing disturbs."""
     if context.incomplete is not None:
         return ()
     operations = load_operations(folder, undisturbed.COLUMNS)
-    return undisturbed.broken_by(operations, load_given_up(folder), context)
+    return undisturbed.find_broken(operations, load_given_up(folder), context)
 
 
 def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
@@ -484,7 +484,7 @@ def _jsonable(value: object) -> Any:
 NAME: Final = "run-as-planned"
 
 
-def judge_course(folder: RunFolder) -> Verdict:
+def judge_run_as_planned(folder: RunFolder) -> Verdict:
     """Return VALID for a run that did what was planned and whose group came back, else UNKNOWN.
 
     Raises:
@@ -492,7 +492,7 @@ def judge_course(folder: RunFolder) -> Verdict:
     """
     try:
         facts = json.loads(folder.run_json.read_bytes())
-        findings = _course_findings(facts)
+        findings = _plan_deviations(facts)
     except FileNotFoundError:
         return Verdict(NAME, Outcome.UNKNOWN, "there is no run.json that says how the run went")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -505,7 +505,7 @@ def judge_course(folder: RunFolder) -> Verdict:
     )
 
 
-def _course_findings(facts: dict[str, Any]) -> list[Finding]:
+def _plan_deviations(facts: dict[str, Any]) -> list[Finding]:
     if facts.get("status") not in {"complete", "interrupted"}:
         return [Finding("cut-short", "the run was cut short: it never came to its end")]
     exits = [
@@ -519,11 +519,11 @@ def _course_findings(facts: dict[str, Any]) -> list[Finding]:
     ]
     stopped = facts.get("stopped_at")
     early = f"it was ended at the first violation that was seen: {stopped}"
-    told = [Finding("ended-early", early)] if stopped else []
-    told += [Finding("problem", problem) for problem in facts["problems"][: -len(exits) or None]]
+    notes = [Finding("ended-early", early)] if stopped else []
+    notes += [Finding("problem", problem) for problem in facts["problems"][: -len(exits) or None]]
     if "steady" not in {phase["name"] for phase in facts.get("phases", ())} and facts.get("phases"):
         began = "clients never began: before that the group did not serve, or the run was ended"
-        return [*exits, *told, Finding("not-begun", began)]
+        return [*exits, *notes, Finding("not-begun", began)]
     drained = [
         Finding(
             "not-drained",
@@ -531,4 +531,4 @@ def _course_findings(facts: dict[str, Any]) -> list[Finding]:
             "did not agree on a committed index",
         )
     ]
-    return [*exits, *told, *([] if facts["drained"] else drained)]
+    return [*exits, *notes, *([] if facts["drained"] else drained)]

@@ -48,7 +48,7 @@ _PROMISES: Final = {
 }
 
 
-def broken_by(
+def find_broken(
     operations: pa.Table, given_up: pa.Table, context: CheckContext
 ) -> tuple[Broken, ...]:
     """Return what a whole history shows of these rules being broken.
@@ -104,8 +104,10 @@ def _unknown(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
     first = int(rows[np.argmin(end[rows])])
     others = len(rows) - 1
     more = f"; so it was with {others} other call{'s'[: others > 1]}" if others else ""
-    told = f"{_described(operations, first, end)}, its outcome unknown{_error(operations, first)}"
-    finding = f"{told}, and nothing had disturbed the group{more}"
+    description = (
+        f"{_described(operations, first, end)}, its outcome unknown{_error(operations, first)}"
+    )
+    finding = f"{description}, and nothing had disturbed the group{more}"
     return _broken(KNOWN, finding, operations, end, [first])
 
 

@@ -242,9 +242,9 @@ class Journal:
             raise HarnessError(f"cannot write {self._path}: {error.strerror}") from error
         if written < len(line):
             raise HarnessError(f"cannot write {self._path}: only a part of a line fitted")
-        self._take(event)
+        self._apply(event)
 
-    def _take(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         self.begun[event.cell] = max(event.attempt, self.begun.get(event.cell, 0))
         if event.outcome is not None:
             self.attempts.setdefault(event.cell, []).append(event.outcome)
@@ -256,7 +256,7 @@ class Journal:
             if not line:
                 continue
             try:
-                self._take(msgspec.json.decode(line, type=Event))
+                self._apply(msgspec.json.decode(line, type=Event))
             except msgspec.DecodeError as error:
                 raise HarnessError(
                     f"{self._path}: line {number} is none of ours: {error}"

@@ -105,7 +105,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CellSpec:
     """A cell before anybody looked at whether it can be run: its place and its campaign's keys."""
 
     id: str
@@ -174,17 +174,17 @@ def read_matrix(text: str, where: str, faults: Iterable[str], draw_seeds: Iterat
     return matrix
 
 
-def expand(matrix: Matrix) -> list[Wanted]:
+def expand(matrix: Matrix) -> list[CellSpec]:
     """Return all cells of a matrix, those that are left out too, worlds changing last but seeds.
 
     Raises:
         UsageError: two cells would be the same.
     """
     axes = [(axis, matrix.axes.get(axis, (None,))) for axis in AXES]
-    cells: dict[str, Wanted] = {}
+    cells: dict[str, CellSpec] = {}
     for values in itertools.product(*(values for _, values in axes)):
         point = Point(**dict(zip(AXES, values, strict=True)))
-        cell = Wanted(
+        cell = CellSpec(
             id=_cell_id(matrix, point),
             point=point,
             campaign=_keys(matrix, point),
@@ -281,17 +281,17 @@ def _campaign(given: Any, where: str, axes: Mapping[str, Any]) -> Mapping[str, A
             raise UsageError(f"{where}: {key} is set by the axis {taken[key]}")
         if key in OWN_KEYS:
             raise UsageError(f"{where}: {key} is none that a matrix can set")
-        if (strange := _strange(given[key])) is not None:
-            raise UsageError(f"{where}: {key}: {strange} is no value of a campaign")
+        if (unsupported := _date_or_time(given[key])) is not None:
+            raise UsageError(f"{where}: {key}: {unsupported} is no value of a campaign")
     return given
 
 
-def _strange(value: Any) -> str | None:
+def _date_or_time(value: Any) -> str | None:
     """Return a date or a time in a value of TOML as text: no key of a campaign takes such."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return next((found for one in value if (found := _strange(one)) is not None), None)
+        return next((found for one in value if (found := _date_or_time(one)) is not None), None)
     return None if isinstance(value, str | int | float) else str(value)
 
 

@@ -21,7 +21,7 @@ from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.rng import new_seed
 from shaketable.harness.faults.victims import UnknownVictimError, is_victim
-from shaketable.harness.matrix.plan import Cell, Matrix, Plan, Wanted, expand, read_matrix
+from shaketable.harness.matrix.plan import Cell, CellSpec, Matrix, Plan, expand, read_matrix
 from shaketable.harness.runtime import availability
 
 FAMILIES = ("process", "network", "clock", "disk", "rollback", "membership", "resources")
@@ -36,8 +36,8 @@ class Planned:
     campaigns: dict[str, Campaign]
 
 
-def load(path: Path, told: Callable[[str], None]) -> Planned:
-    """Read a matrix file and look at each of its cells; `told` hears what takes a while.
+def load(path: Path, notify: Callable[[str], None]) -> Planned:
+    """Read a matrix file and look at each of its cells; `notify` hears what takes a while.
 
     Raises:
         UsageError: the file says something that cannot be, or none of its cells can be run.
@@ -49,7 +49,7 @@ def load(path: Path, told: Callable[[str], None]) -> Planned:
         raise UsageError(f"cannot read the matrix {path}: {why}") from error
     matrix = read_matrix(text, str(path), _by_family(), _seeds())
     if "netns" in (*matrix.axes.get("worlds", ()), matrix.campaign.get("world")):
-        told("looking at what network namespaces can do here")
+        notify("looking at what network namespaces can do here")
     return look(matrix, str(path))
 
 
@@ -59,15 +59,15 @@ def look(matrix: Matrix, where: str) -> Planned:
     cells: list[Cell] = []
     resolved: dict[str, Campaign] = {}
     expanded = expand(matrix)
-    each = [_campaign(wanted, f"{where}: {wanted.id}", own_seed) for wanted in expanded]
+    each = [_campaign(spec, f"{where}: {spec.id}", own_seed) for spec in expanded]
     nodes = {node for campaign in each for node in node_names(campaign)}
-    for wanted, campaign in zip(expanded, each, strict=True):
-        skipped = wanted.excluded or _why_not(campaign, f"{where}: {wanted.id}", nodes)
+    for spec, campaign in zip(expanded, each, strict=True):
+        skipped = spec.excluded or _why_not(campaign, f"{where}: {spec.id}", nodes)
         if skipped is None:
-            resolved[wanted.id] = campaign
+            resolved[spec.id] = campaign
         cells.append(
             Cell(
-                id=wanted.id,
+                id=spec.id,
                 target=campaign.target,
                 workload=campaign.workload,
                 faults=campaigns.faults_of(campaign),
@@ -103,11 +103,11 @@ def _family(campaign: Campaign) -> str:
     return " ".join(dict.fromkeys(availability.families(campaign).values()))
 
 
-def _campaign(wanted: Wanted, where: str, seed: str) -> Campaign:
+def _campaign(spec: CellSpec, where: str, seed: str) -> Campaign:
     """Make the campaign of a cell; refuse what no world and no target could do."""
-    lines = [f"{key} = {toml_value(value)}" for key, value in wanted.campaign.items()]
+    lines = [f"{key} = {toml_value(value)}" for key, value in spec.campaign.items()]
     campaign = campaigns.loads("\n".join(lines), where)
-    campaign = msgspec.structs.replace(campaign, name=wanted.id, seed=campaign.seed or seed)
+    campaign = msgspec.structs.replace(campaign, name=spec.id, seed=campaign.seed or seed)
     try:
         check_numbers(msgspec.to_builtins(campaign))
         campaign = campaigns.with_seed(campaign)

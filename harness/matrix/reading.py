@@ -31,7 +31,8 @@ def read_outcome(
         return Outcome(
             attempt=attempt,
             code=code if code not in VERDICTS else ExitCode.HARNESS,
-            why=_said(folder.output(cell, attempt)) or f"the run ended with exit status {code}",
+            why=_last_line(folder.output(cell, attempt))
+            or f"the run ended with exit status {code}",
             run="" if run is None else str(run.path.relative_to(folder.path)),
             took_s=round(took_s, 1),
         )
@@ -39,10 +40,12 @@ def read_outcome(
     recovery = summarise(row.recovery for row in view.faults)
     faults, lacking = _faults(run)
     why = view.why if code != ExitCode.VALID else ""
-    seldom = [name for name, count in faults.items() if count.bit < bites_min]
-    if code == ExitCode.VALID and seldom:
-        told = ", ".join(f"{name} {faults[name].bit} of {faults[name].done}" for name in seldom)
-        code, why = ExitCode.UNKNOWN, f"bit too seldom, at least {bites_min} asked for: {told}"
+    too_seldom = [name for name, count in faults.items() if count.bit < bites_min]
+    if code == ExitCode.VALID and too_seldom:
+        counts = ", ".join(
+            f"{name} {faults[name].bit} of {faults[name].done}" for name in too_seldom
+        )
+        code, why = ExitCode.UNKNOWN, f"bit too seldom, at least {bites_min} asked for: {counts}"
     return Outcome(
         attempt=attempt,
         code=code,
@@ -82,7 +85,7 @@ def _faults(run: RunFolder) -> tuple[dict[str, FaultCount], dict[str, str]]:
     return done, lacking
 
 
-def _said(output: Path) -> str:
+def _last_line(output: Path) -> str:
     """The last line that a run printed: the harness' own error comes last."""
     try:
         with output.open("rb") as file:
@@ -90,6 +93,6 @@ def _said(output: Path) -> str:
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    said = [line.strip() for line in lines if line.strip()]
-    ours = [line for line in said if line.startswith("shaketable:")] or said
+    lines_printed = [line.strip() for line in lines if line.strip()]
+    ours = [line for line in lines_printed if line.startswith("shaketable:")] or lines_printed
     return ours[-1].removeprefix("shaketable:").strip()[:SAID_CHARS_MAX] if ours else ""

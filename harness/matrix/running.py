@@ -104,7 +104,7 @@ class Queue:
         try:
             while (waiting or self._running) and not self.is_ending:
                 while waiting and len(self._running) < jobs and not self.is_ending:
-                    self._begin(waiting.pop())
+                    self._start(waiting.pop())
                 self._collect()
                 self.watcher.tick()
                 time.sleep(POLL_S)
@@ -112,7 +112,7 @@ class Queue:
             self._end_all()
         return not self.is_ending
 
-    def _begin(self, cell: str) -> None:
+    def _start(self, cell: str) -> None:
         attempt = self.journal.began(cell, _now())
         process = self.launch(cell, attempt)
         self._running.append(_Running(cell, attempt, process, time.monotonic()))

@@ -110,7 +110,7 @@ def view(plan: Plan, attempts: Attempts, resume: str) -> MatrixView:
     )
 
 
-def bit_text(outcome: Outcome) -> str:
+def effects_text(outcome: Outcome) -> str:
     """Say how often the faults of a run bit: "9/10"."""
     bit = sum(count.bit for count in outcome.faults.values())
     done = sum(count.done for count in outcome.faults.values())
@@ -124,13 +124,13 @@ def recovery_text(outcome: Outcome) -> str:
 
 def _cell(cell: Cell, attempts: Sequence[Outcome]) -> MatrixCell:
     verdict = _verdict(cell, attempts)
-    told = next((one for one in reversed(attempts) if verdict_of(one.code) == verdict), None)
+    decisive = next((one for one in reversed(attempts) if verdict_of(one.code) == verdict), None)
     return MatrixCell(
         id=cell.id,
         verdict=verdict,
-        bit=bit_text(told) if told else "",
-        recovery=recovery_text(told) if told else "",
-        why=cell.skipped or (told.why if told else ""),
+        bit=effects_text(decisive) if decisive else "",
+        recovery=recovery_text(decisive) if decisive else "",
+        why=cell.skipped or (decisive.why if decisive else ""),
         attempts=tuple(
             MatrixAttempt(
                 verdict=verdict_of(one.code),
@@ -140,8 +140,8 @@ def _cell(cell: Cell, attempts: Sequence[Outcome]) -> MatrixCell:
             )
             for one in attempts
         ),
-        operations=told.operations if told else 0,
-        lacking=tuple(told.lacking.items()) if told else (),
+        operations=decisive.operations if decisive else 0,
+        lacking=tuple(decisive.lacking.items()) if decisive else (),
     )
 
 

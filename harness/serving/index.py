@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from shaketable.harness import marks
+from shaketable.harness import run_markers
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.matrix.folder import MatrixFolder
-from shaketable.harness.serving.places import NotHereError, is_fit, read_bounded
+from shaketable.harness.serving.store_paths import NotHereError, is_allowed_name, read_bounded
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Entry:
     why: str = ""
 
     @property
-    def words(self) -> str:
+    def search_text(self) -> str:
         """Everything that a search looks through, in lower case."""
         return " ".join(
             (
@@ -88,13 +88,13 @@ class Index:
             self._known = {id_: known for id_, known in self._known.items() if id_ in here}
         entries.sort(key=lambda entry: (entry.time, entry.id), reverse=True)
         matrices = sorted(walked.matrices, key=lambda path: path.name, reverse=True)
-        told = []
+        notes = []
         if (more := len(newest) - RUNS_MAX) > 0:
-            told.append(f"{more:,} older runs are not listed")
+            notes.append(f"{more:,} older runs are not listed")
         if walked.is_cut:
-            told.append(f"only {FOLDERS_MAX:,} folders were looked into")
+            notes.append(f"only {FOLDERS_MAX:,} folders were looked into")
         ids = tuple(str(path.relative_to(root)) for path in matrices[:MATRICES_MAX])
-        return Listing(entries, ids, "; ".join(told))
+        return Listing(entries, ids, "; ".join(notes))
 
     def entries(self) -> list[Entry]:
         """List the runs, the newest first."""
@@ -148,13 +148,13 @@ def _has_page(path: Path) -> bool:
     return page.is_file() and not page.is_symlink()
 
 
-def chosen(entries: list[Entry], search: str = "", **wanted: str) -> list[Entry]:
+def filter_entries(entries: list[Entry], search: str = "", **wanted: str) -> list[Entry]:
     """Return the entries that hold every word of `search` and every value in `wanted`."""
     words = search.lower().split()
     return [
         entry
         for entry in entries
-        if all(word in entry.words for word in words)
+        if all(word in entry.search_text for word in words)
         and all(not value or getattr(entry, name) == value for name, value in wanted.items())
     ]
 
@@ -189,7 +189,7 @@ def _walk(root: Path) -> _Walked:
                 inside = sorted(
                     entry.name
                     for entry in entries
-                    if is_fit(entry.name) and entry.is_dir(follow_symlinks=False)
+                    if is_allowed_name(entry.name) and entry.is_dir(follow_symlinks=False)
                 )
         except OSError:
             continue
@@ -243,7 +243,7 @@ def _state(folder: RunFolder, results: dict[str, Any]) -> str:
 
 def _is_occupied(folder: RunFolder) -> bool:
     try:
-        with marks.alone(folder.path) as is_alone:
+        with run_markers.try_exclusive(folder.path) as is_alone:
             return not is_alone
     except OSError:
         return False

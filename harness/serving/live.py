@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import MAGIC, whole_events
-from shaketable.harness.serving.places import NotHereError, opened, read_tail
+from shaketable.harness.serving.store_paths import NotHereError, open_regular, read_tail
 
 STEP_BYTES: Final = 4 << 20
 """Of a segment, read at once: who looks at a long run late catches up in some steps."""
@@ -111,7 +111,7 @@ def _follow(folder: RunFolder, followed: _Followed) -> bool:
         return False
     for path in sorted(folder.segments.glob("worker-*.seg")):
         try:
-            file, size = opened(path)
+            file, size = open_regular(path)
         except NotHereError:
             continue
         with file:

@@ -21,10 +21,10 @@ from shaketable.harness.serving.index import (
     Entry,
     Index,
     Listing,
-    chosen,
+    filter_entries,
     matrix_of,
 )
-from shaketable.harness.serving.places import is_fit
+from shaketable.harness.serving.store_paths import is_allowed_name
 from shaketable.harness.serving.trends import Trends
 from shaketable.reports import templating
 
@@ -59,7 +59,7 @@ def listing(listed: Listing, query: Mapping[str, str]) -> dict[str, Any]:
     entries = listed.entries
     asked = {name: query.get(name, "") for name in ("q", *FILTERS)}
     wanted = {name: asked[name] for name in FILTERS}
-    found = chosen(list(entries), asked["q"], **wanted)
+    found = filter_entries(list(entries), asked["q"], **wanted)
     page = _page_number(query.get("page", ""), len(found))
     first = (page - 1) * ENTRIES_A_PAGE
 
@@ -96,7 +96,7 @@ def run(entry: Entry, index: Index, *, has_report: bool) -> dict[str, Any]:
     )
     others = [
         other
-        for other in chosen(index.entries(), name=entry.name)
+        for other in filter_entries(index.entries(), name=entry.name)
         if other.id != entry.id and other.state in JUDGED
     ]
     return {
@@ -115,7 +115,7 @@ def trending(index: Index, measured: Trends, query: Mapping[str, str]) -> dict[s
     name = query.get("name") or (entries[0].name if entries else "")
     of_name = [entry for entry in entries if entry.name == name]
     judged = of_name[: trends.RUNS_MAX][::-1]
-    charts, left = trends.drawn(of_name, measured)
+    charts, left = trends.draw_charts(of_name, measured)
     return {
         "name": name,
         "names": sorted(names.items()),
@@ -133,7 +133,7 @@ def folder(path: Path, here: Path, *, is_run: bool) -> dict[str, Any]:
     rows: list[tuple[str, int | None]] = []
     with os.scandir(path) as entries:
         for entry in entries:
-            if not is_fit(entry.name) or entry.is_symlink():
+            if not is_allowed_name(entry.name) or entry.is_symlink():
                 continue
             if entry.is_dir():
                 rows.append((entry.name, None))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.serving.answers import Answer, Site
+from shaketable.harness.serving.responses import Response, Site
 
 log = logging.getLogger(__name__)
 
@@ -91,37 +91,37 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a body."""
-        self._send(self._answer(), with_body=True)
+        self._send(self._respond(), with_body=True)
 
     def do_HEAD(self) -> None:
         """Answer without."""
-        self._send(self._answer(), with_body=False)
+        self._send(self._respond(), with_body=False)
 
-    def _answer(self) -> Answer:
+    def _respond(self) -> Response:
         site = self.server.site
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not self.server.is_named(hosts[0]):
             return site.message(421, f"This is {self.server.address} and nothing else.")
         try:
-            return site.answer(self.path)
+            return site.respond(self.path)
         except Exception as error:
             log.error("a page failed: %r: %r", self.path, error)  # noqa: TRY400 - one line a page
             log.debug("event=request_failed", exc_info=True)
             return site.message(500, "This page could not be made; the terminal says why.")
 
-    def _send(self, answer: Answer, *, with_body: bool) -> None:
+    def _send(self, response: Response, *, with_body: bool) -> None:
         self.close_connection = True
-        is_chunked = not isinstance(answer.body, bytes) and answer.length is None
+        is_chunked = not isinstance(response.body, bytes) and response.length is None
         if self.request_version == "HTTP/1.0":
             is_chunked = False  # the end of the connection ends the body
-        self.send_response(answer.status)
-        for name, value in answer.all_headers:
+        self.send_response(response.status)
+        for name, value in response.all_headers:
             self.send_header(name, value)
         if is_chunked:
             self.send_header("Transfer-Encoding", "chunked")
         self.send_header("Connection", "close")
         self.end_headers()
-        pieces = [answer.body] if isinstance(answer.body, bytes) else answer.body
+        pieces = [response.body] if isinstance(response.body, bytes) else response.body
         try:
             for piece in pieces if with_body else ():
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)

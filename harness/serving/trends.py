@@ -18,7 +18,7 @@ import numpy as np
 
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving.index import JUDGED, Entry
-from shaketable.harness.serving.places import is_self_contained
+from shaketable.harness.serving.store_paths import is_self_contained
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def _middle(values: Sequence[float]) -> float | None:
 
 Value = tuple[float | None, str]
 """A number of a run, and what else is to be said of it."""
-DRAWN: Final[tuple[tuple[str, str, Callable[[Numbers], Value]], ...]] = (
+CHARTED: Final[tuple[tuple[str, str, Callable[[Numbers], Value]], ...]] = (
     ("Acknowledged operations a second, calm time", "/s", lambda of: (of.throughput, "")),
     ("p99 latency, calm time", "ms", lambda of: (of.p99_ms, "")),
     ("Median recovery after a fault", "s", lambda of: (of.recovery_s, _never(of))),
@@ -145,14 +145,14 @@ def _never(of: Numbers) -> str:
     return f"; {of.never} of {of.recoveries} never" if of.never else ""
 
 
-def drawn(entries: Sequence[Entry], trends: Trends) -> tuple[list[Chart], int]:
+def draw_charts(entries: Sequence[Entry], trends: Trends) -> tuple[list[Chart], int]:
     """Draw the newest judged runs, the oldest left; say how many are yet to be measured."""
     until_s = time.monotonic() + MEASURING_S
     judged = [entry for entry in entries if entry.state in JUDGED][:RUNS_MAX]
     measured = [(entry, trends.numbers(entry, until_s)) for entry in judged][::-1]
     charts = [
         chart(title, unit, [(entry, *of(numbers or Numbers())) for entry, numbers in measured])
-        for title, unit, of in DRAWN
+        for title, unit, of in CHARTED
     ]
     return charts, sum(numbers is None for _, numbers in measured)
 
@@ -173,8 +173,8 @@ def chart(title: str, unit: str, values: Sequence[tuple[Entry, float | None, str
         x = round(LEFT + place * step, 1)
         share = min(1.0, value / top)
         y = round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - share), 1)
-        said = f"{_number(value)} {unit}" if math.isfinite(value) else "never"
-        points.append(Point(x, y, entry, said + more))
+        text = f"{_number(value)} {unit}" if math.isfinite(value) else "never"
+        points.append(Point(x, y, entry, text + more))
         if math.isfinite(value):
             line.append(f"{x},{y}")
     lines.append(line)

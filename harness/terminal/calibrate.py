@@ -32,7 +32,7 @@ from rich.text import Text
 
 from shaketable.harness import discovery
 from shaketable.harness.calibration import scorecard
-from shaketable.harness.calibration.hunting import HuntOutcome, hunt_down, read_outcome
+from shaketable.harness.calibration.hunting import HuntOutcome, read_outcome, run_hunt
 from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT as SEED_S
@@ -52,7 +52,7 @@ CLEAN_DEFAULT: Final = 5
 VIRTUAL_S_DEFAULT: Final = 600.0
 VIRTUAL_MAX_S: Final = 100_000.0
 SEEDS: Final = 1 << 31
-SAYS_CHARS_MAX: Final = 150
+MESSAGE_CHARS_MAX: Final = 150
 
 
 def _plain_number(metavar: str) -> Parameter:
@@ -193,7 +193,7 @@ def _read_plan(folder: Path) -> Plan:
 
 def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
     """Hunt what has not been hunted yet, show the scorecard, and return the exit code."""
-    with _alone_in(folder):
+    with _locked(folder):
         done = _hunt(folder, plan, jobs)
     shown = output.shown(folder)
     ended = [done[hunt.id] for hunt in plan.hunts if hunt.id in done]
@@ -210,7 +210,7 @@ def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
     shown = output.shown(folder)
     done = {hunt.id: one for hunt in plan.hunts if (one := read_outcome(folder, hunt)) is not None}
     todo = [hunt for hunt in plan.hunts if hunt.id not in done]
-    _say_heading(plan, len(todo), jobs, shown)
+    _print_heading(plan, len(todo), jobs, shown)
     try:
         for outcome in _hunts(folder, plan, todo, jobs):
             done[outcome.hunt.id] = outcome
@@ -221,7 +221,7 @@ def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Let nobody else hunt there meanwhile: two would write each other's runs.
 
     Raises:
@@ -254,7 +254,7 @@ def _hunts(folder: Path, plan: Plan, todo: Sequence[Hunt], jobs: int) -> Iterato
         disable=not output.out.is_terminal,
     )
     task = bar.add_task("", total=len(todo))
-    with bar, SeedWorkers(partial(hunt_down, folder.resolve(), plan.effort), jobs) as workers:
+    with bar, SeedWorkers(partial(run_hunt, folder.resolve(), plan.effort), jobs) as workers:
         for number, outcome in enumerate(workers.run(todo), 1):
             text = Text(f"{number:>4} of {len(todo)}  ", "dim").append(_outcome_text(outcome))
             output.out.print(text, soft_wrap=True)
@@ -276,7 +276,7 @@ def _write(folder: Path, card: Scorecard) -> None:
 # ---- what is printed ----------------------------------------------------------------------------
 
 
-def _say_heading(plan: Plan, todo: int, jobs: int, folder: str) -> None:
+def _print_heading(plan: Plan, todo: int, jobs: int, folder: str) -> None:
     bugs = len({hunt.bug for hunt in plan.hunts if hunt.bug})
     facts = [
         f"{bugs} planted bugs" if bugs != 1 else "1 planted bug",
@@ -295,15 +295,15 @@ def _outcome_text(outcome: HuntOutcome) -> Text:
     hunt, found = outcome.hunt, outcome.found
     text = Text(f"{hunt.bug or f'no bug, {hunt.target}':<34} {hunt.method:<12}", "not dim")
     if hunt.bug:
-        style, word = ("green", "found") if found else ("yellow", "missed")
+        style, label = ("green", "found") if found else ("yellow", "missed")
     else:
-        style, word = ("bold red", "ACCUSED") if found else ("green", "clean")
-    text.append(f"{word:<8}", style)
+        style, label = ("bold red", "ACCUSED") if found else ("green", "clean")
+    text.append(f"{label:<8}", style)
     text.append(f"{_runs_text(outcome.runs)}, {outcome.took_s:,.0f} s")
     if found:
-        text.append(f"  {', '.join(found.by)}: {found.says}"[:SAYS_CHARS_MAX], "dim")
+        text.append(f"  {', '.join(found.by)}: {found.says}"[:MESSAGE_CHARS_MAX], "dim")
     elif why := [*outcome.failed, *outcome.unknown]:
-        text.append(f"  {why[0]}"[:SAYS_CHARS_MAX], "dim")
+        text.append(f"  {why[0]}"[:MESSAGE_CHARS_MAX], "dim")
     return text
 
 

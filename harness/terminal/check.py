@@ -23,11 +23,11 @@ from rich.text import Text
 from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome, Verdict, join, worst_exit
+from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.judging import checking, judge
-from shaketable.harness.judging.checking import EngineKind, Wanted
+from shaketable.harness.judging.checking import CheckSettings, EngineKind
 from shaketable.harness.printable import printable
-from shaketable.harness.telling import tell_error
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
 from shaketable.reports.check_page import failing_text
 from shaketable.reports.check_page.checked_history import (
@@ -38,7 +38,7 @@ from shaketable.reports.check_page.checked_history import (
 
 TIME_BUDGET_S_MAX: Final = 7 * 24 * 3600.0
 MEMORY_BYTES_MIN: Final = 1 << 20
-TOLD_EVERY_S: Final = 10.0
+LINE_EVERY_S: Final = 10.0
 """Without a terminal a step that takes longer is told this often."""
 STDOUT: Final = "-"
 
@@ -90,7 +90,7 @@ class CheckOptions:
         """True if stdout gets JSON instead of text."""
         return str(self.json) == STDOUT
 
-    def wanted(self) -> Wanted:
+    def settings(self) -> CheckSettings:
         """Look at the options together.
 
         Raises:
@@ -105,7 +105,7 @@ class CheckOptions:
         given = self.spark_remote or self.spark_master
         if given is not None and self.engine == "local":
             raise UsageError("--engine local uses no Spark: leave out where Spark is")
-        return Wanted(
+        return CheckSettings(
             model=self.model,
             initial=self.initial,
             partition_by=self.partition_by,
@@ -138,22 +138,22 @@ def check(
         options: What the command line says about the check.
     """
     given = options or CheckOptions()
-    wanted = given.wanted()
+    settings = given.settings()
     if not paths:
         raise UsageError("check takes the PATH of a history; see ./shaketable check --help")
-    checking.require_checkers(wanted.checkers)
+    checking.require_checkers(settings.checkers)
     for path in (given.json, given.html):
         _require_writable(path, paths)
     if given.json is not None and given.html is not None:
         _require_other(given.json, given.html)
-    if wanted.model is not None:
-        model_named(wanted.model)
+    if settings.model is not None:
+        model_named(settings.model)
     out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []
     refused: list[Refused] = []
     codes: list[int] = []
     try:
-        codes = _check_all(paths, wanted, given, out, checked, refused)
+        codes = _check_all(paths, settings, given, out, checked, refused)
     finally:  # what was found until a Ctrl-C is kept
         left = paths[len(checked) + len(refused) :]
         refused += [Refused(str(path), "not checked: the check ended before") for path in left]
@@ -164,7 +164,7 @@ def check(
 
 def _check_all(
     paths: Sequence[Path],
-    wanted: Wanted,
+    settings: CheckSettings,
     given: CheckOptions,
     out: Output,
     checked: list[CheckedHistory],
@@ -179,17 +179,17 @@ def _check_all(
         UsageError, HarnessError: the only one cannot be checked.
     """
     codes: list[int] = []
-    engines = _Engines(wanted.spark_master)
+    engines = _Engines(settings.spark_master)
     try:
         for path in paths:
             try:
-                with _progress() as progress, sure_interrupts():
-                    one = checking.check_path(path, wanted, engines, progress)
+                with _progress() as progress, repeated_interrupts():
+                    one = checking.check_path(path, settings, engines, progress)
             except (UsageError, HarnessError) as error:
                 refused.append(Refused(str(path), str(error)))
                 if len(paths) == 1:
                     raise
-                codes.append(tell_error(error))
+                codes.append(print_harness_error(error))
                 continue
             checked.append(one)
             codes.append(EXIT_BY_OUTCOME[one.outcome])
@@ -211,12 +211,12 @@ def _write(
             where = None if given.is_for_programs else given.json
             write_json(out, checked, refused, where)
     except HarnessError as error:
-        codes.append(tell_error(error))
+        codes.append(print_harness_error(error))
     try:
         if given.html is not None and checked:
             write_page(out, checked, given.html)
     except HarnessError as error:
-        codes.append(tell_error(error))
+        codes.append(print_harness_error(error))
     return codes
 
 
@@ -286,14 +286,14 @@ def _progress() -> Iterator[Callable[[str], None]]:
     """Show on stderr what is being done: a spinner on a terminal, else a line now and then."""
     console = Console(stderr=True, highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
-        begun_s = time.monotonic()
+        start_s = time.monotonic()
         with console.status("") as status:
             step = [""]
             stop = threading.Event()
 
             def redraw() -> None:
                 while not stop.wait(0.5):
-                    elapsed = time.monotonic() - begun_s
+                    elapsed = time.monotonic() - start_s
                     status.update(Text(f"{step[0]}, {elapsed:.0f} s", style="dim"))
 
             def say(text: str) -> None:
@@ -308,25 +308,25 @@ def _progress() -> Iterator[Callable[[str], None]]:
                 stop.set()
                 thread.join()
         return
-    with _told_now_and_then() as say_later:
+    with _periodic_lines() as say_later:
         yield say_later
 
 
 @contextmanager
-def _told_now_and_then() -> Iterator[Callable[[str], None]]:
+def _periodic_lines() -> Iterator[Callable[[str], None]]:
     step = [""]
     stop = threading.Event()
-    begun_s = time.monotonic()
+    start_s = time.monotonic()
 
-    def tell() -> None:
-        while not stop.wait(TOLD_EVERY_S):
-            elapsed = time.monotonic() - begun_s
+    def print_line() -> None:
+        while not stop.wait(LINE_EVERY_S):
+            elapsed = time.monotonic() - start_s
             print(f"shaketable: {step[0]} ({elapsed:.0f} s)", file=sys.stderr, flush=True)  # noqa: T201 - this is the CLI
 
     def say(text: str) -> None:
         step[0] = text
 
-    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread = threading.Thread(target=print_line, name="progress", daemon=True)
     thread.start()
     try:
         yield say
@@ -345,7 +345,7 @@ AGAIN_S: Final = 3.0
 
 
 @contextmanager
-def sure_interrupts(again_s: float = AGAIN_S) -> Iterator[None]:
+def repeated_interrupts(again_s: float = AGAIN_S) -> Iterator[None]:
     """Raise KeyboardInterrupt once more, every `again_s`, while the block goes on after Ctrl-C.
 
     Does nothing beside the main thread, or where somebody else handles SIGINT.
@@ -414,11 +414,11 @@ def show_one(out: Console, one: CheckedHistory, *, is_alone: bool, has_page: boo
 def show_checked(out: Console, checked: Sequence[CheckedHistory], refused: int) -> None:
     """Print how many histories of a call had which verdict, and how many had none."""
     counts = {name: sum(one.outcome.name == name for one in checked) for name in STYLES}
-    said = ", ".join(f"{count} {name.lower()}" for name, count in counts.items() if count)
+    counts_text = ", ".join(f"{count} {name.lower()}" for name, count in counts.items() if count)
     worst = join(verdict for one in checked for verdict in one.verdicts).name
     line = Text(worst, style=STYLES[worst])
     more = f"; {refused} could not be checked" if refused else ""
-    line.append(f"  {len(checked)} histories: {said}{more}", style="not bold default")
+    line.append(f"  {len(checked)} histories: {counts_text}{more}", style="not bold default")
     out.print()
     out.print(line)
 
@@ -529,15 +529,15 @@ def _rows(one: CheckedHistory) -> list[tuple[str, str | Text]]:
 def _show_findings(out: Console, one: CheckedHistory) -> None:
     width = (out.width if out.is_terminal else WIDTH_WITHOUT_TERMINAL) - 2 * INDENT
     shown = 0
-    told: set[tuple[str, str | None]] = set()
+    printed: set[tuple[str, str | None]] = set()
     for verdict in one.verdicts:
         for finding in shown_findings(verdict):
-            if (finding.kind, finding.key) in told or shown >= FINDINGS_SHOWN_MAX:
+            if (finding.kind, finding.key) in printed or shown >= FINDINGS_SHOWN_MAX:
                 continue
             part = failing_part(finding, one.rows)
             if part is None:
                 continue
-            told.add((finding.kind, finding.key))
+            printed.add((finding.kind, finding.key))
             shown += 1
             out.print()
             title = Text(f"{'':{INDENT}}{finding.kind}", style="bold")

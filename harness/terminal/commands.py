@@ -34,7 +34,7 @@ Exit codes: 0 valid, 1 invalid, 2 unknown, 254 bad usage, 255 the harness failed
 # How `--help` looks: two aligned columns under plain headings, no boxes.
 
 
-class CalmFormatter(PlainFormatter):
+class PlainPanelFormatter(PlainFormatter):
     """Renders a panel as a heading and a grid; usage and description stay plain text."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
@@ -210,7 +210,7 @@ def _app(*, is_summary: bool) -> App:
         version=importlib.metadata.version("shaketable"),
         help=HELP,
         help_format="plaintext",
-        help_formatter=CalmFormatter(),
+        help_formatter=PlainPanelFormatter(),
         usage="Usage: ./shaketable COMMAND [OPTIONS]",
         suppress_keyboard_interrupt=False,  # the entry turns it into a line and our exit code
         group_commands=Group("Commands", sort_key=0),

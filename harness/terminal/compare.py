@@ -93,7 +93,9 @@ def show(compared: Comparison, page: str | None) -> None:
     show_rows(out, [(letter, _run(compared, letter)) for letter in "AB"], "dim")
     if compared.worse or compared.better:
         out.print()
-        show_rows(out, [_told(each) for each in (*compared.worse, *compared.better)], "bold")
+        show_rows(
+            out, [_difference_row(each) for each in (*compared.worse, *compared.better)], "bold"
+        )
     for heading, rows in (
         ("Numbers (A, B)", [_row(each) for each in compared.differences if _is_number(each)]),
         ("Ends of a thousand operations (A, B)", _errors(compared)),
@@ -112,10 +114,10 @@ def show(compared: Comparison, page: str | None) -> None:
         show_rows(out, [*notes, *([("page", page)] if page else [])], "dim")
 
 
-def _told(each: Difference) -> tuple[str, Text]:
-    told = Text(printable(each.text))
-    told.append(f"; {each.sure}", style="dim")
-    return each.judgement, told
+def _difference_row(each: Difference) -> tuple[str, Text]:
+    text = Text(printable(each.text))
+    text.append(f"; {each.sure}", style="dim")
+    return each.judgement, text
 
 
 def _style(judgement: str) -> str:

@@ -43,7 +43,7 @@ class Display:
         """Time since the run's start: the supervisor's clock, as far as it has told."""
         return self._clock_ns() - self._began_ns
 
-    def go_by(self, clock_ns: Callable[[], int]) -> None:
+    def use_clock(self, clock_ns: Callable[[], int]) -> None:
         """Go on by another clock: a simulated world has its own."""
         self._began_ns = clock_ns() - self.now_ns()
         self._clock_ns = clock_ns
@@ -109,9 +109,9 @@ class PlainDisplay(Display):
 
     def __init__(self, console: Console, on_drain: Callable[[], None]) -> None:
         super().__init__(console, on_drain)
-        self._told_ns = 0
+        self._last_line_ns = 0
 
-    def _say(self, text: str, at_ns: int) -> None:
+    def _print(self, text: str, at_ns: int) -> None:
         self.console.print(
             f"{at_ns / NS:7.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
         )
@@ -119,37 +119,37 @@ class PlainDisplay(Display):
     def phase_started(self, phase: str, at_ns: int, planned_s: float | None) -> None:
         """Tell the phase and its planned length."""
         super().phase_started(phase, at_ns, planned_s)
-        self._say(phase if planned_s is None else f"{phase}, {planned_s:g} s", at_ns)
+        self._print(phase if planned_s is None else f"{phase}, {planned_s:g} s", at_ns)
 
     def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
         """Tell the fault."""
         super().fault_started(fault, name, description, at_ns)
-        self._say(f"fault {fault}: {self.progress.active[fault].description}", at_ns)
+        self._print(f"fault {fault}: {self.progress.active[fault].description}", at_ns)
 
     def fault_stopped(
         self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
     ) -> None:
         """Tell whether it bit, and what shows it."""
         super().fault_stopped(fault, name, took_effect, evidence, at_ns)
-        self._say(f"fault {fault} {'bit' if took_effect else 'did not bite'}: {evidence}", at_ns)
+        self._print(f"fault {fault} {'bit' if took_effect else 'did not bite'}: {evidence}", at_ns)
 
     def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
         """Tell who leads."""
         super().leader_changed(node, term, at_ns)
-        self._say(f"{node} leads in term {term}" if node else "nobody leads", at_ns)
+        self._print(f"{node} leads in term {term}" if node else "nobody leads", at_ns)
 
     def counts(self, counts: Counts) -> None:
         """Tell the counts, every `LINE_EVERY_NS`."""
         super().counts(counts)
         now_ns = self.now_ns()
-        if now_ns - self._told_ns >= LINE_EVERY_NS:
-            self._told_ns = now_ns
-            self._say(_counts_text(self.progress), now_ns)
+        if now_ns - self._last_line_ns >= LINE_EVERY_NS:
+            self._last_line_ns = now_ns
+            self._print(_counts_text(self.progress), now_ns)
 
     def checking(self, step: str) -> None:
         """Tell the step of the check."""
         super().checking(step)
-        self._say(f"{CHECK}: {step}", self.now_ns())
+        self._print(f"{CHECK}: {step}", self.now_ns())
 
 
 class LiveDisplay(Redrawn, Display):

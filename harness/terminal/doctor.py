@@ -124,8 +124,8 @@ def _advised(what: str, advice: str) -> str:
 
 
 def _shown(finding: Finding) -> Text:
-    word, style = SHOWN[finding.state]
-    return Text(word, style=style)
+    label, style = SHOWN[finding.state]
+    return Text(label, style=style)
 
 
 def _print_table(table: Table) -> None:

@@ -17,9 +17,9 @@ from rich.text import Text
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
+from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.printable import printable
-from shaketable.harness.telling import tell_error
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import Output, show_rows
 from shaketable.reports.gating.policy import Policy
@@ -80,11 +80,11 @@ def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | N
     ]
     named = "the default policy" if given.policy is None else str(given.policy)
     try:
-        with told_to_github(output.out, os.environ) as tell_github:
+        with github_job_output(output.out, os.environ) as write_to_github:
             _show(output.out, result, named)
-            tell_github(result)
+            write_to_github(result)
     except HarnessError as error:
-        codes.append(tell_error(error))
+        codes.append(print_harness_error(error))
     return worst_exit(codes)
 
 
@@ -96,8 +96,8 @@ def _show(out: Output, result: GateResult, policy: str) -> None:
     out.print(verdict)
     alike: dict[tuple[tuple[str, str], ...], list[RunRulings]] = {}
     for run in result.runs:
-        if told := _told(run):
-            alike.setdefault(tuple((one.rule, one.message) for one in told), []).append(run)
+        if rulings := _noteworthy(run):
+            alike.setdefault(tuple((one.rule, one.message) for one in rulings), []).append(run)
     for runs in list(alike.values())[:RUNS_MAX]:
         _show_runs(out, runs)
     if (more := len(alike) - RUNS_MAX) > 0:
@@ -115,7 +115,7 @@ def _show(out: Output, result: GateResult, policy: str) -> None:
         show_rows(out, lines, "dim")
 
 
-def _told(run: RunRulings) -> list[Ruling]:
+def _noteworthy(run: RunRulings) -> list[Ruling]:
     """What is worth a line: what does not hold, and what is let pass."""
     return [ruling for ruling in run.rulings if not ruling.holds or ruling.allowed is not None]
 
@@ -139,7 +139,7 @@ def _show_runs(out: Output, runs: Sequence[RunRulings]) -> None:
     if first.facts.mutant is not None:
         title.append(printable(f"  with the planted bug {first.facts.mutant}"), style="not bold")
     out.print(title, soft_wrap=True)
-    _show_rulings(out, _told(first))
+    _show_rulings(out, _noteworthy(first))
     if first.breaches and first.facts.report:
         shown = Text("    report  ", style="dim").append(printable(first.facts.report), "not dim")
         out.print(shown, soft_wrap=True)
@@ -151,8 +151,8 @@ def _show_rulings(out: Output, rulings: Sequence[Ruling]) -> None:
 
 
 def _text(ruling: Ruling) -> Text:
-    said = printable(ruling.message)
-    text = Text(said if len(said) <= CHARS_MAX else f"{said[: CHARS_MAX - 1]}…")
+    message = printable(ruling.message)
+    text = Text(message if len(message) <= CHARS_MAX else f"{message[: CHARS_MAX - 1]}…")
     if ruling.allowed is not None:
         text.append(
             printable(f"; allowed until {ruling.allowed.until}: {ruling.allowed.reason}"), "yellow"
@@ -242,12 +242,12 @@ def write_files(result: GateResult, options: GateOptions, version: str) -> list[
         try:
             write_atomically(path, render().encode(errors="replace"))
         except HarnessError as error:
-            codes.append(tell_error(error))
+            codes.append(print_harness_error(error))
     return codes
 
 
 @contextmanager
-def told_to_github(
+def github_job_output(
     out: Output, environ: Mapping[str, str]
 ) -> Iterator[Callable[[GateResult], None]]:
     """In a job of GitHub: let nothing that is printed in `with` be taken for a command of it.
@@ -258,13 +258,13 @@ def told_to_github(
         yield lambda result: _summarise(result, environ)
         return
     token = secrets.token_hex(16)
-    told: list[GateResult] = []
+    results: list[GateResult] = []
     out.write(f"::stop-commands::{token}\n")
     try:
-        yield told.append
+        yield results.append
     finally:
         out.write(f"::{token}::\n")
-    for result in told:
+    for result in results:
         from shaketable.reports.gating import annotations  # noqa: PLC0415 - as above
 
         for line in annotations.render(result):

@@ -53,7 +53,7 @@ def heal(
         forget: The number of a fault of that one run that was looked after by hand.
     """
     healed = _heal(where, forget or ())
-    tell(healed)
+    print_healed(healed)
     if not any(each.did or each.left or each.is_alive for each in healed):
         output.out.print(Text(f"{output.shown(where)}: nothing is left to undo"), soft_wrap=True)
     return ExitCode.HARNESS if any(each.left for each in healed) else ExitCode.VALID
@@ -67,10 +67,10 @@ def heal_before_a_run(store: Path) -> None:
     """
     if namespaces.is_inside():
         return
-    tell(each for each in healing.heal_store(store, DEPTH_OF_RUNS) if not each.is_alive)
+    print_healed(each for each in healing.heal_store(store, DEPTH_OF_RUNS) if not each.is_alive)
 
 
-def tell(healed: Iterable[Healed]) -> None:
+def print_healed(healed: Iterable[Healed]) -> None:
     """Say what was done, a line each."""
     for each in healed:
         where = output.shown(each.folder)

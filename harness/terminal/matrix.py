@@ -25,14 +25,14 @@ from rich.text import Text
 from shaketable.harness.campaigns import built_in
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode
+from shaketable.harness.error_output import print_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix import planning, table
 from shaketable.harness.matrix.folder import Journal, MatrixFolder, Outcome, pending
 from shaketable.harness.matrix.plan import Plan
 from shaketable.harness.matrix.running import Queue, launcher
-from shaketable.harness.matrix.table import bit_text, recovery_text, verdict_of
-from shaketable.harness.telling import tell
+from shaketable.harness.matrix.table import effects_text, recovery_text, verdict_of
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import Redrawn
 from shaketable.reports.matrix_page.page import MatrixCell, MatrixView
@@ -102,7 +102,7 @@ def _run(
         return read_outcome(folder, cell, attempt, code, took_s, plan.bites_min)
 
     queue = Queue(journal, launcher(folder), read, progress)
-    with _told_to_end(queue):
+    with _ends_on_signals(queue):
         with progress.shown():
             is_done = queue.run(todo, jobs)
         if is_done and again and not is_resumed:
@@ -117,12 +117,12 @@ def _run(
     write_atomically(folder.page, render_matrix(view))
     show_matrix(output.out, view, output.shown(folder.page))
     if not is_done:
-        return tell(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
+        return print_error(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
     return table.exit_code(plan, journal.attempts)
 
 
 @contextmanager
-def _told_to_end(queue: Queue) -> Iterator[None]:
+def _ends_on_signals(queue: Queue) -> Iterator[None]:
     """Let Ctrl-C and its like end the queue in good order for the body of `with`."""
 
     def end(_signal: int, _frame: FrameType | None) -> None:
@@ -139,7 +139,7 @@ def _told_to_end(queue: Queue) -> Iterator[None]:
 # Shows how a matrix goes on: a bar and the cells under way on a terminal, else a line a cell.
 
 BAR_WIDTH: Final = 36
-SAID_CHARS_MAX: Final = 120
+WHY_LINE_CHARS_MAX: Final = 120
 
 
 class MatrixProgress:
@@ -163,15 +163,19 @@ class MatrixProgress:
         self.done += 1
         verdict = verdict_of(outcome.code)
         self.verdicts[verdict] += 1
-        bit = bit_text(outcome)
-        facts = [f"{bit} bit" if bit else "", recovery_text(outcome), f"{outcome.took_s:.0f} s"]
+        effects = effects_text(outcome)
+        facts = [
+            f"{effects} bit" if effects else "",
+            recovery_text(outcome),
+            f"{outcome.took_s:.0f} s",
+        ]
         line = Text(f"{self.done:>4} of {self.total}  {cell:<30} ")
         line.append(f"{verdict:<8}", style=STYLES.get(verdict, ""))
         line.append(f" {', '.join(fact for fact in facts if fact)}")
         self.console.print(line, soft_wrap=True)
         if outcome.why:
             why = outcome.why
-            why = why if len(why) <= SAID_CHARS_MAX else f"{why[: SAID_CHARS_MAX - 1]}…"
+            why = why if len(why) <= WHY_LINE_CHARS_MAX else f"{why[: WHY_LINE_CHARS_MAX - 1]}…"
             self.console.print(Text(f"{'':12}{why}", style="yellow"), soft_wrap=True)
 
     def tick(self) -> None:
@@ -224,7 +228,7 @@ STYLES: Final[Mapping[str, str]] = {
     "OPEN": "cyan",
     "SKIPPED": "dim",
 }
-WORDS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
+LABELS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
 ENDS: Final = {"OPEN": "NOT DONE"}
 """What the whole is called, where it is not what one cell is called."""
 WHY_CHARS_MAX: Final = 300
@@ -263,7 +267,7 @@ def show_matrix(console: Console, view: MatrixView, page: str) -> None:
     _show_troubles(console, cells, folder=page.rpartition("/")[0])
     _show_partly(console, cells)
     _show_skipped(console, view)
-    counts = ", ".join(f"{count} {WORDS.get(name, name)}" for name, count in view.counts)
+    counts = ", ".join(f"{count} {LABELS.get(name, name)}" for name, count in view.counts)
     console.print()
     verdict = Text(ENDS.get(view.verdict, view.verdict), style=STYLES.get(view.verdict, "bold"))
     verdict.append(f"  {counts}", style="not bold default")
@@ -275,18 +279,18 @@ def _cell_text(cell: MatrixCell | None) -> Text:
     """A cell in at most 22 signs: "10/10  0.41 s  VALID"."""
     if cell is None:
         return Text("")
-    word = Text(WORDS.get(cell.verdict, cell.verdict), style=STYLES.get(cell.verdict, ""))
-    if cell.verdict in WORDS:
-        return word
+    label = Text(LABELS.get(cell.verdict, cell.verdict), style=STYLES.get(cell.verdict, ""))
+    if cell.verdict in LABELS:
+        return label
     again = f" ({len(cell.attempts)})" if len(cell.attempts) > 1 else ""
     part = " in part" if cell.lacking else ""
-    return Text.assemble(f"{cell.bit:>5} {cell.recovery:>7} ", word, again, part)
+    return Text.assemble(f"{cell.bit:>5} {cell.recovery:>7} ", label, again, part)
 
 
 def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -> None:
     """Say of each cell that is not valid why, and where its report or its output is."""
     for cell in cells:
-        if cell.verdict in ("VALID", *WORDS):
+        if cell.verdict in ("VALID", *LABELS):
             continue
         line = Text(f"\n{cell.id}  ")
         line.append(cell.verdict, style=STYLES.get(cell.verdict, ""))
@@ -295,8 +299,8 @@ def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -
         console.print(Text(f"  {why}"), highlight=False)
         for attempt in cell.attempts:
             where = f"{folder}/{attempt.report or attempt.output}"
-            told = f"  {attempt.verdict:<8} {where}"
-            console.print(Text(told, style="dim"), soft_wrap=True, highlight=False)
+            line = f"  {attempt.verdict:<8} {where}"
+            console.print(Text(line, style="dim"), soft_wrap=True, highlight=False)
 
 
 def _show_partly(console: Console, cells: Iterable[MatrixCell]) -> None:

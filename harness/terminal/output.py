@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shaketable.harness.telling import stdout_failed
+from shaketable.harness.error_output import note_stdout_failure
 
 
 class Output(Console):
@@ -51,7 +51,7 @@ class Output(Console):
 
     def _give_up(self, error: OSError) -> None:
         self.quiet = self._is_given_up = True
-        stdout_failed(error)
+        note_stdout_failure(error)
 
     def on_broken_pipe(self) -> None:
         """Print nothing more."""

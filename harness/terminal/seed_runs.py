@@ -70,7 +70,7 @@ def run_many(target: str, first: RunSpec, seeds: int, jobs: int, keep_going: boo
     simulator = simulator_of(target)
     specs = (of_seed(first, first.seed + number) for number in range(seeds))
     last = first.seed + seeds - 1
-    say_heading(target, first, f"seeds {first.seed} to {last}", f"{jobs} jobs")
+    print_heading(target, first, f"seeds {first.seed} to {last}", f"{jobs} jobs")
     tally, began = Tally(), time.monotonic()
     with SeedBar(output.out, seeds, first.virtual_s) as bar:
         for run in _results(partial(run_seed, target), specs, jobs):
@@ -79,13 +79,13 @@ def run_many(target: str, first: RunSpec, seeds: int, jobs: int, keep_going: boo
             if run.violation is not None and not keep_going:
                 break
     lasted_s = time.monotonic() - began
-    _say_verdict(tally)
+    _print_verdict(tally)
     rows = speed_rows(tally, lasted_s)
     if keep_going or not tally.violations:  # else what was not seen says nothing
         rows += coverage_rows(tally, simulator, first.world)
     show_rows(output.out, rows, "dim")
     for run in tally.violations[:VIOLATIONS_SHOWN]:
-        _say_violation(run, of_seed(first, run.seed), target)
+        _print_violation(run, of_seed(first, run.seed), target)
     return ExitCode.INVALID if tally.violations else ExitCode.VALID
 
 
@@ -133,19 +133,19 @@ def _results(
         yield from workers.run(specs)
 
 
-def say_heading(target: str, spec: RunSpec, *facts: str, is_one: bool = False) -> None:
+def print_heading(target: str, spec: RunSpec, *facts: str, is_one: bool = False) -> None:
     """Print what is going to be done, with one seed or with many."""
     text = Text("shaketable", style="bold")
-    told = [
+    parts = [
         f"{target}, simulated: the {spec.world} world",
         *facts,
         f"{spec.virtual_s:g} s{'' if is_one else ' each'}",
         *([f"mutant {spec.mutant}"] if spec.mutant else []),
     ]
-    output.out.print(text.append(f"  {' · '.join(told)}", "not bold default"), soft_wrap=True)
+    output.out.print(text.append(f"  {' · '.join(parts)}", "not bold default"), soft_wrap=True)
 
 
-def _say_verdict(tally: Tally) -> None:
+def _print_verdict(tally: Tally) -> None:
     count = len(tally.violations)
     if count:
         text = Text("INVALID", style="bold red")
@@ -159,7 +159,7 @@ def _say_verdict(tally: Tally) -> None:
     output.out.print()
 
 
-def _say_violation(run: SeedRun, spec: RunSpec, target: str) -> None:
+def _print_violation(run: SeedRun, spec: RunSpec, target: str) -> None:
     assert run.violation is not None
     output.out.print()
     output.out.print(Text(f"seed {run.seed}: {violation_text(run.violation)}"), soft_wrap=True)
@@ -185,14 +185,14 @@ def shrink_command(spec: RunSpec, target: str = TARGET_DEFAULT) -> str:
 
 
 def _command(name: str, spec: RunSpec, target: str) -> str:
-    words = ["./shaketable", name, str(spec.seed), "--world", spec.world]
+    arguments = ["./shaketable", name, str(spec.seed), "--world", spec.world]
     if spec.mutant is not None:
-        words += ["--mutant", spec.mutant]
+        arguments += ["--mutant", spec.mutant]
     if spec.virtual_s != VIRTUAL_S_DEFAULT:
-        words += ["--time-limit", f"{spec.virtual_s!r}".removesuffix(".0")]
+        arguments += ["--time-limit", f"{spec.virtual_s!r}".removesuffix(".0")]
     if target != TARGET_DEFAULT:
-        words += ["--target", target]
-    return " ".join(words)
+        arguments += ["--target", target]
+    return " ".join(arguments)
 
 
 def run_one(target: str, spec: RunSpec, trace: Path | None) -> int:
@@ -219,7 +219,7 @@ def run_one(target: str, spec: RunSpec, trace: Path | None) -> int:
     )
     if run.violation is None:
         return ExitCode.VALID
-    _say_violation(run, spec, target)
+    _print_violation(run, spec, target)
     return ExitCode.INVALID
 
 
@@ -238,7 +238,7 @@ def show_step(known: dict[str, str], from_ms: float, to_ms: float, step: Step) -
         _write_line(f"{'':12}    {node}: {state}")
 
 
-def tell_end(violation: Violation | None) -> int:
+def print_end(violation: Violation | None) -> int:
     """Print how a replay ended; return the exit code."""
     if violation is None:
         output.out.print("the end: nothing was found wrong")
@@ -260,7 +260,7 @@ class SeedBar:
         self._console = console
         self._total = total
         self._virtual_s = virtual_s
-        self._began = self._told = time.monotonic()
+        self._began = self._last_line_s = time.monotonic()
         self._progress: Progress | None = None
         if console.is_terminal:
             self._progress = Progress(
@@ -288,8 +288,8 @@ class SeedBar:
         text = self._text(count, now - self._began, violations)
         if self._progress is not None:
             self._progress.update(self._task, completed=count, description=text)
-        elif now - self._told >= LINE_EVERY_S:
-            self._told = now
+        elif now - self._last_line_s >= LINE_EVERY_S:
+            self._last_line_s = now
             self._console.print(f"{count:,} of {self._total:,}  {text}", highlight=False)
 
     def _text(self, count: int, lasted_s: float, violations: int) -> str:
@@ -306,7 +306,7 @@ class ShrinkBar:
     def __init__(self, console: Console, seconds_max: float) -> None:
         self._console = console
         self._seconds_max = seconds_max
-        self._began = self._told = time.monotonic()
+        self._began = self._last_line_s = time.monotonic()
         self._progress: Progress | None = None
         if console.is_terminal:
             self._progress = Progress(
@@ -334,7 +334,7 @@ class ShrinkBar:
         text = f"{'1 run' if runs == 1 else f'{runs:,} runs'}, {left} left"
         if self._progress is not None:
             self._progress.update(self._task, completed=lasted_s, description=text)
-        elif now - self._told >= LINE_EVERY_S:
-            self._told = now
+        elif now - self._last_line_s >= LINE_EVERY_S:
+            self._last_line_s = now
             text = f"{lasted_s:.0f} s of {self._seconds_max:g} s: {text}"
             self._console.print(text, highlight=False)

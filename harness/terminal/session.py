@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 from rich.text import Text
 
-from shaketable.harness import discovery, marks
+from shaketable.harness import discovery, run_markers
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, faults_of
 from shaketable.harness.campaigns.repeat import repeat_command
@@ -95,7 +95,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     for line in availability.tell(choice.unavailable):
         out.print(Text(line), soft_wrap=True)
     display = make_display(out, engine.warm_up)
-    with marks.occupied(folder.path), logged_to(folder), _ended_by_signals():
+    with run_markers.working_in(folder.path), logged_to(folder), _ended_by_signals():
         try:
             with display.shown():
                 result = _run(campaign, folder, display, base_port)
@@ -121,9 +121,11 @@ def _run(
         from shaketable.harness.runtime.simulated.run import run_simulated  # noqa: PLC0415 - see above
 
         try:
-            return run_simulated(campaign, folder, display, command=command, on_clock=display.go_by)
+            return run_simulated(
+                campaign, folder, display, command=command, on_clock=display.use_clock
+            )
         finally:
-            display.go_by(time.monotonic_ns)
+            display.use_clock(time.monotonic_ns)
     from shaketable.harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - see above
 
     run = partial(run_campaign, campaign, folder, display, base_port=base_port, command=command)
@@ -139,7 +141,7 @@ def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) ->
     """
     engine.require_java(os.environ)
     display = make_display(out, engine.warm_up)
-    with marks.occupied(folder.path):
+    with run_markers.working_in(folder.path):
         try:
             with display.shown():
                 judged = judge.judge(folder, campaign, engine, display.checking)

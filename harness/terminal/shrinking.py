@@ -27,8 +27,8 @@ from shaketable.harness.terminal.seed_runs import (
     SeedBar,
     ShrinkBar,
     of_seed,
+    print_heading,
     run_seed,
-    say_heading,
     simulator_of,
     violation_text,
 )
@@ -46,7 +46,7 @@ FOLDED_WIDTH_MIN: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ShrinkSettings:
     """How long to look for a smaller run, and where it goes; `out` None: the usual folder."""
 
     seconds_max: float
@@ -69,7 +69,7 @@ def shrinker_of(target: str, world: str) -> Shrinker:
 
 
 def shrink_failing(
-    target: str, shrinker: Shrinker, spec: RunSpec, wanted: Wanted, hunt_jobs: int = 0
+    target: str, shrinker: Shrinker, spec: RunSpec, settings: ShrinkSettings, hunt_jobs: int = 0
 ) -> int:
     """Make the run of a seed small; with `hunt_jobs`, of the first seed that fails.
 
@@ -77,7 +77,7 @@ def shrink_failing(
         HarnessError: the run cannot be written, or a process died.
     """
     if hunt_jobs:
-        say_heading(target, spec, f"seeds from {spec.seed} on")
+        print_heading(target, spec, f"seeds from {spec.seed} on")
         failing = _hunt(target, spec, hunt_jobs)
         if failing is None:
             output.out.print(
@@ -87,16 +87,16 @@ def shrink_failing(
             return ExitCode.VALID
         spec = failing
     else:
-        say_heading(target, spec, f"seed {spec.seed}", is_one=True)
-    shrunk, is_stopped = _watched(partial(shrinker.shrink, spec), wanted.seconds_max)
+        print_heading(target, spec, f"seed {spec.seed}", is_one=True)
+    shrunk, is_stopped = _watched(partial(shrinker.shrink, spec), settings.seconds_max)
     if shrunk is None:
         output.out.print(f"seed {spec.seed} breaks nothing: there is nothing to shrink")
         return ExitCode.VALID
     usual = STORE / f"{target}-{spec.mutant or HEALTHY}-{spec.seed}"
-    return _conclude(target, shrunk, wanted.out or usual, is_stopped)
+    return _conclude(target, shrunk, settings.out or usual, is_stopped)
 
 
-def shrink_file(target: str, shrinker: Shrinker, path: Path, wanted: Wanted) -> int:
+def shrink_file(target: str, shrinker: Shrinker, path: Path, settings: ShrinkSettings) -> int:
     """Go on with a run that was shrunk before; it is replaced by what is found.
 
     Raises:
@@ -105,13 +105,13 @@ def shrink_file(target: str, shrinker: Shrinker, path: Path, wanted: Wanted) -> 
     """
     text = Text("shaketable", style="bold").append(f"  {target}, simulated: ", "not bold default")
     output.out.print(text.append(str(path), "not bold default"), soft_wrap=True)
-    shrunk, is_stopped = _watched(partial(shrinker.shrink_file, path), wanted.seconds_max)
+    shrunk, is_stopped = _watched(partial(shrinker.shrink_file, path), settings.seconds_max)
     if shrunk is None:
         output.out.print(
             Text(f"{path} breaks nothing any more: there is nothing to shrink"), soft_wrap=True
         )
         return ExitCode.VALID
-    return _conclude(target, shrunk, wanted.out or path.parent, is_stopped)
+    return _conclude(target, shrunk, settings.out or path.parent, is_stopped)
 
 
 def _hunt(target: str, first: RunSpec, jobs: int) -> RunSpec | None:
@@ -177,12 +177,12 @@ def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) ->
     tried = "1 run" if shrunk.runs == 1 else f"{shrunk.runs:,} runs"
     why = "interrupted" if is_stopped else "out of time or runs"
     ended = "" if shrunk.is_finished else f"; {why}: it may get smaller still"
-    _say("shrunk", f"from {shrunk.before}, in {tried} and {shrunk.seconds:.1f} s{ended}")
-    _say("run", output.shown(run))
-    _say("story", output.shown(page))
-    _say("replay", _command("replay", run, target))
+    _print_row("shrunk", f"from {shrunk.before}, in {tried} and {shrunk.seconds:.1f} s{ended}")
+    _print_row("run", output.shown(run))
+    _print_row("story", output.shown(page))
+    _print_row("replay", _command("replay", run, target))
     if not shrunk.is_finished:
-        _say("go on", _command("shrink", run, target))
+        _print_row("go on", _command("shrink", run, target))
     return ExitCode.INVALID
 
 
@@ -205,15 +205,15 @@ def fold(story: str, width: int) -> str:
     return "\n".join(folded) + "\n"
 
 
-def _say(label: str, text: str) -> None:
+def _print_row(label: str, text: str) -> None:
     """Print a row whose text is one line, however long, so that it can be copied."""
     line = Text("  ").append(f"{label:<{LABEL_WIDTH}}", "dim").append(text)
     output.out.print(line, soft_wrap=True)
 
 
 def _command(name: str, run: Path, target: str) -> str:
-    words = ["./shaketable", name, output.shown(run)]
-    return shlex.join(words if target == TARGET_DEFAULT else [*words, "--target", target])
+    arguments = ["./shaketable", name, output.shown(run)]
+    return shlex.join(arguments if target == TARGET_DEFAULT else [*arguments, "--target", target])
 
 
 def _keep(shrunk: ShrunkRun, folder: Path) -> tuple[Path, Path]:

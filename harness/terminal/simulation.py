@@ -30,14 +30,19 @@ from shaketable.harness.terminal.output import show_rows
 from shaketable.harness.terminal.seed_runs import (
     TARGET_DEFAULT,
     SeedBar,
+    print_end,
+    print_heading,
     run_many,
     run_one,
-    say_heading,
     show_step,
     simulator_of,
-    tell_end,
 )
-from shaketable.harness.terminal.shrinking import Wanted, shrink_failing, shrink_file, shrinker_of
+from shaketable.harness.terminal.shrinking import (
+    ShrinkSettings,
+    shrink_failing,
+    shrink_file,
+    shrinker_of,
+)
 
 SEEDS_DEFAULT: Final = 100
 SEEDS_MAX: Final = 1_000_000
@@ -59,7 +64,7 @@ def _shown(metavar: str) -> Parameter:
     return Parameter(metavar=metavar, show_default=lambda value: f"{value}".removesuffix(".0"))
 
 
-def _unsaid(metavar: str, *names: str) -> Parameter:
+def _no_default(metavar: str, *names: str) -> Parameter:
     return Parameter(name=names or None, metavar=metavar, show_default=False)
 
 
@@ -78,8 +83,8 @@ class WorldOptions:
         target: System under test.
     """
 
-    world: Annotated[str | None, _unsaid("NAME")] = None
-    mutant: Annotated[str | None, _unsaid("NAME")] = None
+    world: Annotated[str | None, _no_default("NAME")] = None
+    mutant: Annotated[str | None, _no_default("NAME")] = None
     time_limit: Annotated[float, _shown("S")] = VIRTUAL_S_DEFAULT
     target: Annotated[str, _shown("NAME")] = TARGET_DEFAULT
 
@@ -119,13 +124,13 @@ class SeedOptions:
 
     seeds: Annotated[int, _shown("N")] = SEEDS_DEFAULT
     first_seed: Annotated[int, _shown("SEED")] = FIRST_SEED_DEFAULT
-    seed: Annotated[int | None, _unsaid("SEED")] = None
-    jobs: Annotated[int | None, _unsaid("N")] = None
+    seed: Annotated[int | None, _no_default("SEED")] = None
+    jobs: Annotated[int | None, _no_default("N")] = None
     keep_going: Annotated[bool, _FLAG] = False
-    trace: Annotated[Path | None, _unsaid("FILE")] = None
+    trace: Annotated[Path | None, _no_default("FILE")] = None
     table: Annotated[bool, _FLAG] = False
     hunts: Annotated[int, _shown("N")] = HUNTS_DEFAULT
-    json: Annotated[Path | None, _unsaid("FILE")] = None
+    json: Annotated[Path | None, _no_default("FILE")] = None
 
     def processes(self) -> int:
         """Return how many processes to use.
@@ -151,10 +156,10 @@ class ShrinkOptions:
     """
 
     seconds: Annotated[float, _shown("S")] = SHRINK_DEFAULT_S
-    out: Annotated[Path | None, _unsaid("FOLDER")] = None
-    first_seed: Annotated[int | None, _unsaid("SEED")] = None
+    out: Annotated[Path | None, _no_default("FOLDER")] = None
+    first_seed: Annotated[int | None, _no_default("SEED")] = None
 
-    def wanted(self) -> Wanted:
+    def settings(self) -> ShrinkSettings:
         """Return what is asked for.
 
         Raises:
@@ -163,7 +168,7 @@ class ShrinkOptions:
         _check("--seconds", self.seconds, SHRINK_MIN_S, SHRINK_MAX_S)
         if self.out is not None and self.out.exists() and not self.out.is_dir():
             raise UsageError(f"--out {self.out}: it is there and no folder")
-        return Wanted(self.seconds, self.out)
+        return ShrinkSettings(self.seconds, self.out)
 
 
 def simulate(*, options: SeedOptions | None = None, of_world: WorldOptions | None = None) -> int:
@@ -210,8 +215,8 @@ def replay(
     what: Annotated[str, Parameter(name="SEED|FILE")],
     /,
     *,
-    from_ms: Annotated[float, _unsaid("MS", "--from")] = 0.0,
-    to_ms: Annotated[float, _unsaid("MS", "--to")] = TIME_MAX_MS,
+    from_ms: Annotated[float, _no_default("MS", "--from")] = 0.0,
+    to_ms: Annotated[float, _no_default("MS", "--to")] = TIME_MAX_MS,
     of_world: WorldOptions | None = None,
 ) -> int:
     """Run a seed again step by step, or what a real node recorded, with the nodes' states.
@@ -236,11 +241,11 @@ def replay(
         raise UsageError(f"--from {from_ms:g} is after --to {to_ms:g}")
     show = partial(show_step, {}, from_ms, to_ms)
     if what.isdecimal():
-        return tell_end(simulator.replay(where.spec(simulator, int(what)), show))
+        return print_end(simulator.replay(where.spec(simulator, int(what)), show))
     path = Path(what)
     if not path.is_file():
         raise UsageError(f"{what}: neither a seed nor a file that is there")
-    return tell_end(simulator.replay_file(path, show))
+    return print_end(simulator.replay_file(path, show))
 
 
 def shrink(
@@ -272,7 +277,7 @@ def shrink(
         of_world: In which world.
     """
     given, where = options or ShrinkOptions(), of_world or WorldOptions()
-    wanted, simulator = given.wanted(), simulator_of(where.target)
+    settings, simulator = given.settings(), simulator_of(where.target)
     is_file = what is not None and not what.isdecimal()
     if what is not None and given.first_seed is not None:
         raise UsageError("--first-seed is for a hunt: give it without a seed and without a file")
@@ -284,13 +289,13 @@ def shrink(
     spec = where.spec(simulator, int(what) if what is not None and not is_file else first)
     shrinker = shrinker_of(where.target, spec.world)
     if what is None:
-        return shrink_failing(where.target, shrinker, spec, wanted, _processors())
+        return shrink_failing(where.target, shrinker, spec, settings, _processors())
     if not is_file:
-        return shrink_failing(where.target, shrinker, spec, wanted)
+        return shrink_failing(where.target, shrinker, spec, settings)
     path = Path(what)
     if not path.is_file():
         raise UsageError(f"{what}: neither a seed nor a file that is there")
-    return shrink_file(where.target, shrinker, path, wanted)
+    return shrink_file(where.target, shrinker, path, settings)
 
 
 def _processors() -> int:
@@ -343,7 +348,7 @@ def hunt_all(
         for number in range(hunts)
     ]
     bugs = "1 planted bug" if len(mutants) == 1 else f"{len(mutants)} planted bugs"
-    say_heading(target, first, bugs)
+    print_heading(target, first, bugs)
     output.out.print()
     width = max(len(mutant) for mutant in mutants)
     found: dict[str, list[Hunt]] = {}

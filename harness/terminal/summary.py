@@ -177,9 +177,9 @@ def findings_rows(view: RunView) -> list[tuple[str, str]]:
 def _finding_text(groups: Sequence[ViolationGroup], total: int) -> str:
     """Say one finding of a kind, and how many there are of it under all faults."""
     count = f" ({total:,} of them)" if total > 1 else ""
-    said = next((group.shown[0].message for group in groups if group.shown), groups[0].title)
+    text = next((group.shown[0].message for group in groups if group.shown), groups[0].title)
     page = next((each.page for group in groups for each in group.shown if each.page), "")
-    return f"{groups[0].kind}{count}: {said}{f' Page: {page}' if page else ''}"
+    return f"{groups[0].kind}{count}: {text}{f' Page: {page}' if page else ''}"
 
 
 def _seconds(ns: int) -> str:

@@ -14,7 +14,7 @@ Choose = Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """A call before its answer."""
 
     f: str
@@ -34,11 +34,11 @@ class Answer:
 class Object(Protocol):
     """One object: draws calls, and answers them one by one."""
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw what a client calls next."""
         ...
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
         """Do it, and answer."""
         ...
 
@@ -50,23 +50,23 @@ class CasRegister:
         self.values, self.has_cas = values, has_cas
         self.value: int | None = None
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw a read, a write or a cas."""
         what = choose(3 if self.has_cas else 2)
         if what == 0:
-            return Asked("read")
+            return Request("read")
         if what == 1:
-            return Asked("write", choose(self.values))
-        return Asked("cas", choose(self.values), choose(self.values))
+            return Request("write", choose(self.values))
+        return Request("cas", choose(self.values), choose(self.values))
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
         """A cas answers 1 (yes) or 0 (no)."""
-        if asked.f == "read":
+        if request.f == "read":
             return Answer(self.value)
-        if asked.f == "cas" and asked.expected != self.value:
+        if request.f == "cas" and request.expected != self.value:
             return Answer(0)
-        self.value = asked.input
-        return Answer(1 if asked.f == "cas" else None)
+        self.value = request.input
+        return Answer(1 if request.f == "cas" else None)
 
 
 class Kv:
@@ -76,16 +76,16 @@ class Kv:
         self.values = values
         self.text = ""
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw a get, a put or an append."""
         f = ("get", "put", "append")[choose(3)]
-        return Asked(f, None if f == "get" else "abcdefghijkl"[choose(self.values) % 12])
+        return Request(f, None if f == "get" else "abcdefghijkl"[choose(self.values) % 12])
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
         """A get answers the text."""
-        if asked.f == "get":
+        if request.f == "get":
             return Answer(self.text)
-        self.text = str(asked.input) if asked.f == "put" else self.text + str(asked.input)
+        self.text = str(request.input) if request.f == "put" else self.text + str(request.input)
         return Answer()
 
 
@@ -96,13 +96,13 @@ class Mutex:
         self.held = False
         self.holders: set[int] = set()
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """A holder releases, everybody else acquires."""
-        return Asked("release" if client in self.holders else "acquire")
+        return Request("release" if client in self.holders else "acquire")
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
         """An acquire of a held mutex answers 0."""
-        if asked.f == "release":
+        if request.f == "release":
             self.held = False
             self.holders.discard(client)
             return Answer()
@@ -120,17 +120,17 @@ class Counter:
         self.values = values
         self.sum = 0
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw an add, which may be negative, or a read."""
-        return Asked("add", choose(2 * self.values + 1) - self.values) if choose(2) else (
-            Asked("read")
+        return Request("add", choose(2 * self.values + 1) - self.values) if choose(2) else (
+            Request("read")
         )  # fmt: skip
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
         """A read answers the sum."""
-        if asked.f == "read":
+        if request.f == "read":
             return Answer(self.sum)
-        self.sum += asked.input
+        self.sum += request.input
         return Answer()
 
 
@@ -141,19 +141,19 @@ class SetOfValues:
         self.values = values
         self.held: set[int] = set()
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw an add, a remove or a read."""
         f = ("add", "remove", "read")[choose(3)]
-        return Asked(f, None if f == "read" else choose(self.values))
+        return Request(f, None if f == "read" else choose(self.values))
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
         """A read answers the sorted list."""
-        if asked.f == "read":
+        if request.f == "read":
             return Answer(sorted(self.held))
-        if asked.f == "add":
-            self.held.add(asked.input)
+        if request.f == "add":
+            self.held.add(request.input)
         else:
-            self.held.discard(asked.input)
+            self.held.discard(request.input)
         return Answer()
 
 
@@ -165,17 +165,17 @@ class Queue:
         self.waiting: list[int] = []
         self.next = 0
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw an enqueue of a fresh value or a dequeue."""
         if choose(2):
-            return Asked("dequeue")
+            return Request("dequeue")
         self.next += 1
-        return Asked("enqueue", self.next)
+        return Request("enqueue", self.next)
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
         """A dequeue answers a value, nothing if none waits."""
-        if asked.f == "enqueue":
-            self.waiting.append(asked.input)
+        if request.f == "enqueue":
+            self.waiting.append(request.input)
             return Answer()
         if not self.waiting:
             return Answer()
@@ -189,26 +189,26 @@ class Log:
         self.entries: list[int] = []
         self.next = 0
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw an append of a fresh value, a read near the end, or the end."""
         f = ("append", "read", "end")[choose(3)]
         if f == "read":
-            return Asked(f, offset=choose(len(self.entries) + 2))
+            return Request(f, offset=choose(len(self.entries) + 2))
         if f == "end":
-            return Asked(f)
+            return Request(f)
         self.next += 1
-        return Asked(f, self.next)
+        return Request(f, self.next)
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
         """An append answers its offset, a read what stands there or nothing."""
-        if asked.f == "append":
-            self.entries.append(asked.input)
+        if request.f == "append":
+            self.entries.append(request.input)
             return Answer(offset=len(self.entries) - 1)
-        if asked.f == "end":
+        if request.f == "end":
             return Answer(len(self.entries))
-        assert asked.offset is not None
-        is_there = asked.offset < len(self.entries)
-        return Answer(self.entries[asked.offset] if is_there else None, asked.offset)
+        assert request.offset is not None
+        is_there = request.offset < len(self.entries)
+        return Answer(self.entries[request.offset] if is_there else None, request.offset)
 
 
 class Registers:
@@ -220,18 +220,18 @@ class Registers:
         self.values = values
         self.held: dict[str, int] = {}
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw a transaction of one to three reads and writes."""
         steps = []
         for _ in range(choose(3) + 1):
             name = self.NAMES[choose(3)]
             steps.append(["w", name, choose(self.values)] if choose(2) else ["r", name, None])
-        return Asked("txn", steps)
+        return Request("txn", steps)
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
         """The same steps, reads with what they found."""
         done = []
-        for f, name, value in asked.input:
+        for f, name, value in request.input:
             if f == "w":
                 self.held[name] = value
             done.append([f, name, self.held.get(name)])

@@ -112,12 +112,12 @@ class RecordedCall:
     ) -> None:
         self._history = history
         self._process, self._f, self._key = process, f, key
-        self._asked = value
+        self._value = value
         self._is_over = False
 
     def ok(self, answer: Any = UNANSWERED) -> None:
         """It happened, and this was the answer."""
-        self._end("ok", self._asked if answer is UNANSWERED else answer)
+        self._end("ok", self._value if answer is UNANSWERED else answer)
 
     def fail(self) -> None:
         """It certainly did not happen."""

@@ -23,7 +23,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from shaketable.checkers.api import Operation
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.testing.objects import OBJECTS, Answer, Asked, Object
+from shaketable.harness.testing.objects import OBJECTS, Answer, Object, Request
 
 CLIENTS: Final = 3
 OPERATIONS_MAX: Final = 16
@@ -34,7 +34,7 @@ VALUES: Final = 3
 class _Call:
     """One client's call under way; `answer` is there once it took effect."""
 
-    asked: Asked
+    request: Request
     call_ns: int
     process: int
     answer: Answer | None = None
@@ -86,7 +86,7 @@ def histories(
             if with_unknown and choose(12) == 0:  # it never happens, and nobody knows
                 ended: Operation = _operation(call, None)
             else:
-                call.answer = thing.answer(call.asked, choose, call.process)
+                call.answer = thing.answer(call.request, choose, call.process)
                 continue
         elif with_unknown and choose(12) == 0:  # it happened, and nobody knows
             ended = _operation(call, None)
@@ -150,16 +150,16 @@ def _object(model: str | Callable[[int], Object], values: int) -> Object:
 
 
 def _operation(call: _Call, return_ns: int | None) -> Operation:
-    asked, answer = call.asked, call.answer
+    request, answer = call.request, call.answer
     is_known = return_ns is not None and answer is not None
-    offset = answer.offset if is_known and answer and answer.offset is not None else asked.offset
+    offset = answer.offset if is_known and answer and answer.offset is not None else request.offset
     return Operation(
         process=call.process,
-        f=asked.f,
+        f=request.f,
         call_ns=call.call_ns,
         return_ns=return_ns,
-        input=asked.input,
+        input=request.input,
         output=answer.output if is_known and answer else None,
-        expected=asked.expected,
+        expected=request.expected,
         offset=offset,
     )

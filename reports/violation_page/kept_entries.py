@@ -27,7 +27,7 @@ from shaketable.reports.violation_page.violation_view import (
 
 FILE: Final = "evidence/entries.json"
 FILE_BYTES_MAX: Final = 8 << 20
-"""A larger file was not written by `harness.judging.kept_evidence`."""
+"""A larger file was not written by `harness.judging.log_entries`."""
 KEPT_MAX: Final = 4_000
 """Of a node of which so many entries are in the file, those behind them were not kept."""
 FORMAT: Final = 1

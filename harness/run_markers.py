@@ -1,9 +1,9 @@
-"""What tells the processes and folders of a run from everybody else's, also when it was killed.
+"""Identify the processes and scratch folders of a run, also after its harness was killed.
 
-Every process that a run starts, and every one that those start, carries the run's mark in its
-environment: who the harness is (`Who`), and the run's folder. A scratch folder has who made it in
-its name. A pid is given to others in time; a pid with the start time of its process never is, as
-long as the machine runs.
+Every process that a run starts, and all its descendants, carry a marker in their environment: the
+harness process (`ProcessIdentity`) and the run's folder. The name of a scratch folder holds the
+process that made it. The kernel reuses pids, but a pid together with the start time of its process
+is unique until the next boot.
 
 While a harness works in a run's folder it holds a lock on it, which ends with the harness.
 
@@ -27,12 +27,12 @@ VARIABLE: Final = "SHAKETABLE_RUN"
 """The environment variable with the mark: PID.START:FOLDER."""
 SCRATCH: Final = "shaketable"
 _GONE: Final = ("Z", "X")
-_MARK: Final = re.compile(r"(\d+)\.(\d+):(/.*)", re.DOTALL)
+_MARKER: Final = re.compile(r"(\d+)\.(\d+):(/.*)", re.DOTALL)
 _SCRATCH: Final = re.compile(rf"{SCRATCH}-[a-z]+-(\d+)\.(\d+)\.(\d+)-.*")
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class ProcessIdentity:
     """One process and no other: its pid, and when it started, in clock ticks since the boot."""
 
     pid: int
@@ -41,32 +41,32 @@ class Who:
     @property
     def is_alive(self) -> bool:
         """Whether this very process still runs."""
-        return who(self.pid) == self
+        return identify(self.pid) == self
 
     def __str__(self) -> str:
         return f"{self.pid}.{self.started}"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RunMarker:
     """The mark of a run: the process of its harness, and its folder."""
 
-    harness: Who
+    harness: ProcessIdentity
     folder: Path
 
     def __str__(self) -> str:
         return f"{self.harness}:{self.folder}"
 
 
-def who(pid: int) -> Who | None:
+def identify(pid: int) -> ProcessIdentity | None:
     """Say who has that pid; None if nobody has, or only a process that has ended."""
-    fields = stat(pid)
+    fields = proc_stat(pid)
     if fields is None or fields[0] in _GONE:
         return None
-    return Who(pid, int(fields[19]))
+    return ProcessIdentity(pid, int(fields[19]))
 
 
-def stat(pid: int) -> list[str] | None:
+def proc_stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the third (the state) on; None if there is no process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -75,15 +75,15 @@ def stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def me() -> Who:
+def this_process() -> ProcessIdentity:
     """Say who this process is."""
-    found = who(os.getpid())
+    found = identify(os.getpid())
     assert found is not None, "this process runs"
     return found
 
 
 @cache
-def boot() -> str:
+def boot_id() -> str:
     """Name the machine's boot: what is said of processes holds until the next one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -96,7 +96,7 @@ def pids() -> list[int]:
     return sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
-def mark_of(pid: int) -> Mark | None:
+def marker_of(pid: int) -> RunMarker | None:
     """Return the mark in the environment that a process was started with.
 
     None if it has none, is gone, is somebody else's, or is of a container with pids of its own.
@@ -110,22 +110,22 @@ def mark_of(pid: int) -> Mark | None:
     for entry in environment.split(b"\0"):
         name, _, value = entry.partition(b"=")
         if name == VARIABLE.encode():
-            return read_mark(os.fsdecode(value))
+            return parse_marker(os.fsdecode(value))
     return None
 
 
-def read_mark(text: str) -> Mark | None:
+def parse_marker(text: str) -> RunMarker | None:
     """Read a mark as it stands in an environment; None if it is none."""
-    found = _MARK.fullmatch(text)
-    return found and Mark(Who(int(found[1]), int(found[2])), Path(found[3]))
+    found = _MARKER.fullmatch(text)
+    return found and RunMarker(ProcessIdentity(int(found[1]), int(found[2])), Path(found[3]))
 
 
 @contextmanager
-def occupied(folder: Path) -> Iterator[None]:
+def working_in(folder: Path) -> Iterator[None]:
     """Mark what is started in the body of `with` as this run's, and hold the run's lock."""
     before = os.environ.get(VARIABLE)
     handle = _locked(folder, fcntl.LOCK_SH)
-    os.environ[VARIABLE] = str(Mark(me(), folder))
+    os.environ[VARIABLE] = str(RunMarker(this_process(), folder))
     try:
         yield
     finally:
@@ -138,7 +138,7 @@ def occupied(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[bool]:
+def try_exclusive(folder: Path) -> Iterator[bool]:
     """Hold the run's lock alone in the body of `with`; gives False if somebody works in it."""
     try:
         handle = _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,19 +168,23 @@ def _locked(folder: Path, how: int) -> int | None:
 
 def scratch_prefix(what: str) -> str:
     """How the name of a scratch folder of this process begins; `what` is one word of letters."""
-    return f"{SCRATCH}-{what}-{me()}.{_pid_namespace(os.getpid())}-"
+    return f"{SCRATCH}-{what}-{this_process()}.{_pid_namespace(os.getpid())}-"
 
 
-def left_scratch(parent: Path) -> list[Path]:
+def abandoned_scratch(parent: Path) -> list[Path]:
     """Return the scratch folders in a folder that are ours and whose process is gone."""
-    found, here = [], _pid_namespace(os.getpid())
+    found, namespace = [], _pid_namespace(os.getpid())
     try:
         entries = sorted(parent.glob(f"{SCRATCH}-*"))
     except OSError:
         return []
     for path in entries:
         named = _SCRATCH.fullmatch(path.name)
-        if named is None or int(named[3]) != here or Who(int(named[1]), int(named[2])).is_alive:
+        if (
+            named is None
+            or int(named[3]) != namespace
+            or ProcessIdentity(int(named[1]), int(named[2])).is_alive
+        ):
             continue
         try:
             is_ours = path.lstat().st_uid == os.geteuid() and path.is_dir()

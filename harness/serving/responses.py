@@ -20,7 +20,13 @@ from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving import pages
 from shaketable.harness.serving.index import Index, is_run
 from shaketable.harness.serving.live import Follower
-from shaketable.harness.serving.places import NotHereError, is_fit, is_self_contained, opened, place
+from shaketable.harness.serving.store_paths import (
+    NotHereError,
+    is_allowed_name,
+    is_self_contained,
+    open_regular,
+    resolve_path,
+)
 from shaketable.harness.serving.trends import Trends, is_large
 from shaketable.reports.violation_page.building import NAME as VIOLATION
 
@@ -55,7 +61,7 @@ COMMON: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """A status, a body (whole, or piece by piece) and what is said of it."""
 
     status: int
@@ -69,9 +75,9 @@ class Answer:
     def all_headers(self) -> list[tuple[str, str]]:
         """The headers but for those of the connection."""
         length = len(self.body) if isinstance(self.body, bytes) else self.length
-        told = [("Content-Type", self.kind), ("Content-Security-Policy", self.policy)]
-        told += [("Content-Length", str(length))] if length is not None else []
-        return [*told, *COMMON, *self.headers]
+        unique = [("Content-Type", self.kind), ("Content-Security-Policy", self.policy)]
+        unique += [("Content-Length", str(length))] if length is not None else []
+        return [*unique, *COMMON, *self.headers]
 
 
 @dataclass(slots=True)
@@ -88,7 +94,7 @@ class Site:
         self.index = Index(self.store)
         self.trends = Trends(self.store)
 
-    def answer(self, target: str) -> Answer:
+    def respond(self, target: str) -> Response:
         """Answer a GET of `target`, a path with a query. Never raises for what is asked."""
         try:
             path, query = _parsed(target)
@@ -96,11 +102,11 @@ class Site:
         except NotHereError:
             return self.message(404, "There is nothing here.")
 
-    def message(self, status: int, text: str) -> Answer:
+    def message(self, status: int, text: str) -> Response:
         """A page that says one thing."""
         return self._page("message.html.j2", status=status, text=text)
 
-    def _route(self, path: str, query: dict[str, str]) -> Answer:
+    def _route(self, path: str, query: dict[str, str]) -> Response:
         first, _, rest = path.removeprefix("/").partition("/")
         if first == "" and not rest:
             return self._page("list.html.j2", **pages.listing(self.index.listing(), query))
@@ -116,36 +122,36 @@ class Site:
             return self._of_run(first, rest)
         raise NotHereError
 
-    def _of_run(self, what: str, named: str) -> Answer:
+    def _of_run(self, what: str, named: str) -> Response:
         """Answer for one run: its page, the part of it that changes, its files as a zip."""
-        found = place(self.store, named)
+        found = resolve_path(self.store, named)
         entry = self.index.entry(found)
         if what == "zip":
             name = f"{pages.safe_name(entry.name)}-{pages.safe_name(found.name)}.zip"
             disposition = ("Content-Disposition", f'attachment; filename="{name}"')
-            return Answer(200, "application/zip", zipped(found), NOTHING, (disposition,))
+            return Response(200, "application/zip", zipped(found), NOTHING, (disposition,))
         live = self.follower.look(RunFolder(found)) if entry.state == "RUNNING" else None
         if what == "live":
             if live is None:
-                return Answer(200, HTML, b'<div id="live" data-state="ended"></div>')
+                return Response(200, HTML, b'<div id="live" data-state="ended"></div>')
             return self._page("live.html.j2", entry=entry, live=live)
         shown = pages.run(entry, self.index, has_report=RunFolder(found).report_html.is_file())
         return self._page("run.html.j2", live=live, **shown)
 
-    def _page(self, template: str, **what: object) -> Answer:
+    def _page(self, template: str, **what: object) -> Response:
         status = what.get("status")
         text = pages.rendered(template, store=str(self.store), **what)
         body = text.encode(errors="replace")
-        return Answer(status if isinstance(status, int) else 200, HTML, body)
+        return Response(status if isinstance(status, int) else 200, HTML, body)
 
-    def _compare(self, query: dict[str, str]) -> Answer:
+    def _compare(self, query: dict[str, str]) -> Response:
         if not query.get("a") or not query.get("b"):
             return self.message(400, "Choose a run A and a run B to compare.")
         from shaketable.reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second
         from shaketable.reports.comparing.page import render_comparison  # noqa: PLC0415 - as above
 
         names = [unquote(query[letter], errors="surrogateescape") for letter in "ab"]
-        folders = [place(self.store, name) for name in names]
+        folders = [resolve_path(self.store, name) for name in names]
         if not all(map(is_run, folders)):
             raise NotHereError
         if not all(is_self_contained(RunFolder(folder)) for folder in folders):
@@ -153,16 +159,16 @@ class Site:
         if any(is_large(RunFolder(folder)) for folder in folders):
             return self.message(413, "Too large for a page: ./shaketable compare A B --html FILE")
         text = render_comparison(compare_folders(folders[0], folders[1]))
-        return Answer(200, HTML, text.encode(errors="replace"), SELF_CONTAINED)
+        return Response(200, HTML, text.encode(errors="replace"), SELF_CONTAINED)
 
-    def _files(self, named: str) -> Answer:
-        found = place(self.store, named.rstrip("/"))
+    def _files(self, named: str) -> Response:
+        found = resolve_path(self.store, named.rstrip("/"))
         if found.is_dir():
             here = found.relative_to(self.store.resolve())
             return self._page("folder.html.j2", **pages.folder(found, here, is_run=is_run(found)))
-        file, size = opened(found)
+        file, size = open_regular(found)
         kind, policy, headers = _kind(found)
-        return Answer(200, kind, _Pieces(file, size), policy, headers, length=size)
+        return Response(200, kind, _Pieces(file, size), policy, headers, length=size)
 
 
 @dataclass(slots=True)
@@ -206,12 +212,12 @@ def _parsed(target: str) -> tuple[str, dict[str, str]]:
     return path, query
 
 
-def _static(name: str) -> Answer:
+def _static(name: str) -> Response:
     """Our own style and script."""
     if name == "store.css":
-        return Answer(200, "text/css; charset=utf-8", pages.style())
+        return Response(200, "text/css; charset=utf-8", pages.style())
     if name == "store.js":
-        return Answer(200, "text/javascript; charset=utf-8", pages.script())
+        return Response(200, "text/javascript; charset=utf-8", pages.script())
     raise NotHereError
 
 
@@ -275,9 +281,9 @@ def zipped(folder: Path) -> Iterator[bytes]:
     names: set[str] = set()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:  # type: ignore[call-overload]
         for path in files_below(folder):
-            name = _told(f"{folder.name}/{path.relative_to(folder)}", names)
+            name = _unique_name(f"{folder.name}/{path.relative_to(folder)}", names)
             try:
-                file, size = opened(path)
+                file, size = open_regular(path)
             except NotHereError:
                 left_out.append(f"{name}: cannot be read")
                 continue
@@ -295,27 +301,29 @@ def zipped(folder: Path) -> Iterator[bytes]:
                         if sent := pipe.take():
                             yield sent
         if left_out:
-            archive.writestr(_told(f"{folder.name}/{LEFT_OUT}", names), "\n".join(left_out) + "\n")
+            archive.writestr(
+                _unique_name(f"{folder.name}/{LEFT_OUT}", names), "\n".join(left_out) + "\n"
+            )
     if sent := pipe.take():
         yield sent
 
 
-def _told(name: str, names: set[str]) -> str:
+def _unique_name(name: str, names: set[str]) -> str:
     """Return a name as a zip can hold it, and no other of it has: names need not be UTF-8."""
-    told = name.encode(errors="surrogateescape").decode(errors="replace")
+    unique = name.encode(errors="surrogateescape").decode(errors="replace")
     number = 1
-    while told in names:
+    while unique in names:
         number += 1
-        told = f"{name.encode(errors='surrogateescape').decode(errors='replace')}~{number}"
-    names.add(told)
-    return told
+        unique = f"{name.encode(errors='surrogateescape').decode(errors='replace')}~{number}"
+    names.add(unique)
+    return unique
 
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Yield the regular files below a folder by name; hidden ones (half written) are none."""
     for parent, folders, names in os.walk(folder, followlinks=False):
-        folders[:] = sorted(name for name in folders if is_fit(name))
-        for name in sorted(filter(is_fit, names)):
+        folders[:] = sorted(name for name in folders if is_allowed_name(name))
+        for name in sorted(filter(is_allowed_name, names)):
             path = Path(parent, name)
             if path.is_file() and not path.is_symlink():
                 yield path

@@ -79,8 +79,8 @@ def _outside(user: int) -> int | None:
 
 def _python() -> Fact:
     found = platform.python_version()
-    is_well = sys.version_info[:2] >= PYTHON_MIN
-    return Fact("Python", found, is_well, "" if is_well else "install Python 3.11 or newer")
+    is_ok = sys.version_info[:2] >= PYTHON_MIN
+    return Fact("Python", found, is_ok, "" if is_ok else "install Python 3.11 or newer")
 
 
 def _java() -> Fact:
@@ -101,8 +101,8 @@ def _spark(scratch: Path) -> Fact:
         return Fact("Spark", what, False, f"try when the machine does less; {WITHOUT_SPARK}")
     lines = (done.errors if done.status else done.output).decode(errors="replace")
     said = lines.strip().rpartition("\n")[2] or f"ended with exit status {done.status}"
-    is_well = done.status == 0
-    return Fact("Spark", said[:SAID_CHARS_MAX], is_well, "" if is_well else WITHOUT_SPARK)
+    is_ok = done.status == 0
+    return Fact("Spark", said[:SAID_CHARS_MAX], is_ok, "" if is_ok else WITHOUT_SPARK)
 
 
 def _cores() -> Fact:
@@ -114,9 +114,9 @@ def _disk(scratch: Path) -> Fact:
     where = Path.cwd()
     free = shutil.disk_usage(where).free
     temporary = shutil.disk_usage(scratch).free
-    is_well = min(free, temporary) >= FREE_BYTES_MIN
+    is_ok = min(free, temporary) >= FREE_BYTES_MIN
     what = f"{free / 1e9:.1f} GB free here, {temporary / 1e9:.1f} GB in {scratch.parent}"
-    return Fact("disk", what, is_well, "" if is_well else "free 1 GB, or name another --store")
+    return Fact("disk", what, is_ok, "" if is_ok else "free 1 GB, or name another --store")
 
 
 def _foreign_clock(scratch: Path) -> Fact:

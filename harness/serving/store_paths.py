@@ -23,14 +23,14 @@ class NotHereError(Exception):
     """There is nothing at that place that may be shown."""
 
 
-def place(store: Path, named: str) -> Path:
+def resolve_path(store: Path, named: str) -> Path:
     """Return the real path of what a request names: folders and files by "/", from the store.
 
     Raises:
         NotHereError: there is no such thing, or it is none of the store's.
     """
     parts = named.split("/") if named else []
-    if len(parts) > PARTS_MAX or not all(map(is_fit, parts)):
+    if len(parts) > PARTS_MAX or not all(map(is_allowed_name, parts)):
         raise NotHereError
     root = store.resolve()
     try:
@@ -44,7 +44,7 @@ def place(store: Path, named: str) -> Path:
     return found
 
 
-def is_fit(part: str) -> bool:
+def is_allowed_name(part: str) -> bool:
     """Whether a name of a request can be that of something that is shown."""
     if not part or part.startswith(".") or "\0" in part or "/" in part or "\\" in part:
         return False
@@ -54,7 +54,7 @@ def is_fit(part: str) -> bool:
         return False
 
 
-def opened(path: Path) -> tuple[BinaryIO, int]:
+def open_regular(path: Path) -> tuple[BinaryIO, int]:
     """Open a regular file and return it with its size; never waits, as a pipe would have it.
 
     Raises:
@@ -96,7 +96,7 @@ def read_bounded(path: Path, bytes_max: int) -> bytes:
     Raises:
         NotHereError: there is none, or it is larger.
     """
-    file, size = opened(path)
+    file, size = open_regular(path)
     with file:
         if size > bytes_max:
             raise NotHereError
@@ -106,7 +106,7 @@ def read_bounded(path: Path, bytes_max: int) -> bytes:
 def read_tail(path: Path, bytes_max: int) -> bytes:
     """Read the last bytes of a regular file; empty if there is none."""
     try:
-        file, size = opened(path)
+        file, size = open_regular(path)
     except NotHereError:
         return b""
     with file:

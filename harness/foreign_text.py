@@ -11,13 +11,13 @@ from typing import Final
 
 from shaketable.harness.contracts.errors import clearest
 
-SHOWN_CHARS_MAX: Final = 200
+REPR_CHARS_MAX: Final = 200
 
 
-def plain(value: object, say: Callable[[object], object] = str) -> str:
-    """Return what `say` makes of a value, as a plain str; if it cannot, say that."""
+def plain(value: object, convert: Callable[[object], object] = str) -> str:
+    """Return what `convert` makes of a value, as a plain str; if it cannot, say that."""
     try:
-        said = say(value)
+        said = convert(value)
         # str.__str__: a class of theirs may override any other way
         return str.__str__(said).encode("utf-8", "backslashreplace").decode()
     except (KeyboardInterrupt, GeneratorExit):  # of whoever interrupts, not theirs
@@ -26,13 +26,13 @@ def plain(value: object, say: Callable[[object], object] = str) -> str:
         return f"<{_type_name(value)} that cannot be shown>"
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a value as it is written in Python, shortened."""
     words = plain(value, repr)
-    return words if len(words) <= SHOWN_CHARS_MAX else f"{words[:SHOWN_CHARS_MAX]}..."
+    return words if len(words) <= REPR_CHARS_MAX else f"{words[:REPR_CHARS_MAX]}..."
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Say in one line what was raised: its type and its text."""
     first = clearest(error)
     return f"{_type_name(first)}: {' '.join(plain(first).split())}"

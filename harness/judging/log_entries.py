@@ -28,7 +28,7 @@ from shaketable.harness.history.schema import APPENDING
 
 log = logging.getLogger(__name__)
 
-LIKE_MAX: Final = 8
+PER_KIND_MAX: Final = 8
 """Findings of one kind and fault of which the entries are kept."""
 MAPPED: Final = frozenset(
     {"lost-append", "altered", "reordered", "missing-on-node", "duplicated", "damaged"}
@@ -41,7 +41,7 @@ FILE_BYTES_MAX: Final = 8 << 20
 COLUMNS: Final = ("f", "key", "input", "offset", "outcome")
 
 
-def keep(folder: RunFolder, job: CheckJob, verdicts: Iterable[Verdict]) -> None:
+def save(folder: RunFolder, job: CheckJob, verdicts: Iterable[Verdict]) -> None:
     """Write what the logs hold around these verdicts' findings; no file where there is none.
 
     A file of an earlier check goes. Never raises for what the logs hold or how they are read.
@@ -94,7 +94,7 @@ def _chosen(findings: Iterable[Finding]) -> list[Finding]:
     for finding in findings:
         faults = finding.details.get("faults") or [finding.details.get("fault")]
         group = (finding.kind, str(faults[0] if isinstance(faults, list) else faults))
-        if seen[group] < LIKE_MAX:
+        if seen[group] < PER_KIND_MAX:
             chosen.append((seen[group], finding))
             seen[group] += 1
     return [finding for _, finding in sorted(chosen, key=lambda turned: turned[0])]
