@@ -1,8 +1,8 @@
-"""Finds the plug-ins: built-ins by a scan of their package, others by entry points.
+"""Discover plug-ins: built-in ones by scanning packages, external ones by entry points.
 
-A built-in is what a module of harness.targets, harness.faults, workloads, checkers or
-checkers.models has as `PLUGIN`, or one of several in `PLUGINS`; an external one is an entry point
-of the group shaketable.<kind> that names such an object.
+A built-in plug-in is the `PLUGIN` of a module of harness.targets, harness.faults, workloads,
+checkers or checkers.models, or one of its `PLUGINS`. An external one is an entry point of the
+group shaketable.<kind> that names such an object.
 
 Source: DESIGN.md section 1 ("Plug-ins").
 """
@@ -40,7 +40,7 @@ PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {
         f"shaketable.harness.faults.{family}" for family in ("process", "network", "disk")
     ),
 }
-"""Packages that hold plug-ins of a kind beside its own."""
+"""Further packages that hold plug-ins of a kind."""
 PROTOCOLS: Final[Mapping[str, type]] = {
     "targets": plugins.Target,
     "faults": plugins.Fault,
@@ -50,11 +50,11 @@ PROTOCOLS: Final[Mapping[str, type]] = {
 PROTOCOLS_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "models": ("shaketable.checkers.models.model", "Model"),
 }
-"""Protocols of packages that this one must not import before it is asked: module and name."""
+"""Protocols that are imported only when needed: module and name."""
 ENTRY_POINT_GROUP: Final = "shaketable.{kind}"
 
 PASS_THROUGH: Final = (KeyboardInterrupt, GeneratorExit)
-"""What passes through somebody's code when somebody else interrupts it."""
+"""What may pass through a plug-in's code: the user or the interpreter interrupts it."""
 
 _excluded: Final[set[str]] = set()
 
@@ -64,8 +64,8 @@ def find(kind: str) -> Mapping[str, Any]:
     """Return all plug-ins of a kind by name; the kinds are those of PACKAGES.
 
     Raises:
-        HarnessError: a plug-in cannot be imported or breaks its protocol: one line that
-            names it and the cause.
+        HarnessError: a plug-in cannot be imported or breaks its protocol; one line names it
+            and the cause.
     """
     found: dict[str, Any] = {}
     for source, plugin in [*_built_in(kind), *_external(kind)]:
@@ -77,11 +77,11 @@ def find(kind: str) -> Mapping[str, Any]:
 
 
 def get(kind: str, name: str) -> Any:
-    """Return one plug-in; imports only those whose module, or entry point, has that name.
+    """Return one plug-in; import only modules and entry points of that name where possible.
 
     Raises:
-        UsageError: there is none of that name; names the nearest one and all there are.
-        HarnessError: as for `find`, of those that it imports: also if two have that name.
+        UsageError: there is no such plug-in; the message has the nearest name and all names.
+        HarnessError: as for `find`, for the plug-ins that it imports; also if two have that name.
     """
     ours = _built_in_named(kind, name)
     named = [*ours, *_external_named(kind, name)]
@@ -97,26 +97,26 @@ def get(kind: str, name: str) -> Any:
 
 
 def external_entry_points(kind: str) -> list[EntryPoint]:
-    """Return the entry points of a kind, by their names, but for those that are passed over."""
+    """Return the entry points of a kind by name, without the excluded ones."""
     found = _installed(kind, tuple(sys.path))
     return [point for point in found if source_of(point) not in _excluded]
 
 
 @functools.cache
 def _installed(kind: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return all entry points of a kind: each look reads a file of every installed package."""
+    """Return all entry points of a kind. Cached: a scan reads a file of every installed package."""
     return tuple(sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind))))
 
 
 def clear_caches() -> None:
-    """Look anew for what is installed: somebody installed, or removed, a plug-in meanwhile."""
+    """Scan again at the next call, since plug-ins may have been installed or removed."""
     find.cache_clear()
     _installed.cache_clear()
     _module_names.cache_clear()
 
 
 def source_of(point: EntryPoint) -> str:
-    """Say which entry point this is, as its project's file does: "locks = locks:PLUGIN"."""
+    """Return an entry point as its project's file declares it: "locks = locks:PLUGIN"."""
     return f"{point.name} = {point.value}"
 
 
@@ -132,36 +132,36 @@ def load(kind: str, point: EntryPoint) -> Any:
 
 
 def exclude_entry_points(sources: Iterable[str]) -> None:
-    """Find nothing of these entry points (`source_of`) in this process: they are broken.
+    """Ignore these broken entry points (`source_of`) in this process.
 
-    For who tries one plug-in after the other: whoever runs campaigns is told of broken ones.
+    For `doctor`, which tries plug-ins one by one; a campaign reports a broken plug-in instead.
     """
     _excluded.update(sources)
     clear_caches()
 
 
 def built_in(kind: str, name: str) -> Any | None:
-    """Return one of our own plug-ins, None if none has that name. Imports nobody else's.
+    """Return a built-in plug-in, or None if none has that name. Imports no external one.
 
     Raises:
-        HarnessError: one of ours cannot be imported.
+        HarnessError: a built-in plug-in cannot be imported.
     """
     return next((plugin for _, plugin in _built_in(kind) if plugin.name == name), None)
 
 
 def built_ins(kind: str) -> list[str]:
-    """Return the names of our own plug-ins. Raises as `built_in` does."""
+    """Return the names of the built-in plug-ins. Raises as `built_in` does."""
     return [plugin.name for _, plugin in _built_in(kind)]
 
 
 def is_built_in(kind: str, plugin: Any) -> bool:
-    """Whether a plug-in is one of ours, not somebody else's."""
+    """Return whether a plug-in is built in."""
     module = type(plugin).__module__
     return any(module.startswith(f"{package}.") for package in _packages(kind))
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Say in one line that there is no such name, which one is nearest, and all there are."""
+    """Return an error text for an unknown name: the nearest known name, and all of them."""
     names = sorted(known)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
@@ -170,7 +170,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def summary(plugin: Any) -> str:
-    """Return a plug-in's `summary`, or the first line of its docstring, or of its module's."""
+    """Return a plug-in's `summary`, else the first line of its docstring or its module's."""
     return plain(plugin, _summary)
 
 
@@ -179,7 +179,9 @@ def _summary(plugin: Any) -> str:
         return summary_text
     cls = plugin if inspect.isclass(plugin) else type(plugin)
     own = cls.__dict__.get("__doc__") or ""
-    if not own or own.startswith(f"{cls.__name__}("):  # a dataclass without one gets its signature
+    if not own or own.startswith(
+        f"{cls.__name__}("
+    ):  # a dataclass without a docstring gets its signature
         own = getattr(inspect.getmodule(cls), "__doc__", None) or ""
     return own.strip().partition("\n")[0]
 
@@ -202,14 +204,14 @@ def _built_in(kind: str) -> list[tuple[str, Any]]:
 
 
 def _plugins_of(module: ModuleType) -> tuple[Any, ...]:
-    """A module's plug-in, or the several that it has in a table."""
+    """Return a module's plug-in, or all plug-ins of its table."""
     if hasattr(module, "PLUGIN"):
         return (module.PLUGIN,)
     return tuple(getattr(module, "PLUGINS", ()))
 
 
 def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
-    """Our own plug-ins of that name whose modules have it, too; imports no other modules."""
+    """Return built-in plug-ins whose module has their name; import no other modules."""
     last = name.replace("-", "_")
     modules = [
         f"{package}.{last}"
@@ -224,7 +226,7 @@ def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
 
 
 def _external_named(kind: str, name: str) -> list[tuple[str, Any]]:
-    """Other people's plug-ins of that name whose entry points have it, too."""
+    """Return external plug-ins whose entry point has their name."""
     named = [point for point in external_entry_points(kind) if point.name == name]
     loaded = [(f"entry point {source_of(point)}", load(kind, point)) for point in named]
     return [(source, plugin) for source, plugin in loaded if plugin.name == name]
@@ -255,7 +257,7 @@ def _loaded(point: EntryPoint) -> Any:
         return point.load()
     except PASS_THROUGH:
         raise
-    except BaseException as error:  # a script that has no guard ends Python
+    except BaseException as error:  # such as SystemExit, from a script without a `__main__` guard
         raise HarnessError(
             f"cannot load the plug-in {source_of(point)}: {error_text(error)}"
         ) from error
@@ -270,24 +272,24 @@ def _protocol(kind: str) -> type:
 
 
 def require_conforming(kind: str, source: str, plugin: Any) -> None:
-    """Check that a plug-in has every member of its protocol, methods callable.
+    """Check that a plug-in has every member of its protocol, and that its methods are callable.
 
     Raises:
-        HarnessError: it has not; one line names it (`source`) and what is wrong.
+        HarnessError: it does not conform; one line names it (`source`) and the problem.
     """
     protocol = _protocol(kind)
     try:
         problem = _member_error(protocol, plugin) or _value_error(kind, plugin)
     except PASS_THROUGH:
         raise
-    except BaseException as error:  # what it holds may be code of theirs, too
+    except BaseException as error:  # its values may run the plug-in's code, too
         problem = f"it cannot be looked at: {error_text(error)}"
     if problem is not None:
         raise HarnessError(f"{source} is no {protocol.__name__}: {problem}")
 
 
 def _member_error(protocol: type, plugin: Any) -> str | None:
-    """Say which members of its protocol a plug-in lacks."""
+    """Return which members of its protocol a plug-in lacks; None if it has all."""
     if inspect.isclass(plugin):
         return "it is a class, not an object of it"
     properties = [name for name, member in vars(protocol).items() if isinstance(member, property)]
@@ -301,7 +303,7 @@ def _member_error(protocol: type, plugin: Any) -> str | None:
             continue
         except PASS_THROUGH:
             raise
-        except BaseException as error:  # an attribute may be code of theirs
+        except BaseException as error:  # an attribute may run the plug-in's code
             return f"its {name} cannot be looked at: {error_text(error)}"
     lacking = [name for name in fields + methods if name not in members]
     uncallable = [name for name in methods if not callable(members.get(name, print))]
@@ -314,7 +316,7 @@ def _member_error(protocol: type, plugin: Any) -> str | None:
 
 
 def _value_error(kind: str, plugin: Any) -> str | None:
-    """Say what a plug-in says of itself that cannot be; it would be found out half way of a run."""
+    """Return which attribute is invalid: checked here, since it would fail in the middle of a run."""
     if kind == "faults":
         needs: object = getattr(plugin, "needs", ())
         if not _are_names(needs):
@@ -334,6 +336,6 @@ def _value_error(kind: str, plugin: Any) -> str | None:
 
 
 def _are_names(value: Any) -> bool:
-    """Whether this is a collection of strings (words are strings), and not one string."""
+    """Return whether this is a collection of strings, and not one string."""
     is_many = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
     return is_many and all(isinstance(one, str) for one in value)

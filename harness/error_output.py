@@ -1,4 +1,4 @@
-"""Tells what went wrong: one line on stderr, and the exit code that goes with it."""
+"""Report errors: one line on stderr, and the matching exit code."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ _lost: list[str] = []
 
 
 def note_stdout_failure(error: OSError) -> None:
-    """Note that something could not be written to stdout; the command goes on."""
+    """Remember that a write to stdout failed; the command continues."""
     _lost.append(error.strerror or str(error))
 
 
 def take_stdout_failure() -> str | None:
-    """Say why something was not written to stdout, and forget it; None if all was."""
+    """Return and clear why a write to stdout failed; None if none did."""
     why = _lost[0] if _lost else None
     _lost.clear()
     return why
 
 
 def print_error(what: object, code: ExitCode) -> int:
-    """Say what went wrong in one line on stderr; return the exit code."""
+    """Print an error as one line on stderr; return the exit code."""
     try:
         print(f"shaketable: {one_line(what)}", file=sys.stderr, flush=True)  # noqa: T201 - this is the CLI
-    except OSError:  # nobody listens there: the exit code stands
+    except OSError:  # stderr is closed: the exit code still reports it
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     return code
 
 
 def print_harness_error(error: UsageError | HarnessError) -> int:
-    """Say an error in one line on stderr; return its exit code."""
+    """Print an error as one line on stderr; return its exit code."""
     return print_error(error, ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.HARNESS)
 
 
 def one_line(text: object) -> str:
-    """Return what was said as one line that harms no terminal."""
+    """Return a text as one line that is safe to print on a terminal."""
     return printable(" ".join(str(text).split()))

@@ -1,7 +1,7 @@
-"""Words of somebody else's code, made plain: a str that every file can hold, whatever it does.
+"""Turn text from third-party code into a plain str that every file can hold. Pure.
 
-An object of a plug-in may raise when it is shown, be a kind of str that answers as it likes, or
-hold half of a character that cannot be written. Pure.
+A plug-in's object may raise in its `__str__`, be a subclass of str with methods of its own, or hold
+half of a surrogate pair, which cannot be encoded.
 """
 
 from __future__ import annotations
@@ -15,29 +15,34 @@ REPR_CHARS_MAX: Final = 200
 
 
 def plain(value: object, convert: Callable[[object], object] = str) -> str:
-    """Return what `convert` makes of a value, as a plain str; if it cannot, say that."""
+    """Convert a value to a plain str; return a placeholder if the conversion raises."""
     try:
-        said = convert(value)
-        # str.__str__: a class of theirs may override any other way
-        return str.__str__(said).encode("utf-8", "backslashreplace").decode()
-    except (KeyboardInterrupt, GeneratorExit):  # of whoever interrupts, not theirs
+        text = convert(value)
+        # str.__str__: a subclass may override any other way
+        return str.__str__(text).encode("utf-8", "backslashreplace").decode()
+    except (
+        KeyboardInterrupt,
+        GeneratorExit,
+    ):  # from the user or the interpreter, not from the value
         raise
     except BaseException:
         return f"<{_type_name(value)} that cannot be shown>"
 
 
 def short_repr(value: object) -> str:
-    """Return a value as it is written in Python, shortened."""
-    words = plain(value, repr)
-    return words if len(words) <= REPR_CHARS_MAX else f"{words[:REPR_CHARS_MAX]}..."
+    """Return the repr of a value, shortened."""
+    text = plain(value, repr)
+    return text if len(text) <= REPR_CHARS_MAX else f"{text[:REPR_CHARS_MAX]}..."
 
 
 def error_text(error: BaseException) -> str:
-    """Say in one line what was raised: its type and its text."""
+    """Describe an exception in one line: its type and its text."""
     first = clearest(error)
     return f"{_type_name(first)}: {' '.join(plain(first).split())}"
 
 
 def _type_name(value: object) -> str:
-    name = type.__dict__["__name__"].__get__(type(value))  # as Python knows it: no code of theirs
+    name = type.__dict__["__name__"].__get__(
+        type(value)
+    )  # the real name, without running the metaclass's code
     return plain(name)

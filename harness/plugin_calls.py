@@ -21,22 +21,23 @@ from shaketable.harness.contracts.plugins import Evidence, Fault, Json
 from shaketable.harness.foreign_text import error_text, plain, short_repr
 
 PASS_THROUGH: Final = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
-"""What passes through a plug-in when somebody ends its task, or everything."""
+"""What may pass through a plug-in: its task was cancelled, or the whole process interrupted."""
 
 
 class PlugInError(Exception):
-    """What somebody's plug-in did that it may not, in one line."""
+    """What a plug-in raised or returned that it must not, in one line."""
 
 
 @contextmanager
 def as_plugin_error(*may_raise: type[Exception]) -> Iterator[None]:
-    """Let whatever a plug-in raises within be a `PlugInError`: also what ends Python, or its task.
+    """Turn everything that a plug-in raises in the body of `with` into a `PlugInError`.
 
-    Whoever cancels it, or interrupts everything, still does. `may_raise`: errors that the protocol
-    allows there, and that somebody else takes. What is ours does not belong within.
+    That includes `SystemExit` and other `BaseException`s; cancellation and interrupts pass through,
+    and so do the errors in `may_raise`, which the protocol allows and the caller handles. Code of
+    our own does not belong in the body.
 
     Raises:
-        PlugInError: it raised something; one line says what.
+        PlugInError: the plug-in raised something; one line says what.
     """
     through: tuple[type[BaseException], ...] = (PlugInError, *PASS_THROUGH, *may_raise)
     try:
@@ -53,11 +54,11 @@ def as_plugin_error(*may_raise: type[Exception]) -> Iterator[None]:
 
 
 def configured(fault: Fault, options: Json) -> Fault:
-    """Return a fault under a campaign's options.
+    """Return a fault configured with a campaign's options.
 
     Raises:
-        UsageError: an option that it cannot take.
-        HarnessError: it cannot be asked; one line names it and says why.
+        UsageError: the fault does not accept an option.
+        HarnessError: its `configured` fails; one line names the fault and says why.
     """
     try:
         with as_plugin_error(UsageError):
@@ -73,61 +74,63 @@ def configured(fault: Fault, options: Json) -> Fault:
 
 
 def json_object(value: object, what: str, wanted: str = "a JSON object") -> Json:
-    """Return what a plug-in gave, if our files can hold it and give it back as it is.
+    """Return a plug-in's result if it is a JSON object that survives a round trip.
 
     Args:
-        value: what it gave.
-        what: says how ("its apply returned").
-        wanted: what it should have been.
+        value: the result.
+        what: how it was obtained, for the error ("its apply returned").
+        wanted: what was expected, for the error.
 
     Raises:
-        PlugInError: it is no JSON object.
+        PlugInError: it is no JSON object, or JSON would change it.
     """
     if not isinstance(value, dict):
         raise PlugInError(f"{what} {short_repr(value)} in place of {wanted}")
     try:
-        given_back = json.loads(json.dumps(value, allow_nan=False))  # the ledger
+        decoded = json.loads(json.dumps(value, allow_nan=False))  # the ledger
         msgspec.json.encode(value)  # the history
-        is_same = _is_same(value, given_back)
+        is_same = _round_trips(value, decoded)
     except PASS_THROUGH:
         raise
-    except BaseException as error:  # it may be of a class of theirs
+    except BaseException as error:  # its class may be the plug-in's
         raise PlugInError(f"{what} what is no JSON: {error_text(error)}") from error
-    if not is_same:  # a number as a key comes back as text, and its undo finds nothing
+    if not is_same:  # a number as a key comes back as text: the fault's undo would not find it
         raise PlugInError(f"{what} what JSON does not give back as it is: {short_repr(value)}")
     return value
 
 
-def _is_same(value: object, given_back: object) -> bool:
-    """Whether that came back, where a tuple may be a list."""
+def _round_trips(value: object, decoded: object) -> bool:
+    """Return whether the decoded value equals the original, where a tuple may become a list."""
     if isinstance(value, Mapping):
         return (
-            isinstance(given_back, dict)
-            and value.keys() == given_back.keys()
-            and all(_is_same(value[key], given_back[key]) for key in given_back)
+            isinstance(decoded, dict)
+            and value.keys() == decoded.keys()
+            and all(_round_trips(value[key], decoded[key]) for key in decoded)
         )
     if isinstance(value, list | tuple):
         return (
-            isinstance(given_back, list)
-            and len(value) == len(given_back)
-            and all(map(_is_same, value, given_back))
+            isinstance(decoded, list)
+            and len(value) == len(decoded)
+            and all(map(_round_trips, value, decoded))
         )
-    return bool(value == given_back)
+    return bool(value == decoded)
 
 
 def text(value: object, what: str) -> str:
-    """Return the words that a plug-in gave, plain. Raises PlugInError if they are none."""
-    if not issubclass(type(value), str):  # its class may say of itself whatever it likes
+    """Return a plug-in's text as a plain str. Raises PlugInError if it is no text."""
+    if not issubclass(
+        type(value), str
+    ):  # `isinstance` trusts `__class__`, which a plug-in can fake
         raise PlugInError(f"{what} {short_repr(value)} in place of words")
     return plain(value, str.__str__)
 
 
 def evidence(value: object) -> Evidence:
-    """Return the evidence that a probe gave, plain. Raises PlugInError if it is none."""
+    """Return a probe's evidence with plain texts. Raises PlugInError if it is no evidence."""
     what = "its probe returned"
     if not isinstance(value, Evidence) or not isinstance(value.took_effect, bool):
         raise PlugInError(f"{what} {short_repr(value)} in place of evidence")
-    words = text(value.what, f"{what} evidence that says")
+    detail = text(value.what, f"{what} evidence that says")
     measures: dict[str, int | float] = {}
     for name, number in json_object(value.measures, f"{what} as measures").items():
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
@@ -136,11 +139,11 @@ def evidence(value: object) -> Evidence:
                 f"{what} as measure {short_repr(name)} {short_repr(number)}, no finite number"
             )
         measures[plain(name)] = number
-    return Evidence(value.took_effect, words, measures)
+    return Evidence(value.took_effect, detail, measures)
 
 
 def seconds(value: object, what: str) -> float:
-    """Return the seconds that a plug-in gave. Raises PlugInError if they are none."""
+    """Return a plug-in's duration in seconds. Raises PlugInError if it is no such number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and 0 <= value <= sys.float_info.max:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "SHAKETABLE_RUN"
-"""The environment variable with the mark: PID.START:FOLDER."""
+"""The environment variable that holds the marker: PID.START:FOLDER."""
 SCRATCH: Final = "shaketable"
 _GONE: Final = ("Z", "X")
 _MARKER: Final = re.compile(r"(\d+)\.(\d+):(/.*)", re.DOTALL)
@@ -33,14 +33,14 @@ _SCRATCH: Final = re.compile(rf"{SCRATCH}-[a-z]+-(\d+)\.(\d+)\.(\d+)-.*")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process and no other: its pid, and when it started, in clock ticks since the boot."""
+    """A unique process: its pid and its start time, in clock ticks since the boot."""
 
     pid: int
     started: int
 
     @property
     def is_alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Return whether this very process still runs, and not another one with its pid."""
         return identify(self.pid) == self
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RunMarker:
-    """The mark of a run: the process of its harness, and its folder."""
+    """The marker of a run: the process of its harness, and its folder."""
 
     harness: ProcessIdentity
     folder: Path
@@ -59,7 +59,7 @@ class RunMarker:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """Say who has that pid; None if nobody has, or only a process that has ended."""
+    """Return the process that has this pid; None if there is none or it is a zombie."""
     fields = proc_stat(pid)
     if fields is None or fields[0] in _GONE:
         return None
@@ -67,7 +67,7 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 
 def proc_stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third (the state) on; None if there is no process."""
+    """Return the fields of /proc/PID/stat from the third (the state) on; None if no process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -76,7 +76,7 @@ def proc_stat(pid: int) -> list[str] | None:
 
 
 def this_process() -> ProcessIdentity:
-    """Say who this process is."""
+    """Return the identity of this process."""
     found = identify(os.getpid())
     assert found is not None, "this process runs"
     return found
@@ -84,7 +84,7 @@ def this_process() -> ProcessIdentity:
 
 @cache
 def boot_id() -> str:
-    """Name the machine's boot: what is said of processes holds until the next one."""
+    """Return the id of the machine's boot: process identities are valid for one boot only."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -92,14 +92,14 @@ def boot_id() -> str:
 
 
 def pids() -> list[int]:
-    """The pids of all processes that can be seen from here."""
+    """Return the pids of all processes that are visible here."""
     return sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def marker_of(pid: int) -> RunMarker | None:
-    """Return the mark in the environment that a process was started with.
+    """Return the marker in the environment that a process was started with.
 
-    None if it has none, is gone, is somebody else's, or is of a container with pids of its own.
+    None if it has none, is gone, belongs to another user, or has another pid namespace.
     """
     if _pid_namespace(pid) != _pid_namespace(os.getpid()):
         return None
@@ -115,14 +115,14 @@ def marker_of(pid: int) -> RunMarker | None:
 
 
 def parse_marker(text: str) -> RunMarker | None:
-    """Read a mark as it stands in an environment; None if it is none."""
+    """Parse a marker from an environment variable's value; None if it is none."""
     found = _MARKER.fullmatch(text)
     return found and RunMarker(ProcessIdentity(int(found[1]), int(found[2])), Path(found[3]))
 
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Mark what is started in the body of `with` as this run's, and hold the run's lock."""
+    """Mark processes started in the body of `with` as this run's, and hold its lock, shared."""
     before = os.environ.get(VARIABLE)
     handle = _locked(folder, fcntl.LOCK_SH)
     os.environ[VARIABLE] = str(RunMarker(this_process(), folder))
@@ -139,7 +139,7 @@ def working_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def try_exclusive(folder: Path) -> Iterator[bool]:
-    """Hold the run's lock alone in the body of `with`; gives False if somebody works in it."""
+    """Hold the run's lock exclusively in the body of `with`; yield False if a harness holds it."""
     try:
         handle = _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -153,7 +153,7 @@ def try_exclusive(folder: Path) -> Iterator[bool]:
 
 
 def _locked(folder: Path, how: int) -> int | None:
-    """Lock a folder; None where it has no locks (a file system of another machine's)."""
+    """Lock a folder; None where the file system (such as a remote one) has no locks."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, how)
@@ -167,12 +167,12 @@ def _locked(folder: Path, how: int) -> int | None:
 
 
 def scratch_prefix(what: str) -> str:
-    """How the name of a scratch folder of this process begins; `what` is one word of letters."""
+    """Return the name prefix of this process's scratch folders; `what` is one word of letters."""
     return f"{SCRATCH}-{what}-{this_process()}.{_pid_namespace(os.getpid())}-"
 
 
 def abandoned_scratch(parent: Path) -> list[Path]:
-    """Return the scratch folders in a folder that are ours and whose process is gone."""
+    """Return our scratch folders in `parent` whose process is gone."""
     found, namespace = [], _pid_namespace(os.getpid())
     try:
         entries = sorted(parent.glob(f"{SCRATCH}-*"))
@@ -196,7 +196,7 @@ def abandoned_scratch(parent: Path) -> list[Path]:
 
 
 def _pid_namespace(pid: int) -> int:
-    """The number of the namespace in which that process has its pid; 0 if it cannot be known."""
+    """Return the inode of a process's pid namespace; 0 if it cannot be read."""
     try:
         return Path(f"/proc/{pid}/ns/pid").stat().st_ino
     except OSError:

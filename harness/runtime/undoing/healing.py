@@ -336,8 +336,8 @@ def _nodes(folder: RunFolder) -> tuple[str, ...]:
 # The processes of a run, found and killed after their harness was killed.
 #
 # A process belongs to a run if it has the run's marker in its environment (`harness.run_markers`),
-# or if the ledger names it, by pid and start time, or if it is in the session of one that the ledger
-# names and works in the run's folder. It is never this process, nor one of its ancestors.
+# or if the ledger names it, by pid and start time, or if it is in the session of one that the
+# ledger names and works in the run's folder. It is never this process, nor one of its ancestors.
 #
 # Source: proc(5), pidfd_send_signal(2).
 
