@@ -316,7 +316,7 @@ def _member_error(protocol: type, plugin: Any) -> str | None:
 
 
 def _value_error(kind: str, plugin: Any) -> str | None:
-    """Return which attribute is invalid: checked here, since it would fail in the middle of a run."""
+    """Return which attribute is invalid: checked here, else it would fail within a run."""
     if kind == "faults":
         needs: object = getattr(plugin, "needs", ())
         if not _are_names(needs):

@@ -1,4 +1,4 @@
-"""Reads what is known of the runs of a matrix: of every attempt, not of the last one alone."""
+"""Read the results of a matrix: of every attempt, not only the last one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import FaultEffects, RunFacts
 
 TOO_SELDOM: Final = "bit too seldom"
-"""How the journal's reason begins where a fault did not bite often enough."""
+"""The start of the journal's reason if a fault took effect too seldom."""
 OUTCOMES: Final = {
     int(ExitCode.VALID): Outcome.VALID,
     int(ExitCode.UNKNOWN): Outcome.UNKNOWN,
@@ -36,12 +36,12 @@ OUTCOMES: Final = {
 
 
 def is_matrix(path: Path) -> bool:
-    """Whether a folder is that of a matrix."""
+    """Return whether a folder is that of a matrix."""
     return MatrixFolder(path).plan_json.exists()
 
 
 def read(path: Path, policy: Policy) -> list[RunFacts]:
-    """Read what is known of each cell, and of earlier attempts at it.
+    """Read the results of each cell, earlier attempts included.
 
     Raises:
         UsageError: its plan cannot be read.
@@ -67,7 +67,7 @@ def read(path: Path, policy: Policy) -> list[RunFacts]:
 
 
 def _seldom_faults(facts: RunFacts, bites_min: int) -> str:
-    """Say which faults of a cell bit less often than its matrix asks for, if any did."""
+    """Return which faults of a cell took effect less often than its matrix requires, or ""."""
     if facts.failure.startswith(TOO_SELDOM):
         return facts.failure
     counts = ", ".join(
@@ -92,7 +92,9 @@ def _cell(
     known = {attempt.run for attempt in attempts}
     for run in sorted(folder.runs.glob(f"{cell}/2*")):
         where = str(run.relative_to(folder.path))
-        if where not in known and not run.is_symlink():  # its matrix was killed before it noted it
+        if (
+            where not in known and not run.is_symlink()
+        ):  # its matrix was killed before journaling it
             facts = stored_runs.read(
                 RunFolder(run), _below(path, where), policy, f"{name} {run.name}"
             )
@@ -107,13 +109,13 @@ def _cell(
 def _attempt(
     folder: MatrixFolder, name: str, path: Path, attempt: Attempt, policy: Policy
 ) -> RunFacts:
-    """Join what the journal says of an attempt with what stands in its run's folder."""
+    """Join an attempt's journal entry with the results in its run's folder."""
     noted = OUTCOMES.get(attempt.code)
     faults = {fault: FaultEffects(of.bit, of.done) for fault, of in attempt.faults.items()}
     run = folder.path / attempt.run
     if attempt.run and run.is_dir() and _is_below(run, folder.path):
         facts = stored_runs.read(RunFolder(run), _below(path, attempt.run), policy, name)
-        if noted is None:  # its harness failed: what it says is no verdict, but for a violation
+        if noted is None:  # its harness failed: only a violation counts as a verdict
             is_wrong = facts.outcome is Outcome.INVALID
             return replace(
                 facts, outcome=Outcome.INVALID if is_wrong else None, failure=attempt.why
@@ -143,16 +145,16 @@ def _without_folder(code: int, noted: Outcome | None) -> str:
 
 
 def _below(path: Path, where: str) -> str:
-    return os.path.join(path, where)  # noqa: PTH118 - as it was typed
+    return os.path.join(path, where)  # noqa: PTH118 - as the user typed it
 
 
 def _is_below(path: Path, root: Path) -> bool:
-    """Whether a path of the journal stays in the matrix' own folder."""
+    """Return whether a path from the journal stays inside the matrix's own folder."""
     return path.resolve().is_relative_to(root.resolve())
 
 
 def _attempts(path: Path) -> dict[str, list[Attempt]]:
-    """Read the journal, also while the matrix runs; a last line that was not ended never was."""
+    """Read the journal, also while the matrix runs; ignore a torn last line."""
     try:
         whole, _, _ = read_plain(path, FILE_BYTES_MAX).rpartition(b"\n")
     except NoPlainFileError as error:

@@ -1,4 +1,4 @@
-"""Reads what is known of one stored run."""
+"""Read the results of one stored run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CAMPAIGN_BYTES_MAX: Final = 1 << 20
 
 
 def read(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFacts:
-    """Read what is known of a run; `shown` is its path for people."""
+    """Read the results of a run; `shown` is its path as printed."""
     name = name or f"{folder.path.parent.name}/{folder.path.name}"
     run = _run_facts(folder)
     stops = [span.stop_ns for span in phase_spans(run.get("phases"), 0)]
@@ -95,7 +95,7 @@ def read(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFa
 
 
 def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple[Conclusion, ...]:
-    """Let each kind know the page of its first violation that has one."""
+    """Add to each kind the page of its first violation that has one."""
     pages = {
         (page.checker, page.kind): _relative(folder.violations / page.file)
         for page in reversed(writing.read(folder.violations))
@@ -110,7 +110,7 @@ def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple
 
 
 def _measured(folder: RunFolder, policy: Policy, run: Mapping[str, Any]) -> Measured:
-    """Measure the operations, if the policy asks for a number of theirs."""
+    """Measure the operations, if the policy needs one of their numbers."""
     asked = [key for key in MEASURED if getattr(policy.ceilings, key, None) is not None]
     if policy.floors.operations:
         asked.append("operations")
@@ -131,7 +131,7 @@ def _measured(folder: RunFolder, policy: Policy, run: Mapping[str, Any]) -> Meas
 def _worked(
     folder: RunFolder, run: Mapping[str, Any], end_ns: int, given_up: pa.Table
 ) -> Worked | None:
-    """Say when clients worked, if run.json does."""
+    """Return when clients worked, if run.json has it."""
     phases = phase_spans(run.get("phases"), end_ns)
     until_ns = worked_until(phases, _time_limit_s(folder))
     return None if until_ns is None else Worked(until_ns, given_up)
@@ -147,7 +147,7 @@ def _time_limit_s(folder: RunFolder) -> float | None:
 
 
 def _run_facts(folder: RunFolder) -> Mapping[str, Any]:
-    """Read run.json; nothing of a run that was killed: what depends on it is told by others."""
+    """Read run.json; {} for a killed run, whose other files show that it is incomplete."""
     try:
         return read_json(folder.run_json, dict[str, Any])
     except UnreadableError:
@@ -160,6 +160,6 @@ def _text(facts: Mapping[str, Any], name: str) -> str:
 
 
 def _relative(path: Path) -> str:
-    """The path from here, as CI systems want it, where it is below; else from the root."""
+    """Return a path below the working directory as relative, as CI systems need it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

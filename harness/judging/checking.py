@@ -1,8 +1,7 @@
-"""Checks one recorded history, whoever recorded it: what `shaketable check` does for each path.
+"""Check one recorded history of any origin: what `shaketable check` does for each path.
 
-The history is read or looked at, its model is found, an engine judges it, and what is known of
-missing events is joined to the verdicts: a history with a cut end is never VALID, one with a
-hole proves nothing.
+Open the history, choose its model, judge it with an engine, and join the verdicts with what is
+known of missing events: a history with a cut end is never VALID, one with a hole proves nothing.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from shaketable.harness.run_markers import scratch_prefix
 from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings
 
 LOCAL_ROWS_MAX: Final = 2_000_000
-"""Up to so many operations `--engine auto` checks in this process (docs/adr/0010)."""
+"""Up to this many operations `--engine auto` checks in this process (docs/adr/0010)."""
 FILE_ROWS: Final = 250_000
-"""Operations in one of the files that a read history is handed to the engine in."""
+"""Operations in each Parquet file that is written for the engine."""
 NAMED_ROWS_MAX: Final = 2_000
-"""Operations that findings name and that are looked up for the page."""
+"""Most operations named by findings that are looked up for the page."""
 NIL_TEXTS: Final = (None, "", "nil", "null", "none")
 JEPSEN: Final = "Jepsen"
 
@@ -52,16 +51,16 @@ EngineKind = Literal["auto", "local", "spark"]
 
 
 TIME_BUDGET_S: Final = SearchBudget().time_s
-"""How long a history is checked if nothing else is asked for."""
+"""Default time budget of a history."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
-    """What a check was asked for.
+    """The settings of a check.
 
-    `time_budget_s` is for a whole history, from when it is read; the start of a Spark session
-    does not count. None: TIME_BUDGET_S, which through Spark is for each object, since the whole
-    may be of any size there.
+    `time_budget_s` covers a whole history, from reading it on, without the start of a Spark
+    session. None means TIME_BUDGET_S; through Spark, where a history may be of any size, that is
+    the budget of each object.
     """
 
     model: str | None = None
@@ -75,7 +74,7 @@ class CheckSettings:
 
 
 Engines = Callable[[str], judge.Engine]
-"""Gives the engine of a kind ("local", "spark"); the same one each time."""
+"""Returns the engine of a kind ("local", "spark"); always the same one."""
 
 
 def check_path(
@@ -84,8 +83,8 @@ def check_path(
     """Check one history.
 
     Raises:
-        UsageError: it cannot be read, its model is not told or does not fit, or Spark cannot be
-            had; one line.
+        UsageError: it cannot be read, its model is unknown or does not fit, or Spark is not
+            available; one line.
         HarnessError: the engine failed.
     """
     start_s = time.time()
@@ -125,7 +124,7 @@ def check_path(
 
 
 def _model(source: Source, settings: CheckSettings) -> Model | None:
-    """Return the model to check against; None where only anomalies are looked for."""
+    """Return the model to check against; None if only anomalies are searched for."""
     if settings.model is not None:
         model = model_named(settings.model)
         with _with_path(source):
@@ -139,7 +138,7 @@ def _model(source: Source, settings: CheckSettings) -> Model | None:
 
 @contextmanager
 def _with_path(source: Source) -> Iterator[None]:
-    """Say of which history a refusal is, and what of it could not be read: that may be why."""
+    """Add to a refusal the history's path and which part of it is missing, a likely reason."""
     try:
         yield
     except UsageError as error:
@@ -151,10 +150,10 @@ def _with_path(source: Source) -> Iterator[None]:
 def _without_unknown_reads(
     source: Source, settings: CheckSettings, model: Model, notes: list[str]
 ) -> Source:
-    """Leave out reads of nil where a register was said to begin with a value.
+    """Drop reads of nil from the history of a register with a given initial value.
 
-    Jepsen prints the answer of a read that got none as nil, and knossos lets it match anything.
-    A register that begins at nil can hold it: there such a read counts.
+    Jepsen prints nil for a read without a result, and knossos lets such a read match any value. A
+    register that starts at nil can hold nil: there the read is kept.
     """
     operations = source.history.operations
     is_asked = (
@@ -202,7 +201,7 @@ def _judge(
     start_s: float,
     progress: Callable[[str], None],
 ) -> list[Verdict]:
-    """Judge by the model, and by the checkers that were asked for."""
+    """Check against the model and with the requested checkers."""
     time_s = TIME_BUDGET_S if settings.time_budget_s is None else settings.time_budget_s
     is_bounded = settings.time_budget_s is not None or engine.kind == judge.LOCAL
     waiting_s = time.time()
@@ -224,7 +223,8 @@ def _judge(
     verdicts: list[Verdict] = []
     with _scratch() as folder:
         files = source.files or _write_parts(history.operations, folder)
-        # A prefix of a history is a history: what is not linearizable in it stands.
+        # Linearizability is prefix-closed: a violation in a history with a cut end is real.
+        # A hole can hide a write that was read, so there nothing is proven.
         for checkers, what in ((linearizable, history.hole), (others, history.incomplete)):
             if checkers:
                 limited = replace(context, incomplete=what)
@@ -234,17 +234,17 @@ def _judge(
 
 
 def _all_promises(fs: frozenset[str]) -> Promises:
-    """Return the promises of a system that must show no anomaly that is looked for."""
+    """Return promises that exclude every anomaly, since the system declared none."""
     from shaketable.checkers.anomalies.promises import ANOMALIES  # noqa: PLC0415 - only where one is
 
     return Promises(linearizable=fs, excludes=ANOMALIES)
 
 
 def _write_parts(operations: pa.Table, folder: Path) -> tuple[Path, ...]:
-    """Write operations, which stand by key, as Parquet files for the engine.
+    """Write operations, sorted by key, as Parquet files for the engine.
 
     Raises:
-        HarnessError: there is no room for them.
+        HarnessError: they cannot be written.
     """
     paths = []
     for number, start in enumerate(range(0, operations.num_rows, FILE_ROWS)):
@@ -259,10 +259,10 @@ def _write_parts(operations: pa.Table, folder: Path) -> tuple[Path, ...]:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Give a folder for a check's own files.
+    """Create a temporary folder for the files of a check.
 
     Raises:
-        HarnessError: none can be made.
+        HarnessError: it cannot be created.
     """
     try:
         folder = tempfile.TemporaryDirectory(prefix=scratch_prefix("check"))
@@ -278,12 +278,12 @@ def _no_room(error: OSError) -> HarnessError:
 
 
 def _no_log(_directory: Path, _node: str) -> Any:
-    """Stand for the logs of nodes that a foreign history does not have."""
+    """Return no entries: a foreign history has no node logs."""
     return iter(())
 
 
 def require_checkers(names: Sequence[str]) -> None:
-    """See to it that checkers exist and judge operations alone.
+    """Check that these checkers exist and need only operations.
 
     Raises:
         UsageError: one line.

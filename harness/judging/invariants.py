@@ -1,10 +1,10 @@
-"""Judges whether the nodes kept their own rules, by what their world saw and what they said.
+"""Judge whether the nodes kept their invariants, by the simulated world and the nodes' own reports.
 
-Some proofs stand in no history and in no log: an invariant that a simulated world saw broken, a
-node that stopped because a rule of its own was broken, a node that found what it had stored
-damaged though no fault had touched it. Each is a violation, whatever the clients noticed of it.
+Some evidence is in no history and no log: an invariant that a simulated world saw broken, a node
+that stopped because a rule of its own was broken, a node that found its stored data damaged though
+no fault had touched it. Each is a violation, whether or not a client noticed it.
 
-Source: docs/adr/0037; Jepsen's log-file-pattern checker plays this part there, by text.
+Source: docs/adr/0037; Jepsen's log-file-pattern checker does this by text patterns.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ KINDS: Final[Mapping[str, str]] = {
     FOUND_DAMAGE: DAMAGED,
     ENDED_UNHARMED: UNHARMED,
 }
-"""What a node's end is, by its cause."""
+"""The finding kind for each cause of a node's exit."""
 NS_PER_S: Final = 1e9
 _ERROR_KEY: Final = " error="
-"""Behind which a node of ours says why, in its last line."""
+"""Our nodes' last log line has the reason after this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A finding, when it was, and why it breaks no promise (None if it does)."""
+    """A finding, and why it breaks no promise; None if it does break one."""
 
     finding: Finding
     excuse: str | None
@@ -72,7 +72,7 @@ def judge_invariants(
             return None
         found = _found(facts, context, client_violations)
     except FileNotFoundError:
-        return None  # `run-as-planned` says so
+        return None  # `run-as-planned` reports it
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
     breaches = tuple(each.finding for each in found if each.excuse is None)
@@ -98,7 +98,7 @@ def judge_invariants(
 def _found(
     facts: Mapping[str, Any], context: CheckContext, client_violations: Sequence[Broken]
 ) -> list[_Found]:
-    """Return what was broken, in the order of time: what comes later may follow from it."""
+    """Return the findings in order of time, since later ones may follow from earlier ones."""
     found = [_of_world(each) for each in facts.get("broken", ())]
     found += [_of_world(asdict(each)) for each in client_violations]
     found += [
@@ -112,7 +112,7 @@ def _found(
 
 
 def _why_excused(finding: Finding, context: CheckContext, left: tuple[str, ...]) -> str | None:
-    """Say why a finding breaks no promise; `left` are faults that could not be undone."""
+    """Return why a finding breaks no promise, or None; `left` are faults that were not undone."""
     invariant = finding.details.get("invariant") if finding.kind == BROKEN else None
     of_liveness = invariant in liveness.OF_NODES | liveness.OF_CALLS | undisturbed.OF_CLIENTS
     if of_liveness and (stuck := sorted({*left} - {liveness.NEW_DISK})):
@@ -154,9 +154,9 @@ def _of_node(ended: Mapping[str, Any]) -> Finding:
 
 
 def _why_unpromised(context: CheckContext, at_ns: int, also: Iterable[str] = ()) -> str | None:
-    """Name the faults begun by then that nobody promised to stand; None if there are none.
+    """Return the excuse by faults that started until `at_ns` and that no promise covers, or None.
 
-    `also` are faults that this is promised under besides.
+    `also` are faults that this promise covers besides those of the target's durability.
     """
     begun = tuple(window for window in context.windows if window.from_ns <= at_ns)
     beyond = replace(context, windows=begun).unpromised_faults(

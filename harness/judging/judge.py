@@ -1,7 +1,7 @@
-"""Judges a recorded run: history -> tables -> checkers -> results.json and the report.
+"""Judge a recorded run: history -> tables -> checkers -> results.json and the report.
 
-Needs the run's folder and nothing of the cluster, so that a run whose harness was killed
-is judged in the same way.
+Needs only the run's folder, not the cluster, so that a run whose harness was killed is judged in
+the same way.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ log = logging.getLogger(__name__)
 SPARK: Final = "spark"
 LOCAL: Final = "local"
 ONE_LOG: Final = "committed-prefix"
-"""The checker of targets whose nodes all keep one log: the others' logs differ by design."""
+"""The checker for targets whose nodes replicate one log; in other targets logs may differ."""
 OF_LOGS, OF_FINAL_READS = "durability", "final-reads"
-"""Who judges whether what was acknowledged is kept: by the nodes' logs, or without them."""
+"""The durability checkers: by the nodes' logs, or by final reads where there are no logs."""
 FAILOVER_COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
-"""Of OPERATIONS: what the times after faults are measured by."""
+"""Columns of OPERATIONS that the failover times are measured from."""
 
 
 class Engine:
-    """What runs the checkers: the Spark pipeline, or the same functions in this process.
+    """Runs the checkers: on the Spark pipeline, or as the same functions in this process.
 
-    `warm_up` starts the JVM in a thread, so that it is there when the check begins.
+    `warm_up` starts the JVM in a thread, so that it is ready when the check starts.
     """
 
     def __init__(self, kind: str, spark_master: str) -> None:
@@ -73,16 +73,16 @@ class Engine:
         self._error: Exception | None = None
 
     def require_java(self, env: Mapping[str, str]) -> None:
-        """See to it now, not after the campaign, that Spark will find a Java here.
+        """Check now, before the campaign, that Spark will find a suitable Java.
 
         Raises:
-            UsageError: there is none that fits.
+            UsageError: there is none.
         """
         if self.kind == SPARK and self._master.startswith("local"):
             find_java(env)
 
     def warm_up(self) -> None:
-        """Begin to start what the check needs; returns at once; idempotent."""
+        """Start Spark in the background if the check needs it; idempotent."""
         if self._spark is None or self._thread is not None:
             return
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
@@ -96,7 +96,7 @@ class Engine:
             self._error = error
 
     def wait(self, progress: Progress) -> None:
-        """Start what the check needs, if nobody has, and wait until it is there; idempotent.
+        """Start Spark if needed and not yet done, and wait until it is ready; idempotent.
 
         Raises:
             UsageError: no fitting Java; the Spark master cannot be reached.
@@ -125,9 +125,9 @@ class Engine:
         return self._spark.run(job, progress)
 
     def stop(self) -> None:
-        """End the JVM, if there is one; idempotent.
+        """Stop the JVM, if there is one; idempotent.
 
-        One that is still starting is not waited for: it ends with this process.
+        Does not wait for one that is still starting: it ends with this process.
         """
         if self._thread is not None and self._thread.is_alive():
             return
@@ -138,7 +138,7 @@ class Engine:
 def judge(
     folder: RunFolder, campaign: Campaign, engine: Engine, progress: Callable[[str], None]
 ) -> Results:
-    """Export the history, check it, write json and the report.
+    """Export the history, check it, write results.json and the report.
 
     Raises:
         HarnessError: the recordings cannot be read, or a file cannot be written.
@@ -146,7 +146,7 @@ def judge(
     """
     engine.warm_up()
     progress("exporting the history")
-    # A check needs the operations alone: of a large history the events take longer to write.
+    # The check needs only the operations; the events of a large history take longer to write.
     exported = export(folder, with_events=False)
     target: Target = discovery.get("targets", campaign.target)
     job = _job(folder, campaign, target, exported)
@@ -166,7 +166,7 @@ def judge(
         incomplete=exported.incomplete,
         repeat=repeat_command(campaign, folder.path),
         engine=engine.kind,
-        # Where there is one log, another node comes to lead it; other masters are waited for.
+        # With one replicated log another node takes over; a lost master is waited for instead.
         failover=(
             _failover(folder, campaign, exported) if target.promises.committed_prefix else None
         ),
@@ -182,7 +182,7 @@ def judge(
 
 
 def _client_violations(folder: RunFolder, context: CheckContext) -> tuple[Broken, ...]:
-    """Return what clients met that nobody may meet in virtual time while nothing disturbs."""
+    """Return rules that clients saw broken though no fault disturbed the group, in virtual time."""
     if context.incomplete is not None:
         return ()
     operations = load_operations(folder, undisturbed.COLUMNS)
@@ -207,7 +207,7 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
 
 
 def _worked(folder: RunFolder, campaign: Campaign, end_ns: int) -> Worked | None:
-    """Say when clients worked, if run.json does; its events must have been exported."""
+    """Return when clients worked, if run.json has it; needs the exported events."""
     from shaketable.reports.availability.worked import Worked, worked_until  # noqa: PLC0415
     from shaketable.reports.plotting.lanes import phase_spans  # noqa: PLC0415 - only where a run is judged
 
@@ -217,7 +217,7 @@ def _worked(folder: RunFolder, campaign: Campaign, end_ns: int) -> Worked | None
 
 
 def _unavailable(folder: RunFolder) -> dict[str, str]:
-    """Return which of the faults asked for the run could not do, and why."""
+    """Return the requested faults that the run could not inject, each with the reason."""
     return dict(_facts(folder).get("faults_unavailable") or {})
 
 
@@ -267,7 +267,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
     )
     return CheckJob(
         operations=tuple(sorted(folder.operations.glob("*.parquet"))),
-        # A folder that is not there is a log that cannot be read, never an empty one.
+        # A missing folder is an unreadable log, never an empty one.
         logs={node: folder.node(node) for node in nodes},
         read_log=target.read_log,
         context=context,
@@ -283,7 +283,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
 
 
 def _checkers(names: Sequence[str], target: Target) -> Iterator[str]:
-    """Yield who judges: where no log can be read, what clients read in the end stands for it."""
+    """Yield the checkers' names; without readable logs final reads replace them."""
     has_logs = not isinstance(target, ShowsLogs) or target.logs_readable
     for name in names:
         if name == OF_LOGS:
@@ -293,7 +293,7 @@ def _checkers(names: Sequence[str], target: Target) -> Iterator[str]:
 
 
 def _final_from_ns(folder: RunFolder) -> int | None:
-    """Return when the final operations began; None if the run did not come so far."""
+    """Return when the drain started; None if the run did not get so far."""
     return _begun_ns(folder, "drain")
 
 
@@ -303,9 +303,9 @@ def _begun_ns(folder: RunFolder, name: str) -> int | None:
 
 
 def _elections_ns(folder: RunFolder) -> Iterator[int]:
-    """Yield when a later term than any before was first seen, since clients began.
+    """Yield the times at which a new highest term was first seen, since clients started.
 
-    What was cut off is left out.
+    A torn last line of the file is ignored.
     """
     since_ns = _begun_ns(folder, "steady") or 0
     highest: int | None = None
@@ -319,17 +319,17 @@ def _elections_ns(folder: RunFolder) -> Iterator[int]:
 
 
 def _families(windows: Iterable[FaultWindow]) -> dict[str, str]:
-    """Return the families of other people's faults that were done, if they are still installed."""
+    """Return the families of external faults that were injected, if they are still installed."""
     names = {window.name for window in windows} - BUILT_IN_FAULTS
     here = discovery.find("faults") if names else {}
     return {name: family_of(here[name]) for name in names if name in here}
 
 
 def committed_indexes(folder: RunFolder) -> dict[str, int]:
-    """Return what each node said to be committed while draining; those that said nothing lack.
+    """Return each node's commit index as reported in the drain, without nodes that did not answer.
 
     Raises:
-        HarnessError: drain.json is there and cannot be read.
+        HarnessError: drain.json exists and cannot be read.
     """
     try:
         nodes = json.loads(folder.drain_json.read_bytes())["nodes"]
@@ -356,20 +356,20 @@ def stored_campaign(folder: RunFolder) -> Campaign:
         raise HarnessError(f"this run cannot be judged: {error}") from error
 
 
-# results.json: what the checkers concluded, for machines.
+# results.json: the verdicts of the checkers, for programs.
 #
 # Source: Jepsen's results.edn (`valid?` nested by checker); DESIGN.md section 3.
 
 FORMAT = 1
-"""Raised when a reader of older files would misread newer ones."""
+"""Incremented when a reader of older files would misread newer ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A judged run: the campaign, what it was judged by, and the verdicts.
+    """A judged run: the campaign, the promises it was judged by, and the verdicts.
 
-    `failover`: how soon writes went on after kills of the leader, if there were any.
-    `faults_unavailable`: faults that were asked for and cannot be done to the group, and why.
+    `failover`: how soon writes continued after kills of the leader, if there were any.
+    `faults_unavailable`: requested faults that cannot be injected into the group, and why.
     """
 
     campaign: Campaign
@@ -384,7 +384,7 @@ class Results:
 
     @property
     def outcome(self) -> Outcome:
-        """All verdicts joined."""
+        """The worst of all verdicts."""
         return join(self.verdicts)
 
 
@@ -425,7 +425,7 @@ def to_json(results: Results) -> dict[str, Any]:
 
 
 def _by_name(campaign: Campaign, windows: Sequence[FaultWindow]) -> dict[str, dict[str, Any]]:
-    """Return of each fault asked for its family, how often it was done, and how often it bit."""
+    """Return for each requested fault its family, its injections and how many took effect."""
     return {
         name: {
             "family": family,
@@ -466,26 +466,26 @@ def _promises(promises: Promises) -> dict[str, Any]:
 
 
 def _jsonable(value: object) -> Any:
-    """Turn what JSON has no word for (numpy's numbers, sets) into what it has."""
+    """Convert values that JSON cannot encode: numpy's numbers, sets, others as text."""
     if isinstance(value, set | frozenset):
         return sorted(value)
     item = getattr(value, "item", None)
     return item() if callable(item) else str(value)
 
 
-# Judges whether a run took its course: else the other verdicts say less than they seem to.
+# Judge whether a run went as planned: if not, the other verdicts mean less than they seem to.
 #
-# A node that ended by itself, a group that did not come back after the heal, a client worker
-# that died, an undo that failed: none of these breaks a declared promise, so none is INVALID,
-# and none may pass as VALID. Where time is virtual more is known: see `harness.runtime.liveness`.
+# A node that exited by itself, a group that did not recover after the heal, a client worker that
+# died, an undo that failed: none of these breaks a declared promise, so none is INVALID, but none
+# may pass as VALID either. In virtual time more can be concluded: see `harness.runtime.liveness`.
 #
-# Source: Jepsen's `stats` and log-file-pattern checkers play this part there.
+# Source: Jepsen's `stats` and log-file-pattern checkers do this there.
 
 NAME: Final = "run-as-planned"
 
 
 def judge_run_as_planned(folder: RunFolder) -> Verdict:
-    """Return VALID for a run that did what was planned and whose group came back, else UNKNOWN.
+    """Return VALID for a run that went as planned and whose group recovered, else UNKNOWN.
 
     Raises:
         HarnessError: run.json cannot be read.

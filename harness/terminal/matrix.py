@@ -299,8 +299,8 @@ def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -
         console.print(Text(f"  {why}"), highlight=False)
         for attempt in cell.attempts:
             where = f"{folder}/{attempt.report or attempt.output}"
-            line = f"  {attempt.verdict:<8} {where}"
-            console.print(Text(line, style="dim"), soft_wrap=True, highlight=False)
+            row = f"  {attempt.verdict:<8} {where}"
+            console.print(Text(row, style="dim"), soft_wrap=True, highlight=False)
 
 
 def _show_partly(console: Console, cells: Iterable[MatrixCell]) -> None:
