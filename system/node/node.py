@@ -33,8 +33,6 @@ from shaketable.system.store.disk import DiskFull
 from shaketable.system.store.message import host_bytes
 
 CLIENT_OUT_BYTES_MAX = 64 << 20
-PEER_CONNECTIONS_MAX = 200
-UNKNOWN_SENDERS_MAX = 16
 DISK_MEASURE_INTERVAL_MS = 1000.0
 TRANSFER_POLL_MS = 10.0
 FINAL_WRITES_TIMEOUT_MS = 2000.0
