@@ -1,6 +1,6 @@
 """Exit statuses of a node, by the error that ended it, so that a supervisor can tell them apart.
 
-Source: the names and numbers of sysexits.h (EX_DATAERR, EX_SOFTWARE, EX_IOERR).
+Source: the names and numbers of sysexits.h (EX_DATAERR, EX_SOFTWARE, EX_OSERR, EX_IOERR).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ EXIT_OTHER: Final = 1
 """Python's own status: the operating system refused a resource that the node needs."""
 EXIT_DAMAGED: Final = 65
 EXIT_INVARIANT: Final = 70
+EXIT_NO_MEMORY: Final = 71
+"""A thread ran out of memory (`system.node.process_limits`)."""
 EXIT_DISK: Final = 74
 
 INVARIANT_ERRORS: Final = (InvariantError, AssertionError, NotContiguous, OutsideLog)

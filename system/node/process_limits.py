@@ -14,6 +14,8 @@ import resource
 import sys
 import threading
 
+from shaketable.system.node.ends import EXIT_NO_MEMORY
+
 FILES_WANTED = 65_536
 FILES_RESERVED = 2048
 """For the log, queues, index and peers; at most three quarters of the limit."""
@@ -60,7 +62,6 @@ def tune_malloc() -> None:
 # A MemoryError while a thread starts, or while it passes on its result, reaches no task, so the
 # task that waits for that thread would wait for ever. Crashing is better than hanging.
 
-EXIT_NO_MEMORY = 71
 THREAD_ERROR_TEXT = "thread started"
 """Part of Python's message for an error in a thread before its function ran or after it ended."""
 _OUT_OF_MEMORY_TEXT = b"MemoryError: a thread could not go on\n"

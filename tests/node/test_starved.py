@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from shaketable.system.node.process_limits import EXIT_NO_MEMORY
+from shaketable.system.node.ends import EXIT_NO_MEMORY
 
 PROGRAM = """
 import _thread, threading, time
