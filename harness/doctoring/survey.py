@@ -1,8 +1,8 @@
-"""Finds out which faults there are, in a process of its own: a plug-in may do anything on import.
+"""Find all faults in a process of its own, since a plug-in may do anything on import.
 
 `python -m shaketable.harness.doctoring.survey PARENT_PID [ENTRY_POINT...]` prints JSON lines: each
-of our faults; then, for each entry point but those named, which it is, and behind its import what
-came of it. What cannot be imported is a row among the others, and ends nothing.
+built-in fault; then, for each entry point except the named ones, its source before the import and
+the result after it. A plug-in that cannot be imported is one such result and ends nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from shaketable.harness.runtime.processes import children
 START_TIMEOUT_S: Final = 60.0
 IMPORT_TIMEOUT_S: Final = 20.0
 HANGING_MAX: Final = 5
-"""So many plug-ins may hang or end Python on import, until no more are looked at."""
+"""How many plug-ins may hang or end Python on import before the survey gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The faults that there are.
+    """All known faults.
 
     Attributes:
-        names: of those that can be tried.
-        broken: why others cannot be, by the names that they are shown by.
-        without: the entry points of these, as `harness.discovery.exclude_entry_points` takes them.
+        names: of the faults that can be tried.
+        broken: why others cannot be tried, by displayed name.
+        without: the entry points of these, for `harness.discovery.exclude_entry_points`.
     """
 
     names: tuple[str, ...]
@@ -45,12 +45,12 @@ class Survey:
 
     @property
     def rows(self) -> int:
-        """How many faults are told of on each world."""
+        """The number of findings for each world."""
         return len(self.names) + len(self.broken)
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A fault that was found, or why it cannot be tried; `source` is "" for one of ours."""
+    """A fault, or why it cannot be tried; `source` is its entry point, "" if built in."""
 
     name: str
     source: str = ""
@@ -58,10 +58,10 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def look(scratch: Path) -> Survey:
-    """Find out which faults there are. Must be called in the main thread.
+    """Find all faults. Must be called in the main thread.
 
     Raises:
-        HarnessError: one of our own cannot be imported.
+        HarnessError: a built-in fault cannot be imported.
     """
     broken: dict[str, Known] = {}
     for _ in range(HANGING_MAX + 1):
@@ -77,13 +77,13 @@ def look(scratch: Path) -> Survey:
 
 
 def _rows(names: Sequence[str], broken: Collection[Known]) -> dict[str, str]:
-    """Say why each of these is broken, by its name; by its entry point if others have that name."""
+    """Return why each is broken, by name, or by entry point if the name is not unique."""
     shared = Counter([*names, *(each.name for each in broken)])
     return {each.name if shared[each.name] == 1 else each.source: each.why for each in broken}
 
 
 async def _look_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Known | None]:
-    """Import all but these; return what was found, and whose import hung or ended Python."""
+    """Import all but these; return the faults, and the one whose import hung or ended Python."""
     found: list[Known] = []
     trying = ""
 
@@ -114,7 +114,7 @@ async def _look_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Kn
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Import all faults but those of the entry points that the arguments name."""
+    """Import all faults except those of the entry points in the arguments."""
     parent_pid, *without = arguments
     with children.begin(parent_pid) as out:
 

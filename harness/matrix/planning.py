@@ -1,8 +1,8 @@
-"""Looks at each cell of a matrix before anything is run: can it be, and if not, why not.
+"""Check before anything is run which cells of a matrix can be run, and why others cannot.
 
-A cell that its world or its target cannot do is kept in the plan with the reason. What no run
-could make sense of (an unknown name, a number that cannot be, no room for the faults) is the
-file's fault, and refused.
+A cell that its world or target does not support stays in the plan with the reason. What no run
+could accept (an unknown name, an invalid number, no room for the faults) is a mistake in the file,
+and refused.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from shaketable.harness.matrix.plan import Cell, CellSpec, Matrix, Plan, expand,
 from shaketable.harness.runtime import availability
 
 FAMILIES = ("process", "network", "clock", "disk", "rollback", "membership", "resources")
-"""The order in which the built-in families of faults are told; others follow by name."""
+"""The order of the built-in fault families; others follow by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and the campaign of each cell that will be run, by its id."""
+    """A plan, and the campaign of each cell that will be run, by cell id."""
 
     plan: Plan
     campaigns: dict[str, Campaign]
 
 
 def load(path: Path, notify: Callable[[str], None]) -> Planned:
-    """Read a matrix file and look at each of its cells; `notify` hears what takes a while.
+    """Read a matrix file and check its cells; `notify` is called before a slow step.
 
     Raises:
-        UsageError: the file says something that cannot be, or none of its cells can be run.
+        UsageError: the file is invalid, or none of its cells can be run.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def load(path: Path, notify: Callable[[str], None]) -> Planned:
 
 
 def look(matrix: Matrix, where: str) -> Planned:
-    """Look at each cell of a matrix. Raises as `load` does."""
+    """Check each cell of a matrix. Raises as `load` does."""
     own_seed = new_seed()
     cells: list[Cell] = []
     resolved: dict[str, Campaign] = {}
@@ -88,7 +88,7 @@ def _seeds() -> Iterator[str]:
 
 
 def _by_family() -> list[str]:
-    """Return the names of all faults, family after family."""
+    """Return the names of all faults, sorted by family."""
 
     def place(name: str) -> tuple[int, str, str]:
         family = family_of(known[name])
@@ -104,7 +104,7 @@ def _family(campaign: Campaign) -> str:
 
 
 def _campaign(spec: CellSpec, where: str, seed: str) -> Campaign:
-    """Make the campaign of a cell; refuse what no world and no target could do."""
+    """Return the campaign of a cell; refuse what no world and no target supports."""
     lines = [f"{key} = {toml_value(value)}" for key, value in spec.campaign.items()]
     campaign = campaigns.loads("\n".join(lines), where)
     campaign = msgspec.structs.replace(campaign, name=spec.id, seed=campaign.seed or seed)
@@ -125,10 +125,10 @@ def _campaign(spec: CellSpec, where: str, seed: str) -> Campaign:
 
 
 def _refuse_mistakes(campaign: Campaign) -> None:
-    """Refuse what is wrong in every cell, and no lack of a world or a target.
+    """Refuse mistakes, as opposed to what a world or a target does not support.
 
     Raises:
-        UsageError: a mutant of no target, a promise that no target makes, an address that is none.
+        UsageError: a mutant of no target, a promise of no target, an invalid address.
     """
     if campaign.promise is not None:
         discovery.get("targets", campaign.promise)
@@ -140,12 +140,12 @@ def _refuse_mistakes(campaign: Campaign) -> None:
 
 
 def _why_not(campaign: Campaign, where: str, nodes: Collection[str]) -> str | None:
-    """Say why the world or the target of a cell cannot do it; None if they can.
+    """Return why the world or the target cannot run a cell; None if they can.
 
-    `nodes` are those of all cells: a victim that is a node of another cell's is a lack of this one.
+    `nodes` are those of all cells: a victim that only another cell has makes this one unavailable.
 
     Raises:
-        UsageError: its schedule cannot be drawn, or it names victims that there are nowhere.
+        UsageError: no schedule is possible, or it names victims that no cell has.
     """
     try:
         resolved = campaigns.resolve(campaign)

@@ -1,4 +1,4 @@
-"""Reads what came of a cell's run: from its folder, or from what it said when it failed."""
+"""Read the outcome of a cell's run: from its folder, or from its output if it failed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CLOCK_DOUBT_S: Final = 1.0
 def read_outcome(
     folder: MatrixFolder, cell: str, attempt: int, code: int, took_s: float, bites_min: int
 ) -> Outcome:
-    """Return what came of an attempt whose process ended with `code`.
+    """Return the outcome of an attempt whose process exited with `code`.
 
-    One in which a fault bit less often than `bites_min` is unknown at best.
+    It is unknown at best if a fault took effect less often than `bites_min`.
     """
     run = _run(folder, cell, time.time() - took_s)
     if code not in VERDICTS or run is None:
@@ -61,15 +61,15 @@ def read_outcome(
 
 
 def _run(folder: MatrixFolder, cell: str, since_s: float) -> RunFolder | None:
-    """The run of a cell that was made since then, if it got as far as having a folder."""
+    """Return a cell's run that was created since then; None if it did not get that far."""
     link = folder.runs / cell / LATEST
     if not link.exists() or link.lstat().st_mtime < since_s - CLOCK_DOUBT_S:
-        return None  # of an attempt before
+        return None  # from an earlier attempt
     return RunFolder(link.resolve())
 
 
 def _faults(run: RunFolder) -> tuple[dict[str, FaultCount], dict[str, str]]:
-    """How often each fault bit, and why others that were asked for were not done."""
+    """Return how often each fault took effect, and why other requested ones were not injected."""
     try:
         results: dict[str, Any] = json.loads(run.results_json.read_bytes())
     except (OSError, ValueError):
@@ -86,7 +86,7 @@ def _faults(run: RunFolder) -> tuple[dict[str, FaultCount], dict[str, str]]:
 
 
 def _last_line(output: Path) -> str:
-    """The last line that a run printed: the harness' own error comes last."""
+    """Return the last line of a run's output, preferring the harness's own error line."""
     try:
         with output.open("rb") as file:
             file.seek(max(0, output.stat().st_size - OUTPUT_TAIL_BYTES))

@@ -1,8 +1,8 @@
-"""What is answered to a request: a page, a file, a zip. No socket is needed to ask.
+"""Map a request to its response: a page, a file, a zip. Needs no socket.
 
-Everything is read only, and everything that is shown may be hostile: names, logs, reports.
-Pages of ours run no script but ours and no style of others. A report runs in a sandbox without an
-origin, so that whatever stands in it cannot read another page. Other files are never HTML.
+Everything is read-only, and everything shown may be hostile: names, logs, reports. Our pages allow
+only our own script and style. A report runs in a sandbox without an origin, so that its content
+cannot read other pages. No other file is sent as HTML.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ OWN: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""What pages of ours may do."""
+"""The policy of our own pages."""
 SELF_CONTAINED: Final = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; "
     "script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-"""What a report or a comparison may do: show itself (the plots' library compiles templates)."""
+"""The policy of a report or a comparison; its plot library compiles templates by eval."""
 NOTHING: Final = "sandbox; default-src 'none'; frame-ancestors 'none'"
 HTML: Final = "text/html; charset=utf-8"
 PLAIN: Final = "text/plain; charset=utf-8"
 TEXTS: Final = (".json", ".jsonl", ".log", ".toml", ".txt", ".xml", ".conf", ".md", ".csv")
 REPORTS: Final = ("report.html", "matrix.html")
-"""The only files of a store that are shown as HTML, beside the pages of violations."""
+"""The only files of a store that are sent as HTML, besides the pages of violations."""
 COMMON: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
@@ -62,7 +62,7 @@ COMMON: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A status, a body (whole, or piece by piece) and what is said of it."""
+    """An HTTP response: a status, a body (whole or in pieces) and headers."""
 
     status: int
     kind: str
@@ -73,7 +73,7 @@ class Response:
 
     @property
     def all_headers(self) -> list[tuple[str, str]]:
-        """The headers but for those of the connection."""
+        """All headers except those of the connection."""
         length = len(self.body) if isinstance(self.body, bytes) else self.length
         unique = [("Content-Type", self.kind), ("Content-Security-Policy", self.policy)]
         unique += [("Content-Length", str(length))] if length is not None else []
@@ -82,7 +82,7 @@ class Response:
 
 @dataclass(slots=True)
 class Site:
-    """A store as it is shown."""
+    """The web site of a store."""
 
     store: Path
     index: Index = field(init=False)
@@ -90,12 +90,12 @@ class Site:
     follower: Follower = field(default_factory=Follower)
 
     def __post_init__(self) -> None:
-        """Nothing is read before somebody asks."""
+        """Create the index and the trends; they read nothing before a request."""
         self.index = Index(self.store)
         self.trends = Trends(self.store)
 
     def respond(self, target: str) -> Response:
-        """Answer a GET of `target`, a path with a query. Never raises for what is asked."""
+        """Respond to a GET of `target`, a path with a query. No request makes it raise."""
         try:
             path, query = _parsed(target)
             return self._route(path, query)
@@ -103,7 +103,7 @@ class Site:
             return self.message(404, "There is nothing here.")
 
     def message(self, status: int, text: str) -> Response:
-        """A page that says one thing."""
+        """Return a page with one message."""
         return self._page("message.html.j2", status=status, text=text)
 
     def _route(self, path: str, query: dict[str, str]) -> Response:
@@ -123,7 +123,7 @@ class Site:
         raise NotHereError
 
     def _of_run(self, what: str, named: str) -> Response:
-        """Answer for one run: its page, the part of it that changes, its files as a zip."""
+        """Respond for one run: its page, the live part of the page, or its files as a zip."""
         found = resolve_path(self.store, named)
         entry = self.index.entry(found)
         if what == "zip":
@@ -173,7 +173,7 @@ class Site:
 
 @dataclass(slots=True)
 class _Pieces:
-    """A file, read as it is sent; as long as it was when it was opened."""
+    """A file, read while it is sent; its length is fixed when it is opened."""
 
     file: BinaryIO
     left: int
@@ -190,7 +190,7 @@ class _Pieces:
         return data
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.left = 0
         self.file.close()
 
@@ -199,7 +199,7 @@ def _parsed(target: str) -> tuple[str, dict[str, str]]:
     """Split a request's target into its path and the fields of its query.
 
     Raises:
-        NotHereError: it is no path.
+        NotHereError: it is not a path.
     """
     if not target.startswith("/") or target.startswith("//"):
         raise NotHereError
@@ -213,7 +213,7 @@ def _parsed(target: str) -> tuple[str, dict[str, str]]:
 
 
 def _static(name: str) -> Response:
-    """Our own style and script."""
+    """Return our style or script."""
     if name == "store.css":
         return Response(200, "text/css; charset=utf-8", pages.style())
     if name == "store.js":
@@ -222,7 +222,7 @@ def _static(name: str) -> Response:
 
 
 def _kind(path: Path) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-    """Say as what a file of the store is sent: a report, a text, or something to be saved."""
+    """Return how a file of the store is sent (HTML, text or a download): type, policy, headers."""
     if path.name in REPORTS and (is_run(path.parent) or path.name == "matrix.html"):
         return HTML, SELF_CONTAINED, ()
     if VIOLATION.fullmatch(path.name) and _is_of_violations(path.parent):
@@ -236,35 +236,35 @@ def _kind(path: Path) -> tuple[str, str, tuple[tuple[str, str], ...]]:
 
 
 def _is_of_violations(folder: Path) -> bool:
-    """Whether a folder is that of the pages of a run's violations."""
+    """Return whether a folder holds the pages of a run's violations."""
     return folder.name == RunFolder(folder.parent).violations.name and is_run(folder.parent)
 
 
-# A run's folder as a zip, made while it is sent: nothing of it is kept in memory or on disk.
+# A run's folder as a zip that is created while it is sent, not in memory or on disk.
 
 ZIP_CHUNK_BYTES: Final = 256 << 10
 ZIP_BYTES_MAX: Final = 8 << 30
-"""Of the files together; what would be more is left out, and a file in the zip says so."""
+"""Total size of the files; what exceeds it is left out and listed in a file of the zip."""
 FILES_MAX: Final = 20_000
 LEFT_OUT: Final = "LEFT-OUT.txt"
 
 
 class _Pipe:
-    """A file that cannot be sought: what `zipfile` writes is taken away piece by piece."""
+    """An unseekable file for `zipfile` to write to, whose content is taken piece by piece."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
     def write(self, data: bytes) -> int:
-        """Keep what was written until it is taken."""
+        """Buffer the data until it is taken."""
         self._pieces.append(bytes(data))
         return len(data)
 
     def flush(self) -> None:
-        """Nothing stands behind this."""
+        """Do nothing: there is no underlying file."""
 
     def take(self) -> bytes:
-        """Return what was written since the last call."""
+        """Return and clear the data written since the last call."""
         data = b"".join(self._pieces)
         self._pieces.clear()
         return data
@@ -273,7 +273,7 @@ class _Pipe:
 def zipped(folder: Path) -> Iterator[bytes]:
     """Yield the bytes of a zip of all regular files below `folder`, under the folder's name.
 
-    Links are left out: what they lead to may be anybody's.
+    Links are left out, since they may lead outside the store.
     """
     pipe = _Pipe()
     left_bytes, left_files = ZIP_BYTES_MAX, FILES_MAX
@@ -309,7 +309,7 @@ def zipped(folder: Path) -> Iterator[bytes]:
 
 
 def _unique_name(name: str, names: set[str]) -> str:
-    """Return a name as a zip can hold it, and no other of it has: names need not be UTF-8."""
+    """Return a name that is valid UTF-8 and unique in the zip; file names need not be UTF-8."""
     unique = name.encode(errors="surrogateescape").decode(errors="replace")
     number = 1
     while unique in names:
@@ -320,7 +320,7 @@ def _unique_name(name: str, names: set[str]) -> str:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the regular files below a folder by name; hidden ones (half written) are none."""
+    """Yield the regular files below a folder by name, without hidden (half-written) ones."""
     for parent, folders, names in os.walk(folder, followlinks=False):
         folders[:] = sorted(name for name in folders if is_allowed_name(name))
         for name in sorted(filter(is_allowed_name, names)):

@@ -1,7 +1,7 @@
-"""The HTTP server of a store: on 127.0.0.1 alone, for requests that name it so.
+"""The HTTP server of a store: listens on 127.0.0.1 only, and checks the Host header.
 
-A page elsewhere may let its name lead to 127.0.0.1 (DNS rebinding): its requests carry that name
-as their Host, and are refused. Why the standard library's server: docs/adr/0029.
+A foreign page may resolve its name to 127.0.0.1 (DNS rebinding); its requests carry that name as
+their Host and are refused. Why the standard library's server: docs/adr/0029.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 ADDRESS: Final = "127.0.0.1"
 NAMES: Final = (ADDRESS, "localhost")
 REQUESTS_MAX: Final = 16
-"""At a time; one more is refused, and a browser asks again."""
+"""Concurrent requests; one more is refused with 503."""
 IDLE_S: Final = 20.0
-"""How long a client may neither send nor take anything."""
+"""How long a client may neither send nor receive anything."""
 BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class StoreServer(ThreadingHTTPServer):
-    """Serves one store. A thread a request, at most `REQUESTS_MAX`."""
+    """Serves one store, with a thread per request, at most `REQUESTS_MAX`."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -46,17 +46,17 @@ class StoreServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
+        """The URL to open in a browser."""
         return f"http://{ADDRESS}:{self.server_port}/"
 
     def is_named(self, host: str | None) -> bool:
-        """Whether a Host header names this server and no other."""
+        """Return whether a Host header names this server."""
         return host in {f"{name}:{self.server_port}" for name in NAMES}
 
     def process_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any
     ) -> None:
-        """Take a request on, if there is room."""
+        """Accept a request, or refuse it with 503 if there are too many."""
         if not self._free.acquire(blocking=False):
             with contextlib.suppress(OSError):
                 assert isinstance(request, socket.socket)
@@ -69,14 +69,14 @@ class StoreServer(ThreadingHTTPServer):
     def process_request_thread(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any
     ) -> None:
-        """Serve one request and make room."""
+        """Serve one request and release its slot."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what went wrong; a client that goes away is nothing."""
+        """Log an error; a client that disconnects is not worth more than a debug line."""
         log.debug("event=request_failed why=%r", sys.exc_info()[1])
 
 
@@ -90,11 +90,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE_S
 
     def do_GET(self) -> None:
-        """Answer with a body."""
+        """Respond with a body."""
         self._send(self._respond(), with_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer without."""
+        """Respond without a body."""
         self._send(self._respond(), with_body=False)
 
     def _respond(self) -> Response:
@@ -132,5 +132,5 @@ class _Handler(BaseHTTPRequestHandler):
                 close()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
-        """Requests are no news."""
+        """Log requests only at debug level."""
         log.debug("event=request %s", format % args)

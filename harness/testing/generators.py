@@ -1,12 +1,12 @@
-"""Hypothesis strategies that draw generators, and what becomes of their operations.
+"""Hypothesis strategies for generators, and for the outcomes of their operations.
 
     @given(generators(), lives())
     def test_no_client_does_two_things_at_once(generator, life):
         for one, other in pairwise_by_client(play(generator, 3, life)):
             assert one.return_ns <= other.call_ns
 
-A drawn generator may be any of `harness.generators`, in any of the others; what fails is shrunk to
-the smallest one that still does.
+A drawn generator may nest all kinds of `harness.generators`; a failing one shrinks to the smallest
+that still fails.
 
 Source: Hypothesis' recursive strategies; jepsen.generator's own tests, by hand.
 """
@@ -40,10 +40,10 @@ def drawn_operations() -> SearchStrategy[list[Operation]]:
 
 
 def generators(*, finite: bool = True) -> SearchStrategy[Generator]:
-    """Draw a generator: sequences of operations, put together somehow.
+    """Draw a generator: sequences of operations, combined in random ways.
 
     Args:
-        finite: whether it comes to an end by itself.
+        finite: whether it ends by itself.
     """
     leaves = drawn_operations().map(g.operations)
     if not finite:
@@ -53,7 +53,7 @@ def generators(*, finite: bool = True) -> SearchStrategy[Generator]:
 
 @st.composite
 def lives(draw: DrawFn, *, outcomes: tuple[str, ...] = OUTCOMES) -> Life:
-    """Draw how long operations take and how they end: the n-th one as the n-th draw says."""
+    """Draw the duration and outcome of each operation, in order."""
     one = st.tuples(st.integers(1, 2 * _NS), st.sampled_from(outcomes))
     drawn = draw(st.lists(one, min_size=1, max_size=8))
     calls = iter(range(1 << 62))

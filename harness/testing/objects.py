@@ -1,6 +1,6 @@
-"""Sequential objects that answer calls: what histories of a model are drawn from.
+"""Sequential objects that answer calls, from which histories of a model are generated.
 
-They share nothing with checkers.models, so that each can find the other's mistakes.
+They share no code with checkers.models, so that each can reveal the other's mistakes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 Choose = Callable[[int], int]
-"""Draws a whole number from 0 to below its argument."""
+"""Draws an integer from 0 up to its argument, exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,26 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call answered; `offset` where it is part of the answer."""
+    """The answer of a call; `offset` where it is part of it."""
 
     output: Any = None
     offset: int | None = None
 
 
 class Object(Protocol):
-    """One object: draws calls, and answers them one by one."""
+    """A sequential object that draws calls and answers them one by one."""
 
     def ask(self, choose: Choose, client: int) -> Request:
-        """Draw what a client calls next."""
+        """Draw the next call of a client."""
         ...
 
     def answer(self, request: Request, choose: Choose, client: int) -> Answer:
-        """Do it, and answer."""
+        """Apply a call and return its answer."""
         ...
 
 
 class CasRegister:
-    """Read, write and, if asked to, compare-and-set of one value."""
+    """Read, write and, with `has_cas`, compare-and-set of one value."""
 
     def __init__(self, values: int, *, has_cas: bool = True) -> None:
         self.values, self.has_cas = values, has_cas
@@ -60,7 +60,7 @@ class CasRegister:
         return Request("cas", choose(self.values), choose(self.values))
 
     def answer(self, request: Request, choose: Choose, client: int) -> Answer:
-        """A cas answers 1 (yes) or 0 (no)."""
+        """Apply a call; a cas answers 1 (done) or 0 (not)."""
         if request.f == "read":
             return Answer(self.value)
         if request.f == "cas" and request.expected != self.value:
@@ -70,7 +70,7 @@ class CasRegister:
 
 
 class Kv:
-    """One key of texts: get, put, append."""
+    """One key with a text value: get, put, append."""
 
     def __init__(self, values: int) -> None:
         self.values = values
@@ -82,7 +82,7 @@ class Kv:
         return Request(f, None if f == "get" else "abcdefghijkl"[choose(self.values) % 12])
 
     def answer(self, request: Request, choose: Choose, client: int) -> Answer:
-        """A get answers the text."""
+        """Apply a call; a get answers the text."""
         if request.f == "get":
             return Answer(self.text)
         self.text = str(request.input) if request.f == "put" else self.text + str(request.input)
@@ -90,18 +90,18 @@ class Kv:
 
 
 class Mutex:
-    """Acquire and release; who does not hold it does not release it."""
+    """Acquire and release; only a holder releases."""
 
     def __init__(self, values: int) -> None:
         self.held = False
         self.holders: set[int] = set()
 
     def ask(self, choose: Choose, client: int) -> Request:
-        """A holder releases, everybody else acquires."""
+        """Draw a release for a holder, an acquire for any other client."""
         return Request("release" if client in self.holders else "acquire")
 
     def answer(self, request: Request, choose: Choose, client: int) -> Answer:
-        """An acquire of a held mutex answers 0."""
+        """Apply a call; an acquire of a held mutex answers 0."""
         if request.f == "release":
             self.held = False
             self.holders.discard(client)
@@ -127,7 +127,7 @@ class Counter:
         )  # fmt: skip
 
     def answer(self, request: Request, choose: Choose, client: int) -> Answer:
-        """A read answers the sum."""
+        """Apply a call; a read answers the sum."""
         if request.f == "read":
             return Answer(self.sum)
         self.sum += request.input
@@ -147,7 +147,7 @@ class SetOfValues:
         return Request(f, None if f == "read" else choose(self.values))
 
     def answer(self, request: Request, choose: Choose, client: int) -> Answer:
-        """A read answers the sorted list."""
+        """Apply a call; a read answers the sorted list."""
         if request.f == "read":
             return Answer(sorted(self.held))
         if request.f == "add":
@@ -158,7 +158,7 @@ class SetOfValues:
 
 
 class Queue:
-    """Enqueue and dequeue; without an order a dequeue takes any."""
+    """Enqueue and dequeue; unless `in_order`, a dequeue takes any value."""
 
     def __init__(self, values: int, *, in_order: bool = True) -> None:
         self.in_order = in_order
@@ -173,7 +173,7 @@ class Queue:
         return Request("enqueue", self.next)
 
     def answer(self, request: Request, choose: Choose, client: int) -> Answer:
-        """A dequeue answers a value, nothing if none waits."""
+        """Apply a call; a dequeue answers a value, or nothing if the queue is empty."""
         if request.f == "enqueue":
             self.waiting.append(request.input)
             return Answer()
@@ -183,14 +183,14 @@ class Queue:
 
 
 class Log:
-    """Append, read at an offset, ask for the end."""
+    """Append, read at an offset, get the end offset."""
 
     def __init__(self, values: int) -> None:
         self.entries: list[int] = []
         self.next = 0
 
     def ask(self, choose: Choose, client: int) -> Request:
-        """Draw an append of a fresh value, a read near the end, or the end."""
+        """Draw an append of a fresh value, a read, or a query of the end."""
         f = ("append", "read", "end")[choose(3)]
         if f == "read":
             return Request(f, offset=choose(len(self.entries) + 2))
@@ -200,7 +200,7 @@ class Log:
         return Request(f, self.next)
 
     def answer(self, request: Request, choose: Choose, client: int) -> Answer:
-        """An append answers its offset, a read what stands there or nothing."""
+        """Apply a call; an append answers its offset, a read the value there or nothing."""
         if request.f == "append":
             self.entries.append(request.input)
             return Answer(offset=len(self.entries) - 1)
@@ -229,7 +229,7 @@ class Registers:
         return Request("txn", steps)
 
     def answer(self, request: Request, choose: Choose, client: int) -> Answer:
-        """The same steps, reads with what they found."""
+        """Apply a transaction; answer its steps, with the values that were read."""
         done = []
         for f, name, value in request.input:
             if f == "w":
@@ -250,4 +250,4 @@ OBJECTS: Final[dict[str, Callable[[int], Object]]] = {
     "set": SetOfValues,
     "unordered-queue": lambda values: Queue(values, in_order=False),
 }
-"""Objects by the name of their model; each is made with the number of its values."""
+"""Objects by model name; each is constructed with the number of different values."""
