@@ -1,4 +1,4 @@
-"""The command `calibrate`: planted bugs are hunted, the correct system must stay clean.
+"""The command `calibrate`: hunt planted bugs, and check that the correct system stays clean.
 
 Source: DESIGN.md decision 17; mutation testing's score.
 """
@@ -85,10 +85,10 @@ class CalibrateOptions:
     seed: Annotated[int | None, Parameter(metavar="N", show_default=False)] = None
 
     def plan(self) -> Plan:
-        """Make the plan of what is asked for.
+        """Return the plan for these options.
 
         Raises:
-            UsageError: there is no such bug, family or method, or a number cannot be.
+            UsageError: there is no such bug, family or method, or a number is out of range.
         """
         _check_number("--repeats", self.repeats, 1, REPEATS_MAX)
         _check_number("--runs", self.runs, 1, RUNS_MAX)
@@ -158,10 +158,10 @@ def _check_number(option: str, value: float, least: float, most: float) -> None:
 
 
 def _names(option: str, what: str, text: str | None, known: Sequence[str]) -> Sequence[str]:
-    """Read a list of names; all that are known, if none is given.
+    """Parse a list of names; None means all known names.
 
     Raises:
-        UsageError: one of them is not known, or the list is empty.
+        UsageError: a name is unknown, or the list is empty.
     """
     if text is None:
         return known
@@ -192,7 +192,7 @@ def _read_plan(folder: Path) -> Plan:
 
 
 def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
-    """Hunt what has not been hunted yet, show the scorecard, and return the exit code."""
+    """Run the remaining hunts, show the scorecard and return the exit code."""
     with _locked(folder):
         done = _hunt(folder, plan, jobs)
     shown = output.shown(folder)
@@ -206,7 +206,7 @@ def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
 
 
 def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
-    """Hunt what has not been hunted yet; return what came of each hunt, by its id."""
+    """Run the remaining hunts; return the outcomes of all by hunt id."""
     shown = output.shown(folder)
     done = {hunt.id: one for hunt in plan.hunts if (one := read_outcome(folder, hunt)) is not None}
     todo = [hunt for hunt in plan.hunts if hunt.id not in done]
@@ -222,10 +222,10 @@ def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let nobody else hunt there meanwhile: two would write each other's runs.
+    """Lock a calibration's folder: two processes would overwrite each other's runs.
 
     Raises:
-        UsageError: somebody does.
+        UsageError: another process holds the lock.
     """
     try:
         held = os.open(folder / PLAN, os.O_RDONLY | os.O_CLOEXEC)
@@ -243,7 +243,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _hunts(folder: Path, plan: Plan, todo: Sequence[Hunt], jobs: int) -> Iterator[HuntOutcome]:
-    """Hunt, and print what came of each; on a terminal a bar shows how far it is."""
+    """Run hunts and print each outcome, with a progress bar on a terminal."""
     bar = Progress(
         BarColumn(36, complete_style="cyan"),
         MofNCompleteColumn(),
@@ -273,7 +273,7 @@ def _write(folder: Path, card: Scorecard) -> None:
         raise HarnessError(f"cannot write {error.filename}: {error.strerror}") from error
 
 
-# ---- what is printed ----------------------------------------------------------------------------
+# ---- output ------------------------------------------------------------------------------------
 
 
 def _print_heading(plan: Plan, todo: int, jobs: int, folder: str) -> None:
@@ -308,7 +308,7 @@ def _outcome_text(outcome: HuntOutcome) -> Text:
 
 
 def show(card: Scorecard, page: str) -> None:
-    """Print the scorecard: a row for each bug, what was missed, false alarms, the sums."""
+    """Print the scorecard: a row for each bug, missed bugs, false alarms, totals."""
     output.out.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("family", style="dim")
@@ -343,7 +343,7 @@ def _runs_text(count: float) -> str:
 
 
 def summary_lines(card: Scorecard) -> list[str]:
-    """Say in sentences what came of it."""
+    """Return the summary of a scorecard, line by line."""
     total = len(card.bugs)
     lines = [f"{total - len(card.missed)} of {total} planted bugs found"]
     lines += [f"  by {method}: {card.found_by(method)}" for method in card.methods]

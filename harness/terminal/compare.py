@@ -1,4 +1,4 @@
-"""The command `compare`: two stored runs side by side."""
+"""The command `compare`: compare two stored runs."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def compare(
 
 
 def exit_code(compared: Comparison) -> int:
-    """Say by a number what got worse."""
+    """Return the exit code: whether anything got worse."""
     if compared.worse:
         return ExitCode.INVALID
     return ExitCode.VALID if compared.is_told else ExitCode.UNKNOWN
 
 
 def show(compared: Comparison, page: str | None) -> None:
-    """Print a comparison: what differs first, then the numbers of both."""
+    """Print a comparison: the differences first, then the numbers of both."""
     from shaketable.reports.comparing import comparison  # noqa: PLC0415 - see above
 
     out = output.out

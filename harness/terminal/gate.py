@@ -1,4 +1,4 @@
-"""The command `gate`: an exit code for stored runs by a policy, and the files that CI shows."""
+"""The command `gate`: an exit code for stored runs by a policy, and result files for CI."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ NAMES: Final[Mapping[int, str]] = {
     ExitCode.INVALID: "FAILED",
     ExitCode.UNKNOWN: "UNKNOWN",
 }
-"""Exit codes in a word; all others are an error of the harness."""
+"""Labels of exit codes; any other code is an error of the harness."""
 ERROR: Final = "ERROR"
 CHARS_MAX: Final = 300
-"""Longer messages are cut on the terminal; the files have them whole."""
+"""Longer messages are cut on the terminal, not in the files."""
 NOTES_MAX: Final = 10
 RUNS_MAX: Final = 20
-"""Runs of which the terminal tells; the files tell of all."""
+"""Most runs shown on the terminal; the files have all."""
 
 
 def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | None = None) -> int:
@@ -89,7 +89,7 @@ def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | N
 
 
 def _show(out: Output, result: GateResult, policy: str) -> None:
-    """Print what the gate came to: what fails it, run by run, then what it let pass."""
+    """Print the gate's result: failed rules run by run, then what was left out, and notes."""
     name = NAMES.get(result.code, ERROR)
     verdict = Text(name, style=STYLES.get(result.code, "bold red"))
     verdict.append(f"  {_heading(result, policy)}", style="not bold default")
@@ -116,7 +116,7 @@ def _show(out: Output, result: GateResult, policy: str) -> None:
 
 
 def _noteworthy(run: RunRulings) -> list[Ruling]:
-    """What is worth a line: what does not hold, and what is let pass."""
+    """Return the rulings worth a line: broken rules, and allowed ones."""
     return [ruling for ruling in run.rulings if not ruling.holds or ruling.allowed is not None]
 
 
@@ -130,7 +130,7 @@ def _heading(result: GateResult, policy: str) -> str:
 
 
 def _show_runs(out: Output, runs: Sequence[RunRulings]) -> None:
-    """Print what is said of a run, and which others the same is said of."""
+    """Print the rulings of a run, and how many other runs have the same."""
     first = runs[0]
     out.print()
     title = Text(printable(f"  {first.facts.name}"), style="bold")
@@ -160,12 +160,12 @@ def _text(ruling: Ruling) -> Text:
     return text
 
 
-# Where a gate's results go beside the terminal: files, and what GitHub's runner shows.
+# Outputs of a gate besides the terminal: files, and GitHub annotations and step summary.
 
 OUTPUT: Final = Group("Where results go", sort_key=2)
 STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 ACTIONS: Final = "GITHUB_ACTIONS"
-"""What GitHub's runner sets: the file of the step's summary, and "true" for where it runs."""
+"""Variables of GitHub's runner: the file of the step summary, and "true" in a job."""
 
 
 def _option() -> Parameter:
@@ -191,12 +191,12 @@ class GateOptions:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Those that are to be written."""
+        """The result files to write."""
         return tuple(path for path in (self.junit, self.sarif, self.markdown) if path is not None)
 
 
 def require_elsewhere(path: Path, runs: Sequence[Path]) -> None:
-    """Refuse to write a result among the files that it is about: they are evidence.
+    """Refuse to write a result into a judged run's folder, which is evidence.
 
     Raises:
         UsageError: one line.
@@ -207,7 +207,7 @@ def require_elsewhere(path: Path, runs: Sequence[Path]) -> None:
 
 
 def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
-    """Notice before anything is read that a result could not be written, or would destroy another.
+    """Check first that all results can be written and overwrite no other file.
 
     Raises:
         UsageError: one line.
@@ -227,7 +227,7 @@ def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
 
 
 def write_files(result: GateResult, options: GateOptions, version: str) -> list[int]:
-    """Write what was asked for, each file though another could not be; return exit codes."""
+    """Write the requested files, each even if another fails; return the exit codes of failures."""
     from shaketable.reports.gating import junit, markdown, sarif  # noqa: PLC0415 - only where asked for
 
     renderers: tuple[tuple[Path | None, Callable[[], str]], ...] = (
@@ -250,9 +250,9 @@ def write_files(result: GateResult, options: GateOptions, version: str) -> list[
 def github_job_output(
     out: Output, environ: Mapping[str, str]
 ) -> Iterator[Callable[[GateResult], None]]:
-    """In a job of GitHub: let nothing that is printed in `with` be taken for a command of it.
+    """In a GitHub job, keep the runner from parsing commands out of what the body of `with` prints.
 
-    Yields what tells it a result: annotations, and the step's summary.
+    Yields a function that reports a result to GitHub: by annotations, and in the step's summary.
     """
     if environ.get(ACTIONS) != "true":
         yield lambda result: _summarise(result, environ)
@@ -273,7 +273,7 @@ def github_job_output(
 
 
 def _summarise(result: GateResult, environ: Mapping[str, str]) -> None:
-    """Append to the step's summary, where there is one, what still fits.
+    """Append to the step's summary, if there is one, as much as fits.
 
     Raises:
         HarnessError: it cannot be written.

@@ -1,6 +1,6 @@
-"""The command `matrix`: many campaigns from one file, one table of what came of them.
+"""The command `matrix`: many campaigns from one file, and one table of their outcomes.
 
-Source: ducktape (`--parallel`, `rerun-failed.yml`, `--deflake`) for what people miss elsewhere.
+Source: ducktape (`--parallel`, `rerun-failed.yml`, `--deflake`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _begin(file: Path, store: Path) -> tuple[MatrixFolder, Plan]:
 def _run(
     folder: MatrixFolder, plan: Plan, journal: Journal, jobs: int, *, again: bool, is_resumed: bool
 ) -> int:
-    """Run what is to be run, show and write what came of it; return the exit code."""
+    """Run the remaining cells, show and write the outcomes; return the exit code."""
     from shaketable.harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
     from shaketable.reports.matrix_page.page import render_matrix  # noqa: PLC0415 - as above
 
@@ -123,7 +123,7 @@ def _run(
 
 @contextmanager
 def _ends_on_signals(queue: Queue) -> Iterator[None]:
-    """Let Ctrl-C and its like end the queue in good order for the body of `with`."""
+    """Let SIGINT, SIGTERM and SIGHUP end the queue in order for the body of `with`."""
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         queue.end()
@@ -136,14 +136,14 @@ def _ends_on_signals(queue: Queue) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# Shows how a matrix goes on: a bar and the cells under way on a terminal, else a line a cell.
+# The progress of a matrix: a bar and the running cells on a terminal, and a line per ended cell.
 
 BAR_WIDTH: Final = 36
 WHY_LINE_CHARS_MAX: Final = 120
 
 
 class MatrixProgress:
-    """Keeps account of a queue of `total` cells, and tells each that ended in a line."""
+    """Tracks a queue of `total` cells, and prints a line for each that ends."""
 
     def __init__(self, console: Console, total: int) -> None:
         self.console = console
@@ -154,11 +154,11 @@ class MatrixProgress:
         self.began_s = time.monotonic()
 
     def began(self, cell: str) -> None:
-        """A cell's run begins."""
+        """Record the start of a cell's run."""
         self.running[cell] = time.monotonic()
 
     def ended(self, cell: str, outcome: Outcome) -> None:
-        """A cell's run ended."""
+        """Count a cell's outcome and print it."""
         self.running.pop(cell, None)
         self.done += 1
         verdict = verdict_of(outcome.code)
@@ -179,7 +179,7 @@ class MatrixProgress:
             self.console.print(Text(f"{'':12}{why}", style="yellow"), soft_wrap=True)
 
     def tick(self) -> None:
-        """Nothing happened."""
+        """Do nothing."""
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -188,10 +188,10 @@ class MatrixProgress:
 
 
 class LiveProgress(Redrawn, MatrixProgress):
-    """With a bar below these lines, redrawn in place, that vanishes at the end."""
+    """Adds a bar below these lines that is redrawn in place and vanishes at the end."""
 
     def panel(self) -> Group:
-        """Draw it as it is now. Called from rich's refreshing thread."""
+        """Render the current progress. Called from rich's refresh thread."""
         now_s = time.monotonic()
         head = Table.grid(padding=(0, 2, 0, 0))
         bar = ProgressBar(
@@ -213,12 +213,12 @@ class LiveProgress(Redrawn, MatrixProgress):
 
 
 def make_progress(console: Console, total: int) -> MatrixProgress:
-    """Return the progress that fits: live on a terminal, plain lines elsewhere."""
+    """Return a live progress on a terminal, plain lines elsewhere."""
     is_live = console.is_terminal and not console.is_dumb_terminal
     return (LiveProgress if is_live else MatrixProgress)(console, total)
 
 
-# The table of a matrix in the terminal: worlds side by side, each cell in a few words.
+# The table of a matrix in the terminal: a column per world.
 
 STYLES: Final[Mapping[str, str]] = {
     "VALID": "green",
@@ -230,12 +230,12 @@ STYLES: Final[Mapping[str, str]] = {
 }
 LABELS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
 ENDS: Final = {"OPEN": "NOT DONE"}
-"""What the whole is called, where it is not what one cell is called."""
+"""Labels of the whole matrix where they differ from those of a cell."""
 WHY_CHARS_MAX: Final = 300
 
 
 def show_matrix_heading(console: Console, plan: Plan, todo: int, jobs: int, folder: str) -> None:
-    """Say what is about to be run."""
+    """Print what is about to be run."""
     runnable = sum(not cell.skipped for cell in plan.cells)
     text = Text("shaketable", style="bold")
     facts = [f"matrix {plan.name}", f"{todo} of {runnable} cells to run"]
@@ -248,7 +248,7 @@ def show_matrix_heading(console: Console, plan: Plan, todo: int, jobs: int, fold
 
 
 def show_matrix(console: Console, view: MatrixView, page: str) -> None:
-    """Print the table, what is not valid with its reason, and what could not be run."""
+    """Print the table, cells that are not valid with the reason, and cells that were not run."""
     console.print()
     rows = Table(
         box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False, pad_edge=False
@@ -276,7 +276,7 @@ def show_matrix(console: Console, view: MatrixView, page: str) -> None:
 
 
 def _cell_text(cell: MatrixCell | None) -> Text:
-    """A cell in at most 22 signs: "10/10  0.41 s  VALID"."""
+    """Return a cell in at most 22 characters: "10/10  0.41 s  VALID"."""
     if cell is None:
         return Text("")
     label = Text(LABELS.get(cell.verdict, cell.verdict), style=STYLES.get(cell.verdict, ""))
@@ -288,7 +288,7 @@ def _cell_text(cell: MatrixCell | None) -> Text:
 
 
 def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -> None:
-    """Say of each cell that is not valid why, and where its report or its output is."""
+    """Print for each cell that is not valid why, and where its report or output is."""
     for cell in cells:
         if cell.verdict in ("VALID", *LABELS):
             continue
@@ -304,7 +304,7 @@ def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -
 
 
 def _show_partly(console: Console, cells: Iterable[MatrixCell]) -> None:
-    """Say which cells were run without some of their faults, once for each fault and reason."""
+    """Print which cells ran without some of their faults, grouped by fault and reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         for lacking in cell.lacking:
@@ -316,7 +316,7 @@ def _show_partly(console: Console, cells: Iterable[MatrixCell]) -> None:
 
 
 def _show_skipped(console: Console, view: MatrixView) -> None:
-    """Say why cells were not run, once for each reason."""
+    """Print why cells were not run, grouped by reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in view.rows:
         for world, cell in zip(view.columns, row.cells, strict=True):
@@ -329,7 +329,7 @@ def _show_skipped(console: Console, view: MatrixView) -> None:
 
 
 def _print(console: Console, rows: Table) -> None:
-    """Print a table; without a terminal no spaces at the ends of its lines."""
+    """Print a table, without trailing blanks outside a terminal."""
     if console.is_terminal:
         console.print(rows, highlight=False)
         return

@@ -49,7 +49,7 @@ SEEDS_MAX: Final = 1_000_000
 FIRST_SEED_DEFAULT: Final = 1
 SEED_MAX: Final = 2**62
 VIRTUAL_MIN_S: Final = 10.0
-"""In less there is no room for faults and for what must follow on their end."""
+"""A shorter run has no time for faults and the recovery that must follow."""
 VIRTUAL_MAX_S: Final = 3_600.0
 TIME_MAX_MS: Final = 1e12
 SHRINK_DEFAULT_S: Final = 60.0
@@ -89,10 +89,10 @@ class WorldOptions:
     target: Annotated[str, _shown("NAME")] = TARGET_DEFAULT
 
     def spec(self, simulator: Simulator, seed: int) -> RunSpec:
-        """Return what is to be simulated.
+        """Return the run to simulate.
 
         Raises:
-            UsageError: there is no such world or planted bug, or a number cannot be.
+            UsageError: there is no such world or planted bug, or a number is out of range.
         """
         world = next(iter(simulator.worlds)) if self.world is None else self.world
         if world not in simulator.worlds:
@@ -136,7 +136,7 @@ class SeedOptions:
         """Return how many processes to use.
 
         Raises:
-            UsageError: more or fewer than can be.
+            UsageError: the number is out of range.
         """
         if self.jobs is None:
             return _processors()
@@ -160,10 +160,10 @@ class ShrinkOptions:
     first_seed: Annotated[int | None, _no_default("SEED")] = None
 
     def settings(self) -> ShrinkSettings:
-        """Return what is asked for.
+        """Return the settings of the search.
 
         Raises:
-            UsageError: a number, or the folder, cannot be.
+            UsageError: a number is out of range, or the folder is none.
         """
         _check("--seconds", self.seconds, SHRINK_MIN_S, SHRINK_MAX_S)
         if self.out is not None and self.out.exists() and not self.out.is_dir():
@@ -308,29 +308,29 @@ def _check(what: str, value: float, least: float, most: float) -> None:
 
 
 def _require_folder(path: Path | None) -> None:
-    """Notice before a long hunt, not after it, that its file could not be written."""
+    """Check before a long hunt that its file can be written."""
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         raise UsageError(f"--json {path}: give the name of a file in a folder that is there")
 
 
-# The table of planted bugs: after how many seeds the simulated world finds each.
+# The table of planted bugs: after how many seeds each is found.
 
 HUNT_SEEDS_MAX: Final = 2_000
-"""A planted bug that is not found within so many seeds counts as missed."""
+"""A planted bug that is not found within this many seeds counts as missed."""
 HUNTS_MAX: Final = 99
-"""From so many first seeds on each planted bug is hunted; the median is what is shown."""
+"""Most hunts for each planted bug, from different first seeds; the median is shown."""
 FORMAT: Final = 1
 HUNT_STRIDE: Final = 100_000
-"""How far apart those first seeds are: more than a hunt can run."""
+"""Distance between those first seeds: more than the seeds that a hunt can run."""
 
 
 def hunt_all(
     target: str, first: RunSpec, jobs: int, hunts: int = HUNTS_DEFAULT, file: Path | None = None
 ) -> int:
-    """Hunt each planted bug, or the one that `first` names, `hunts` times; return the exit code.
+    """Hunt each planted bug, or the one in `first`, `hunts` times; return the exit code.
 
-    A bug's row is printed as soon as its last hunt has ended. The code is 0 if each was found
-    each time. `file` gets what came of it, for `gate`.
+    A bug's row is printed when its last hunt ends. The code is 0 if every hunt found its bug.
+    `file` gets the results as JSON, for `gate`.
 
     Raises:
         HarnessError: a process died, or the file cannot be written.
@@ -373,7 +373,7 @@ def hunt_all(
 
 
 def to_json(target: str, world: str, found: Mapping[str, Sequence[Hunt]]) -> dict[str, Any]:
-    """Return what --json writes: `seeds` that each hunt ran until it found its bug, else null."""
+    """Return the content of --json; `seeds` is how many each hunt needed, null if not found."""
     return {
         "format": FORMAT,
         "target": target,
@@ -391,12 +391,12 @@ def to_json(target: str, world: str, found: Mapping[str, Sequence[Hunt]]) -> dic
 
 
 def hunt_one(target: str, spec: RunSpec) -> Hunt:
-    """Hunt one planted bug from one first seed on, in a process of its own."""
+    """Hunt one planted bug from one first seed on; called in a worker process."""
     return hunt(simulator_of(target), spec, HUNT_SEEDS_MAX)
 
 
 def hunt_text(hunts: list[Hunt]) -> str:
-    """Say after how many seeds a planted bug was found, and by which invariants."""
+    """Return after how many seeds a planted bug was found, and by which invariants."""
     found = [one for one in hunts if one.violation is not None]
     if not found:
         return f"not found in {HUNT_SEEDS_MAX:,} seeds, {len(hunts)} times"

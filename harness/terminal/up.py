@@ -1,6 +1,6 @@
-"""The command `up`: a broker group to play with, until Ctrl-C.
+"""The command `up`: run a broker group to play with, until Ctrl-C.
 
-Source: docker compose up, for how it behaves; RocketMQ's fast-try.sh for what it replaces.
+Source: docker compose up for its behaviour; it replaces RocketMQ's fast-try.sh.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ NODES: Final[Mapping[Mode, tuple[int, ...]]] = {
     "sync-double-write": (2, 3, 4, 5),
     "multi-master": (1,),
 }
-"""How many brokers a group may have in each mode, first how many it has by default."""
+"""The numbers of brokers that a group may have in each mode; the first is the default."""
 GROUPS: Final[Mapping[Mode, int]] = {"multi-master": 2}
-"""How many groups there are by default, where not one."""
+"""The default number of groups, if not one."""
 WRITABLE_ROLE: Final[Mapping[Mode, str]] = {"dledger": "leader"}
-"""What the broker of a group is that takes messages, where not its master."""
+"""The role of the broker that accepts a group's messages, if not master."""
 NAME_SERVERS_MAX: Final = 5
 READY_SECONDS_MAX: Final = 60.0
 POLL_SECONDS: Final = 0.2
@@ -99,7 +99,7 @@ def up(
 
 @contextmanager
 def _folder(folder: Path | None) -> Iterator[Path]:
-    """Yield the folder that was named, made if it is not there; else one that is removed."""
+    """Yield the given folder, created if missing; without one, a folder that is removed later."""
     if folder is None:
         with tempfile.TemporaryDirectory(prefix=scratch_prefix("up")) as name:
             yield Path(name)
@@ -114,7 +114,7 @@ def _folder(folder: Path | None) -> Iterator[Path]:
 
 
 async def _keep_up(site: Site, folder: Path, role: str) -> int:
-    """Run all servers until a signal; return the exit code. `role` takes a group's messages."""
+    """Run all servers until a signal; return the exit code. `role` accepts a group's messages."""
     begin_ns = monotonic_ns()
     running: list[NodeProcess] = []
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -146,13 +146,13 @@ def _process(server: SiteServer, begin_ns: int) -> NodeProcess:
 
 
 async def _report_exit(process: NodeProcess) -> None:
-    """Say when a server ends that nobody stopped."""
+    """Print that a server exited by itself."""
     ended = await process.wait()
     output.out.print(escape(str(ended)))
 
 
 async def _report_leaders(site: Site, folder: Path, role: str) -> None:
-    """Say where everything is once each group has its leader, and then each change of one."""
+    """Print all addresses once each group has its leader, and then every change of a leader."""
     groups = sorted({server.group for server in site.brokers})
     servers = _count(len(site.name_servers), "name server")
     output.out.print(f"starting {servers} and {_count(len(site.brokers), 'broker')}")
@@ -197,7 +197,7 @@ def _count(number: int, what: str) -> str:
 
 
 async def _stop(running: list[NodeProcess]) -> list[str]:
-    """Stop all servers, brokers first; return those that did not end by themselves."""
+    """Stop all servers, brokers first; return those that had to be killed."""
     killed: list[str] = []
 
     async def stop(process: NodeProcess) -> None:

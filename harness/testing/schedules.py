@@ -50,7 +50,7 @@ def schedules(
     """
     free_ms = [0] * lanes
     end_ms = int(chaos_s * 1000)
-    turns: dict[str, int] = {}
+    indexes: dict[str, int] = {}
     found: list[Planned] = []
     for _ in range(draw(st.integers(0, faults_max))):
         lane = draw(st.integers(0, lanes - 1))
@@ -60,9 +60,9 @@ def schedules(
             continue
         free_ms[lane] = stop_ms
         name = draw(st.sampled_from(sorted(faults)))
-        turn = turns[name] = turns.get(name, -1) + 1
-        rng = stream(str(draw(st.integers(0, PLANS - 1))), "plan", name, turn)
-        plan = faults[name].plan(rng, nodes, turn)
+        index = indexes[name] = indexes.get(name, -1) + 1
+        rng = stream(str(draw(st.integers(0, PLANS - 1))), "plan", name, index)
+        plan = faults[name].plan(rng, nodes, index)
         duration_s = (stop_ms - start_ms) / 1000
         found.append(
             Planned(number=0, fault=name, plan=plan, start_s=start_ms / 1000, duration_s=duration_s)
