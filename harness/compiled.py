@@ -23,11 +23,11 @@ _UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
 
 
 @functools.cache
-def _look_once(folder: Path) -> None:
-    forget_stale(folder)
+def _check_once(folder: Path) -> None:
+    delete_stale_cache(folder)
 
 
-def forget_stale(folder: Path) -> bool:
+def delete_stale_cache(folder: Path) -> bool:
     """Delete the cached machine code of `folder` if any source in it has changed; True if so.
 
     Numba invalidates its cache only when the kernel's own file changes, not when a file that it
@@ -41,11 +41,11 @@ def forget_stale(folder: Path) -> bool:
     with contextlib.suppress(OSError):
         if stamp.is_file() and stamp.read_text() == digest.hexdigest():
             return False
-        for kept in (*stamp.parent.glob("*.nbi"), *stamp.parent.glob("*.nbc")):
-            kept.unlink(missing_ok=True)
-        fresh = stamp.with_suffix(f".{os.getpid()}")
-        fresh.write_text(digest.hexdigest())
-        fresh.replace(stamp)
+        for cached in (*stamp.parent.glob("*.nbi"), *stamp.parent.glob("*.nbc")):
+            cached.unlink(missing_ok=True)
+        temporary = stamp.with_suffix(f".{os.getpid()}")
+        temporary.write_text(digest.hexdigest())
+        temporary.replace(stamp)
     return True
 
 
@@ -57,14 +57,14 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """
     source = Path(function.__code__.co_filename)
     if not source.is_file():
-        anew: Callable[P, R] = numba.njit(nogil=True)(function)
-        return anew
-    _look_once(source.parent)
+        uncached: Callable[P, R] = numba.njit(nogil=True)(function)
+        return uncached
+    _check_once(source.parent)
     try:
-        kept: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
+        cached: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # "cannot cache function": no writable folder for the cache
-        kept = numba.njit(nogil=True)(function)
-    return kept
+        cached = numba.njit(nogil=True)(function)
+    return cached
 
 
 def bare(function: Callable[P, R]) -> Callable[P, R]:

@@ -59,14 +59,14 @@ def examine(on_survey: OnSurvey, worlds: Sequence[World] = WORLDS) -> Examinatio
     except OSError as error:
         raise HarnessError(f"cannot write any temporary file: {error.strerror}") from error
     try:
-        survey = surveys.look(scratch)
+        survey = surveys.find_faults(scratch)
         on_finding = on_survey(survey)
 
         def note(finding: Finding) -> None:
             findings.append(finding)
             on_finding(finding)
 
-        facts = machine_checks.look(scratch)
+        facts = machine_checks.run_checks(scratch)
         trio.run(_try_all, worlds, survey, scratch, note)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -146,7 +146,7 @@ async def _run(task: Task, log: Path, output: TrialOutput) -> str:
         return f"it hangs: it was under way for longer than {FAULT_TIMEOUT_S:g} s"
     if ended.is_late:
         return f"the trials said nothing for {START_TIMEOUT_S:g} s"
-    said = children.last_line(log)
+    last_line = children.last_line(log)
     if output.trying:
-        return f"it ended the trials (exit status {ended.status}): {said}"
-    return said if ended.status else "the trials ended before it"
+        return f"it ended the trials (exit status {ended.status}): {last_line}"
+    return last_line if ended.status else "the trials ended before it"

@@ -32,11 +32,11 @@ RUN_TIMEOUT_S: Final = 10.0
 SPARK_TIMEOUT_S: Final = 120.0
 """Spark starts in 5 to 10 seconds, on a busy machine in a minute."""
 WITHOUT_SPARK: Final = "checks run without it: ./shaketable analyze RUN --engine local"
-SAID_CHARS_MAX: Final = 300
+OUTPUT_CHARS_MAX: Final = 300
 PTRACE_SEIZE: Final = 0x4206
 
 
-def look(scratch: Path) -> list[Fact]:
+def run_checks(scratch: Path) -> list[Fact]:
     """Run all checks; `scratch` is a folder for temporary files."""
     return [
         _python(),
@@ -100,9 +100,9 @@ def _spark(scratch: Path) -> Fact:
         what = f"did not start and end within {SPARK_TIMEOUT_S:g} s"
         return Fact("Spark", what, False, f"try when the machine does less; {WITHOUT_SPARK}")
     lines = (done.errors if done.status else done.output).decode(errors="replace")
-    said = lines.strip().rpartition("\n")[2] or f"ended with exit status {done.status}"
+    last_line = lines.strip().rpartition("\n")[2] or f"ended with exit status {done.status}"
     is_ok = done.status == 0
-    return Fact("Spark", said[:SAID_CHARS_MAX], is_ok, "" if is_ok else WITHOUT_SPARK)
+    return Fact("Spark", last_line[:OUTPUT_CHARS_MAX], is_ok, "" if is_ok else WITHOUT_SPARK)
 
 
 def _cores() -> Fact:

@@ -57,7 +57,7 @@ class Known(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-def look(scratch: Path) -> Survey:
+def find_faults(scratch: Path) -> Survey:
     """Find all faults. Must be called in the main thread.
 
     Raises:
@@ -65,7 +65,7 @@ def look(scratch: Path) -> Survey:
     """
     broken: dict[str, Known] = {}
     for _ in range(HANGING_MAX + 1):
-        found, culprit = trio.run(_look_once, scratch / "survey.log", tuple(broken))
+        found, culprit = trio.run(_import_once, scratch / "survey.log", tuple(broken))
         if culprit is None:
             break
         broken[culprit.source] = culprit
@@ -82,7 +82,7 @@ def _rows(names: Sequence[str], broken: Collection[Known]) -> dict[str, str]:
     return {each.name if shared[each.name] == 1 else each.source: each.why for each in broken}
 
 
-async def _look_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Known | None]:
+async def _import_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Known | None]:
     """Import all but these; return the faults, and the one whose import hung or ended Python."""
     found: list[Known] = []
     trying = ""

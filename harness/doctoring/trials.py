@@ -265,7 +265,7 @@ async def _try(rig: Rig, fault: Fault, number: int, notes: Notes) -> Finding:
             finding = replace(finding, state="failed", what=what)
             break
         finding = await _attempt(rig, planned, notes)
-        left = await _left_behind(rig)
+        left = await _repair_leftovers(rig)
         if left and finding.state != "failed":
             what = one_line(f"{finding.what}; it was not undone: {left}")
             finding = replace(finding, state="failed", what=what)
@@ -301,7 +301,7 @@ async def _attempt(rig: Rig, planned: Planned, notes: Notes) -> Finding:
     return Finding(planned.fault, rig.campaign.world, state, what)
 
 
-async def _left_behind(rig: Rig) -> str:
+async def _repair_leftovers(rig: Rig) -> str:
     """Repair what the undo of a fault left, and wait for the group; return what was left, or "".
 
     A world knows its cuts, shaped links, disk faults, stopped and ended nodes; other leftovers show
@@ -324,8 +324,8 @@ async def _why_not_ready(rig: Rig) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the task in the arguments; the last line on stderr is the error, if it fails."""
-    parent_pid, asked = arguments
-    task = msgspec.json.decode(asked, type=Task)
+    parent_pid, encoded_task = arguments
+    task = msgspec.json.decode(encoded_task, type=Task)
     with children.begin(parent_pid) as out:
 
         def emit(what: object) -> None:

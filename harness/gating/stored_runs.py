@@ -111,10 +111,10 @@ def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple
 
 def _measured(folder: RunFolder, policy: Policy, run: Mapping[str, Any]) -> Measured:
     """Measure the operations, if the policy needs one of their numbers."""
-    asked = [key for key in MEASURED if getattr(policy.ceilings, key, None) is not None]
+    needed = [key for key in MEASURED if getattr(policy.ceilings, key, None) is not None]
     if policy.floors.operations:
-        asked.append("operations")
-    if not asked:
+        needed.append("operations")
+    if not needed:
         return Measured()
     try:
         operations = load_operations(folder, COLUMNS)
@@ -125,7 +125,7 @@ def _measured(folder: RunFolder, policy: Policy, run: Mapping[str, Any]) -> Meas
         worked = _worked(folder, run, end_ns, given_up)
         return measure_operations(operations, windows, worked, policy.unavailable_from_s)
     except (HarnessError, ValueError, KeyError, TypeError, OverflowError) as error:
-        return Measured(missing=dict.fromkeys(asked, str(error)))
+        return Measured(missing=dict.fromkeys(needed, str(error)))
 
 
 def _worked(

@@ -156,12 +156,12 @@ def _without_unknown_reads(
     register that starts at nil can hold nil: there the read is kept.
     """
     operations = source.history.operations
-    is_asked = (
+    has_initial_value = (
         settings.initial not in NIL_TEXTS
         and model.name in ("register", "cas-register")
         and source.history.format.startswith(JEPSEN)
     )
-    if not is_asked:
+    if not has_initial_value:
         return source
     is_unknown = pc.and_(
         pc.and_(pc.equal(operations["f"], "read"), pc.equal(operations["outcome"], "ok")),
@@ -174,8 +174,8 @@ def _without_unknown_reads(
         f"{count} reads answered nil, which a register that begins with {settings.initial} never"
         " holds: taken as reads of unknown value, as knossos does"
     )
-    kept = operations.filter(pc.invert(is_unknown))
-    return replace(source, history=replace(source.history, operations=kept))
+    known = operations.filter(pc.invert(is_unknown))
+    return replace(source, history=replace(source.history, operations=known))
 
 
 def _engine_kind(source: Source, settings: CheckSettings, notes: list[str]) -> str:

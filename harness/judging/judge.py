@@ -99,7 +99,7 @@ class Engine:
         """Start Spark if needed and not yet done, and wait until it is ready; idempotent.
 
         Raises:
-            UsageError: no fitting Java; the Spark master cannot be reached.
+            UsageError: no suitable Java; the Spark master cannot be reached.
         """
         self.warm_up()
         if self._thread is None:
@@ -114,7 +114,7 @@ class Engine:
         """Run every checker of `job`.
 
         Raises:
-            UsageError: no fitting Java; the Spark master cannot be reached.
+            UsageError: no suitable Java; the Spark master cannot be reached.
             HarnessError: the operations cannot be read.
         """
         if self._spark is None:
@@ -294,10 +294,10 @@ def _checkers(names: Sequence[str], target: Target) -> Iterator[str]:
 
 def _final_from_ns(folder: RunFolder) -> int | None:
     """Return when the drain started; None if the run did not get so far."""
-    return _begun_ns(folder, "drain")
+    return _phase_start_ns(folder, "drain")
 
 
-def _begun_ns(folder: RunFolder, name: str) -> int | None:
+def _phase_start_ns(folder: RunFolder, name: str) -> int | None:
     phases = _facts(folder).get("phases") or ()
     return next((int(phase["start_ns"]) for phase in phases if phase["name"] == name), None)
 
@@ -307,7 +307,7 @@ def _elections_ns(folder: RunFolder) -> Iterator[int]:
 
     A torn last line of the file is ignored.
     """
-    since_ns = _begun_ns(folder, "steady") or 0
+    since_ns = _phase_start_ns(folder, "steady") or 0
     highest: int | None = None
     with suppress(OSError, ValueError), folder.status_jsonl.open(encoding="utf-8") as lines:
         for status in map(json.loads, lines):

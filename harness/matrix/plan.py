@@ -68,8 +68,8 @@ class Point:
         """Return whether the point has one of the given values on each axis of `where`."""
         for axis, values in where.items():
             here = getattr(self, axis)
-            mine = here if axis == "faults" else (here,)
-            if not set(values) & set(mine or ()):
+            own = here if axis == "faults" else (here,)
+            if not set(values) & set(own or ()):
                 return False
         return True
 

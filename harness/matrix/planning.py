@@ -50,10 +50,10 @@ def load(path: Path, notify: Callable[[str], None]) -> Planned:
     matrix = read_matrix(text, str(path), _by_family(), _seeds())
     if "netns" in (*matrix.axes.get("worlds", ()), matrix.campaign.get("world")):
         notify("looking at what network namespaces can do here")
-    return look(matrix, str(path))
+    return check_cells(matrix, str(path))
 
 
-def look(matrix: Matrix, where: str) -> Planned:
+def check_cells(matrix: Matrix, where: str) -> Planned:
     """Check each cell of a matrix. Raises as `load` does."""
     own_seed = new_seed()
     cells: list[Cell] = []

@@ -14,7 +14,7 @@ from shaketable.reports.availability.recovery import summarise
 from shaketable.reports.run_page.view import build_view
 
 VERDICTS: Final = (ExitCode.VALID, ExitCode.INVALID, ExitCode.UNKNOWN)
-SAID_CHARS_MAX: Final = 400
+ERROR_CHARS_MAX: Final = 400
 OUTPUT_TAIL_BYTES: Final = 8 * 1024
 CLOCK_DOUBT_S: Final = 1.0
 
@@ -95,4 +95,4 @@ def _last_line(output: Path) -> str:
         return ""
     lines_printed = [line.strip() for line in lines if line.strip()]
     ours = [line for line in lines_printed if line.startswith("shaketable:")] or lines_printed
-    return ours[-1].removeprefix("shaketable:").strip()[:SAID_CHARS_MAX] if ours else ""
+    return ours[-1].removeprefix("shaketable:").strip()[:ERROR_CHARS_MAX] if ours else ""

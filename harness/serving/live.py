@@ -78,7 +78,7 @@ class Follower:
     _runs: dict[Path, _Followed] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def look(self, folder: RunFolder) -> Live:
+    def read_new(self, folder: RunFolder) -> Live:
         """Return the progress of a run, after reading what is new since the last call."""
         with self._lock:
             followed = self._runs.pop(folder.path, None) or _Followed()

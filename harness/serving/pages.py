@@ -57,14 +57,14 @@ def script() -> bytes:
 def listing(listed: Listing, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the list of runs, searched and filtered."""
     entries = listed.entries
-    asked = {name: query.get(name, "") for name in ("q", *FILTERS)}
-    wanted = {name: asked[name] for name in FILTERS}
-    found = filter_entries(list(entries), asked["q"], **wanted)
+    terms = {name: query.get(name, "") for name in ("q", *FILTERS)}
+    wanted = {name: terms[name] for name in FILTERS}
+    found = filter_entries(list(entries), terms["q"], **wanted)
     page = _page_number(query.get("page", ""), len(found))
     first = (page - 1) * ENTRIES_A_PAGE
 
     def link(number: int) -> str:
-        fields = {name: value for name, value in asked.items() if value}
+        fields = {name: value for name, value in terms.items() if value}
         return urlencode({**fields, "page": number})
 
     return {
@@ -73,7 +73,7 @@ def listing(listed: Listing, query: Mapping[str, str]) -> dict[str, Any]:
         "total": len(entries),
         "matrices": listed.matrices,
         "left_out": listed.left_out,
-        "query": asked,
+        "query": terms,
         "choices": [(name, _values(entries, name)) for name in FILTERS],
         "page": page,
         "before": link(page - 1),

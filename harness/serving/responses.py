@@ -130,7 +130,7 @@ class Site:
             name = f"{pages.safe_name(entry.name)}-{pages.safe_name(found.name)}.zip"
             disposition = ("Content-Disposition", f'attachment; filename="{name}"')
             return Response(200, "application/zip", zipped(found), NOTHING, (disposition,))
-        live = self.follower.look(RunFolder(found)) if entry.state == "RUNNING" else None
+        live = self.follower.read_new(RunFolder(found)) if entry.state == "RUNNING" else None
         if what == "live":
             if live is None:
                 return Response(200, HTML, b'<div id="live" data-state="ended"></div>')

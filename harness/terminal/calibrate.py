@@ -165,13 +165,13 @@ def _names(option: str, what: str, text: str | None, known: Sequence[str]) -> Se
     """
     if text is None:
         return known
-    asked = [name.strip() for name in text.split(",") if name.strip()]
-    for name in asked:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
         if name not in known:
             raise UsageError(f"{option}: {unknown(what, name, known)}")
-    if not asked:
+    if not names:
         raise UsageError(f"{option}: expected some of {', '.join(known)}")
-    return asked
+    return names
 
 
 def _make(folder: Path, plan: Plan) -> None:

@@ -296,20 +296,20 @@ def _progress() -> Iterator[Callable[[str], None]]:
                     elapsed = time.monotonic() - start_s
                     status.update(Text(f"{step[0]}, {elapsed:.0f} s", style="dim"))
 
-            def say(text: str) -> None:
+            def set_step(text: str) -> None:
                 step[0] = text
                 status.update(Text(text, style="dim"))
 
             thread = threading.Thread(target=redraw, name="progress", daemon=True)
             thread.start()
             try:
-                yield say
+                yield set_step
             finally:
                 stop.set()
                 thread.join()
         return
-    with _periodic_lines() as say_later:
-        yield say_later
+    with _periodic_lines() as set_step:
+        yield set_step
 
 
 @contextmanager
@@ -323,13 +323,13 @@ def _periodic_lines() -> Iterator[Callable[[str], None]]:
             elapsed = time.monotonic() - start_s
             print(f"shaketable: {step[0]} ({elapsed:.0f} s)", file=sys.stderr, flush=True)  # noqa: T201 - this is the CLI
 
-    def say(text: str) -> None:
+    def set_step(text: str) -> None:
         step[0] = text
 
     thread = threading.Thread(target=print_line, name="progress", daemon=True)
     thread.start()
     try:
-        yield say
+        yield set_step
     finally:
         stop.set()
         thread.join()

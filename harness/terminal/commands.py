@@ -212,7 +212,7 @@ def _app(*, is_summary: bool) -> App:
         help_format="plaintext",
         help_formatter=PlainPanelFormatter(),
         usage="Usage: ./shaketable COMMAND [OPTIONS]",
-        suppress_keyboard_interrupt=False,  # the entry turns it into a line and our exit code
+        suppress_keyboard_interrupt=False,  # `harness.cli` maps it to a line and an exit code
         group_commands=Group("Commands", sort_key=0),
         group_arguments=Group("Arguments", sort_key=0),
         group_parameters=Group("Options", sort_key=1),

@@ -74,12 +74,12 @@ def matrix(
         folder, plan = folders.open_existing(resume)
     else:
         assert file is not None, "one of them was given"
-        folder, plan = _begin(built_in.find(file, built_in.MATRICES, "matrix"), store)
+        folder, plan = _create(built_in.find(file, built_in.MATRICES, "matrix"), store)
     with Journal(folder.journal) as journal:
         return _run(folder, plan, journal, jobs, again=again, is_resumed=resume is not None)
 
 
-def _begin(file: Path, store: Path) -> tuple[MatrixFolder, Plan]:
+def _create(file: Path, store: Path) -> tuple[MatrixFolder, Plan]:
     planned = planning.load(file, output.out.print)
     folder = folders.create(store, planned.plan, planned.campaigns, file, datetime.now(UTC))
     return folder, planned.plan

@@ -168,7 +168,7 @@ def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) ->
     output.out.print()
     width = min(output.out.width, STORY_WIDTH_MAX)
     output.out.print(Text(fold(shrunk.describe(width), width)), soft_wrap=True)
-    run, page = _keep(shrunk, folder)
+    run, page = _save(shrunk, folder)
     text = Text("INVALID", style="bold red")
     text.append(f"  {shrunk.violation.invariant} breaks with ", "not bold default")
     text.append(f"{shrunk.after}", "not bold default")
@@ -216,7 +216,7 @@ def _command(name: str, run: Path, target: str) -> str:
     return shlex.join(arguments if target == TARGET_DEFAULT else [*arguments, "--target", target])
 
 
-def _keep(shrunk: ShrunkRun, folder: Path) -> tuple[Path, Path]:
+def _save(shrunk: ShrunkRun, folder: Path) -> tuple[Path, Path]:
     """Write the run and its page into a folder, each atomically.
 
     Raises:

@@ -75,21 +75,21 @@ def operations_text(outcomes: tuple[int, int, int]) -> str:
 
 def faults_text(
     faults: Sequence[FaultRow],
-    asked: Sequence[str],
+    requested: Sequence[str],
     unavailable: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return how many faults took effect, by name, and which were not available."""
     lacking = [name for name, _ in unavailable]
-    asked = [name for name in asked if name not in lacking]
-    text = _applied_text(faults, asked)
+    requested = [name for name in requested if name not in lacking]
+    text = _applied_text(faults, requested)
     return f"{text}; not available: {', '.join(lacking)}" if lacking else text
 
 
-def _applied_text(faults: Sequence[FaultRow], asked: Sequence[str]) -> str:
-    if not asked:
+def _applied_text(faults: Sequence[FaultRow], requested: Sequence[str]) -> str:
+    if not requested:
         return "none asked for"
     if not faults:
-        return f"none applied of {', '.join(asked)}"
+        return f"none applied of {', '.join(requested)}"
     applied = Counter(row.window.name for row in faults)
     took_effect = Counter(row.window.name for row in faults if row.window.took_effect)
     each = ", ".join(
@@ -98,7 +98,7 @@ def _applied_text(faults: Sequence[FaultRow], asked: Sequence[str]) -> str:
         else f"{name} {took_effect[name]} of {count}"
         for name, count in sorted(applied.items())
     )
-    never = [name for name in asked if name not in applied]
+    never = [name for name in requested if name not in applied]
     rest = f"; never drawn: {', '.join(never)}" if never else ""
     return f"{took_effect.total()} of {applied.total()} bit ({each}){rest}"
 

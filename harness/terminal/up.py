@@ -115,12 +115,12 @@ def _folder(folder: Path | None) -> Iterator[Path]:
 
 async def _keep_up(site: Site, folder: Path, role: str) -> int:
     """Run all servers until a signal; return the exit code. `role` accepts a group's messages."""
-    begin_ns = monotonic_ns()
+    start_ns = monotonic_ns()
     running: list[NodeProcess] = []
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         try:
             for server in site.servers:
-                process = _process(server, begin_ns)
+                process = _process(server, start_ns)
                 process.start()
                 running.append(process)
             async with trio.open_nursery() as nursery:
@@ -140,9 +140,9 @@ async def _keep_up(site: Site, folder: Path, role: str) -> int:
     return ExitCode.VALID
 
 
-def _process(server: SiteServer, begin_ns: int) -> NodeProcess:
+def _process(server: SiteServer, start_ns: int) -> NodeProcess:
     log = server.directory / LOG
-    return NodeProcess(server.name, server.launch, server.directory, log, begin_ns)
+    return NodeProcess(server.name, server.launch, server.directory, log, start_ns)
 
 
 async def _report_exit(process: NodeProcess) -> None:

@@ -207,8 +207,8 @@ class Log:
         if request.f == "end":
             return Answer(len(self.entries))
         assert request.offset is not None
-        is_there = request.offset < len(self.entries)
-        return Answer(self.entries[request.offset] if is_there else None, request.offset)
+        exists = request.offset < len(self.entries)
+        return Answer(self.entries[request.offset] if exists else None, request.offset)
 
 
 class Registers:

@@ -62,7 +62,7 @@ def histories(
         values: number of different values that are written.
         with_unknown: whether some operations never return.
     """
-    thing = _object(model, values)
+    model_object = _object(model, values)
     left = draw(st.integers(0, operations_max))
 
     def choose(below: int) -> int:
@@ -78,7 +78,7 @@ def histories(
         what = choose(len(calls) + can_call)
         if what == len(calls):
             process = idle.pop(choose(len(idle)))
-            calls.append(_Call(thing.ask(choose, process), now, process))
+            calls.append(_Call(model_object.ask(choose, process), now, process))
             left -= 1
             continue
         call = calls[what]
@@ -86,7 +86,7 @@ def histories(
             if with_unknown and choose(12) == 0:  # never takes effect, outcome unknown
                 ended: Operation = _operation(call, None)
             else:
-                call.answer = thing.answer(call.request, choose, call.process)
+                call.answer = model_object.answer(call.request, choose, call.process)
                 continue
         elif with_unknown and choose(12) == 0:  # took effect, outcome unknown
             ended = _operation(call, None)

@@ -238,7 +238,7 @@ def scratch(tmp_path, monkeypatch):
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    monkeypatch.setattr(machine_checks, "look", lambda _: [])
+    monkeypatch.setattr(machine_checks, "run_checks", lambda _: [])
     yield folder
     discovery.clear_caches()
 
@@ -306,11 +306,11 @@ def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_t
     put_in(tmp_path / "site", monkeypatch, FAULTS)
     monkeypatch.setattr(survey_module, "IMPORT_TIMEOUT_S", 8.0)
     monkeypatch.setattr(examination_module, "FAULT_TIMEOUT_S", 20.0)
-    look = survey_module.look
+    look = survey_module.find_faults
     names = {"kill", "pause", *FAULTS}
     monkeypatch.setattr(
         survey_module,
-        "look",
+        "find_faults",
         lambda folder: replace(
             found := look(folder), names=tuple(name for name in found.names if name in names)
         ),
@@ -350,8 +350,8 @@ def test_broken_plug_ins_of_one_name_are_rows_of_their_own(tmp_path, monkeypatch
     async def look_once(log, without):
         return found, None
 
-    monkeypatch.setattr(survey_module, "_look_once", look_once)
-    survey = survey_module.look(tmp_path)
+    monkeypatch.setattr(survey_module, "_import_once", look_once)
+    survey = survey_module.find_faults(tmp_path)
     assert survey.broken == {
         "door = north:PLUGIN": "cannot be imported: no hinges",
         "door = south:PLUGIN": "cannot be imported: no lock",
