@@ -154,6 +154,6 @@ def _hunt(bug: PlantedBug, method: Method, repeat: int, seed: int) -> Hunt:
 
 
 def _seed(seed: int, *of: object) -> int:
-    """Return the first seed of a hunt: a stable hash, at a distance from all others."""
+    """Return the first seed of a hunt, far from all others; `hash` would differ by process."""
     digest = hashlib.blake2b(repr((seed, *of)).encode(), digest_size=5).digest()
     return int.from_bytes(digest, "big") * SEED_STRIDE

@@ -68,7 +68,7 @@ def find_faults(scratch: Path) -> Survey:
         found, culprit = trio.run(_import_once, scratch / "survey.log", tuple(broken))
         if culprit is None:
             break
-        broken[culprit.source] = culprit
+        broken[culprit.source] = culprit  # the next round imports all but this one
     else:
         raise HarnessError(f"more than {HANGING_MAX} plug-ins hang or end Python when imported")
     broken |= {each.source: each for each in found if each.why}

@@ -308,8 +308,8 @@ def _progress() -> Iterator[Callable[[str], None]]:
                 stop.set()
                 thread.join()
         return
-    with _periodic_lines() as set_step:
-        yield set_step
+    with _periodic_lines() as set_printed_step:
+        yield set_printed_step
 
 
 @contextmanager

@@ -86,6 +86,7 @@ def histories(
             if with_unknown and choose(12) == 0:  # never takes effect, outcome unknown
                 ended: Operation = _operation(call, None)
             else:
+                # The linearization point: one moment between the call and its return.
                 call.answer = model_object.answer(call.request, choose, call.process)
                 continue
         elif with_unknown and choose(12) == 0:  # took effect, outcome unknown
