@@ -92,7 +92,7 @@ def get(kind: str, name: str) -> Any:
         return named[0][1]
     found = find(kind)
     if name not in found:
-        raise UsageError(unknown(kind.removesuffix("s"), name, found))
+        raise UsageError(unknown_name(kind.removesuffix("s"), name, found))
     return found[name]
 
 
@@ -160,7 +160,7 @@ def is_built_in(kind: str, plugin: Any) -> bool:
     return any(module.startswith(f"{package}.") for package in _packages(kind))
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """Return an error text for an unknown name: the nearest known name, and all of them."""
     names = sorted(known)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -323,9 +323,11 @@ def _value_error(kind: str, plugin: Any) -> str | None:
             return f"its needs are {short_repr(needs)}, no set of words"
         unknown_needs = sorted(needs_of(plugin) - set(Capability))
         if unknown_needs:
-            return f"it needs an {unknown('word', str(unknown_needs[0]), map(str, Capability))}"
+            return (
+                f"it needs an {unknown_name('word', str(unknown_needs[0]), map(str, Capability))}"
+            )
         if family_of(plugin) not in FAMILIES:
-            return f"it is of an {unknown('family', family_of(plugin), FAMILIES)}"
+            return f"it is of an {unknown_name('family', family_of(plugin), FAMILIES)}"
     if kind == "targets" and not isinstance(plugin.promises, plugins.Promises):
         return f"its promises are {short_repr(plugin.promises)}"
     if kind == "targets" and not isinstance(plugin.mutants, Mapping):

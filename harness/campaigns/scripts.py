@@ -33,7 +33,7 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 
 LEADER_ELECTED: Final = "leader-elected"
 FAULT_BEGAN: Final = "fault"
@@ -118,11 +118,11 @@ def check_event(on: str, faults: Iterable[str], where: str) -> None:
         return
     if kind in (FAULT_BEGAN, FAULT_HEALED) and name:
         if name not in faults:
-            raise UsageError(f"{where}: on {on!r}: {unknown('fault', name, faults)}")
+            raise UsageError(f"{where}: on {on!r}: {unknown_name('fault', name, faults)}")
         return
     known = [LEADER_ELECTED, *(f"{kind}:NAME" for kind in (FAULT_BEGAN, FAULT_HEALED))]
     known += [f"{kind}:N" for kind in (*COUNTED, "message:KIND")]
-    raise UsageError(f"{where}: {unknown('event', on, known)}")
+    raise UsageError(f"{where}: {unknown_name('event', on, known)}")
 
 
 def counted(on: str) -> tuple[str, int] | None:

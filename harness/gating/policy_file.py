@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 from shaketable.reports.gating.policy import (
     UNAVAILABLE,
     Allowance,
@@ -96,7 +96,7 @@ def _refuse(given: Mapping[str, Any], struct: type[msgspec.Struct], where: str, 
     known = [field.encode_name for field in msgspec.structs.fields(struct)]
     for key in given:
         if key not in known:
-            raise UsageError(f"{where}: {at}{unknown('key', key, known)}")
+            raise UsageError(f"{where}: {at}{unknown_name('key', key, known)}")
 
 
 def _check_allowance(allowance: Allowance, where: str, today_utc: datetime.date) -> None:

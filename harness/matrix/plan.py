@@ -36,7 +36,7 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 
 EACH: Final = "each"
 CELLS_MAX: Final = 10_000
@@ -154,7 +154,7 @@ def read_matrix(text: str, where: str, faults: Iterable[str], draw_seeds: Iterat
     known = ("name", "bites_min", *AXES, *_TABLES)
     for key in given:
         if key not in known:
-            raise UsageError(f"{where}: {unknown('key of a matrix', key, known)}")
+            raise UsageError(f"{where}: {unknown_name('key of a matrix', key, known)}")
     axes = {
         axis: _axis(axis, given[axis], where, faults, draw_seeds) for axis in AXES if axis in given
     }
@@ -306,7 +306,7 @@ def _rules(given: Any, name: str, where: str, axes: Mapping[str, Any]) -> tuple[
             raise UsageError(f"{here}: expected a table")
         for key in table:
             if key not in (*axes, own):
-                raise UsageError(f"{here}: {unknown('key', key, (*axes, own))}")
+                raise UsageError(f"{here}: {unknown_name('key', key, (*axes, own))}")
         picked = {
             axis: tuple(str(one) for one in _listed(axis, table[axis], here))
             for axis in axes
@@ -325,4 +325,4 @@ def _check_picked(axis: str, picked: Sequence[str], values: Sequence[Any], where
     there = [name for value in values for name in (value if axis == "faults" else (value,))]
     for name in picked:
         if name not in there:
-            raise UsageError(f"{where}: {unknown(f'value of {axis}', name, set(there))}")
+            raise UsageError(f"{where}: {unknown_name(f'value of {axis}', name, set(there))}")

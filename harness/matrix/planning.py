@@ -135,7 +135,7 @@ def _refuse_mistakes(campaign: Campaign) -> None:
     if campaign.mutant is not None:
         known = {name for target in discovery.find("targets").values() for name in target.mutants}
         if campaign.mutant not in known:
-            raise UsageError(discovery.unknown("mutant", campaign.mutant, known))
+            raise UsageError(discovery.unknown_name("mutant", campaign.mutant, known))
     campaigns.require_remote(campaign.spark_remote)
 
 

@@ -37,7 +37,7 @@ from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, mak
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT as SEED_S
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import utc_name, write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
@@ -168,7 +168,7 @@ def _names(option: str, what: str, text: str | None, known: Sequence[str]) -> Se
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in known:
-            raise UsageError(f"{option}: {unknown(what, name, known)}")
+            raise UsageError(f"{option}: {unknown_name(what, name, known)}")
     if not names:
         raise UsageError(f"{option}: expected some of {', '.join(known)}")
     return names

@@ -22,7 +22,7 @@ from shaketable.harness.contracts.simulation import (
     hunt,
 )
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
@@ -96,9 +96,11 @@ class WorldOptions:
         """
         world = next(iter(simulator.worlds)) if self.world is None else self.world
         if world not in simulator.worlds:
-            raise UsageError(unknown("world", world, simulator.worlds))
+            raise UsageError(unknown_name("world", world, simulator.worlds))
         if self.mutant is not None and self.mutant not in simulator.mutants:
-            raise UsageError(unknown(f"mutant of {self.target}", self.mutant, simulator.mutants))
+            raise UsageError(
+                unknown_name(f"mutant of {self.target}", self.mutant, simulator.mutants)
+            )
         _check("--time-limit", self.time_limit, VIRTUAL_MIN_S, VIRTUAL_MAX_S)
         _check("seed", seed, 0, SEED_MAX)
         return RunSpec(seed=seed, world=world, mutant=self.mutant, virtual_s=self.time_limit)
