@@ -21,7 +21,7 @@ TABLES: Final = {
     "shaketable.checkers.anomalies": ANOMALIES,
     "shaketable.checkers.queues": ANOMALIES,
     "shaketable.checkers.cycles": ANOMALIES,
-    "shaketable.checkers.logs.append_fates": frozenset(append_fates._SAID),
+    "shaketable.checkers.logs.append_fates": frozenset(append_fates._KIND_TEXTS),
     "shaketable.checkers.logs.linearizable_log": frozenset(linearizable_log._MESSAGES),
 }
 """Kinds by where they are reported (a module, or all in a package)."""
