@@ -28,7 +28,7 @@ from shaketable.harness.history.export import (
 )
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.reports.availability.worked import Worked, worked_until
+from shaketable.reports.availability.client_activity import ClientActivity, active_until
 from shaketable.reports.gating.policy import CEILINGS, Policy
 from shaketable.reports.gating.rulings import Conclusion, FaultEffects, RunFacts
 from shaketable.reports.gating.run_measures import (
@@ -98,7 +98,7 @@ def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple
     """Add to each kind the page of its first violation that has one."""
     pages = {
         (page.checker, page.kind): _relative(folder.violations / page.file)
-        for page in reversed(writing.read(folder.violations))
+        for page in reversed(writing.read_index(folder.violations))
     }
     return tuple(
         replace(
@@ -122,19 +122,19 @@ def _measured(folder: RunFolder, policy: Policy, run: Mapping[str, Any]) -> Meas
         times = (operations["call_ns"], operations["return_ns"], nemesis["time_ns"])
         end_ns = max(pc.max(column).as_py() or 0 for column in (*times, given_up["time_ns"]))
         windows = fault_windows(nemesis, end_ns)
-        worked = _worked(folder, run, end_ns, given_up)
-        return measure_operations(operations, windows, worked, policy.unavailable_from_s)
+        activity = _client_activity(folder, run, end_ns, given_up)
+        return measure_operations(operations, windows, activity, policy.unavailable_from_s)
     except (HarnessError, ValueError, KeyError, TypeError, OverflowError) as error:
         return Measured(missing=dict.fromkeys(needed, str(error)))
 
 
-def _worked(
+def _client_activity(
     folder: RunFolder, run: Mapping[str, Any], end_ns: int, given_up: pa.Table
-) -> Worked | None:
+) -> ClientActivity | None:
     """Return when clients worked, if run.json has it."""
     phases = phase_spans(run.get("phases"), end_ns)
-    until_ns = worked_until(phases, _time_limit_s(folder))
-    return None if until_ns is None else Worked(until_ns, given_up)
+    until_ns = active_until(phases, _time_limit_s(folder))
+    return None if until_ns is None else ClientActivity(until_ns, given_up)
 
 
 def _time_limit_s(folder: RunFolder) -> float | None:

@@ -44,7 +44,7 @@ from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.runtime import availability
 
 if TYPE_CHECKING:
-    from shaketable.reports.availability.worked import Worked
+    from shaketable.reports.availability.client_activity import ClientActivity
 
 
 log = logging.getLogger(__name__)
@@ -201,19 +201,19 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
         exported.windows,
         aimed_plans(exported.nemesis),
         campaign.nodes,
-        _worked(folder, campaign, exported.end_ns),
+        _client_activity(folder, campaign, exported.end_ns),
     )
     return None if found is None else failover.to_json(found)
 
 
-def _worked(folder: RunFolder, campaign: Campaign, end_ns: int) -> Worked | None:
+def _client_activity(folder: RunFolder, campaign: Campaign, end_ns: int) -> ClientActivity | None:
     """Return when clients worked, if run.json has it; needs the exported events."""
-    from shaketable.reports.availability.worked import Worked, worked_until  # noqa: PLC0415
+    from shaketable.reports.availability.client_activity import ClientActivity, active_until  # noqa: PLC0415
     from shaketable.reports.plotting.lanes import phase_spans  # noqa: PLC0415 - only where a run is judged
 
     phases = phase_spans(_facts(folder).get("phases"), end_ns)
-    until_ns = worked_until(phases, campaign.time_limit_s)
-    return None if until_ns is None else Worked(until_ns, load_given_up(folder))
+    until_ns = active_until(phases, campaign.time_limit_s)
+    return None if until_ns is None else ClientActivity(until_ns, load_given_up(folder))
 
 
 def _unavailable(folder: RunFolder) -> dict[str, str]:

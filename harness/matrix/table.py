@@ -105,7 +105,7 @@ def view(plan: Plan, attempts: Attempts, resume: str) -> MatrixView:
             )
             for place, of_world in rows.items()
         ),
-        bites_min=plan.bites_min,
+        effects_min=plan.bites_min,
         resume=resume,
     )
 
@@ -128,7 +128,7 @@ def _cell(cell: Cell, attempts: Sequence[Outcome]) -> MatrixCell:
     return MatrixCell(
         id=cell.id,
         verdict=verdict,
-        bit=effects_text(decisive) if decisive else "",
+        took_effect=effects_text(decisive) if decisive else "",
         recovery=recovery_text(decisive) if decisive else "",
         why=cell.skipped or (decisive.why if decisive else ""),
         attempts=tuple(

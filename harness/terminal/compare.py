@@ -75,7 +75,7 @@ def exit_code(compared: Comparison) -> int:
     """Return the exit code: whether anything got worse."""
     if compared.worse:
         return ExitCode.INVALID
-    return ExitCode.VALID if compared.is_told else ExitCode.UNKNOWN
+    return ExitCode.VALID if compared.is_conclusive else ExitCode.UNKNOWN
 
 
 def show(compared: Comparison, page: str | None) -> None:
@@ -85,7 +85,7 @@ def show(compared: Comparison, page: str | None) -> None:
     out = output.out
     verdict = "worse" if compared.worse else "better" if compared.better else "same"
     line = Text(verdict.upper() if verdict != "same" else "ALIKE", style=_style(verdict))
-    if not compared.is_told:
+    if not compared.is_conclusive:
         line = Text("UNKNOWN", style="bold yellow")
     line.append(f"  {comparison.headline(compared)}", style="not bold default")
     out.print(line)

@@ -284,7 +284,7 @@ def _cell_text(cell: MatrixCell | None) -> Text:
         return label
     again = f" ({len(cell.attempts)})" if len(cell.attempts) > 1 else ""
     part = " in part" if cell.lacking else ""
-    return Text.assemble(f"{cell.bit:>5} {cell.recovery:>7} ", label, again, part)
+    return Text.assemble(f"{cell.took_effect:>5} {cell.recovery:>7} ", label, again, part)
 
 
 def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -> None:

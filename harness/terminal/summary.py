@@ -164,7 +164,7 @@ def findings_rows(view: RunView) -> list[tuple[str, str]]:
     for checker in decisive:
         for group in checker.groups:
             of_kind.setdefault(group.kind, []).append(group)
-    totals = finding_texts.add_up(checker.totals for checker in decisive)
+    totals = finding_texts.merge_totals(checker.totals for checker in decisive)
     kinds = sorted((kind for kind in totals if kind in of_kind), key=finding_texts.rank)
     kinds = kinds[:FINDINGS_SHOWN]
     lines = [("finding", _finding_text(of_kind[kind], totals[kind])) for kind in kinds]
