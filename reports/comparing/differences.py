@@ -290,9 +290,7 @@ def _recovery(
         judgement = Judgement.UNSURE
     elif abs(point_b - point_a) >= RECOVERY_FLOOR_S:
         pairs = [(of_a.lengths_s, of_b.lengths_s) for of_a, of_b in strata]
-        if (
-            significance.smallest_p_value(pairs) > alpha / 2
-        ):  # cannot become significant
+        if significance.smallest_p_value(pairs) > alpha / 2:  # cannot become significant
             judgement, sure = Judgement.UNSURE, f"{sure}, too few to be sure"
         elif _is_longer(pairs, alpha):
             judgement = Judgement.WORSE

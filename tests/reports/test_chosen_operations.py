@@ -219,7 +219,7 @@ def test_with_long_words_of_their_own_fewer_failures_are_shown_and_what_is_named
     assert set(named) <= shown(found)
     of, kept = next((of, kept) for what, of, kept in found.cut if what == "that failed")
     assert of == COUNT
-    assert kept in [chosen.FAILED_MAX // fewer.wrong for fewer in DIVISORS[1:]]
+    assert kept in [chosen.FAILED_MAX // each.unsuccessful for each in DIVISORS[1:]]
 
 
 def test_first_and_last_operations_are_counted_once() -> None:

@@ -22,7 +22,7 @@ from shaketable.reports.run_view import CheckerView, RoleSpan, Violation, Violat
 from shaketable.reports.spacetime import ROLES_MAX, lay_out
 from shaketable.reports.violation_page import building, writing
 from shaketable.reports.violation_page.building import build_pages
-from shaketable.reports.violation_page.claims import PROMISED, DEFAULT_PROMISE
+from shaketable.reports.violation_page.claims import DEFAULT_PROMISE, PROMISED
 from shaketable.reports.violation_page.moments import FAULTS_MAX, faults_near
 from shaketable.reports.violation_page.violation_view import ViolationPage
 
