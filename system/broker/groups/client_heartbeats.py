@@ -6,7 +6,7 @@ HeartbeatData and Broker2Client.notifyConsumerIdsChanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -112,30 +112,49 @@ class ClientHeartbeats:
         A leader creates each consumer group's retry topic.
         """
         data = _decode(command.body)
-        for consumer in data.consumers:
-            if not self.groups.has_room(consumer.group_name, data.client_id):
-                remark = f"too many consumer groups, or clients in {consumer.group_name}"
-                self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, remark)
-                return
+        names = [consumer.group_name for consumer in data.consumers]
+        full = self.groups.first_full(names, data.client_id)
+        if full is not None:
+            remark = f"too many consumer groups, or clients in {full}"
+            self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, remark)
+            return
+        # RocketMQ's ClientManageProcessor ignores that a retry topic is refused. The answer reports
+        # it here, but is SUCCESS: the client is registered, and a group consumes without its retry
+        # topic. What it sends back is refused with the same reason.
+        missing = self._ensure_retry_topics(names, wall_ms) if is_leader else None
         client = Client(data.client_id, connection, now_ms)
         for consumer in data.consumers:
-            name = consumer.group_name
-            if is_leader:
-                self._topics.ensure(f"{RETRY_PREFIX}{name}", RETRY_QUEUES, READ | WRITE, wall_ms)
-            consumption = Consumption(
-                _name(consumer.consume_type, _CONSUME_TYPES),
-                _name(consumer.message_model, _MESSAGE_MODELS),
-                _name(consumer.consume_from_where, _CONSUME_FROM),
+            self._register(client, consumer)
+        self._outbox.answer(connection, command, remark=missing)
+
+    def _ensure_retry_topics(self, groups: Sequence[str], wall_ms: int) -> str | None:
+        """Create the groups' retry topics; return one line about those that are refused."""
+        refused: dict[str, str] = {}
+        for group in groups:
+            topic = f"{RETRY_PREFIX}{group}"
+            if refusal := self._topics.ensure(topic, RETRY_QUEUES, READ | WRITE, wall_ms):
+                refused[topic] = refusal[1]
+        if not refused:
+            return None
+        topic, why = next(iter(refused.items()))
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        return f"registered, but {topic}{more} cannot be created for messages sent back: {why}"
+
+    def _register(self, client: Client, consumer: _ConsumerData) -> None:
+        """Register a client in one group, and notify the group if that changes it."""
+        consumption = Consumption(
+            _name(consumer.consume_type, _CONSUME_TYPES),
+            _name(consumer.message_model, _MESSAGE_MODELS),
+            _name(consumer.consume_from_where, _CONSUME_FROM),
+        )
+        subscriptions = {
+            one.topic: Subscription(
+                one.topic, one.sub_string or "*", one.expression_type or "TAG", one.sub_version
             )
-            subscriptions = {
-                one.topic: Subscription(
-                    one.topic, one.sub_string or "*", one.expression_type or "TAG", one.sub_version
-                )
-                for one in consumer.subscription_data_set or ()
-            }
-            notified = self.groups.register(name, client, consumption, subscriptions)
-            self._notify(name, notified)
-        self._outbox.answer(connection, command)
+            for one in consumer.subscription_data_set or ()
+        }
+        name = consumer.group_name
+        self._notify(name, self.groups.register(name, client, consumption, subscriptions))
 
     def unregister(self, connection: Connection, command: Command) -> None:
         """Remove a client from the consumer group that it names. Raises CommandError."""

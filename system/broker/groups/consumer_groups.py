@@ -9,7 +9,7 @@ DefaultConsumerIdsChangeListener.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shaketable.system.broker.effects import Connection
@@ -81,12 +81,22 @@ class ConsumerGroups:
         """Return a group, None if it has no clients."""
         return self._groups.get(name)
 
-    def has_room(self, name: str, client_id: str) -> bool:
-        """Whether a client may be added, perhaps in a new group."""
-        group = self._groups.get(name)
-        if group is None:
-            return len(self._groups) < self._groups_max
-        return client_id in group.clients or len(group.clients) < self._members_max
+    def first_full(self, names: Iterable[str], client_id: str) -> str | None:
+        """Return the first of these groups that has no room for a client, None if all have.
+
+        New groups count together, since the client is to be registered in all of them.
+        """
+        new: set[str] = set()
+        for name in names:
+            group = self._groups.get(name)
+            if group is None:
+                new.add(name)
+                is_full = len(self._groups) + len(new) > self._groups_max
+            else:
+                is_full = len(group.clients) >= self._members_max and client_id not in group.clients
+            if is_full:
+                return name
+        return None
 
     def register(
         self,
@@ -97,7 +107,8 @@ class ConsumerGroups:
     ) -> list[Connection]:
         """Register a client's heartbeat for one group; return the connections to notify.
 
-        A new connection of a known client replaces the old one. Requires `has_room`.
+        A new connection of a known client replaces the old one. Requires that the group is not
+        full (`first_full`).
         """
         group = self._groups.setdefault(name, ConsumerGroup(name))
         group.consumption = consumption
