@@ -15,7 +15,6 @@ from shaketable.system.raft.log_view import LogView
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.requests import PullMessage, PullMessageResponse
 
-COMMIT_OFFSET_FLAG = 1
 SUSPEND_FLAG = 2
 SUBSCRIPTION_FLAG = 4
 """Bits of a pull's sys flag (PullSysFlag)."""
