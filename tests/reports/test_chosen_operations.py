@@ -197,8 +197,11 @@ def test_the_documents_say_the_limits() -> None:
     assert f"A run of up to {chosen.ALL_MAX:,} operations" in text
     table_of_limits = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("|")]
     limits = {which.strip(): most.strip() for which, most in table_of_limits}
-    assert limits["all that findings name, broken promises or not"] == f"{chosen.NAMED_MAX:,}"
-    assert limits["all whose outcome is unknown"] == f"{chosen.UNKNOWN_MAX:,}"
+    assert (
+        limits["all that findings name, whether or not they break a promise"]
+        == f"{chosen.NAMED_MAX:,}"
+    )
+    assert limits["all that are indeterminate"] == f"{chosen.UNKNOWN_MAX:,}"
     assert limits["all that failed"] == f"{chosen.FAILED_MAX:,}"
     assert limits["the slowest"] == f"{chosen.SLOWEST:,}"
     assert limits["the first and the last of each client"] == f"{chosen.CLIENTS_MAX:,} clients"
