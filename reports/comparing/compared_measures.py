@@ -254,9 +254,9 @@ def windows(
     loaded = list(loaded)
     window_ns = max(WINDOW_NS, -(-sum(stop - start for start, stop in loaded) // WINDOWS_MAX))
     for start, stop in loaded:
-        for name, begin, end in _conditions(start, stop, fault_periods):
+        for name, from_ns, to_ns in _conditions(start, stop, fault_periods):
             cut = found.setdefault(name, [])
-            cut += _cut(begin, end, window_ns, piece=cut[-1].piece + 1 if cut else 0)
+            cut += _cut(from_ns, to_ns, window_ns, piece=cut[-1].piece + 1 if cut else 0)
     return {name: tuple(cut) for name, cut in found.items() if cut}
 
 
@@ -268,17 +268,17 @@ def _conditions(
     for fault in fault_periods:
         edges |= {edge for edge in (fault.start_ns, fault.stop_ns) if start < edge < stop}
     pieces: list[tuple[str, int, int]] = []
-    for begin, end in pairwise(sorted(edges)):
+    for from_ns, to_ns in pairwise(sorted(edges)):
         on = {
             fault.name
             for fault in fault_periods
-            if fault.start_ns <= begin and fault.stop_ns >= end
+            if fault.start_ns <= from_ns and fault.stop_ns >= to_ns
         }
         name = " + ".join(sorted(on)) or CALM
         if pieces and pieces[-1][0] == name:
-            pieces[-1] = (name, pieces[-1][1], end)
+            pieces[-1] = (name, pieces[-1][1], to_ns)
         else:
-            pieces.append((name, begin, end))
+            pieces.append((name, from_ns, to_ns))
     return pieces
 
 
@@ -292,4 +292,4 @@ def _cut(start: int, stop: int, window_ns: int, piece: int) -> list[Window]:
         return []
     count = max(1, (length + rest_min) // window_ns)
     edges = [start + length * number // count for number in range(count + 1)]
-    return [Window(begin, end, piece) for begin, end in pairwise(edges)]
+    return [Window(from_ns, to_ns, piece) for from_ns, to_ns in pairwise(edges)]

@@ -189,9 +189,9 @@ def _floors(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
             yield Ruling(f"fault {fault}", code, text)
         elif fault in run.asked:
             effects = run.faults.get(fault)
-            bit = effects.took_effect if effects else 0
-            code = ExitCode.UNKNOWN if bit < floor else ExitCode.VALID
-            yield Ruling(f"fault {fault}", code, f"{fault} bit {_times(bit)}; at least {floor}")
+            count = effects.took_effect if effects else 0
+            code = ExitCode.UNKNOWN if count < floor else ExitCode.VALID
+            yield Ruling(f"fault {fault}", code, f"{fault} bit {_times(count)}; at least {floor}")
 
 
 def _times(count: int) -> str:

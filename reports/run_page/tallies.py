@@ -115,10 +115,10 @@ NOT_KNOWN = "other"
 
 def families(results: Mapping[str, Any]) -> tuple[tuple[str, int, int], ...]:
     """Return (family, took effect, injected) by family; empty for results of older versions."""
-    bit: Counter[str] = Counter()
+    took_effect: Counter[str] = Counter()
     done: Counter[str] = Counter()
     for of_fault in mapping(mapping(results.get("faults")).get("by_name")).values():
         family = str(of_fault["family"]) if "family" in mapping(of_fault) else NOT_KNOWN
-        bit[family] += int(mapping(of_fault).get("bit") or 0)
+        took_effect[family] += int(mapping(of_fault).get("bit") or 0)
         done[family] += int(mapping(of_fault).get("done") or 0)
-    return tuple((family, bit[family], done[family]) for family in sorted(done))
+    return tuple((family, took_effect[family], done[family]) for family in sorted(done))
