@@ -1,10 +1,10 @@
-"""The command line's entry: runs a command and turns every way out into an exit code.
+"""The entry point of the command line: run a command and map every outcome to an exit code.
 
 Exit codes: 0 valid, 1 invalid, 2 unknown, 254 bad usage, 255 the harness failed or was
-interrupted before a verdict. Whatever goes wrong is one line on stderr; the traceback of
-what should not have happened goes to the run's shaketable.log, or to a file of its own.
+interrupted before a verdict. Every error is one line on stderr; the traceback of an unexpected
+one goes to the run's shaketable.log, or to a file of its own.
 
-Client workers import this module again, in each of their processes: it stays light.
+Every client worker process imports this module again: keep its imports light.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ from pathlib import Path
 
 from shaketable.harness.contracts.errors import HarnessError, NamespaceNeededError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.telling import lost_on_stdout, sentence, stdout_failed, tell, tell_error
+from shaketable.harness.error_output import (
+    note_stdout_failure,
+    one_line,
+    print_error,
+    print_harness_error,
+    take_stdout_failure,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; exit with its code."""
+    """Run the command line and exit with its code."""
     _open_standard_files()
     given = sys.argv[1:] if arguments is None else arguments
     sys.exit(_flushed(run(given, otherwise=_start_in_namespace)))
@@ -31,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str], otherwise: Callable[[Sequence[str]], int] | None = None) -> int:
     """Run one command; return its exit code. Never raises.
 
-    `otherwise` is called for what must run in a network namespace of its own.
+    `otherwise` is called for a command that needs a network namespace of its own.
     """
     try:
         return _command(arguments)
     except KeyboardInterrupt:
-        return tell("interrupted before a verdict", ExitCode.HARNESS)
+        return print_error("interrupted before a verdict", ExitCode.HARNESS)
     except BrokenPipeError:
         _leave_stdout()
         return ExitCode.HARNESS
@@ -49,35 +55,35 @@ def run(arguments: Sequence[str], otherwise: Callable[[Sequence[str]], int] | No
 
 
 def _open_standard_files() -> None:
-    """Stand in for standard files that the caller has closed: else our own get their numbers."""
+    """Open /dev/null for standard files that are closed: else our files would get their numbers."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
             assert handle == number, f"{name} is closed and has no number of its own"
-            setattr(sys, name, open(handle, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it is open already, and stays so
+            setattr(sys, name, open(handle, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it is open already and stays open
 
 
 def _flushed(code: int) -> int:
-    """Write what stdout holds back: a verdict that could not be told is none."""
+    """Flush stdout and return the code: a verdict that could not be printed is none."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _leave_stdout()
     except OSError as error:
         _leave_stdout()
-        stdout_failed(error)
-    if (why := lost_on_stdout()) is not None:
-        return tell(f"cannot write to stdout: {why}", ExitCode.HARNESS)
+        note_stdout_failure(error)
+    if (why := take_stdout_failure()) is not None:
+        return print_error(f"cannot write to stdout: {why}", ExitCode.HARNESS)
     return code
 
 
 def _leave_stdout() -> None:
-    """Write nothing more to stdout, at the interpreter's end neither."""
+    """Send stdout to /dev/null, also for the flush at the interpreter's exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _start_in_namespace(arguments: Sequence[str]) -> int:
-    """Become the same command in a network namespace of its own; return if that cannot be."""
+    """Exec the same command in a network namespace of its own; return only on failure."""
     from shaketable.harness.network import enter  # noqa: PLC0415 - see the module's docstring
 
     sys.stdout.flush()
@@ -85,12 +91,12 @@ def _start_in_namespace(arguments: Sequence[str]) -> int:
     try:
         os.execv(argv[0], argv)  # noqa: S606 - our own command again
     except OSError as error:
-        return tell(f"cannot start again in a network namespace: {error}", ExitCode.HARNESS)
+        return print_error(f"cannot start again in a network namespace: {error}", ExitCode.HARNESS)
 
 
 def _command(arguments: Sequence[str]) -> int:
     try:
-        tempfile.gettempdir()  # what is imported below asks for it, too
+        tempfile.gettempdir()  # the imports below need it, too
     except OSError as error:
         raise HarnessError("cannot write any temporary file; TMPDIR says where they go") from error
     from cyclopts.exceptions import CycloptsError  # noqa: PLC0415 - see the module's docstring
@@ -102,22 +108,22 @@ def _command(arguments: Sequence[str]) -> int:
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
-        # cyclopts goes on with the first few commands that there are
-        told = sentence(error).partition(" Available commands:")[0].rstrip(".")
-        see = " See" if told.endswith("?") else "; see"
-        raise UsageError(f"{told}{see} ./shaketable --help") from error
+        # cyclopts appends the first few commands that exist
+        message = one_line(error).partition(" Available commands:")[0].rstrip(".")
+        see = " See" if message.endswith("?") else "; see"
+        raise UsageError(f"{message}{see} ./shaketable --help") from error
     return result if isinstance(result, int) else ExitCode.VALID
 
 
 def _group(group: BaseExceptionGroup) -> int:
-    """Tell the one error of a group that says most: what the user can do something about."""
+    """Print the most useful error of a group: first of all what the user can act on."""
     leaves = list(_leaves(group))
     for kind in (UsageError, HarnessError):
         for leaf in leaves:
             if isinstance(leaf, kind):
                 return _one(leaf)
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
-        return tell("interrupted before a verdict", ExitCode.HARNESS)
+        return print_error("interrupted before a verdict", ExitCode.HARNESS)
     return _crash(group)
 
 
@@ -131,7 +137,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 def _one(error: BaseException) -> int:
     if isinstance(error, UsageError | HarnessError):
-        return tell_error(error)
+        return print_harness_error(error)
     return _crash(error)
 
 
@@ -145,7 +151,7 @@ def _crash(error: BaseException) -> int:
         where = f"traceback: {Path(name)}"
     except OSError as full:
         where = f"no traceback: {full.strerror}"
-    return tell(f"a fault of the harness: {what}; {where}", ExitCode.HARNESS)
+    return print_error(f"a fault of the harness: {what}; {where}", ExitCode.HARNESS)
 
 
 if __name__ == "__main__":

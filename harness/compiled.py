@@ -1,4 +1,4 @@
-"""Compiles inner loops with numba, and keeps the machine code between processes where it can.
+"""Compile inner loops with numba, and cache the machine code between processes where possible.
 
 Source: numba, whose cache lies beside the source or in NUMBA_CACHE_DIR.
 """
@@ -19,21 +19,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
-"""Options of numba: no references are counted. Numba has it, but does not document it."""
+"""Numba options that disable reference counting; numba supports but does not document them."""
 
 
 @functools.cache
-def _look_once(folder: Path) -> None:
-    forget_stale(folder)
+def _check_once(folder: Path) -> None:
+    delete_stale_cache(folder)
 
 
-def forget_stale(folder: Path) -> bool:
-    """Delete the machine code kept in `folder` if any source beside it has changed since.
+def delete_stale_cache(folder: Path) -> bool:
+    """Delete the cached machine code of `folder` if any source in it has changed; True if so.
 
-    Numba asks only whether the file of the kernel itself has changed: not those that it calls
-    into, nor the name that its module is imported by. True if it was of other sources. A folder
-    that cannot be written holds none of ours; in NUMBA_CACHE_DIR nothing is deleted: who sets it
-    gives each version a folder of its own.
+    Numba invalidates its cache only when the kernel's own file changes, not when a file that it
+    calls into or the module's import name does. A folder that cannot be written holds no cache of
+    ours. Nothing in NUMBA_CACHE_DIR is deleted: its user gives each version a folder of its own.
     """
     digest = hashlib.sha256(__name__.encode())
     for source in sorted(folder.glob("*.py")):
@@ -42,43 +41,43 @@ def forget_stale(folder: Path) -> bool:
     with contextlib.suppress(OSError):
         if stamp.is_file() and stamp.read_text() == digest.hexdigest():
             return False
-        for kept in (*stamp.parent.glob("*.nbi"), *stamp.parent.glob("*.nbc")):
-            kept.unlink(missing_ok=True)
-        fresh = stamp.with_suffix(f".{os.getpid()}")
-        fresh.write_text(digest.hexdigest())
-        fresh.replace(stamp)
+        for cached in (*stamp.parent.glob("*.nbi"), *stamp.parent.glob("*.nbc")):
+            cached.unlink(missing_ok=True)
+        temporary = stamp.with_suffix(f".{os.getpid()}")
+        temporary.write_text(digest.hexdigest())
+        temporary.replace(stamp)
     return True
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel at its first call, without Python's lock while it runs.
+    """Compile a kernel at its first call; it runs without the GIL.
 
-    The machine code is kept beside the source or in NUMBA_CACHE_DIR; where neither can be
-    written, or the source lies in a zip file, each process compiles it anew.
+    The machine code is cached beside the source or in NUMBA_CACHE_DIR; where neither is writable,
+    or the source is in a zip file, each process compiles it again.
     """
     source = Path(function.__code__.co_filename)
     if not source.is_file():
-        anew: Callable[P, R] = numba.njit(nogil=True)(function)
-        return anew
-    _look_once(source.parent)
+        uncached: Callable[P, R] = numba.njit(nogil=True)(function)
+        return uncached
+    _check_once(source.parent)
     try:
-        kept: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # "cannot cache function": no folder for it can be written
-        kept = numba.njit(nogil=True)(function)
-    return kept
+        cached: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # "cannot cache function": no writable folder for the cache
+        cached = numba.njit(nogil=True)(function)
+    return cached
 
 
 def bare(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a part of a kernel that makes no arrays, and is called from kernels alone.
+    """Compile a part of a kernel without reference counting; only kernels may call it.
 
-    Numba counts references to every array of every tuple at each call, which here would cost
-    ten times what the part does. It may be left out where no array is made or kept.
+    Numba counts references to every array of every tuple at each call, which would cost ten times
+    the work of the part itself. Leaving that out is safe where no array is created or kept.
     """
     part: Callable[P, R] = numba.njit(**_UNCOUNTED)(function)
     return part
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a small part, as `bare` does, into each of its callers."""
+    """Compile a small part as `bare` does, and inline it into its callers."""
     part: Callable[P, R] = numba.njit(forceinline=True, **_UNCOUNTED)(function)
     return part

@@ -1,8 +1,8 @@
-"""Finds the plug-ins: built-ins by a scan of their package, others by entry points.
+"""Discover plug-ins: built-in ones by scanning packages, external ones by entry points.
 
-A built-in is what a module of harness.targets, harness.faults, workloads, checkers or
-checkers.models has as `PLUGIN`, or one of several in `PLUGINS`; an external one is an entry point
-of the group shaketable.<kind> that names such an object.
+A built-in plug-in is the `PLUGIN` of a module of harness.targets, harness.faults, workloads,
+checkers or checkers.models, or one of its `PLUGINS`. An external one is an entry point of the
+group shaketable.<kind> that names such an object.
 
 Source: DESIGN.md section 1 ("Plug-ins").
 """
@@ -23,7 +23,7 @@ from typing import Any, Final
 from shaketable.harness.contracts import plugins
 from shaketable.harness.contracts.capabilities import FAMILIES, Capability, family_of, needs_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.foreign_words import plain, shown, told
+from shaketable.harness.foreign_text import error_text, plain, short_repr
 
 PACKAGES: Final[Mapping[str, str]] = {
     "targets": "shaketable.harness.targets",
@@ -40,7 +40,7 @@ PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {
         f"shaketable.harness.faults.{family}" for family in ("process", "network", "disk")
     ),
 }
-"""Packages that hold plug-ins of a kind beside its own."""
+"""Further packages that hold plug-ins of a kind."""
 PROTOCOLS: Final[Mapping[str, type]] = {
     "targets": plugins.Target,
     "faults": plugins.Fault,
@@ -50,13 +50,13 @@ PROTOCOLS: Final[Mapping[str, type]] = {
 PROTOCOLS_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "models": ("shaketable.checkers.models.model", "Model"),
 }
-"""Protocols of packages that this one must not import before it is asked: module and name."""
+"""Protocols that are imported only when needed: module and name."""
 ENTRY_POINT_GROUP: Final = "shaketable.{kind}"
 
-NOT_THEIRS: Final = (KeyboardInterrupt, GeneratorExit)
-"""What passes through somebody's code when somebody else interrupts it."""
+PASS_THROUGH: Final = (KeyboardInterrupt, GeneratorExit)
+"""What may pass through a plug-in's code: the user or the interpreter interrupts it."""
 
-_passed_over: Final[set[str]] = set()
+_excluded: Final[set[str]] = set()
 
 
 @functools.cache
@@ -64,12 +64,12 @@ def find(kind: str) -> Mapping[str, Any]:
     """Return all plug-ins of a kind by name; the kinds are those of PACKAGES.
 
     Raises:
-        HarnessError: a plug-in cannot be imported or breaks its protocol: one line that
-            names it and the cause.
+        HarnessError: a plug-in cannot be imported or breaks its protocol; one line names it
+            and the cause.
     """
     found: dict[str, Any] = {}
     for source, plugin in [*_built_in(kind), *_external(kind)]:
-        conform(kind, source, plugin)
+        require_conforming(kind, source, plugin)
         other = found.setdefault(plugin.name, plugin)
         if other is not plugin:
             raise _clash(kind, plugin.name, source)
@@ -77,11 +77,11 @@ def find(kind: str) -> Mapping[str, Any]:
 
 
 def get(kind: str, name: str) -> Any:
-    """Return one plug-in; imports of those that others wrote only what has that name.
+    """Return one plug-in; of external ones, import only the entry points of that name if possible.
 
     Raises:
-        UsageError: there is none of that name; names the nearest one and all there are.
-        HarnessError: as for `find`, of those that it imports: also if two have that name.
+        UsageError: there is no such plug-in; the message has the nearest name and all names.
+        HarnessError: as for `find`, for the plug-ins that it imports; also if two have that name.
     """
     ours = _built_in_named(kind, name)
     named = [*ours, *_external_named(kind, name)]
@@ -92,31 +92,31 @@ def get(kind: str, name: str) -> Any:
         return named[0][1]
     found = find(kind)
     if name not in found:
-        raise UsageError(unknown(kind.removesuffix("s"), name, found))
+        raise UsageError(unknown_name(kind.removesuffix("s"), name, found))
     return found[name]
 
 
-def points(kind: str) -> list[EntryPoint]:
-    """Return the entry points of a kind, by their names, but for those that are passed over."""
+def external_entry_points(kind: str) -> list[EntryPoint]:
+    """Return the entry points of a kind by name, without the excluded ones."""
     found = _installed(kind, tuple(sys.path))
-    return [point for point in found if source_of(point) not in _passed_over]
+    return [point for point in found if source_of(point) not in _excluded]
 
 
 @functools.cache
 def _installed(kind: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return all entry points of a kind: each look reads a file of every installed package."""
+    """Return all entry points of a kind. Cached: a scan reads a file of every installed package."""
     return tuple(sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind))))
 
 
-def forget() -> None:
-    """Look anew for what is installed: somebody installed, or removed, a plug-in meanwhile."""
+def clear_caches() -> None:
+    """Scan again at the next call, since plug-ins may have been installed or removed."""
     find.cache_clear()
     _installed.cache_clear()
     _module_names.cache_clear()
 
 
 def source_of(point: EntryPoint) -> str:
-    """Say which entry point this is, as its project's file does: "locks = locks:PLUGIN"."""
+    """Return an entry point as its project's file declares it: "locks = locks:PLUGIN"."""
     return f"{point.name} = {point.value}"
 
 
@@ -127,41 +127,41 @@ def load(kind: str, point: EntryPoint) -> Any:
         HarnessError: it cannot be imported or breaks its protocol.
     """
     plugin = _loaded(point)
-    conform(kind, f"entry point {source_of(point)}", plugin)
+    require_conforming(kind, f"entry point {source_of(point)}", plugin)
     return plugin
 
 
-def pass_over(sources: Iterable[str]) -> None:
-    """Find nothing of these entry points (`source_of`) in this process: they are broken.
+def exclude_entry_points(sources: Iterable[str]) -> None:
+    """Ignore these broken entry points (`source_of`) in this process.
 
-    For who tries one plug-in after the other: whoever runs campaigns is told of broken ones.
+    For `doctor`, which tries plug-ins one by one; a campaign reports a broken plug-in instead.
     """
-    _passed_over.update(sources)
-    forget()
+    _excluded.update(sources)
+    clear_caches()
 
 
 def built_in(kind: str, name: str) -> Any | None:
-    """Return one of our own plug-ins, None if none has that name. Imports nobody else's.
+    """Return a built-in plug-in, or None if none has that name. Imports no external one.
 
     Raises:
-        HarnessError: one of ours cannot be imported.
+        HarnessError: a built-in plug-in cannot be imported.
     """
     return next((plugin for _, plugin in _built_in(kind) if plugin.name == name), None)
 
 
 def built_ins(kind: str) -> list[str]:
-    """Return the names of our own plug-ins. Raises as `built_in` does."""
+    """Return the names of the built-in plug-ins. Raises as `built_in` does."""
     return [plugin.name for _, plugin in _built_in(kind)]
 
 
 def is_built_in(kind: str, plugin: Any) -> bool:
-    """Whether a plug-in is one of ours, not somebody else's."""
+    """Return whether a plug-in is built in."""
     module = type(plugin).__module__
     return any(module.startswith(f"{package}.") for package in _packages(kind))
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Say in one line that there is no such name, which one is nearest, and all there are."""
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """Return an error text for an unknown name: the nearest known name, and all of them."""
     names = sorted(known)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
@@ -170,16 +170,18 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def summary(plugin: Any) -> str:
-    """Return a plug-in's `summary`, or the first line of its docstring, or of its module's."""
+    """Return a plug-in's `summary`, else the first line of its docstring or its module's."""
     return plain(plugin, _summary)
 
 
 def _summary(plugin: Any) -> str:
-    if isinstance(said := getattr(plugin, "summary", None), str):
-        return said
+    if isinstance(summary_text := getattr(plugin, "summary", None), str):
+        return summary_text
     cls = plugin if inspect.isclass(plugin) else type(plugin)
     own = cls.__dict__.get("__doc__") or ""
-    if not own or own.startswith(f"{cls.__name__}("):  # a dataclass without one gets its signature
+    if not own or own.startswith(
+        f"{cls.__name__}("
+    ):  # a dataclass without a docstring gets its signature
         own = getattr(inspect.getmodule(cls), "__doc__", None) or ""
     return own.strip().partition("\n")[0]
 
@@ -202,14 +204,14 @@ def _built_in(kind: str) -> list[tuple[str, Any]]:
 
 
 def _plugins_of(module: ModuleType) -> tuple[Any, ...]:
-    """A module's plug-in, or the several that it has in a table."""
+    """Return a module's plug-in, or all plug-ins of its table."""
     if hasattr(module, "PLUGIN"):
         return (module.PLUGIN,)
     return tuple(getattr(module, "PLUGINS", ()))
 
 
 def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
-    """Our own plug-ins of that name: of the module that has it, too, or else of any module."""
+    """Return built-in plug-ins of that name: those of the module so named, else of any module."""
     last = name.replace("-", "_")
     modules = [
         f"{package}.{last}"
@@ -219,19 +221,21 @@ def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
     found = [(module, plugin) for module in modules for plugin in _plugins_of(_imported(module))]
     found = [each for each in found or _built_in(kind) if getattr(each[1], "name", None) == name]
     for module, plugin in found:
-        conform(kind, module, plugin)
+        require_conforming(kind, module, plugin)
     return found
 
 
 def _external_named(kind: str, name: str) -> list[tuple[str, Any]]:
-    """Other people's plug-ins of that name whose entry points have it, too."""
-    named = [point for point in points(kind) if point.name == name]
+    """Return external plug-ins whose entry point has their name."""
+    named = [point for point in external_entry_points(kind) if point.name == name]
     loaded = [(f"entry point {source_of(point)}", load(kind, point)) for point in named]
     return [(source, plugin) for source, plugin in loaded if plugin.name == name]
 
 
 def _external(kind: str) -> list[tuple[str, Any]]:
-    return [(f"entry point {source_of(point)}", _loaded(point)) for point in points(kind)]
+    return [
+        (f"entry point {source_of(point)}", _loaded(point)) for point in external_entry_points(kind)
+    ]
 
 
 @functools.cache
@@ -242,19 +246,21 @@ def _module_names(package: ModuleType) -> list[str]:
 def _imported(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except NOT_THEIRS:
+    except PASS_THROUGH:
         raise
     except BaseException as error:
-        raise HarnessError(f"cannot import {module}: {told(error)}") from error
+        raise HarnessError(f"cannot import {module}: {error_text(error)}") from error
 
 
 def _loaded(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except NOT_THEIRS:
+    except PASS_THROUGH:
         raise
-    except BaseException as error:  # a script that has no guard ends Python
-        raise HarnessError(f"cannot load the plug-in {source_of(point)}: {told(error)}") from error
+    except BaseException as error:  # such as SystemExit, from a script without a `__main__` guard
+        raise HarnessError(
+            f"cannot load the plug-in {source_of(point)}: {error_text(error)}"
+        ) from error
 
 
 def _protocol(kind: str) -> type:
@@ -265,71 +271,73 @@ def _protocol(kind: str) -> type:
     return protocol
 
 
-def conform(kind: str, source: str, plugin: Any) -> None:
-    """Check that a plug-in has every member of its protocol, methods callable.
+def require_conforming(kind: str, source: str, plugin: Any) -> None:
+    """Check that a plug-in has every member of its protocol, and that its methods are callable.
 
     Raises:
-        HarnessError: it has not; one line names it (`source`) and what is wrong.
+        HarnessError: it does not conform; one line names it (`source`) and the problem.
     """
     protocol = _protocol(kind)
     try:
-        wrong = _wrong_member(protocol, plugin) or _wrong_value(kind, plugin)
-    except NOT_THEIRS:
+        problem = _member_error(protocol, plugin) or _value_error(kind, plugin)
+    except PASS_THROUGH:
         raise
-    except BaseException as error:  # what it holds may be code of theirs, too
-        wrong = f"it cannot be looked at: {told(error)}"
-    if wrong is not None:
-        raise HarnessError(f"{source} is no {protocol.__name__}: {wrong}")
+    except BaseException as error:  # its values may run the plug-in's code, too
+        problem = f"it cannot be looked at: {error_text(error)}"
+    if problem is not None:
+        raise HarnessError(f"{source} is no {protocol.__name__}: {problem}")
 
 
-def _wrong_member(protocol: type, plugin: Any) -> str | None:
-    """Say which members of its protocol a plug-in lacks."""
+def _member_error(protocol: type, plugin: Any) -> str | None:
+    """Return which members of its protocol a plug-in lacks; None if it has all."""
     if inspect.isclass(plugin):
         return "it is a class, not an object of it"
     properties = [name for name, member in vars(protocol).items() if isinstance(member, property)]
     fields = [*protocol.__annotations__, *properties]
     methods = [name for name in vars(protocol) if not name.startswith("_") and name not in fields]
-    seen: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name in fields + methods:
         try:
-            seen[name] = getattr(plugin, name)
+            members[name] = getattr(plugin, name)
         except AttributeError:
             continue
-        except NOT_THEIRS:
+        except PASS_THROUGH:
             raise
-        except BaseException as error:  # an attribute may be code of theirs
-            return f"its {name} cannot be looked at: {told(error)}"
-    lacking = [name for name in fields + methods if name not in seen]
-    uncallable = [name for name in methods if not callable(seen.get(name, print))]
+        except BaseException as error:  # an attribute may run the plug-in's code
+            return f"its {name} cannot be looked at: {error_text(error)}"
+    lacking = [name for name in fields + methods if name not in members]
+    uncallable = [name for name in methods if not callable(members.get(name, print))]
     if lacking or uncallable:
         what = [f"has no {', '.join(lacking)}"] if lacking else []
         return ", ".join([*what, *(f"{name} is no method" for name in uncallable)])
     if not isinstance(plugin.name, str) or not plugin.name:
-        return f"its name is {shown(plugin.name)}"
+        return f"its name is {short_repr(plugin.name)}"
     return None
 
 
-def _wrong_value(kind: str, plugin: Any) -> str | None:
-    """Say what a plug-in says of itself that cannot be; it would be found out half way of a run."""
+def _value_error(kind: str, plugin: Any) -> str | None:
+    """Return which attribute is invalid: checked here, else it would fail within a run."""
     if kind == "faults":
         needs: object = getattr(plugin, "needs", ())
         if not _are_names(needs):
-            return f"its needs are {shown(needs)}, no set of words"
-        strange = sorted(needs_of(plugin) - set(Capability))
-        if strange:
-            return f"it needs an {unknown('word', str(strange[0]), map(str, Capability))}"
+            return f"its needs are {short_repr(needs)}, no set of words"
+        unknown_needs = sorted(needs_of(plugin) - set(Capability))
+        if unknown_needs:
+            return (
+                f"it needs an {unknown_name('word', str(unknown_needs[0]), map(str, Capability))}"
+            )
         if family_of(plugin) not in FAMILIES:
-            return f"it is of an {unknown('family', family_of(plugin), FAMILIES)}"
+            return f"it is of an {unknown_name('family', family_of(plugin), FAMILIES)}"
     if kind == "targets" and not isinstance(plugin.promises, plugins.Promises):
-        return f"its promises are {shown(plugin.promises)}"
+        return f"its promises are {short_repr(plugin.promises)}"
     if kind == "targets" and not isinstance(plugin.mutants, Mapping):
-        return f"its mutants are {shown(plugin.mutants)}, no map of names to what they break"
+        return f"its mutants are {short_repr(plugin.mutants)}, no map of names to what they break"
     if kind == "workloads" and not _are_names(plugin.checkers):
-        return f"its checkers are {shown(plugin.checkers)}, no names in a tuple"
+        return f"its checkers are {short_repr(plugin.checkers)}, no names in a tuple"
     return None
 
 
 def _are_names(value: Any) -> bool:
-    """Whether this is a collection of strings (words are strings), and not one string."""
+    """Return whether this is a collection of strings, and not one string."""
     is_many = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
     return is_many and all(isinstance(one, str) for one in value)

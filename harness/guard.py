@@ -4,11 +4,11 @@
 parent dies, checks that the parent has not died already, and becomes ARGV. SIGKILL also
 ends a process that SIGSTOP holds, so a paused node does not outlive its run either.
 
-Two traps (prctl(2), PR_SET_PDEATHSIG): the "parent" is the *thread* that forked, so nodes
-are started from the main thread only; and the setting is the process's own, so a program
-that forks and does its work in the child escapes: launch commands must `exec`.
+Two traps (prctl(2), PR_SET_PDEATHSIG): the "parent" is the *thread* that forked, so nodes are
+started from the main thread only; and the setting is not inherited by fork, so a program that
+works in a forked child escapes: launch commands must `exec`.
 
-Imports only what it needs and runs without site-packages: it must be quick.
+Imports little and runs without site-packages, to start quickly.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ EXIT_CANNOT_RUN = 127
 
 
 def command(argv: Sequence[str], parent_pid: int) -> list[str]:
-    """Return the command line that runs `argv` so that it dies with process `parent_pid`."""
+    """Return the command line that runs `argv` and dies with process `parent_pid`."""
     return [sys.executable, "-I", "-S", __file__, str(parent_pid), "--", *argv]
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Make the kernel end this process by SIGKILL when its parent ends; end now if it has.
+    """Have the kernel SIGKILL this process when its parent ends; end now if the parent is gone.
 
     Raises:
-        OSError: the kernel refuses (not Linux).
+        OSError: the kernel refuses; this is not Linux.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -42,14 +42,14 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Become the program that the arguments name; return only if that cannot be done."""
+    """Exec the program that the arguments name; return only if that fails."""
     if len(arguments) < 3 or not arguments[0].isdigit() or arguments[1] != "--":
         sys.stderr.write("guard: usage: guard.py PARENT_PID -- PROGRAM [ARGUMENT...]\n")
         return EXIT_CANNOT_RUN
     argv = list(arguments[2:])
     try:
         die_with_parent(int(arguments[0]))
-        os.execvp(argv[0], argv)  # noqa: S606 - an argument list of the target's, no shell
+        os.execvp(argv[0], argv)  # noqa: S606 - an argument list from the target, no shell
     except OSError as error:
         sys.stderr.write(f"guard: cannot run {argv[0]}: {error.strerror}\n")
     return EXIT_CANNOT_RUN

@@ -1,13 +1,13 @@
-"""Text of others, made fit for a terminal: nothing steers it or breaks a line. Pure.
+"""Make untrusted text safe to print: no control characters and no line breaks. Pure.
 
-Names of files and the values of a history come from anywhere.
+File names and the values of a history may hold anything.
 """
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Return a text as one line of signs that can be seen: what steers becomes a mark."""
+    """Return one printable line: control characters become U+FFFD, white space a blank."""
     return text if text.isprintable() else "".join(map(_sign, text))
 
 

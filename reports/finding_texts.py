@@ -1,4 +1,4 @@
-"""Kinds of findings -> plain words, the worst first: what the banner and the terminal say."""
+"""Short texts for kinds of findings, the gravest first, for the banner and the terminal."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 PHRASES_MAX: Final = 3
-"""Kinds that are said in plain words; of the others only the number of findings is."""
+"""Kinds that a summary names; the findings of other kinds are only counted."""
 
-WORDS: Final[Mapping[str, tuple[str, str]]] = {
-    # A rule is broken on which all else rests: what follows below may follow from it.
+TEXTS: Final[Mapping[str, tuple[str, str]]] = {
+    # A rule on which everything rests is broken: what follows may be a consequence.
     "invariant-broken": ("invariant was broken", "invariants were broken"),
     "rule-broken": (
         "node stopped because a rule of its own was broken",
@@ -23,7 +23,7 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "node ended by itself, and nothing had been done to it",
         "times a node ended by itself, and nothing had been done to it",
     ),
-    # What was promised to be kept is gone.
+    # Data that was promised to be kept is gone.
     "lost-append": ("acknowledged append is lost", "acknowledged appends are lost"),
     "altered": ("acknowledged append was altered", "acknowledged appends were altered"),
     "reordered": (
@@ -56,7 +56,7 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "element that was known to be there is gone",
         "elements that were known to be there are gone",
     ),
-    # What was read is wrong.
+    # A read returned the wrong thing.
     "not-linearizable": (
         "key shows what no order of its operations explains",
         "keys show what no order of their operations explains",
@@ -135,7 +135,7 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "times an offset below 0 was told",
     ),
     "repeated-id": ("id was handed out twice", "ids were handed out twice"),
-    # The same from the clients' side, and what only consumers and producers see.
+    # The same as clients see it, and what only consumers and producers see.
     "lost-message": (
         "acknowledged message was never delivered",
         "acknowledged messages were never delivered",
@@ -273,11 +273,11 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "cycles of appends and reads that real time contradicts",
     ),
 }
-"""What one finding of a kind says, and what several say; behind their number, worst first."""
+"""Kind -> text for one finding and for several, placed after their number; the gravest first."""
 
 
-def say(totals: Mapping[str, int]) -> str:
-    """Say findings, counted by kind, in one line: the worst in words, the rest as a number."""
+def summarize(totals: Mapping[str, int]) -> str:
+    """Summarize findings, counted by kind, in one line: name the gravest, count the rest."""
     kinds = sorted(totals, key=lambda kind: (rank(kind), -totals[kind]))
     shown = [phrase(kind, totals[kind]) for kind in kinds[:PHRASES_MAX]]
     if more := sum(totals[kind] for kind in kinds[PHRASES_MAX:]):
@@ -286,30 +286,30 @@ def say(totals: Mapping[str, int]) -> str:
 
 
 def phrase(kind: str, count: int) -> str:
-    """Say findings of one kind; one that has no plain words is named."""
-    if kind not in WORDS:
+    """Return the text for findings of one kind, or the kind's name if it has none."""
+    if kind not in TEXTS:
         return f"{count:,} {kind}"
-    one, several = WORDS[kind]
+    one, several = TEXTS[kind]
     return f"{count:,} {one if count == 1 else several}"
 
 
 def title(kind: str) -> str:
-    """Say a kind as a heading, without a number: "Acknowledged append is lost"."""
-    if kind not in WORDS:
+    """Return a kind as a heading, without a number: "Acknowledged append is lost"."""
+    if kind not in TEXTS:
         return kind
-    said = WORDS[kind][0].removeprefix("time ")
-    return said[:1].upper() + said[1:]
+    text = TEXTS[kind][0].removeprefix("time ")
+    return text[:1].upper() + text[1:]
 
 
 def rank(kind: str) -> int:
-    """Where a kind stands among those with plain words, the worst first; the others follow."""
-    return next((place for place, known in enumerate(WORDS) if known == kind), len(WORDS))
+    """Return the rank of a kind by gravity, the gravest first; kinds without a text come last."""
+    return next((place for place, known in enumerate(TEXTS) if known == kind), len(TEXTS))
 
 
-def add_up(counted: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
-    """Join the totals of several checkers, kind by kind.
+def merge_totals(counted: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
+    """Merge the totals of several checkers, kind by kind.
 
-    Of a kind that several have found the largest number counts: they looked at the same history.
+    For a kind that several have found, the largest number counts: they judged the same history.
     """
     totals: dict[str, int] = {}
     for pairs in counted:

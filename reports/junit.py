@@ -1,8 +1,8 @@
-"""View model -> JUnit XML: the run is a test suite, each checker a test case.
+"""Render the view model as JUnit XML: the run is a test suite, each checker a test case.
 
-An invalid verdict is a failure; an unknown one or a checker's crash is an error, as CI
-systems tell "the software is wrong" from "the test could not say" (HARNESSES.md section 4).
-A checker that found something in one queue and crashed in another is a failure.
+An invalid verdict is a failure; an unknown one or a checker's crash is an error, as CI systems
+distinguish "the software is wrong" from "the test could not decide" (HARNESSES.md section 4). A
+checker that found something in one queue and crashed in another is a failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from shaketable.reports.run_view import CheckerView, RunView
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold in any spelling."""
+"""Characters that XML 1.0 cannot represent, not even escaped."""
 
 
 def render(view: RunView) -> str:
@@ -29,7 +29,7 @@ def render(view: RunView) -> str:
         "time": seconds,
     }
     of_all = {key: number for key, number in numbers.items() if key != "skipped"}
-    # Jenkins' schema has skipped cases of a suite, and none of all suites.
+    # Jenkins' schema has `skipped` for a suite, but not for all suites together.
     root = ElementTree.Element("testsuites", {"name": "shaketable", **of_all})
     suite = ElementTree.SubElement(
         root,
@@ -114,5 +114,5 @@ def _properties(view: RunView) -> list[tuple[str, str]]:
 
 
 def xml_text(text: str) -> str:
-    """Return text that XML can hold: what it has no spelling for becomes a mark."""
+    """Replace characters that XML cannot represent."""
     return _NOT_XML.sub("\ufffd", text)

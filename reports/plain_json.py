@@ -1,4 +1,4 @@
-"""Values of JSON that somebody else may have written: as they should be, or empty."""
+"""Read values of untrusted JSON: of the expected type, or empty."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ ID_MAX: Final = 2**63 - 1
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value of a JSON file is a whole number."""
+    """Return whether a value of a JSON file is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Return a value that is a mapping, and an empty one for any other."""
+    """Return the value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def listed(value: object) -> list[Any]:
-    """Return a value that is a list, and an empty one for any other."""
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 

@@ -1,4 +1,4 @@
-"""The view model of a run's report: what the page and the JUnit file show, and nothing else.
+"""The view model of a run's report: exactly what the page and the JUnit file show.
 
 Pure data. Built by `reports.run_page.view.build_view`, read by `reports.run_page.html` and
 `reports.junit`. Times are ns since the run's start unless a name says otherwise.
@@ -15,10 +15,10 @@ import pyarrow as pa
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX
 from shaketable.reports import finding_texts
+from shaketable.reports.availability.client_activity import PhaseSpan
 from shaketable.reports.availability.failover import Failover, failover
 from shaketable.reports.availability.outages import Availability
 from shaketable.reports.availability.recovery import Recovery
-from shaketable.reports.availability.worked import PhaseSpan
 from shaketable.reports.plain_json import ID_MAX, is_whole
 from shaketable.reports.plotting.node_samples import NOT_SAMPLED, Sampled
 from shaketable.reports.run_page.losses import NOT_JUDGED, Losses
@@ -26,7 +26,7 @@ from shaketable.reports.run_page.losses import NOT_JUDGED, Losses
 
 @dataclass(frozen=True, slots=True)
 class RoleSpan:
-    """One stretch of a node's lane: `role` is leader, follower, candidate or "no answer"."""
+    """One span of a node's lane: `role` is leader, follower, candidate or "no answer"."""
 
     node: str
     role: str
@@ -37,14 +37,14 @@ class RoleSpan:
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """One fault as it was done, whether it bit, and how the group recovered from it.
+    """One fault as it was applied, whether it took effect, and how the group recovered from it.
 
-    `hit_leader`: it bit, and by its plan the leader was its victim or cut off; then
-    `new_leader_ns` is how soon after its effect another led (None: no other one did).
+    `hit_leader`: it took effect, and according to its plan the leader was its victim or cut off;
+    then `new_leader_ns` is how soon after its effect another node led (None: none did).
     `killed_leader`: it was a kill of the leader that left a majority (see
-    `reports.availability.failover`). `lost_ns` is how much of its time and aftermath the group did
-    not serve (`reports.availability.outages`; None: nobody asked), `losses` how many
-    operations acknowledged under it were seen lost.
+    `reports.availability.failover`). `lost_ns` is the outage during the fault and its aftermath
+    (`reports.availability.outages`; None: no requests). `losses` is how many operations that were
+    acknowledged under it were seen lost.
     """
 
     window: FaultWindow
@@ -58,10 +58,9 @@ class FaultRow:
 
 @dataclass(frozen=True, slots=True)
 class OperationRow:
-    """One operation as the tables around a violation show it; `marked` is the one in question.
+    """One operation as shown around a violation; `marked` if the violation is about it.
 
-    `told` is what it returned, where that is no number but a list or a text; `expected` what a cas
-    asked to find there.
+    `output_text` is its output if that is not a number; `expected` is a cas's expected value.
     """
 
     op: int
@@ -77,14 +76,14 @@ class OperationRow:
     error: str | None
     node: str | None
     marked: bool
-    told: str = ""
+    output_text: str = ""
     expected: int | None = None
 
 
 def named_operations(finding: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ids of operations that a finding of results.json names; what is none is left out.
+    """Return the ids of operations that a finding of results.json names, skipping invalid ones.
 
-    The file may be damaged, or somebody else's.
+    The file may be damaged or untrusted.
     """
     named = finding.get("operations")
     if not isinstance(named, list | tuple):
@@ -96,9 +95,8 @@ def named_operations(finding: Mapping[str, Any]) -> tuple[int, ...]:
 class Violation:
     """One finding with its evidence, and the operations around it (`around` may be empty).
 
-    `fault_words` says how it stands to its fault: under it, seen under it, just before it.
-    `finding` is what results.json has of it, `page` the path of its page in the run's folder ("" if
-    it has none).
+    `fault_text` relates it to its fault: under it, seen under it, or just before it. `finding` is
+    its entry in results.json, `page` the path of its page in the run's folder ("" if it has none).
     """
 
     kind: str
@@ -113,32 +111,32 @@ class Violation:
     evidence: tuple[tuple[str, str], ...]
     around: tuple[OperationRow, ...] = ()
     windows: tuple[FaultWindow, ...] = ()
-    fault_words: str = ""
+    fault_text: str = ""
     finding: Mapping[str, Any] = field(default_factory=dict)
     page: str = ""
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """The finding's evidence as data; what is no object counts as none."""
+        """The finding's evidence as data; empty if it is not an object."""
         details = self.finding.get("details")
         return details if isinstance(details, Mapping) else {}
 
     @property
     def named(self) -> tuple[int, ...]:
-        """Ids of the operations that witness it, as the finding names them."""
+        """Ids of the operations that the finding names as witnesses."""
         return named_operations(self.finding)
 
-    def stands(self, place: str) -> str | None:
-        """What stands instead at `place`, a node or "" (nowhere in particular)."""
+    def instead_at(self, place: str) -> str | None:
+        """Return what is stored in its place on a node, or at "" (on no particular node)."""
         return dict(self.instead).get(place)
 
 
 @dataclass(frozen=True, slots=True)
 class ViolationGroup:
-    """Findings that are alike: one kind, one fault.
+    """Similar findings: of one kind, under one fault.
 
-    `total` counts those that were kept, shown or not; how many there were of a kind says
-    `CheckerView.totals`.
+    `total` counts the kept ones, shown or not; `CheckerView.totals` has the number of all of a
+    kind.
     """
 
     kind: str
@@ -148,18 +146,18 @@ class ViolationGroup:
 
     @property
     def detailed(self) -> tuple[Violation, ...]:
-        """Those with the operations around them; where none has any, those with evidence."""
+        """Those with the operations around them, or, if there are none, those with evidence."""
         around = tuple(violation for violation in self.shown if violation.around)
         return around or tuple(violation for violation in self.shown if violation.evidence)
 
     @property
     def has_pages(self) -> bool:
-        """Whether any that is shown has a page of its own."""
+        """Whether any violation shown has a page of its own."""
         return any(violation.page for violation in self.shown)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The nodes of which anything says what stands there instead."""
+        """The nodes for which `instead` says what they hold."""
         return tuple(sorted({place for violation in self.shown for place, _ in violation.instead}))
 
 
@@ -167,8 +165,8 @@ class ViolationGroup:
 class CheckerView:
     """One checker's verdict as shown: `verdict` is VALID, INVALID or UNKNOWN.
 
-    `totals` says how many findings of each kind there were, kept or not. `closed` are sentences:
-    by what evidence some unknown outcomes were closed.
+    `totals` is how many findings of each kind there were, kept or not. `resolved` are sentences on
+    the evidence by which indeterminate operations were resolved.
     """
 
     name: str
@@ -181,13 +179,13 @@ class CheckerView:
     observed: tuple[ViolationGroup, ...]
     crash: str | None = None
     totals: tuple[tuple[str, int], ...] = ()
-    closed: tuple[str, ...] = ()
+    resolved: tuple[str, ...] = ()
     observed_totals: tuple[tuple[str, int], ...] = ()
-    """How many there were of each kind that breaks no promise, kept or not, where that is known."""
+    """How many findings of each kind break no promise, kept or not, if known."""
 
     @property
     def observed_text(self) -> str:
-        """How many breaches of nothing promised there are; not all of them are kept."""
+        """The number of findings that break no promise; not all of them are kept."""
         if self.observed_totals:
             return f"{sum(count for _, count in self.observed_totals):,}"
         kept = sum(group.total for group in self.observed)
@@ -196,12 +194,12 @@ class CheckerView:
 
 @dataclass(frozen=True, slots=True)
 class PromiseRow:
-    """One promise: its words, who judged it (checker, verdict), what they found, its verdict.
+    """One promise: its text, its judges (checker, verdict), their findings, and its verdict.
 
-    `verdict` is VALID, INVALID, UNKNOWN, or "" where nobody judged it.
+    `verdict` is VALID, INVALID, UNKNOWN, or "" if no checker judged it.
     """
 
-    words: str
+    text: str
     judged_by: tuple[tuple[str, str], ...]
     found: str
     verdict: str
@@ -220,7 +218,7 @@ class StatsRow:
 
 @dataclass(frozen=True, slots=True)
 class DrainRow:
-    """What a node said of itself while draining; every field but `node` is None if nothing."""
+    """The status that a node reported while draining; all None but `node` if it reported none."""
 
     node: str
     role: str | None
@@ -232,13 +230,13 @@ class DrainRow:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run, ready to be shown. `notes` say, in words, what of the run is missing.
+    """A run, ready to be shown. `notes` list what is missing of the run.
 
-    `observed` says in plain words what was found that was never promised, with what is documented
-    about it. `why` says the verdict's reason in plain words, `why_kinds` in the checkers' own (""
-    if they say no more). `op_timeout_s` is how long a client waits for an answer, if known.
-    `availability` is None if nobody called anything. `named` are the ids of all operations that
-    findings name. `sampled` is what the nodes said of their logs and clocks, if that was recorded.
+    `observed` describes findings about things never promised, and what is documented about them.
+    `why` is the reason for the verdict, `why_kinds` the checkers' own summaries ("" if they add
+    nothing). `op_timeout_s` is how long a client waits for an answer, if known. `availability` is
+    None if no operation was invoked. `named` are the ids of all operations that findings name.
+    `sampled` are the nodes' log positions and clocks, if they were recorded.
     """
 
     folder: str
@@ -273,7 +271,7 @@ class RunView:
     observed: str = ""
     op_timeout_s: float | None = None
     faults_unavailable: tuple[tuple[str, str], ...] = ()  # name, why
-    families: tuple[tuple[str, int, int], ...] = ()  # name, bit, done
+    families: tuple[tuple[str, int, int], ...] = ()  # name, took effect, injected
     memory: tuple[tuple[str, int, int, int], ...] = ()  # process, first, last, most: bytes
     promise_rows: tuple[PromiseRow, ...] = ()
     availability: Availability | None = None
@@ -281,15 +279,15 @@ class RunView:
     sampled: Sampled = NOT_SAMPLED
     named: tuple[int, ...] = ()
     mutant_breaks: str = ""
-    """What the planted bug does, if the run says so."""
+    """The description of the planted bug, if the run has it."""
     linearizable: frozenset[str] = frozenset()
-    """Operations of which the target promises that they are linearizable on each queue."""
+    """Operations that the target promises to be linearizable on each queue."""
     promise_note: str = ""
-    """What the target says of its promises, in its own words."""
+    """The target's own note on its promises."""
 
     @property
     def first_page(self) -> str:
-        """The page of the first violation of the worst kind; "" where no violation has one."""
+        """The page of the first violation of the gravest kind; "" if no violation has one."""
         named = [
             violation
             for checker in self.checkers
@@ -302,5 +300,5 @@ class RunView:
 
     @property
     def failover(self) -> Failover | None:
-        """How soon writes went on after kills of the leader; None if there were none."""
+        """How soon writes continued after kills of the leader; None if there were none."""
         return failover(row.recovery for row in self.faults if row.killed_leader)

@@ -1,7 +1,7 @@
-"""The space-time picture of a violation: clients as rows, time to the right, laid out in Python.
+"""Lay out the space-time diagram of a violation: clients as rows, time to the right.
 
-Idle stretches are squeezed, so that an append and the read that contradicts it a minute
-later both stay readable. The template draws what is laid out here (and escapes the text).
+Idle stretches are compressed, so that an append and a read that contradicts it a minute later are
+both readable. The template draws what is laid out here (and escapes the text).
 
 Source: Lamport's space-time diagrams, as in maelstrom's messages.svg and Jepsen's timeline.
 """
@@ -22,20 +22,20 @@ TOP = 34
 ROW = 30
 BAR = 14
 SQUEEZED_MAX = 9
-"""Gaps that are squeezed in a picture of few operations."""
+"""Gaps that are compressed in a picture with few operations."""
 
 BAR_WIDTH_MIN = 3.0
 LABEL_GAP = 3.0
-"""Between two labels of one lane."""
+"""Minimum distance of two labels of one lane."""
 
 CAS_ANSWERS = {0: ": not done", 1: ""}
-"""What a compare-and-set returned, in words: there stood another value, or it took effect."""
+"""The result of a compare-and-set: another value was found, or it took effect."""
 
 ROLES_MAX = 300
-"""Stretches of the nodes' lanes that are drawn, the widest ones."""
+"""Role spans that are drawn, the widest ones."""
 
-TOLD_MAX = 20
-"""Characters of a list or text that an operation returned that a label shows."""
+OUTPUT_TEXT_MAX = 20
+"""Characters of a non-numeric output in a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class RoleBar:
-    """A stretch of a node's lane; `label` is its role and term, "" where there is no room."""
+    """A role span in a node's lane; `label` is its role and term, "" where there is no room."""
 
     x: float
     y: float
@@ -84,7 +84,7 @@ class RoleBar:
 class Picture:
     """Everything that the template draws, in the units of its view box.
 
-    `node_rows` and `roles` are lanes of nodes below the clients', if any were given.
+    `node_rows` and `roles` are the nodes' lanes below the clients', if any were given.
     """
 
     width: int
@@ -100,23 +100,27 @@ class Picture:
 
 
 def describe(row: OperationRow) -> str:
-    """Say what an operation did, as short as its label: `append 17 → @120`."""
+    """Describe an operation briefly, for its label: `append 17 → @120`."""
     at = "" if row.offset is None else f" @{row.offset}"
     given = "" if row.input is None else f" {row.input}"
     is_cas = row.f == "cas" and row.expected is not None
     if is_cas:
         given = f" {row.expected} → {row.input}"
-    if row.told and row.outcome == "ok":
-        short = row.told if len(row.told) <= TOLD_MAX else row.told[: TOLD_MAX - 1] + "…"
+    if row.output_text and row.outcome == "ok":
+        short = (
+            row.output_text
+            if len(row.output_text) <= OUTPUT_TEXT_MAX
+            else row.output_text[: OUTPUT_TEXT_MAX - 1] + "…"
+        )
         return f"{row.f}{given}{at}: {short}"
     if row.f in ("append", "send", "commit") or (
         given and row.output is None and row.outcome == "ok"
     ):
-        return f"{row.f}{given}{at}"  # nothing more comes back than that it was done
+        return f"{row.f}{given}{at}"  # the only result is that it was done
     if row.f in ("assign", "seek", "subscribe", "unsubscribe"):
         return f"{row.f}{at}"
     if row.f == "poll" and row.outcome == "ok" and row.output is None:
-        return f"poll{at}"  # what it brought is a list, told in the finding
+        return f"poll{at}"  # its messages are a list, shown in the finding
     if is_cas and row.outcome == "ok" and row.output in CAS_ANSWERS:
         return f"{row.f}{given}{at}{CAS_ANSWERS[row.output]}"
     result = {"ok": "nothing" if row.output is None else str(row.output)}.get(
@@ -136,12 +140,12 @@ def lay_out(
     """Lay out operations, numbered as given, over the faults that overlap them.
 
     Args:
-        rows: the operations; without any there must be a moment.
+        rows: the operations; may be empty if there is a moment.
         windows: the faults.
-        lanes: what the nodes were over time; each node gets a lane below the clients'.
-        moments: times (ns) that must be in the picture too.
-        all_labels: label every operation for which there is room, not the marked ones alone, and
-            squeeze the longest gaps between them: for a picture of few.
+        lanes: the nodes' roles over time; each node gets a lane below the clients'.
+        moments: times (ns) that the picture must include.
+        all_labels: label every operation for which there is room, not only the marked ones, and
+            compress the longest gaps between them: for a picture with few operations.
     """
     processes = sorted({row.process for row in rows})
     of_clients = {process: TOP + n * ROW for n, process in enumerate(processes)}
@@ -169,25 +173,25 @@ def lay_out(
 def _roles(
     lanes: Sequence[RoleSpan], of_nodes: dict[str, int], axis: TimeAxis
 ) -> tuple[RoleBar, ...]:
-    """Place what nodes were, as far as it was in the time of the picture."""
+    """Place the role spans that are within the time of the picture."""
     bars = []
-    begin, end = axis.times[0], axis.times[-1]
+    start, end = axis.times[0], axis.times[-1]
     for span in lanes:
-        if span.stop_ns < begin or span.start_ns > end:
+        if span.stop_ns < start or span.start_ns > end:
             continue
         x, stop = axis.x(span.start_ns), axis.x(span.stop_ns)
         term = "" if span.term is None else f" {span.term}"
         full = f"{span.role}{term}"
         label = full if LABEL_WIDTH * (len(full) + 1) <= stop - x else ""
         when = f"{span.start_ns / 1e9:.3f} s to {span.stop_ns / 1e9:.3f} s"
-        said = f"{span.node}: {span.role}{f' in term{term}' if term else ''}, {when}"
+        title = f"{span.node}: {span.role}{f' in term{term}' if term else ''}, {when}"
         bars.append(
             RoleBar(
                 round(x, 1), of_nodes[span.node] + ROW - BAR - 2, round(max(1.0, stop - x), 1),
-                span.role, label, said,
+                span.role, label, title,
             )
         )  # fmt: skip
-    if len(bars) > ROLES_MAX:  # in a squeezed stretch of a long run they are too narrow to be seen
+    if len(bars) > ROLES_MAX:  # in compressed stretches they are too narrow to be seen
         bars = sorted(bars, key=lambda bar: -bar.width)[:ROLES_MAX]
     return tuple(bars)
 
@@ -228,33 +232,33 @@ def _bars(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a label stands in its lane."""
+    """The horizontal place of a label in its lane."""
 
     text: str
     from_x: float
     to_x: float
 
     def hits(self, other: _Place) -> bool:
-        """Whether the two would be printed over each other."""
+        """Return whether the two labels would overlap."""
         return self.from_x < other.to_x + LABEL_GAP and other.from_x < self.to_x + LABEL_GAP
 
 
 def _label_places(
     rows: Sequence[OperationRow], axis: TimeAxis, right: float, *, all_labels: bool
 ) -> dict[int, _Place]:
-    """Give operations a label where there is room, by their number: what is marked goes first.
+    """Return labels for operations where there is room, by their number; marked ones first.
 
-    What is marked has its number at least, even where that stands over another's.
+    A marked operation always has at least its number, even if that overlaps another label.
     """
     placed: dict[int, list[_Place]] = {}
-    next_x = _next_begins(rows, axis)
+    next_x = _next_starts(rows, axis)
     found: dict[int, _Place] = {}
     numbered = sorted(enumerate(rows, start=1), key=lambda each: (not each[1].marked, each[0]))
     for number, row in numbered:
         x = axis.x(row.call_ns)
-        told = [f"{number} {describe(row)}"] if row.marked or all_labels else []
-        tries = [_Place(text, x, x + _width(text)) for text in (*told, str(number))]
-        if row.marked or all_labels:  # to the left of its begin, too
+        labels = [f"{number} {describe(row)}"] if row.marked or all_labels else []
+        tries = [_Place(text, x, x + _width(text)) for text in (*labels, str(number))]
+        if row.marked or all_labels:  # also try the left of its start
             left = [_Place(each.text, x - _width(each.text), x) for each in tries]
             tries = [each for pair in zip(tries, left, strict=True) for each in pair]
         beside = placed.setdefault(row.process, [])
@@ -273,8 +277,8 @@ def _label_places(
     return found
 
 
-def _next_begins(rows: Sequence[OperationRow], axis: TimeAxis) -> dict[int, float]:
-    """Return where the next operation of the same client begins, by number: its label's place."""
+def _next_starts(rows: Sequence[OperationRow], axis: TimeAxis) -> dict[int, float]:
+    """Return where each client's next operation starts, by number: the label must end before."""
     found: dict[int, float] = {}
     last: dict[int, int] = {}
     for number, row in enumerate(rows, start=1):
@@ -290,12 +294,12 @@ def _width(text: str) -> float:
 
 def _bands(windows: Sequence[FaultWindow], axis: TimeAxis) -> tuple[Band, ...]:
     bands = []
-    begins = [axis.x(window.from_ns) for window in windows]
+    starts = [axis.x(window.from_ns) for window in windows]
     labelled_to = 0.0
     for at, window in enumerate(windows):
-        x, end = begins[at], axis.x(window.stop_ns)
+        x, end = starts[at], axis.x(window.stop_ns)
         label_x = round(x + 3, 1)
-        room = min((other for other in begins[at + 1 :] if other > x), default=WIDTH) - x
+        room = min((other for other in starts[at + 1 :] if other > x), default=WIDTH) - x
         label = f"{window.fault}: {window.description}"
         if _width(label) > room:
             label = str(window.fault)
@@ -309,32 +313,30 @@ def _bands(windows: Sequence[FaultWindow], axis: TimeAxis) -> tuple[Band, ...]:
     return tuple(bands)
 
 
-# A time axis that squeezes idle stretches, with its ticks and with how much was squeezed.
-#
-# So an append and the read that contradicts it a minute later both stay readable.
+# A time axis that compresses idle stretches, with its ticks and the lengths compressed.
 
 BREAK_WIDTH = 34
-"""Width of a squeezed stretch of time."""
+"""Width of a compressed stretch of time."""
 
 BREAK_BUSY = 3
 BREAK_MEDIAN = 8
-"""A gap is squeezed if it is longer than this many times the time in which operations ran,
-and than this many times the median gap: sparse operations are no reason to squeeze."""
+"""A gap is compressed if it is longer than BREAK_BUSY times the time in which operations ran, and
+than BREAK_MEDIAN times the median gap: evenly sparse operations are not compressed."""
 
 TICKS_MAX = 8
 LABEL_WIDTH = 7.0
-"""Width of one character of a label, roughly."""
+"""Approximate width of one character of a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """A piecewise linear map from time to x: busy stretches to scale, idle ones squeezed."""
+    """A piecewise linear map from time to x: busy stretches to scale, idle ones compressed."""
 
     times: tuple[int, ...]
     xs: tuple[float, ...]
 
     def x(self, time_ns: int) -> float:
-        """Place a moment, clamped to the axis."""
+        """Return the x of a time, clamped to the axis."""
         if time_ns <= self.times[0]:
             return self.xs[0]
         for n in range(1, len(self.times)):
@@ -351,10 +353,10 @@ def time_axis(
 
     Args:
         spans: at least one, in ns.
-        left: where the first one begins.
+        left: where the first one starts.
         right: where the last one ends.
-        squeezed_max: squeeze so many of the longest gaps, be they as sparse as they may: where
-            operations are few, what they were matters more than how far apart they are.
+        squeezed_max: compress this many of the longest gaps, however sparse the operations: with
+            few operations, what they did matters more than how far apart they are.
     """
     merged: list[list[int]] = []
     for start, stop in sorted(spans):
@@ -393,7 +395,7 @@ def time_axis(
 
 
 def ticks(axis: TimeAxis, width: float) -> tuple[tuple[float, str], ...]:
-    """Mark round moments of each stretch, its start where it has none, as far as there is room."""
+    """Return ticks at round times of each stretch, or at its start, as far as there is room."""
     pieces = list(zip(axis.times[::2], axis.times[1::2], strict=True))
     step = _round_step(sum(stop - start for start, stop in pieces) // TICKS_MAX)
     marks: list[tuple[float, str]] = []
@@ -408,7 +410,7 @@ def ticks(axis: TimeAxis, width: float) -> tuple[tuple[float, str], ...]:
 
 
 def _round_step(at_least_ns: int) -> int:
-    """Return the next of 1, 2, 5, 10, ... us."""
+    """Return the next round step of 1, 2, 5, 10, ... us."""
     scale = 1000
     while True:
         for factor in (1, 2, 5):
@@ -418,7 +420,7 @@ def _round_step(at_least_ns: int) -> int:
 
 
 def breaks(axis: TimeAxis) -> tuple[tuple[float, str], ...]:
-    """Say at each squeezed stretch how much later it goes on, as far as there is room."""
+    """Label each compressed stretch with its length, as far as there is room."""
     found: list[tuple[float, str]] = []
     labelled_to = 0.0
     for n in range(1, len(axis.times) - 1, 2):

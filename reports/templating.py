@@ -1,4 +1,4 @@
-"""How all pages are made of their templates: everything is escaped, and nothing may be missing."""
+"""The Jinja environment of all pages: everything is escaped, and missing values are errors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 def environment(templates: Path) -> Environment:
-    """Return a Jinja environment for the templates of a folder, in which values are escaped.
+    """Return a Jinja environment for the templates of a folder, with autoescaping.
 
-    A value that a template asks for and nobody gave is an error (`StrictUndefined`), not a gap.
+    A template that uses an undefined value fails (`StrictUndefined`).
     """
     made = Environment(
         loader=FileSystemLoader(templates),
@@ -24,10 +24,10 @@ def environment(templates: Path) -> Environment:
 
 
 def lower_first(text: str) -> str:
-    """Print a sentence as it goes on behind a colon; a name at its begin loses its capital too."""
+    """Print a sentence as it continues after a colon; a leading name loses its capital too."""
     return text[:1].lower() + text[1:]
 
 
 def upper_first(text: str) -> str:
-    """Print words as a sentence begins."""
+    """Capitalize the first letter."""
     return text[:1].upper() + text[1:]

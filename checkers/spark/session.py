@@ -35,7 +35,7 @@ import shaketable
 from shaketable.checkers.engine.java import Java, find_java
 from shaketable.checkers.kernels.shipped import cached_code
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.marks import scratch_prefix
+from shaketable.harness.run_markers import scratch_prefix
 
 DRIVER_MEMORY = "2g"
 """Heap of the local JVM, without Arrow data and Python workers."""

@@ -1,4 +1,4 @@
-"""Detection power, measured: planted bugs are hunted, and the correct system must stay clean.
+"""Measure detection power: hunt planted bugs, and check that the correct system stays clean.
 
-`plan` says who is hunted and how, `hunting` hunts one, `scorecard` adds up what came of all.
+`plan` decides which bugs are hunted and how, `hunting` runs one hunt, `scorecard` sums up all.
 """

@@ -1,7 +1,7 @@
-"""Hunts one planted bug, in a process of its own: campaigns or seeds until one is INVALID.
+"""Hunt one planted bug in a process of its own: run campaigns or seeds until one is INVALID.
 
-Each campaign is `shaketable run` in a child process, as a person or CI would run it: what is
-measured is the product, report included.
+Each campaign is `shaketable run` in a child process, as a person or CI would run it, so that the
+whole product is measured, report included.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from shaketable.reports.calibration_page.page import Found
 
 FAMILY_TIME_LIMIT_S: Final = 30.0
 """How long clients work in a family's campaign."""
-SINCE_NS: Final = 5_000_000_000
-"""A fault counts as the one that a finding is under until so long after its end."""
+LINGER_NS: Final = 5_000_000_000
+"""A finding is attributed to a fault until this long after the fault's end."""
 
 
 class HuntOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a hunt.
+    """The outcome of a hunt.
 
     Attributes:
-        hunt: which.
+        hunt: the hunt.
         found: the violation, None if there was none.
-        runs: campaigns, or seeds, until then.
+        runs: campaigns and seeds until then.
         took_s: real seconds until then.
-        virtual_s: virtual seconds until then; 0 of campaigns on processes.
-        unknown: campaigns that ended as UNKNOWN, each with its reason.
-        failed: campaigns or seeds that the harness could not run, each with what it said.
+        virtual_s: virtual seconds until then; 0 for campaigns on processes.
+        unknown: the reasons of campaigns that were UNKNOWN.
+        failed: the errors of campaigns or seeds that the harness could not run.
     """
 
     hunt: Hunt
@@ -55,12 +55,12 @@ class HuntOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome_file(folder: Path, hunt: Hunt) -> Path:
-    """Return where the outcome of a hunt is kept."""
+    """Return the path of a hunt's outcome."""
     return folder / "hunts" / f"{hunt.id}.json"
 
 
 def read_outcome(folder: Path, hunt: Hunt) -> HuntOutcome | None:
-    """Return what came of a hunt, None if it has not ended (or of another plan)."""
+    """Return the outcome of a hunt; None if it has not ended or the file is of another plan."""
     try:
         read = msgspec.json.decode(outcome_file(folder, hunt).read_bytes(), type=HuntOutcome)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -68,22 +68,22 @@ def read_outcome(folder: Path, hunt: Hunt) -> HuntOutcome | None:
     return read if read.hunt == hunt else None
 
 
-def hunt_down(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
-    """Hunt, and keep the outcome in a file of its own as soon as it is known."""
+def run_hunt(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
+    """Run a hunt and save its outcome in a file of its own."""
     began_s = time.monotonic()
-    tries = _Tries(folder, hunt)
+    state = _HuntState(folder, hunt)
     for attempt in attempts(effort, hunt):
-        tries.run(attempt)
-        if tries.found is not None:
+        state.run(attempt)
+        if state.found is not None:
             break
     outcome = HuntOutcome(
         hunt=hunt,
-        found=tries.found,
-        runs=tries.runs,
+        found=state.found,
+        runs=state.runs,
         took_s=round(time.monotonic() - began_s, 1),
-        virtual_s=round(tries.virtual_s, 1),
-        unknown=tuple(tries.unknown),
-        failed=tuple(tries.failed),
+        virtual_s=round(state.virtual_s, 1),
+        unknown=tuple(state.unknown),
+        failed=tuple(state.failed),
     )
     file = outcome_file(folder, hunt)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -92,10 +92,10 @@ def hunt_down(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
 
 
 def attempts(effort: Effort, hunt: Hunt) -> Iterator[RunSpec | int]:
-    """Yield what a hunt does until something is found: seeds, and campaigns by their numbers.
+    """Yield the attempts of a hunt: seeds, and campaigns by number.
 
-    In the simulated worlds campaigns come between seeds, which do not do all that clients can;
-    with the correct system only where the target has no seeds.
+    In the simulated worlds campaigns alternate with batches of seeds, which cover fewer client
+    operations. The correct system gets campaigns only where the target has no seeds.
     """
     campaigns = 1 if hunt.bug == CLEAN else effort.runs_max
     target = discovery.get("targets", hunt.target)
@@ -103,18 +103,18 @@ def attempts(effort: Effort, hunt: Hunt) -> Iterator[RunSpec | int]:
         yield from range(campaigns)
         return
     seeds = int(effort.virtual_s_max / VIRTUAL_S_DEFAULT)
-    together = -(-seeds // campaigns)
+    per_campaign = -(-seeds // campaigns)
     for number in range(campaigns):
-        some = range(number * together, min(seeds, (number + 1) * together))
+        batch = range(number * per_campaign, min(seeds, (number + 1) * per_campaign))
         for world in target.simulator.worlds:
-            for seed in some:
+            for seed in batch:
                 yield RunSpec(seed=hunt.seed + seed, world=world, mutant=hunt.bug or None)
         if hunt.bug != CLEAN:
             yield number
 
 
-class _Tries:
-    """What a hunt has tried so far, and what came of it."""
+class _HuntState:
+    """The attempts of a hunt so far, and their outcomes."""
 
     def __init__(self, folder: Path, hunt: Hunt) -> None:
         self._folder = folder
@@ -140,8 +140,8 @@ class _Tries:
             run = target.simulator.run(spec)
         except Exception as error:
             if self._hunt.bug == CLEAN:
-                raise  # that nobody accused the correct system would be said of seeds not run
-            # A planted bug may break the simulator: hours of other hunts are not lost for it.
+                raise  # else a clean result would include seeds that were never run
+            # A planted bug may crash the simulator: the other hunts go on.
             self.failed.append(f"seed {spec.seed} of world {spec.world}: {error!r}")
             return
         self.virtual_s += run.virtual_ms / 1e3
@@ -159,19 +159,19 @@ class _Tries:
         hunt = self._hunt
         seed = f"{hunt.seed + number:x}"
         store = self._folder / "runs" / hunt.id / f"{number}"
-        code, said = _run(hunt, seed, store)
+        code, last_line = _run(hunt, seed, store)
         if code == ExitCode.INVALID:
             self.found = _read_found(self._folder, store / hunt.id / LATEST, hunt, seed)
             return
         if code == ExitCode.UNKNOWN:
-            self.unknown.append(_summary(store / hunt.id / LATEST) or said)
+            self.unknown.append(_summary(store / hunt.id / LATEST) or last_line)
         elif code != ExitCode.VALID:
-            self.failed.append(said)
+            self.failed.append(last_line)
         shutil.rmtree(store, ignore_errors=True)
 
 
 def _run(hunt: Hunt, seed: str, store: Path) -> tuple[int, str]:
-    """Run one campaign; return its exit code, and the last line that it printed."""
+    """Run one campaign; return its exit code and its last line of output."""
     argv = [sys.executable, "-P", "-m", "shaketable", "run", *_arguments(hunt, seed)]
     store.mkdir(parents=True, exist_ok=True)
     output = store / "output.txt"
@@ -188,7 +188,7 @@ def _run(hunt: Hunt, seed: str, store: Path) -> tuple[int, str]:
 
 
 def _arguments(hunt: Hunt, seed: str) -> list[str]:
-    # A bug is there or not, whoever checks; a JVM for each run would take longer than most.
+    # The local engine runs the same checks; starting a JVM would take longer than most runs.
     arguments = ["--target", hunt.target, "--name", hunt.id, "--seed", seed, "--engine", "local"]
     if hunt.bug != CLEAN:
         arguments += ["--mutant", hunt.bug]
@@ -204,7 +204,7 @@ def _arguments(hunt: Hunt, seed: str) -> list[str]:
 
 
 def _summary(run: Path) -> str:
-    """Return why a run is UNKNOWN, in the words of its first checker that says so."""
+    """Return why a run is UNKNOWN: the summary of its first UNKNOWN checker."""
     for verdict in _checkers(run).values():
         if verdict.get("valid") == "unknown":
             return str(verdict.get("summary", ""))
@@ -219,7 +219,7 @@ def _checkers(run: Path) -> Mapping[str, Any]:
 
 
 def _read_found(folder: Path, run: Path, hunt: Hunt, seed: str) -> Found:
-    """Read of an INVALID run what a person reads of it first."""
+    """Return what an INVALID run shows first: checkers, kinds, message, faults and page."""
     from shaketable.reports.run_page.view import build_view  # noqa: PLC0415 - half a second, for campaigns
 
     view = build_view(run)
@@ -230,7 +230,7 @@ def _read_found(folder: Path, run: Path, hunt: Hunt, seed: str) -> Found:
         row.window.name
         for row in view.faults
         if moment_ns is not None
-        and row.window.from_ns <= moment_ns <= row.window.stop_ns + SINCE_NS
+        and row.window.from_ns <= moment_ns <= row.window.stop_ns + LINGER_NS
     }
     page = run.resolve() / (view.first_page or "report.html")
     return Found(
@@ -245,7 +245,7 @@ def _read_found(folder: Path, run: Path, hunt: Hunt, seed: str) -> Found:
 
 
 def _moment_ns(violation: Any) -> int | None:
-    """Return when what is accused took place, as far as the finding says."""
+    """Return when a violation took place, as far as its finding says."""
     if violation.acknowledged_ns is not None:
         return int(violation.acknowledged_ns)
     marked = [row for row in violation.around if row.marked]

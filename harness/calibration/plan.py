@@ -1,4 +1,4 @@
-"""Which planted bugs are hunted, by which method, how often: pure data, drawn from one seed.
+"""The plan of a calibration: which bugs are hunted, how and how often, from one seed. Pure.
 
 Source: mutation testing's score (DeMillo et al. 1978), over bugs that were chosen; TigerBeetle's
 VOPR for seeds as the unit of effort.
@@ -17,30 +17,30 @@ from shaketable.harness.contracts.plugins import Target
 
 Method = Literal["default", "default-sim", "sim", "family"]
 METHODS: Final[tuple[Method, ...]] = ("default", "default-sim", "sim", "family")
-"""The default campaign on processes; the same in the simulated world; the simulated worlds, seed by
-seed, and the family's campaign there; the campaign of the bug's family, with its workload under its
-faults."""
+"""default: the default campaign on processes; default-sim: the same in the simulated world; sim:
+seeds of the simulated worlds, and the family's campaign there; family: the campaign of the bug's
+family, with its workload and faults."""
 OF_DEFAULT: Final[tuple[Method, ...]] = ("default", "default-sim")
 IN_SIM: Final[tuple[Method, ...]] = ("default-sim", "sim")
 CLEAN: Final = ""
-"""In place of a bug: the system as it is."""
+"""No bug: the correct system."""
 SEED_STRIDE: Final = 1_000_000
-"""How far apart the first seeds of hunts in the simulated worlds are: more than a hunt can run."""
+"""Distance between the first seeds of hunts: more than the seeds that a hunt can run."""
 
 
 class Hunt(msgspec.Struct, frozen=True, kw_only=True):
-    """One hunt: a bug is looked for until it is found, or until the effort is spent.
+    """One hunt: search for a bug until it is found or the effort is spent.
 
     Attributes:
         bug: the planted bug, or CLEAN.
-        family: the bug's.
+        family: the bug's family.
         target: the system that it is planted in.
-        method: how it is looked for.
-        repeat: which of several hunts alike, from 1.
-        seed: what its campaigns are drawn from; the first seed in the simulated worlds.
+        method: how to search for it.
+        repeat: number of the repetition, from 1.
+        seed: the base of its campaigns' seeds; the first seed in the simulated worlds.
         workload: of the family's campaign; "" for the default.
         faults: of the family's campaign; () for the default.
-        is_simulated: whether seeds of the target's simulated worlds can be run with the bug.
+        is_simulated: whether the target's simulated worlds can run with the bug.
     """
 
     bug: str
@@ -55,7 +55,7 @@ class Hunt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Its name, which is that of its file."""
+        """Its name, also the name of its file."""
         return f"{self.target}.{self.bug or 'clean'}.{self.method}.{self.repeat}"
 
 
@@ -63,8 +63,8 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     """How much a hunt may spend.
 
     Attributes:
-        runs_max: campaigns.
-        virtual_s_max: virtual seconds in each simulated world.
+        runs_max: most campaigns.
+        virtual_s_max: most virtual seconds in each simulated world.
     """
 
     runs_max: int = 5
@@ -72,7 +72,7 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A calibration: its hunts, and what each may spend."""
+    """A calibration: its hunts and the effort for each."""
 
     seed: int
     effort: Effort
@@ -80,7 +80,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planted_bugs(targets: Iterable[Target]) -> list[PlantedBug]:
-    """Return each planted bug of some targets once, by family and name."""
+    """Return the planted bugs of these targets, each once, sorted by family and name."""
     found: dict[str, PlantedBug] = {}
     for target in targets:
         for bug in _catalogue(target):
@@ -89,7 +89,7 @@ def planted_bugs(targets: Iterable[Target]) -> list[PlantedBug]:
 
 
 def _catalogue(target: Target) -> Sequence[PlantedBug]:
-    """Return what a target says of its bugs; of one that says little, their names."""
+    """Return a target's catalogue of bugs; without one, their names and what they break."""
     if isinstance(target.mutants, CataloguesBugs):
         return target.mutants.catalogue()
     return [
@@ -106,15 +106,15 @@ def make_plan(
     effort: Effort,
     seed: int,
 ) -> Plan:
-    """Return the hunts for some bugs, each by each method, and the runs of the correct system.
+    """Return the hunts for these bugs by each method, and those on the correct system.
 
     Args:
-        bugs: who is hunted; a bug's first target is the one that it is planted in.
-        clean: how many runs of the correct system each target gets, by each method.
-        methods: how.
-        repeats: how often each.
+        bugs: the bugs; each is planted in its first target.
+        clean: how many hunts on the correct system each target gets, by each method.
+        methods: the methods.
+        repeats: how often each bug is hunted by each method.
         effort: what each hunt may spend.
-        seed: what all seeds are drawn from.
+        seed: the seed that all others are derived from.
     """
     hunted = [
         _hunt(bug, method, repeat, seed)
@@ -122,7 +122,7 @@ def make_plan(
         for method in methods
         for repeat in range(1, repeats + 1)
     ]
-    # A family's campaign says nothing of the correct system that the others do not.
+    # A family's campaign shows nothing about the correct system that the others do not.
     untouched = [
         _hunt(
             PlantedBug(name=CLEAN, family="", targets=(target,), breaks="", is_simulated=True),
@@ -154,6 +154,6 @@ def _hunt(bug: PlantedBug, method: Method, repeat: int, seed: int) -> Hunt:
 
 
 def _seed(seed: int, *of: object) -> int:
-    """Return the first seed of a hunt: the same in every process, far from all others."""
+    """Return the first seed of a hunt, far from all others; `hash` would differ by process."""
     digest = hashlib.blake2b(repr((seed, *of)).encode(), digest_size=5).digest()
     return int.from_bytes(digest, "big") * SEED_STRIDE

@@ -1,4 +1,4 @@
-"""What came of a calibration, added up: a row for each bug, a matrix of faults, false alarms."""
+"""The results of a calibration: a row for each bug, a matrix of faults, false alarms."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shaketable.reports.calibration_page.page import BugRow, CleanRow, Score, Sc
 
 FORMAT: Final = 1
 NO_FAULT: Final = "none"
-"""In the matrix: found while no fault held, nor had ended just before."""
+"""In the matrix: found while no fault was in force or had just ended."""
 
 
 def add_up(outcomes: Sequence[HuntOutcome], seed: int, hunts: int) -> Scorecard:
-    """Add up what came of a calibration's hunts, in the order in which they were planned."""
+    """Sum up the outcomes of a calibration's hunts, in the order of the plan."""
     methods = tuple(name for name in METHODS if any(o.hunt.method == name for o in outcomes))
     bugs: dict[str, list[HuntOutcome]] = {}
     clean: dict[tuple[str, Method], list[HuntOutcome]] = {}
@@ -41,7 +41,7 @@ def add_up(outcomes: Sequence[HuntOutcome], seed: int, hunts: int) -> Scorecard:
 
 
 def to_json(card: Scorecard) -> dict[str, Any]:
-    """Return a scorecard for machines."""
+    """Return a scorecard as JSON."""
     return dict(msgspec.to_builtins(card))
 
 
@@ -85,7 +85,7 @@ def _clean_row(target: str, method: str, outcomes: Sequence[HuntOutcome]) -> Cle
 
 
 def _matrix(outcomes: Iterable[HuntOutcome]) -> dict[str, dict[str, int]]:
-    """Count by fault and bug the campaigns that found it while the fault held, or just after."""
+    """Count by fault and bug the campaigns that found the bug during or just after the fault."""
     counts: Counter[tuple[str, str]] = Counter()
     for outcome in outcomes:
         if outcome.found is not None and outcome.found.report and outcome.hunt.bug != CLEAN:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 
 WORKLOADS: Final = Path(__file__).parents[2] / "workloads"
 CAMPAIGNS: Final = WORKLOADS / "campaigns"
@@ -34,5 +34,7 @@ def find(given: Path, folder: Path, what: str) -> Path:
         return given
     built_in = folder / f"{given}{SUFFIX}"
     if not built_in.exists():
-        raise UsageError(f"no file of that name, and {unknown(what, str(given), names(folder))}")
+        raise UsageError(
+            f"no file of that name, and {unknown_name(what, str(given), names(folder))}"
+        )
     return built_in

@@ -33,7 +33,7 @@ from shaketable.harness.contracts.clients import GroupWorkload, OpeningWorkload
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Promises, Target, Workload
 from shaketable.harness.contracts.rng import new_seed, rng_for
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 
 BUILT_IN = CAMPAIGNS / "quick.toml"
 """The campaign of `run` without an argument."""
@@ -228,7 +228,7 @@ def resolve(campaign: Campaign) -> Campaign:
     clients(campaign)
     target = discovery.get("targets", campaign.target)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
-        raise UsageError(unknown(f"mutant of {target.name}", campaign.mutant, target.mutants))
+        raise UsageError(unknown_name(f"mutant of {target.name}", campaign.mutant, target.mutants))
     _check_choices(campaign, target)
     promises_of(campaign, target)
     require_remote(campaign.spark_remote)
@@ -244,7 +244,7 @@ def resolve(campaign: Campaign) -> Campaign:
     campaign = msgspec.structs.replace(campaign, faults=_expanded(campaign.faults, target))
     for fault in faults_of(campaign):
         if fault not in known:
-            raise UsageError(unknown("fault", fault, known))
+            raise UsageError(unknown_name("fault", fault, known))
     _check_scenarios(campaign)
     for number, step in enumerate(campaign.script, 1):
         if step.on is not None:
@@ -290,7 +290,7 @@ def _check_scenarios(campaign: Campaign) -> None:
     scripted = tuple(step.scenario for step in campaign.script if step.scenario)
     for name in (*named, *scripted):
         if name not in SCENARIOS:
-            raise UsageError(unknown("scenario", name, SCENARIOS))
+            raise UsageError(unknown_name("scenario", name, SCENARIOS))
     for number, step in enumerate(campaign.script, 1):
         if step.remember:
             try:
@@ -444,7 +444,7 @@ def _convert(given: Mapping[str, Any], where: str) -> Campaign:
     """Convert TOML's values to a campaign; report what does not fit in one line."""
     for key in given:
         if key not in KEYS:
-            raise UsageError(f"{where}: {unknown('key', key, KEYS)}")
+            raise UsageError(f"{where}: {unknown_name('key', key, KEYS)}")
     plain = {key: _plain(key, value) for key, value in given.items() if value is not None}
     if "script" in plain:
         plain["script"] = read_steps(plain["script"], where)
@@ -476,7 +476,7 @@ def _invalid_value(error: msgspec.ValidationError, given: Mapping[str, Any]) -> 
         return str(error)
     what, key, inside = match.groups()
     if key in _CHOICES and isinstance(given[key], str):
-        return unknown(key, given[key], _CHOICES[key])
+        return unknown_name(key, given[key], _CHOICES[key])
     shown = json.dumps(given.get(key), default=str, ensure_ascii=False)
     return f"{key}{inside}: {what.replace('`', '')}: {shown}"
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from shaketable.harness import blame, discovery
+from shaketable.harness import discovery, plugin_calls
 from shaketable.harness.campaigns import scenarios
 from shaketable.harness.campaigns.campaign import (
     FAULT_DURATION_MIN_S,
@@ -239,9 +239,9 @@ def _steps(
 
 def _plan(fault: Fault, rng: Random, nodes: Sequence[str], index: int) -> dict[str, Any]:
     try:
-        with blame.blamed():
+        with plugin_calls.as_plugin_error():
             plan = fault.plan(rng, nodes, index)
-    except blame.PlugInError as error:
+    except plugin_calls.PlugInError as error:
         raise HarnessError(f"fault {fault.name}: its plan fails: {error}") from error
     return _as_json(fault.name, plan)
 
@@ -255,9 +255,9 @@ def min_duration_s(fault: Fault, nodes: Sequence[str]) -> float:
     if not isinstance(fault, Acts):
         return 0.0
     try:
-        with blame.blamed():
-            return blame.seconds(fault.min_duration_s(nodes), "it returned")
-    except blame.PlugInError as error:
+        with plugin_calls.as_plugin_error():
+            return plugin_calls.seconds(fault.min_duration_s(nodes), "it returned")
+    except plugin_calls.PlugInError as error:
         raise HarnessError(f"fault {fault.name}: its min_duration_s fails: {error}") from error
 
 
@@ -408,7 +408,7 @@ def _of_step(
         if step.victims:
             # Roles are resolved later, so make a plan that names its victims.
             victims = ["leader"] if roles else list(step.victims)
-            fault = blame.configured(fault, {**options, "victims": victims})
+            fault = plugin_calls.configured(fault, {**options, "victims": victims})
         plan = _plan(fault, rng, nodes, index)
         _check_plan(step, plan)
         check_values(fault, plan, step.plan, nodes, options)

@@ -33,7 +33,6 @@ from typing import Any, Final
 
 import msgspec
 
-from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.contracts.capabilities import (
     ClockChange,
     Damage,
@@ -44,7 +43,8 @@ from shaketable.harness.contracts.capabilities import (
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Fault, Json
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
+from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 
 LEADER_ELECTED: Final = "leader-elected"
 FAULT_BEGAN: Final = "fault"
@@ -129,11 +129,11 @@ def check_event(on: str, faults: Iterable[str], where: str) -> None:
         return
     if kind in (FAULT_BEGAN, FAULT_HEALED) and name:
         if name not in faults:
-            raise UsageError(f"{where}: on {on!r}: {unknown('fault', name, faults)}")
+            raise UsageError(f"{where}: on {on!r}: {unknown_name('fault', name, faults)}")
         return
     known = [LEADER_ELECTED, *(f"{kind}:NAME" for kind in (FAULT_BEGAN, FAULT_HEALED))]
     known += [f"{kind}:N" for kind in (*COUNTED, "message:KIND")]
-    raise UsageError(f"{where}: {unknown('event', on, known)}")
+    raise UsageError(f"{where}: {unknown_name('event', on, known)}")
 
 
 def counted(on: str) -> tuple[str, int] | None:
@@ -224,7 +224,7 @@ def check_values(
             raise UsageError(f"{key} of {fault.name} cannot be {value!r}: {why}") from error
     plan = {**generated, **own}
     try:
-        with blamed():
+        with as_plugin_error():
             for leader in (nodes[-1], None):
                 fault.describe(plan)
                 fault.describe(fault.aim(dict(plan), nodes, leader))

@@ -1,1 +1,1 @@
-"""Tries which faults work on this machine, by doing them; see `harness.terminal.doctor`."""
+"""Find out which faults work on this machine by injecting them; see `harness.terminal.doctor`."""

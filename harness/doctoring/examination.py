@@ -1,8 +1,8 @@
-"""Has every world tried, each by a process of its own, all at the same time.
+"""Try all worlds concurrently, each in a process of its own.
 
-What hangs, breaks the group or ends Python, ends the trials of its world: it is told, and new
-trials are begun for the rest, a few times. Nothing is left: trials end with this process, however
-it ends, and their scratch folder is removed (by the next `heal`, if this process is killed).
+A fault that hangs, breaks the group or ends Python ends the trials of its world: it is reported,
+and new trials start for the rest, a few times. Nothing is left behind: trials die with this
+process, and their scratch folder is removed (by the next `heal`, if this process is killed).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Final
 import msgspec
 import trio
 
-from shaketable.harness import guard, marks
+from shaketable.harness import guard, run_markers
 from shaketable.harness.campaigns import campaign
 from shaketable.harness.campaigns.campaign import faults_of
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.doctoring import surroundings
+from shaketable.harness.doctoring import machine_checks
 from shaketable.harness.doctoring import survey as surveys
 from shaketable.harness.doctoring.findings import WORLDS, Examination, Finding, World, untried
 from shaketable.harness.doctoring.survey import Survey
@@ -33,48 +33,48 @@ from shaketable.harness.network.probe import why_no_namespace
 from shaketable.harness.runtime.processes import children
 
 FAULT_TIMEOUT_S: Final = 60.0
-"""So long a fault may be under way, with the recovery of the group; most take less than five."""
+"""How long a fault may take with the recovery of the group; most take less than 5 s."""
 START_TIMEOUT_S: Final = 120.0
-"""So long a group may take to start, or to end."""
+"""How long a group may take to start or to end."""
 WORLD_TIMEOUT_S: Final = 360.0
-"""A world takes less than a minute; on a machine that is held up, or where faults hang, longer."""
+"""A world takes less than a minute, but longer on a busy machine or when faults hang."""
 TRIALS_MAX: Final = 6
-"""So many trials are begun for a world: what hangs or ends them costs one."""
+"""How often trials are started for a world: each fault that hangs or ends them costs one."""
 
-Tell = Callable[[Finding], None]
-"""Told of each fault as it was tried."""
-Surveyed = Callable[[Survey], Tell]
-"""Told which faults there are, before they are tried; returns who is told of each."""
+OnFinding = Callable[[Finding], None]
+"""Called with each fault's finding."""
+OnSurvey = Callable[[Survey], OnFinding]
+"""Called with the survey before the trials; returns the callback for findings."""
 
 
-def examine(surveyed: Surveyed, worlds: Sequence[World] = WORLDS) -> Examination:
-    """Try all faults on these worlds, and look at the machine. Must be called in the main thread.
+def examine(on_survey: OnSurvey, worlds: Sequence[World] = WORLDS) -> Examination:
+    """Try all faults on these worlds, and check the machine. Must be called in the main thread.
 
     Raises:
-        HarnessError: one of our faults cannot be imported, or nothing can be written.
+        HarnessError: a built-in fault cannot be imported, or no file can be written.
     """
     findings: list[Finding] = []
     try:
-        scratch = Path(tempfile.mkdtemp(prefix=marks.scratch_prefix("doctor")))
+        scratch = Path(tempfile.mkdtemp(prefix=run_markers.scratch_prefix("doctor")))
     except OSError as error:
         raise HarnessError(f"cannot write any temporary file: {error.strerror}") from error
     try:
-        survey = surveys.look(scratch)
-        tell = surveyed(survey)
+        survey = surveys.find_faults(scratch)
+        on_finding = on_survey(survey)
 
         def note(finding: Finding) -> None:
             findings.append(finding)
-            tell(finding)
+            on_finding(finding)
 
-        facts = surroundings.look(scratch)
+        facts = machine_checks.run_checks(scratch)
         trio.run(_try_all, worlds, survey, scratch, note)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     default = campaign.load(campaign.BUILT_IN)
-    return Examination(findings, facts, surroundings.setting(), faults_of(default))
+    return Examination(findings, facts, machine_checks.setting(), faults_of(default))
 
 
-async def _try_all(worlds: Sequence[World], survey: Survey, scratch: Path, note: Tell) -> None:
+async def _try_all(worlds: Sequence[World], survey: Survey, scratch: Path, note: OnFinding) -> None:
     async with trio.open_nursery() as nursery:
         for world in worlds:
             for name, why in sorted(survey.broken.items()):
@@ -82,71 +82,71 @@ async def _try_all(worlds: Sequence[World], survey: Survey, scratch: Path, note:
             nursery.start_soon(_try_world, world, survey, scratch, note)
 
 
-async def _try_world(world: World, survey: Survey, scratch: Path, note: Tell) -> None:
-    """Try one world; what it did not get to is told as untried, with the reason."""
+async def _try_world(world: World, survey: Survey, scratch: Path, note: OnFinding) -> None:
+    """Try one world; report what it did not get to as untried, with the reason."""
     left = set(survey.names)
     why = why_no_namespace() if world == "netns" else None
     if why is None:
         with trio.move_on_after(WORLD_TIMEOUT_S) as scope:
-            why = await _try_again(world, left, survey.without, scratch, note)
+            why = await _try_until_done(world, left, survey.without, scratch, note)
         if scope.cancelled_caught:
             why = f"the trials took longer than {WORLD_TIMEOUT_S:g} s"
     for finding in untried(sorted(left), world, why or "the trials ended before it"):
         note(finding)
 
 
-async def _try_again(
-    world: World, left: set[str], without: Sequence[str], scratch: Path, note: Tell
+async def _try_until_done(
+    world: World, left: set[str], without: Sequence[str], scratch: Path, note: OnFinding
 ) -> str:
-    """Begin trials of what is `left` until that is nothing; say why some of it stays untried."""
+    """Run trials until nothing is `left`; return why the rest stays untried."""
     why = ""
 
-    def tell(finding: Finding) -> None:
+    def on_finding(finding: Finding) -> None:
         left.discard(finding.fault)
         note(finding)
 
     for number in range(TRIALS_MAX):
         if not left:
             break
-        heard, before = Heard(tell), len(left)
+        output, before = TrialOutput(on_finding), len(left)
         task = Task(world, str(scratch), tuple(sorted(left)), tuple(without))
-        why = await _run(task, scratch / f"{world}-{number}.log", heard)
-        if heard.trying:
-            tell(Finding(heard.trying, world, "failed", why))
-        elif len(left) == before:  # it would be the same again
+        why = await _run(task, scratch / f"{world}-{number}.log", output)
+        if output.trying:
+            on_finding(Finding(output.trying, world, "failed", why))
+        elif len(left) == before:  # no progress: it would fail the same way again
             break
     return why
 
 
 @dataclass(slots=True)
-class Heard:
-    """What trials said: findings, which are told on, and which fault is under way."""
+class TrialOutput:
+    """Parses the output of trials: forwards findings, keeps which fault is being tried."""
 
-    tell: Tell
+    on_finding: OnFinding
     trying: str = field(default="")
 
     def take(self, line: bytes) -> float:
-        """Take in a line; return within how many seconds the next one must come."""
-        told = msgspec.json.decode(line, type=Finding | str)
-        if isinstance(told, str):
-            self.trying = told
+        """Handle a line; return within how many seconds the next one must follow."""
+        message = msgspec.json.decode(line, type=Finding | str)
+        if isinstance(message, str):
+            self.trying = message
         else:
             self.trying = ""
-            self.tell(told)
+            self.on_finding(message)
         return FAULT_TIMEOUT_S if self.trying else START_TIMEOUT_S
 
 
-async def _run(task: Task, log: Path, heard: Heard) -> str:
-    """Run trials until they end; say why they ended before all was tried, if so."""
+async def _run(task: Task, log: Path, output: TrialOutput) -> str:
+    """Run trials until they end; return why they ended, in case something was not tried."""
     program = [sys.executable, "-P", "-m", "shaketable.harness.doctoring.trials"]
     argv = [*program, str(os.getpid()), msgspec.json.encode(task).decode()]
     argv = guard.command(enter.new(argv) if task.world == "netns" else argv, os.getpid())
-    ended = await children.run(argv, log, heard.take, START_TIMEOUT_S)
-    if ended.is_late and heard.trying:
+    ended = await children.run(argv, log, output.take, START_TIMEOUT_S)
+    if ended.is_late and output.trying:
         return f"it hangs: it was under way for longer than {FAULT_TIMEOUT_S:g} s"
     if ended.is_late:
         return f"the trials said nothing for {START_TIMEOUT_S:g} s"
-    said = children.last_line(log)
-    if heard.trying:
-        return f"it ended the trials (exit status {ended.status}): {said}"
-    return said if ended.status else "the trials ended before it"
+    last_line = children.last_line(log)
+    if output.trying:
+        return f"it ended the trials (exit status {ended.status}): {last_line}"
+    return last_line if ended.status else "the trials ended before it"

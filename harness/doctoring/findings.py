@@ -1,7 +1,7 @@
-"""What a doctor finds: of each fault on each world whether it works here, and what shows it. Pure.
+"""The findings of `doctor`: whether each fault works here on each world, with evidence. Pure.
 
-A fault works where it was done just now to a real group and took effect, by its own measure, and
-was undone. Nothing else counts: no version, no rights, no program that is there.
+A fault works if it was just injected into a real group, took effect by its own measure, and was
+undone. Nothing else counts: no version, no rights, no installed program.
 
 Source: DESIGN.md decision 11; HARNESSES.md section 5 (probe each by doing it).
 """
@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 from shaketable.harness.contracts.verdict import ExitCode
 
 State = Literal["works", "no-effect", "lacking", "failed", "untried"]
-"""works: took effect, measured; no-effect: done, and nothing showed; lacking: the world has no
-word for it; failed: could not be done, or not be undone; untried: its world did not get so far."""
+"""works: took effect, measured; no-effect: injected, without a measured effect; lacking: the world
+lacks a capability for it; failed: could not be injected or undone; untried: not reached."""
 World = Literal["process", "netns", "sim"]
 WORLDS: Final[tuple[World, ...]] = ("process", "netns", "sim")
 
@@ -27,9 +27,9 @@ class Finding:
 
     Attributes:
         fault, world: their names.
-        state: what came of it.
+        state: the result.
         what: what was measured, or why it does not work; one line.
-        took_s: how long it took, all attempts and the group's recovery included.
+        took_s: duration of all attempts with the group's recovery.
     """
 
     fault: str
@@ -40,28 +40,28 @@ class Finding:
 
     @property
     def works(self) -> bool:
-        """Whether it took effect, measured now."""
+        """Return whether it took effect, as measured now."""
         return self.state == "works"
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something about this machine: its name, what was found, and whether it is as it should be."""
+    """A fact about this machine: its name, what was found, whether that is fine, and advice."""
 
     name: str
     what: str
-    is_well: bool
+    is_ok: bool
     advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All that was found.
+    """The result of `doctor`.
 
     Attributes:
         findings: of each fault on each world.
-        facts: of the machine.
-        setting: as whom, in which namespaces this was tried.
+        facts: about the machine.
+        setting: as which user, in which namespaces the faults were tried.
         needed: the faults of the default campaign, which runs on world process.
     """
 
@@ -71,7 +71,7 @@ class Examination:
     needed: Sequence[str]
 
     def of(self, fault: str, world: str) -> Finding:
-        """What was found of one fault on one world."""
+        """Return the finding of one fault on one world."""
         for finding in self.findings:
             if (finding.fault, finding.world) == (fault, world):
                 return finding
@@ -79,32 +79,32 @@ class Examination:
 
     @property
     def faults(self) -> list[str]:
-        """The faults in the order of their names."""
+        """The faults, sorted by name."""
         return sorted({finding.fault for finding in self.findings})
 
     @property
     def exit_code(self) -> ExitCode:
-        """How the default campaign would end here at best.
+        """The best exit code that the default campaign can have here.
 
-        0: it can run, and all its faults take effect; 2: it can run, and a fault of it takes no
-        effect, or fails; 255: it cannot run.
+        0: it can run, and all its faults take effect; 2: it can run, but a fault has no effect or
+        fails; 255: it cannot run.
         """
         needed = [self.of(fault, WORLDS[0]) for fault in self.needed]
-        if any(not fact.is_well for fact in self.facts):
+        if any(not fact.is_ok for fact in self.facts):
             return ExitCode.HARNESS
         if any(finding.state == "untried" for finding in needed):
             return ExitCode.HARNESS
         return ExitCode.VALID if all(finding.works for finding in needed) else ExitCode.UNKNOWN
 
     def advice(self, finding: Finding) -> str:
-        """Say how to get a fault that does not work there; "" if that is known to nobody."""
+        """Return how to get a fault that does not work there; "" if unknown."""
         if finding.works or finding.state == "untried":
             return ""
         elsewhere = [world for world in WORLDS if self.of(finding.fault, world).works]
         return f"use --world {elsewhere[0]}" if elsewhere else ""
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: {"setting", "faults": {fault: {world: {...}}}, "facts", "exit_code"}."""
+        """Return JSON: {"setting", "faults": {fault: {world: {...}}}, "facts", "exit_code"}."""
         return {
             "setting": self.setting,
             "exit_code": int(self.exit_code),
@@ -113,7 +113,7 @@ class Examination:
                 for fault in self.faults
             },
             "facts": {
-                fact.name: {"what": fact.what, "ok": fact.is_well, "advice": fact.advice}
+                fact.name: {"what": fact.what, "ok": fact.is_ok, "advice": fact.advice}
                 for fact in self.facts
             },
         }
@@ -129,5 +129,5 @@ class Examination:
 
 
 def untried(faults: Iterable[str], world: str, why: str) -> list[Finding]:
-    """Say of faults that they were not tried on a world, and why."""
+    """Return findings for faults that were not tried on a world, with the reason."""
     return [Finding(fault, world, "untried", why) for fault in faults]

@@ -1,7 +1,7 @@
-"""Starts Spark as a check does, has it run Python, ends it, and says what that came to.
+"""Start Spark as a check does, run Python in it, stop it, and print the result.
 
-`python -m shaketable.harness.doctoring.spark_trial` prints one line. A process of its own, for
-what a JVM leaves in this one (signals, threads), and so that it can be ended when it hangs.
+`python -m shaketable.harness.doctoring.spark_trial` prints one line. It is a process of its own
+because a JVM leaves traces (signals, threads), and so that it can be killed if it hangs.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 
 from shaketable.checkers.spark.pipeline import SparkEngine
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.telling import sentence
+from shaketable.harness.error_output import one_line
 
 MASTER: Final = "local[1]"
 
 
 def main() -> int:
-    """Try it; the exit code is 0 if it works."""
+    """Try Spark; return 0 if it works."""
     began_s = time.monotonic()
     engine = SparkEngine(MASTER)
     try:
         java = engine.start()
     except (UsageError, HarnessError) as error:
-        sys.stderr.write(f"{sentence(error)}\n")
+        sys.stderr.write(f"{one_line(error)}\n")
         return 1
     finally:
         engine.stop()

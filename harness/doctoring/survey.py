@@ -1,8 +1,8 @@
-"""Finds out which faults there are, in a process of its own: a plug-in may do anything on import.
+"""Find all faults in a process of its own, since a plug-in may do anything on import.
 
 `python -m shaketable.harness.doctoring.survey PARENT_PID [ENTRY_POINT...]` prints JSON lines: each
-of our faults; then, for each entry point but those named, which it is, and behind its import what
-came of it. What cannot be imported is a row among the others, and ends nothing.
+built-in fault; then, for each entry point except the named ones, its source before the import and
+the result after it. A plug-in that cannot be imported is one such result and ends nothing.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import trio
 
 from shaketable.harness import discovery, guard
 from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.error_output import one_line
 from shaketable.harness.runtime.processes import children
-from shaketable.harness.telling import sentence
 
 START_TIMEOUT_S: Final = 60.0
 IMPORT_TIMEOUT_S: Final = 20.0
 HANGING_MAX: Final = 5
-"""So many plug-ins may hang or end Python on import, until no more are looked at."""
+"""How many plug-ins may hang or end Python on import before the survey gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The faults that there are.
+    """All known faults.
 
     Attributes:
-        names: of those that can be tried.
-        broken: why others cannot be, by the names that they are shown by.
-        without: the entry points of these, as `harness.discovery.pass_over` takes them.
+        names: of the faults that can be tried.
+        broken: why others cannot be tried, by displayed name.
+        without: the entry points of these, for `harness.discovery.exclude_entry_points`.
     """
 
     names: tuple[str, ...]
@@ -45,30 +45,30 @@ class Survey:
 
     @property
     def rows(self) -> int:
-        """How many faults are told of on each world."""
+        """The number of findings for each world."""
         return len(self.names) + len(self.broken)
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A fault that was found, or why it cannot be tried; `source` is "" for one of ours."""
+    """A fault, or why it cannot be tried; `source` is its entry point, "" if built in."""
 
     name: str
     source: str = ""
     why: str = ""
 
 
-def look(scratch: Path) -> Survey:
-    """Find out which faults there are. Must be called in the main thread.
+def find_faults(scratch: Path) -> Survey:
+    """Find all faults. Must be called in the main thread.
 
     Raises:
-        HarnessError: one of our own cannot be imported.
+        HarnessError: a built-in fault cannot be imported.
     """
     broken: dict[str, Known] = {}
     for _ in range(HANGING_MAX + 1):
-        found, culprit = trio.run(_look_once, scratch / "survey.log", tuple(broken))
+        found, culprit = trio.run(_import_once, scratch / "survey.log", tuple(broken))
         if culprit is None:
             break
-        broken[culprit.source] = culprit
+        broken[culprit.source] = culprit  # the next round imports all but this one
     else:
         raise HarnessError(f"more than {HANGING_MAX} plug-ins hang or end Python when imported")
     broken |= {each.source: each for each in found if each.why}
@@ -77,22 +77,22 @@ def look(scratch: Path) -> Survey:
 
 
 def _rows(names: Sequence[str], broken: Collection[Known]) -> dict[str, str]:
-    """Say why each of these is broken, by its name; by its entry point if others have that name."""
+    """Return why each is broken, by name, or by entry point if the name is not unique."""
     shared = Counter([*names, *(each.name for each in broken)])
     return {each.name if shared[each.name] == 1 else each.source: each.why for each in broken}
 
 
-async def _look_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Known | None]:
-    """Import all but these; return what was found, and whose import hung or ended Python."""
+async def _import_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Known | None]:
+    """Import all but these; return the faults, and the one whose import hung or ended Python."""
     found: list[Known] = []
     trying = ""
 
     def take(line: bytes) -> float:
         nonlocal trying
-        told = msgspec.json.decode(line, type=Known | str)
-        trying = told if isinstance(told, str) else ""
-        if isinstance(told, Known):
-            found.append(told)
+        message = msgspec.json.decode(line, type=Known | str)
+        trying = message if isinstance(message, str) else ""
+        if isinstance(message, Known):
+            found.append(message)
         return IMPORT_TIMEOUT_S
 
     program = [
@@ -114,37 +114,37 @@ async def _look_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Kn
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Import all faults but those of the entry points that the arguments name."""
+    """Import all faults except those of the entry points in the arguments."""
     parent_pid, *without = arguments
     with children.begin(parent_pid) as out:
 
-        def say(what: Known | str) -> None:
+        def emit(what: Known | str) -> None:
             out.write(f"{msgspec.json.encode(what).decode()}\n")
 
-        discovery.pass_over(without)
+        discovery.exclude_entry_points(without)
         try:
             names = set(discovery.built_ins("faults"))
         except HarnessError as error:
-            sys.stderr.write(f"{sentence(error)}\n")
+            sys.stderr.write(f"{one_line(error)}\n")
             return 1
         for name in sorted(names):
-            say(Known(name))
-        for point in discovery.points("faults"):
+            emit(Known(name))
+        for point in discovery.external_entry_points("faults"):
             source = discovery.source_of(point)
-            say(source)
+            emit(source)
             try:
                 name = discovery.load("faults", point).name
             except HarnessError as error:
                 why = str(error).removeprefix(f"cannot load the plug-in {source}: ")
                 is_import = len(why) < len(str(error))
-                told = f"cannot be imported: {why}" if is_import else why
-                say(Known(point.name, source, sentence(told)))
+                message = f"cannot be imported: {why}" if is_import else why
+                emit(Known(point.name, source, one_line(message)))
                 continue
             if name in names:
-                say(Known(point.name, source, f"another fault is named {name}, too"))
+                emit(Known(point.name, source, f"another fault is named {name}, too"))
             else:
                 names.add(name)
-                say(Known(name, source))
+                emit(Known(name, source))
     return 0
 
 

@@ -1,14 +1,14 @@
-"""Tries every fault on one world, on a real group of three nodes with clients, and tells what came.
+"""Try every fault on one world, on a real group of three nodes with clients.
 
 `python -m shaketable.harness.doctoring.trials PARENT_PID TASK` (for world netns from within a
 namespace, `harness.network.enter`), with a `Task` as JSON, prints JSON lines: for each fault its
-name before it is looked at or tried ("" when none is), and then a `Finding` of
-`harness.doctoring.findings`. What anybody else prints goes to stderr. Each fault is planned, done,
-probed and undone by the nemesis that does so in campaigns, for a short while, and for a longer one
-if it took no effect. Behind its undo nothing of it may be left in the world, and the group has to
-stand again: if it does not, the trials end, and whoever began them begins new ones for the rest.
+name before it is examined or tried ("" when none is), and then a `Finding` of
+`harness.doctoring.findings`. All other output goes to stderr. The nemesis of campaigns plans,
+applies, probes and undoes each fault, for a short time, and for longer if it took no effect. After
+the undo nothing of the fault may be left in the world, and the group must recover; if it does not,
+the trials end, and the caller starts new ones for the rest.
 
-What is made is a run in FOLDER, and processes that end with this one.
+They create a run in the task's folder, and processes that end with this one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from typing import Final
 import msgspec
 import trio
 
-from shaketable.harness import blame, discovery, marks
-from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness import discovery, plugin_calls, run_markers
 from shaketable.harness.campaigns import campaign
 from shaketable.harness.campaigns.campaign import Campaign, node_names
 from shaketable.harness.campaigns.schedule import Planned, min_duration_s, schedule
@@ -36,9 +35,11 @@ from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError, clearest
 from shaketable.harness.contracts.plugins import Fault
 from shaketable.harness.doctoring.findings import Finding, State, World
-from shaketable.harness.foreign_words import told
+from shaketable.harness.error_output import one_line
+from shaketable.harness.foreign_text import error_text
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 from shaketable.harness.runtime import availability, phases
 from shaketable.harness.runtime.admin_requests import wait_until
 from shaketable.harness.runtime.availability import Choice
@@ -46,34 +47,33 @@ from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes import children
 from shaketable.harness.runtime.rig import Rig, build
 from shaketable.harness.runtime.simulated import run as simulated
-from shaketable.harness.telling import sentence
 
 HOLD_S: Final = (0.5, 1.5, 3.0)
-"""How long a fault holds, attempt after attempt."""
+"""How long a fault is held in the first, second, ... attempt."""
 ROOM_S: Final = 20.0
 ATTEMPT_TIMEOUT_S: Final = 30.0
-"""So long an attempt may take; then it is undone, a fault that would act for longer, too."""
+"""How long an attempt may take; then the fault is undone, even if it would last longer."""
 RECOVERY_TIMEOUT_S: Final = 15.0
 SHUTDOWN_TIMEOUT_S: Final = 30.0
 STEADY_S: Final = 0.5
 UNDO_ATTEMPTS_MAX: Final = 2
-"""Fewer than in a campaign: an undo that hangs must leave time for the other faults."""
+"""Fewer than in a campaign: a hanging undo must leave time for the other faults."""
 TIME_LIMIT_S: Final = 600.0
-"""Nothing goes by it: a trial ends when all was tried."""
+"""Not used as a limit: the trials end when all faults were tried."""
 SEED: Final = "doctor"
 WHAT_CHARS_MAX: Final = 180
 LOG_LINE: Final = re.compile(r" \(\d{4}-\d\d-\d\dT.*")
-"""What a node wrote into its log, quoted: too long for a table."""
+"""A quoted line of a node's log: too long for a table."""
 
-Tell = Callable[[Finding], None]
-Begin = Callable[[str], None]
-"""Told of each fault that is about to be looked at, or tried; "" when none is."""
+OnFinding = Callable[[Finding], None]
+OnStart = Callable[[str], None]
+"""Called with each fault that is about to be examined or tried; "" when none is."""
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What is to be tried: these faults, on this world; what is made goes into a folder.
+    """The faults to try on a world, with their files below `folder`.
 
-    `without`: entry points of plug-ins that cannot be used (`harness.discovery.pass_over`).
+    `without`: entry points of broken plug-ins, for `discovery.exclude_entry_points`.
     """
 
     world: World
@@ -83,7 +83,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Notes(SilentObserver):
-    """What the nemesis said of the fault that is tried."""
+    """Keeps what the nemesis reports about the current fault."""
 
     def __init__(self) -> None:
         self.evidence = ""
@@ -93,24 +93,24 @@ class Notes(SilentObserver):
     def fault_stopped(
         self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
     ) -> None:
-        """Keep what was measured."""
+        """Keep the probe's result."""
         self.took_effect, self.evidence = took_effect, evidence
 
     def note(self, line: str) -> None:
-        """Keep why it could not be done."""
+        """Keep why the fault could not be injected."""
         self.line = line
 
 
-def try_world(task: Task, tell: Tell, begin: Begin = lambda _name: None) -> None:
-    """Try faults on one world; tell each before and after it was tried.
+def try_world(task: Task, on_finding: OnFinding, on_start: OnStart = lambda _name: None) -> None:
+    """Try faults on one world; call `on_start` before and `on_finding` after each.
 
     Raises:
-        UsageError: no group can be made there.
-        HarnessError: the group does not start, or does not come back after a fault, or what ran it
+        UsageError: no group can be created there.
+        HarnessError: the group does not start, or does not recover after a fault, or the harness
             failed.
     """
     world = task.world
-    wanted = Campaign(
+    base = Campaign(
         name="doctor",
         world=world,
         rate_hz=100.0,
@@ -121,17 +121,19 @@ def try_world(task: Task, tell: Tell, begin: Begin = lambda _name: None) -> None
         seed=SEED,
         store=task.folder,
     )
-    choice, broken = sort_out(task.faults, wanted, begin)
+    choice, broken = partition_faults(task.faults, base, on_start)
     for name, why in broken.items():
-        tell(Finding(name, world, "failed", why))
+        on_finding(Finding(name, world, "failed", why))
     for name, why in choice.unavailable.items():
-        tell(Finding(name, world, "lacking", sentence(why)))
+        on_finding(Finding(name, world, "lacking", one_line(why)))
     if not choice.faults:
         return
-    resolved = campaign.resolve(msgspec.structs.replace(wanted, faults=tuple(choice.faults)))
+    resolved = campaign.resolve(msgspec.structs.replace(base, faults=tuple(choice.faults)))
     run = run_folder.create(Path(task.folder), f"{resolved.name}-{world}", datetime.now(UTC))
-    with marks.occupied(run.path):
-        trials = Trials(choice.faults, begin, lambda finding: tell(_without(finding, run.path)))
+    with run_markers.working_in(run.path):
+        trials = Trials(
+            choice.faults, on_start, lambda finding: on_finding(_without(finding, run.path))
+        )
         try:
             _run(resolved, run, trials)
         except BaseExceptionGroup as group:
@@ -143,15 +145,15 @@ def try_world(task: Task, tell: Tell, begin: Begin = lambda _name: None) -> None
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What is tried, and who is told of each before it and after it."""
+    """The faults to try, and the callbacks before and after each."""
 
     faults: Mapping[str, Fault]
-    begin: Begin
-    tell: Tell
+    on_start: OnStart
+    on_finding: OnFinding
 
 
 def _run(resolved: Campaign, run: RunFolder, trials: Trials) -> None:
-    """Run the group in its world for as long as the trials take."""
+    """Run the group in its world while the trials last."""
     notes = Notes()
     if resolved.world == "sim":
         group = simulated.new_group(resolved)
@@ -165,44 +167,44 @@ def _run(resolved: Campaign, run: RunFolder, trials: Trials) -> None:
 
 
 def _without(finding: Finding, path: Path) -> Finding:
-    """Leave the scratch folder out of what is told: it will be gone."""
+    """Remove the scratch folder and quoted log lines from a finding's text, and shorten it."""
     what = LOG_LINE.sub("", finding.what.replace(f"{path}/", ""))
     if len(what) > WHAT_CHARS_MAX:
         what = f"{what[:WHAT_CHARS_MAX]}..."
     return replace(finding, what=what)
 
 
-def sort_out(
-    names: Sequence[str], wanted: Campaign, begin: Begin = lambda _name: None
+def partition_faults(
+    names: Sequence[str], base: Campaign, on_start: OnStart = lambda _name: None
 ) -> tuple[Choice, dict[str, str]]:
-    """Part the faults that such a campaign can draw from those that it cannot, with the reason.
+    """Separate the faults that a campaign can schedule from those that it cannot.
 
-    A rig asks for all of them, and draws the whole schedule: whom one cannot ask, or what one
-    cannot draw, is left out here. Each has streams of its own, and draws among others as alone.
+    A rig configures all faults and schedules them together, so that one broken fault would fail
+    it. Each fault has random streams of its own: trying it alone gives the same choices.
 
-    Returns what there is and what the world lacks, and why others cannot be asked or drawn.
+    Returns the available and unavailable faults, and why others cannot be configured or scheduled.
     """
     faults: dict[str, Fault] = {}
     unavailable: dict[str, str] = {}
     broken: dict[str, str] = {}
     for name in names:
-        begin(name)
-        alone = msgspec.structs.replace(wanted, faults=(name,))
+        on_start(name)
+        alone = msgspec.structs.replace(base, faults=(name,))
         try:
             choice = availability.look(alone)
             if choice.faults:
                 schedule(alone, choice.faults)
         except (HarnessError, UsageError) as error:
-            broken[name] = sentence(str(error).removeprefix(f"fault {name}: "))
+            broken[name] = one_line(str(error).removeprefix(f"fault {name}: "))
         else:
             faults |= choice.faults
             unavailable |= choice.unavailable
-    begin("")
+    on_start("")
     return Choice(faults, unavailable), broken
 
 
 async def _examine(rig: Rig, trials: Trials, notes: Notes) -> None:
-    """Start the group and its clients, try the faults one after the other, end everything."""
+    """Start the group and its clients, try the faults one after the other, tear down."""
     rig.nemesis.undo_attempts_max = UNDO_ATTEMPTS_MAX
     try:
         async with trio.open_nursery() as nursery:
@@ -229,58 +231,59 @@ async def _examine(rig: Rig, trials: Trials, notes: Notes) -> None:
 
 
 async def _try_all(rig: Rig, trials: Trials, notes: Notes) -> None:
-    """Try one fault after the other, as long as the group stands.
+    """Try one fault after the other while the group is healthy.
 
     Raises:
-        HarnessError: it does not any more: what came of the next fault would be told of that one.
+        HarnessError: the group did not recover; the next fault must not be tried on it, as it would
+            be held responsible.
     """
     before = ""
     for number, fault in enumerate(_in_order(trials.faults)):
         if before and (why := await _why_not_ready(rig)):
             raise HarnessError(f"{before} broke the group: {why}")
-        trials.begin(fault.name)
-        trials.tell(await _try(rig, fault, number, notes))
+        trials.on_start(fault.name)
+        trials.on_finding(await _try(rig, fault, number, notes))
         before = fault.name
 
 
 def _in_order(faults: Mapping[str, Fault]) -> list[Fault]:
-    """Those that take a node's files last: the group needs longest to stand again after them."""
+    """Return the faults with those that destroy a node's files last: they need long to recover."""
     late = ("disk", "rollback", "membership")
     return sorted(faults.values(), key=lambda fault: (family_of(fault) in late, fault.name))
 
 
 async def _try(rig: Rig, fault: Fault, number: int, notes: Notes) -> Finding:
-    """Do one fault until it takes effect, each time for longer, and wait for the group."""
-    began = trio.current_time()
+    """Try one fault until it takes effect, each time for longer, and wait for the group."""
+    start = trio.current_time()
     finding = Finding(fault.name, rig.campaign.world, "no-effect", "")
-    for turn in range(len(HOLD_S)):
+    for attempt in range(len(HOLD_S)):
         try:
-            with blamed(HarnessError):
-                planned = _plan(rig, fault, number, turn)
+            with as_plugin_error(HarnessError):
+                planned = _plan(rig, fault, number, attempt)
         except (HarnessError, PlugInError) as error:
-            what = sentence(f"its plan fails: {str(error).removeprefix(f'fault {fault.name}: ')}")
+            what = one_line(f"its plan fails: {str(error).removeprefix(f'fault {fault.name}: ')}")
             finding = replace(finding, state="failed", what=what)
             break
         finding = await _attempt(rig, planned, notes)
-        left = await _left_behind(rig)
+        left = await _repair_leftovers(rig)
         if left and finding.state != "failed":
-            what = sentence(f"{finding.what}; it was not undone: {left}")
+            what = one_line(f"{finding.what}; it was not undone: {left}")
             finding = replace(finding, state="failed", what=what)
-        if finding.works or finding.state == "failed":  # what hangs would hang again
+        if finding.works or finding.state == "failed":  # it would fail the same way again
             break
-    return replace(finding, took_s=round(trio.current_time() - began, 2))
+    return replace(finding, took_s=round(trio.current_time() - start, 2))
 
 
-def _plan(rig: Rig, fault: Fault, number: int, turn: int) -> Planned:
-    """Draw a fault as a campaign does. Raises whatever somebody's plug-in raises."""
+def _plan(rig: Rig, fault: Fault, number: int, attempt: int) -> Planned:
+    """Plan a fault as a campaign does. Raises whatever the plug-in raises."""
     nodes = node_names(rig.campaign)
-    plan = fault.plan(Random(f"{SEED} {fault.name} {turn}"), nodes, turn)
+    plan = fault.plan(Random(f"{SEED} {fault.name} {attempt}"), nodes, attempt)
     return Planned(
-        number=number * len(HOLD_S) + turn,
+        number=number * len(HOLD_S) + attempt,
         fault=fault.name,
-        plan=blame.json_object(plan, "it returned"),
+        plan=plugin_calls.json_object(plan, "it returned"),
         start_s=0.0,
-        duration_s=max(HOLD_S[turn], min_duration_s(fault, nodes)),
+        duration_s=max(HOLD_S[attempt], min_duration_s(fault, nodes)),
     )
 
 
@@ -291,18 +294,18 @@ async def _attempt(rig: Rig, planned: Planned, notes: Notes) -> Finding:
     with trio.move_on_after(ATTEMPT_TIMEOUT_S) as scope:
         await rig.nemesis.run([planned], ROOM_S)
     has_failed = tally.failed > before["failed"] or tally.stuck > before["stuck"]
-    what = sentence(notes.evidence or notes.line or "it did not begin")
+    what = one_line(notes.evidence or notes.line or "it did not begin")
     if scope.cancelled_caught and not notes.took_effect:
         has_failed, what = True, f"it took longer than {ATTEMPT_TIMEOUT_S:g} s: {what}"
     state: State = "failed" if has_failed else "works" if notes.took_effect else "no-effect"
     return Finding(planned.fault, rig.campaign.world, state, what)
 
 
-async def _left_behind(rig: Rig) -> str:
-    """Put right what the undo of a fault left, and wait for the group; say what that was, or "".
+async def _repair_leftovers(rig: Rig) -> str:
+    """Repair what the undo of a fault left, and wait for the group; return what was left, or "".
 
-    A world knows its cuts, shapes, harms, stopped and ended nodes; what else was left shows in a
-    group that does not come back.
+    A world knows its cuts, shaped links, disk faults, stopped and ended nodes; other leftovers show
+    as a group that does not recover.
     """
     left = list(rig.world.restore())
     if why := await _why_not_ready(rig):
@@ -311,7 +314,7 @@ async def _left_behind(rig: Rig) -> str:
 
 
 async def _why_not_ready(rig: Rig) -> str:
-    """Wait until the group stands, by what nodes say from now on; say why it does not, or ""."""
+    """Wait until the group is ready by new reports of its nodes; return why it is not, or ""."""
     since = trio.current_time()
     if await wait_until(lambda: rig.world.group_status.is_ready(since), RECOVERY_TIMEOUT_S):
         return ""
@@ -320,23 +323,23 @@ async def _why_not_ready(rig: Rig) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try what the arguments name; what failed is the last line on stderr."""
-    parent_pid, asked = arguments
-    task = msgspec.json.decode(asked, type=Task)
+    """Run the task in the arguments; the last line on stderr is the error, if it fails."""
+    parent_pid, encoded_task = arguments
+    task = msgspec.json.decode(encoded_task, type=Task)
     with children.begin(parent_pid) as out:
 
-        def say(what: object) -> None:
+        def emit(what: object) -> None:
             out.write(f"{json.dumps(what)}\n")
 
-        discovery.pass_over(task.without)
+        discovery.exclude_entry_points(task.without)
         try:
-            try_world(task, lambda finding: say(asdict(finding)), say)
+            try_world(task, lambda finding: emit(asdict(finding)), emit)
         except (UsageError, HarnessError) as error:
-            sys.stderr.write(f"{sentence(error)}\n")
+            sys.stderr.write(f"{one_line(error)}\n")
             return 1
         except Exception as error:
             traceback.print_exception(error)
-            sys.stderr.write(f"a fault of the harness: {sentence(told(error))}\n")
+            sys.stderr.write(f"a fault of the harness: {one_line(error_text(error))}\n")
             return 1
     return 0
 

@@ -17,7 +17,7 @@ import trio
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Fault, Json, World
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 
 VICTIMS = ("leader", "one", "minority", "all", "minority-third", "majority", "followers")
 """The values of `victims` besides names of nodes."""
@@ -54,7 +54,7 @@ def choose_variants(
     nodes = options.get("nodes", ())
     for victim in asked:
         if victim not in VICTIMS and not set(victim.split(TOGETHER)) <= set(nodes):
-            raise UnknownVictimError(unknown("victim", victim, (*VICTIMS, *nodes)))
+            raise UnknownVictimError(unknown_name("victim", victim, (*VICTIMS, *nodes)))
     chosen = [variant for variant in can if variant in asked]
     named = [victim for victim in asked if victim not in VICTIMS]
     chosen += [victim for victim in named if TOGETHER not in victim or "all" in can]

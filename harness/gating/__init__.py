@@ -1,1 +1,1 @@
-"""Reads what a gate judges: policy files, and what is known of runs."""
+"""Read the input of a gate: policy files, and the results of runs."""

@@ -1,4 +1,4 @@
-"""Reads what is known of the runs of a matrix: of every attempt, not of the last one alone."""
+"""Read the results of a matrix: of every attempt, not only the last one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from shaketable.harness.matrix.folder import Outcome as Attempt
 from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import FaultEffects, RunFacts
 
-SELDOM: Final = "bit too seldom"
-"""How the journal's reason begins where a fault did not bite often enough."""
+TOO_SELDOM: Final = "bit too seldom"
+"""The start of the journal's reason if a fault took effect too seldom."""
 OUTCOMES: Final = {
     int(ExitCode.VALID): Outcome.VALID,
     int(ExitCode.UNKNOWN): Outcome.UNKNOWN,
@@ -34,13 +34,13 @@ OUTCOMES: Final = {
 }
 
 
-def is_one(path: Path) -> bool:
-    """Whether a folder is that of a matrix."""
+def is_matrix(path: Path) -> bool:
+    """Return whether a folder is that of a matrix."""
     return MatrixFolder(path).plan_json.exists()
 
 
 def read(path: Path, policy: Policy) -> list[RunFacts]:
-    """Read what is known of each cell, and of earlier attempts at it.
+    """Read the results of each cell, earlier attempts included.
 
     Raises:
         UsageError: its plan cannot be read.
@@ -59,22 +59,22 @@ def read(path: Path, policy: Policy) -> list[RunFacts]:
             continue
         ended = attempts.get(cell.id, [])
         facts += [
-            replace(one, vacuous=_seldom(one, plan.bites_min))
+            replace(one, vacuous=_seldom_faults(one, plan.bites_min))
             for one in _cell(folder, cell.id, name, path, ended, policy)
         ]
     return facts
 
 
-def _seldom(facts: RunFacts, bites_min: int) -> str:
-    """Say which faults of a cell bit less often than its matrix asks for, if any did."""
-    if facts.failure.startswith(SELDOM):
+def _seldom_faults(facts: RunFacts, bites_min: int) -> str:
+    """Return which faults of a cell took effect less often than its matrix requires, or ""."""
+    if facts.failure.startswith(TOO_SELDOM):
         return facts.failure
-    told = ", ".join(
+    counts = ", ".join(
         f"{name} {of.took_effect} of {of.done}"
         for name, of in facts.faults.items()
         if of.took_effect < bites_min and name not in facts.unavailable
     )
-    return f"{SELDOM}, at least {bites_min} asked for: {told}" if told else ""
+    return f"{TOO_SELDOM}, at least {bites_min} asked for: {counts}" if counts else ""
 
 
 def _cell(
@@ -91,7 +91,9 @@ def _cell(
     known = {attempt.run for attempt in attempts}
     for run in sorted(folder.runs.glob(f"{cell}/2*")):
         where = str(run.relative_to(folder.path))
-        if where not in known and not run.is_symlink():  # its matrix was killed before it noted it
+        if (
+            where not in known and not run.is_symlink()
+        ):  # its matrix was killed before journaling it
             facts = stored_runs.read(
                 RunFolder(run), _below(path, where), policy, f"{name} {run.name}"
             )
@@ -106,13 +108,13 @@ def _cell(
 def _attempt(
     folder: MatrixFolder, name: str, path: Path, attempt: Attempt, policy: Policy
 ) -> RunFacts:
-    """Join what the journal says of an attempt with what stands in its run's folder."""
+    """Join an attempt's journal entry with the results in its run's folder."""
     noted = OUTCOMES.get(attempt.code)
     faults = {fault: FaultEffects(of.bit, of.done) for fault, of in attempt.faults.items()}
     run = folder.path / attempt.run
     if attempt.run and run.is_dir() and _is_below(run, folder.path):
         facts = stored_runs.read(RunFolder(run), _below(path, attempt.run), policy, name)
-        if noted is None:  # its harness failed: what it says is no verdict, but for a violation
+        if noted is None:  # its harness failed: only a violation counts as a verdict
             is_wrong = facts.outcome is Outcome.INVALID
             return replace(
                 facts, outcome=Outcome.INVALID if is_wrong else None, failure=attempt.why
@@ -142,16 +144,16 @@ def _without_folder(code: int, noted: Outcome | None) -> str:
 
 
 def _below(path: Path, where: str) -> str:
-    return os.path.join(path, where)  # noqa: PTH118 - as it was typed
+    return os.path.join(path, where)  # noqa: PTH118 - as the user typed it
 
 
 def _is_below(path: Path, root: Path) -> bool:
-    """Whether a path of the journal stays in the matrix' own folder."""
+    """Return whether a path from the journal stays inside the matrix's own folder."""
     return path.resolve().is_relative_to(root.resolve())
 
 
 def _attempts(path: Path) -> dict[str, list[Attempt]]:
-    """Read the journal, also while the matrix runs; a last line that was not ended never was."""
+    """Read the journal, also while the matrix runs; ignore a torn last line."""
     try:
         whole, _, _ = read_plain(path, FILE_BYTES_MAX).rpartition(b"\n")
     except NoPlainFileError as error:

@@ -1,4 +1,4 @@
-"""Reads a policy file: TOML in, a policy out, one clear line for what cannot be."""
+"""Read a policy file: TOML to a policy, or one clear line about what is invalid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 from shaketable.reports.gating.policy import (
     UNAVAILABLE,
     Allowance,
@@ -23,7 +23,7 @@ from shaketable.reports.gating.policy import (
 )
 
 ALLOWED_DAYS_MAX: Final = 366
-"""Nothing is let pass for longer: what nobody looks at again is no exception any more."""
+"""The longest allowance: an exception must be reviewed again after this time."""
 FILE_BYTES_MAX: Final = 1 << 20
 
 _TABLES: Final[Mapping[str, type[msgspec.Struct]]] = {
@@ -37,7 +37,7 @@ def load(path: Path, today_utc: datetime.date) -> Policy:
     """Read a policy file.
 
     Raises:
-        UsageError: it cannot be read, is no TOML, or says something that cannot be.
+        UsageError: it cannot be read, is no TOML, or is invalid.
     """
     try:
         with path.open("rb") as file:
@@ -71,7 +71,7 @@ def loads(text: str, where: str, today_utc: datetime.date) -> Policy:
     try:
         policy = msgspec.convert(given, Policy)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {_blame(error)}") from error
+        raise UsageError(f"{where}: {_error_text(error)}") from error
     for allowance in policy.allow:
         _check_allowance(allowance, where, today_utc)
     return policy
@@ -96,7 +96,7 @@ def _refuse(given: Mapping[str, Any], struct: type[msgspec.Struct], where: str, 
     known = [field.encode_name for field in msgspec.structs.fields(struct)]
     for key in given:
         if key not in known:
-            raise UsageError(f"{where}: {at}{unknown('key', key, known)}")
+            raise UsageError(f"{where}: {at}{unknown_name('key', key, known)}")
 
 
 def _check_allowance(allowance: Allowance, where: str, today_utc: datetime.date) -> None:
@@ -113,8 +113,8 @@ def _check_allowance(allowance: Allowance, where: str, today_utc: datetime.date)
         )
 
 
-def _blame(error: msgspec.ValidationError) -> str:
-    """Say where in the file, and what was expected."""
+def _error_text(error: msgspec.ValidationError) -> str:
+    """Return where in the file the error is, and what was expected."""
     match = re.fullmatch(r"(.*?) - at `\$\.?(.*?)`", str(error), re.DOTALL)
     what, place = match.groups() if match else (str(error), "")
     what = what.replace("`", "")

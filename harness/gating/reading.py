@@ -1,6 +1,6 @@
-"""Reads what a gate judges: folders of runs and matrices, files of `check` and `simulate`.
+"""Read the runs that a gate judges: folders of runs and matrices, files of `check` and `simulate`.
 
-What cannot be read of a run makes its verdict or its numbers unknown, never valid.
+An unreadable part of a run makes its verdict or its numbers unknown, never valid.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shaketable.reports.gating.rulings import RunFacts
 
 
 def read(paths: Sequence[Path], policy: Policy) -> list[RunFacts]:
-    """Read what is known of the runs at `paths`; what is given twice is read once.
+    """Read the results of the runs at `paths`; a path that is given twice is read once.
 
     Raises:
         UsageError: one of them holds no run; one line.
@@ -45,13 +45,13 @@ def read(paths: Sequence[Path], policy: Policy) -> list[RunFacts]:
 def _read(path: Path, policy: Policy) -> list[RunFacts]:
     if path.is_file():
         return _file(path, policy)
-    if matrices.is_one(path):
+    if matrices.is_matrix(path):
         return matrices.read(path, policy)
     return [stored_runs.read(run_folder.open_existing(path), str(path), policy)]
 
 
 def _file(path: Path, policy: Policy) -> list[RunFacts]:
-    """Read what `check --json` or `simulate --table --json` wrote."""
+    """Read a file that `check --json` or `simulate --table --json` wrote."""
     try:
         data = read_plain(path, FILE_BYTES_MAX)
         if "planted_bugs" in decode_json(data, dict[str, msgspec.Raw]):
@@ -67,7 +67,7 @@ def _file(path: Path, policy: Policy) -> list[RunFacts]:
 
 
 def _histories(path: Path, checked: CheckFile) -> list[RunFacts]:
-    """Verdicts on histories of others, without faults; one that was refused has none."""
+    """Return the verdicts on foreign histories; a refused history has none."""
     refused = [
         RunFacts(name=one.path, path=str(path), outcome=None, failure=f"not read: {one.why}")
         for one in checked.refused
@@ -86,7 +86,7 @@ def _histories(path: Path, checked: CheckFile) -> list[RunFacts]:
 
 
 def _hunts(path: Path, hunted: HuntsFile, policy: Policy) -> list[RunFacts]:
-    """Planted bugs that the simulated world hunted: one is found if each hunt found it."""
+    """Return the planted bugs hunted in a simulated world; a bug counts if every hunt found it."""
     if policy.detection is None:
         raise UsageError(f"{path}: planted bugs, of which the policy says nothing ([detection])")
     where = "/".join(part for part in ("simulated", hunted.target, hunted.world) if part)

@@ -1,4 +1,4 @@
-"""Reads what is known of one stored run."""
+"""Read the results of one stored run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shaketable.harness.history.export import (
     load_operations,
 )
 from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, read_plain
-from shaketable.reports.availability.worked import Worked, worked_until
+from shaketable.reports.availability.client_activity import ClientActivity, active_until
 from shaketable.reports.gating.policy import CEILINGS, Policy
 from shaketable.reports.gating.rulings import Conclusion, FaultEffects, RunFacts
 from shaketable.reports.gating.run_measures import (
@@ -46,7 +46,7 @@ CAMPAIGN_BYTES_MAX: Final = 1 << 20
 
 
 def read(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFacts:
-    """Read what is known of a run; `shown` is its path for people."""
+    """Read the results of a run; `shown` is its path as printed."""
     name = name or f"{folder.path.parent.name}/{folder.path.name}"
     run = _run_facts(folder)
     stops = [span.stop_ns for span in phase_spans(run.get("phases"), 0)]
@@ -94,10 +94,10 @@ def read(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFa
 
 
 def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple[Conclusion, ...]:
-    """Let each kind know the page of its first violation that has one."""
+    """Add to each kind the page of its first violation that has one."""
     pages = {
         (page.checker, page.kind): _relative(folder.violations / page.file)
-        for page in reversed(writing.read(folder.violations))
+        for page in reversed(writing.read_index(folder.violations))
     }
     return tuple(
         replace(
@@ -109,11 +109,11 @@ def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple
 
 
 def _measured(folder: RunFolder, policy: Policy, run: Mapping[str, Any]) -> Measured:
-    """Measure the operations, if the policy asks for a number of theirs."""
-    asked = [key for key in MEASURED if getattr(policy.ceilings, key, None) is not None]
+    """Measure the operations, if the policy needs one of their numbers."""
+    needed = [key for key in MEASURED if getattr(policy.ceilings, key, None) is not None]
     if policy.floors.operations:
-        asked.append("operations")
-    if not asked:
+        needed.append("operations")
+    if not needed:
         return Measured()
     try:
         operations = load_operations(folder, COLUMNS)
@@ -121,19 +121,19 @@ def _measured(folder: RunFolder, policy: Policy, run: Mapping[str, Any]) -> Meas
         times = (operations["call_ns"], operations["return_ns"], nemesis["time_ns"])
         end_ns = max(pc.max(column).as_py() or 0 for column in (*times, given_up["time_ns"]))
         windows = fault_windows(nemesis, end_ns)
-        worked = _worked(folder, run, end_ns, given_up)
-        return measure_operations(operations, windows, worked, policy.unavailable_from_s)
+        activity = _client_activity(folder, run, end_ns, given_up)
+        return measure_operations(operations, windows, activity, policy.unavailable_from_s)
     except (HarnessError, ValueError, KeyError, TypeError, OverflowError) as error:
-        return Measured(missing=dict.fromkeys(asked, str(error)))
+        return Measured(missing=dict.fromkeys(needed, str(error)))
 
 
-def _worked(
+def _client_activity(
     folder: RunFolder, run: Mapping[str, Any], end_ns: int, given_up: pa.Table
-) -> Worked | None:
-    """Say when clients worked, if run.json does."""
+) -> ClientActivity | None:
+    """Return when clients worked, if run.json has it."""
     phases = phase_spans(run.get("phases"), end_ns)
-    until_ns = worked_until(phases, _time_limit_s(folder))
-    return None if until_ns is None else Worked(until_ns, given_up)
+    until_ns = active_until(phases, _time_limit_s(folder))
+    return None if until_ns is None else ClientActivity(until_ns, given_up)
 
 
 def _time_limit_s(folder: RunFolder) -> float | None:
@@ -146,7 +146,7 @@ def _time_limit_s(folder: RunFolder) -> float | None:
 
 
 def _run_facts(folder: RunFolder) -> Mapping[str, Any]:
-    """Read run.json; nothing of a run that was killed: what depends on it is told by others."""
+    """Read run.json; {} for a killed run, whose other files show that it is incomplete."""
     try:
         return read_json(folder.run_json, dict[str, Any])
     except UnreadableError:
@@ -159,6 +159,6 @@ def _text(facts: Mapping[str, Any], name: str) -> str:
 
 
 def _relative(path: Path) -> str:
-    """The path from here, as CI systems want it, where it is below; else from the root."""
+    """Return a path below the working directory as relative, as CI systems need it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

@@ -1,4 +1,4 @@
-"""The verdicts in files of ours, results.json and that of `check --json`, as a gate reads them."""
+"""The parts of results.json and of the files of `check --json` that a gate reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.gating.rulings import Conclusion, Kind
 from shaketable.reports.run_page.violations import kind_totals
 
-# Reads JSON that may be anybody's: bounded, and whatever is wrong with it is one kind of error.
+# Read untrusted JSON: of bounded size, with one exception type for every error.
 
 FILE_BYTES_MAX: Final = 256 << 20
 
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class UnreadableError(Exception):
-    """A file is not there, or none of ours; says why in one line."""
+    """A file is missing or has another format; the message is one line."""
 
 
 def read_json(path: Path, type_: type[T]) -> T:
     """Read a file as `type_`.
 
     Raises:
-        UnreadableError: it cannot be read, or holds something else.
+        UnreadableError: it cannot be read, or has another format.
     """
     try:
         data = read_plain(path, FILE_BYTES_MAX)
@@ -42,7 +42,7 @@ def decode_json(data: bytes, type_: type[T]) -> T:
     """Decode JSON as `type_`.
 
     Raises:
-        UnreadableError: it is something else.
+        UnreadableError: it has another format.
     """
     try:
         return msgspec.json.decode(data, type=type_)
@@ -54,7 +54,7 @@ def decode_json(data: bytes, type_: type[T]) -> T:
 
 Valid = bool | Literal["unknown"]
 FOUND_UNKNOWN = "finding"
-"""What a finding without a kind is called."""
+"""The kind of a finding that has none."""
 COUNT_MAX = 1 << 62
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 SECONDS_MAX = 1e12
@@ -72,7 +72,7 @@ class FindingFile(msgspec.Struct, frozen=True):
 
 
 class CheckerFile(msgspec.Struct, frozen=True):
-    """A checker's verdict. Numbers and data are as the checker has them."""
+    """A checker's verdict. Counts and data are as the checker wrote them."""
 
     valid: Valid
     summary: str = ""
@@ -84,21 +84,21 @@ class CheckerFile(msgspec.Struct, frozen=True):
 
 
 class CountFile(msgspec.Struct, frozen=True):
-    """How often a fault was done, and how often it bit."""
+    """How often a fault was injected, and how often it took effect (`bit`)."""
 
     done: Count
     bit: Count
 
 
 class FaultsFile(msgspec.Struct, frozen=True):
-    """How often the faults bit."""
+    """How often the faults took effect (`bit`)."""
 
     bit: Count | None = None
     by_name: dict[str, CountFile] = {}
 
 
 class ResultsFile(msgspec.Struct, frozen=True):
-    """What a gate reads of results.json."""
+    """The part of results.json that a gate reads."""
 
     valid: Valid
     checkers: dict[str, CheckerFile] = {}
@@ -110,7 +110,7 @@ class ResultsFile(msgspec.Struct, frozen=True):
 
 
 class HistoryFile(msgspec.Struct, frozen=True):
-    """What `check --json` wrote of one history."""
+    """One history in a file of `check --json`."""
 
     path: str
     valid: Valid
@@ -127,7 +127,7 @@ class RefusedFile(msgspec.Struct, frozen=True):
 
 
 class CheckFile(msgspec.Struct, frozen=True):
-    """What `check --json` wrote."""
+    """A file of `check --json`."""
 
     histories: tuple[HistoryFile, ...]
     refused: tuple[RefusedFile, ...] = ()
@@ -142,7 +142,7 @@ class HuntedFile(msgspec.Struct, frozen=True):
 
 
 class HuntsFile(msgspec.Struct, frozen=True):
-    """What `simulate --table --json` wrote."""
+    """A file of `simulate --table --json`."""
 
     planted_bugs: dict[str, HuntedFile]
     target: str = ""
@@ -150,13 +150,13 @@ class HuntsFile(msgspec.Struct, frozen=True):
 
 
 def outcome_of(valid: Valid, conclusions: Sequence[Conclusion]) -> Outcome:
-    """Join the verdict that a file states with those of its checkers; none at all is unknown."""
+    """Return the worst of a file's verdict and its checkers'; no checker at all is unknown."""
     worst = max((one.outcome for one in conclusions), default=Outcome.UNKNOWN)
     return max(worst, _outcome(valid))
 
 
 def conclusions_of(checkers: Mapping[str, CheckerFile]) -> tuple[Conclusion, ...]:
-    """Return what the checkers concluded, their findings by kind."""
+    """Return the checkers' conclusions, with findings grouped by kind."""
     return tuple(
         Conclusion(
             checker=name,
@@ -176,10 +176,10 @@ def _outcome(valid: Valid) -> Outcome:
 
 
 def _observed_totals(one: CheckerFile) -> tuple[dict[str, int], int]:
-    """How many there are of each kind that breaks no promise, and of all: kept, or counted."""
+    """Return the number of observed findings by kind and in all, stored or only counted."""
     totals = dict(Counter(finding.kind for finding in one.observed))
     counted = one.data.get("observed")
-    if not isinstance(counted, dict):  # an older run: those that were kept, perhaps not all
+    if not isinstance(counted, dict):  # an older run has only the stored ones, perhaps not all
         is_cut = len(one.observed) >= FINDINGS_KEPT_MAX
         return totals, len(one.observed) + is_cut
     for kind, count in counted.items():

@@ -1,1 +1,1 @@
-"""Judges what was recorded: by the checkers, and by the rules of the nodes themselves."""
+"""Judge recordings: with the checkers, and by the nodes' own invariants."""

@@ -1,8 +1,7 @@
-"""Checks one recorded history, whoever recorded it: what `shaketable check` does for each path.
+"""Check one recorded history of any origin: what `shaketable check` does for each path.
 
-The history is read or looked at, its model is found, an engine judges it, and what is known of
-missing events is joined to the verdicts: a history with a cut end is never VALID, one with a
-hole proves nothing.
+Open the history, choose its model, judge it with an engine, and join the verdicts with what is
+known of missing events: a history with a cut end is never VALID, one with a hole proves nothing.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.foreign.read import PartitionBy
 from shaketable.harness.history.foreign.source import Source, open_source
 from shaketable.harness.judging import judge
-from shaketable.harness.marks import scratch_prefix
+from shaketable.harness.run_markers import scratch_prefix
 from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings
 
 LOCAL_ROWS_MAX: Final = 2_000_000
-"""Up to so many operations `--engine auto` checks in this process (docs/adr/0010)."""
+"""Up to this many operations `--engine auto` checks in this process (docs/adr/0010)."""
 FILE_ROWS: Final = 250_000
-"""Operations in one of the files that a read history is handed to the engine in."""
+"""Operations in each Parquet file that is written for the engine."""
 NAMED_ROWS_MAX: Final = 2_000
-"""Operations that findings name and that are looked up for the page."""
+"""Most operations named by findings that are looked up for the page."""
 NIL_TEXTS: Final = (None, "", "nil", "null", "none")
 JEPSEN: Final = "Jepsen"
 
@@ -52,16 +51,16 @@ EngineKind = Literal["auto", "local", "spark"]
 
 
 TIME_BUDGET_S: Final = SearchBudget().time_s
-"""How long a history is checked if nothing else is asked for."""
+"""Default time budget of a history."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a check was asked for.
+class CheckSettings:
+    """The settings of a check.
 
-    `time_budget_s` is for a whole history, from when it is read; the start of a Spark session
-    does not count. None: TIME_BUDGET_S, which through Spark is for each object, since the whole
-    may be of any size there.
+    `time_budget_s` covers a whole history, from reading it on, without the start of a Spark
+    session. None means TIME_BUDGET_S; through Spark, where a history may be of any size, that is
+    the budget of each object.
     """
 
     model: str | None = None
@@ -75,32 +74,32 @@ class Wanted:
 
 
 Engines = Callable[[str], judge.Engine]
-"""Gives the engine of a kind ("local", "spark"); the same one each time."""
+"""Returns the engine of a kind ("local", "spark"); always the same one."""
 
 
 def check_path(
-    path: Path, wanted: Wanted, engines: Engines, progress: Callable[[str], None]
+    path: Path, settings: CheckSettings, engines: Engines, progress: Callable[[str], None]
 ) -> CheckedHistory:
     """Check one history.
 
     Raises:
-        UsageError: it cannot be read, its model is not told or does not fit, or Spark cannot be
-            had; one line.
+        UsageError: it cannot be read, its model is unknown or does not fit, or Spark is not
+            available; one line.
         HarnessError: the engine failed.
     """
-    begun_s = time.time()
+    start_s = time.time()
     progress(f"reading {path}")
-    source = open_source(path, wanted.partition_by)
-    model = _model(source, wanted)
+    source = open_source(path, settings.partition_by)
+    model = _model(source, settings)
     notes = list(source.history.notes)
     if model is not None:
-        source = _without_unknown_reads(source, wanted, model, notes)
-    kind = _engine_kind(source, wanted, notes)
+        source = _without_unknown_reads(source, settings, model, notes)
+    kind = _engine_kind(source, settings, notes)
     verdicts: list[Verdict] = []
     if source.rows == 0:
         verdicts = [verdict_on_nothing(source.history)]
     else:
-        verdicts = _judge(source, model, wanted, engines(kind), begun_s, progress)
+        verdicts = _judge(source, model, settings, engines(kind), start_s, progress)
     named_ops = frozenset(
         op for verdict in verdicts for finding in shown_findings(verdict)
         for op in finding.operations
@@ -110,7 +109,7 @@ def check_path(
         format=source.history.format,
         model=None if model is None else model.name,
         engine=kind,
-        seconds=time.time() - begun_s,
+        seconds=time.time() - start_s,
         outcomes=source.outcomes,
         keys=source.keys,
         clients=source.clients,
@@ -124,68 +123,68 @@ def check_path(
     )
 
 
-def _model(source: Source, wanted: Wanted) -> Model | None:
-    """Return the model to check against; None where only anomalies are looked for."""
-    if wanted.model is not None:
-        model = model_named(wanted.model)
-        with _named_with(source):
+def _model(source: Source, settings: CheckSettings) -> Model | None:
+    """Return the model to check against; None if only anomalies are searched for."""
+    if settings.model is not None:
+        model = model_named(settings.model)
+        with _with_path(source):
             require_fit(model, source.fs)
         return model
-    if wanted.checkers or not source.rows:
+    if settings.checkers or not source.rows:
         return None
-    with _named_with(source):
+    with _with_path(source):
         return recognise_model(source.sample, source.fs)
 
 
 @contextmanager
-def _named_with(source: Source) -> Iterator[None]:
-    """Say of which history a refusal is, and what of it could not be read: that may be why."""
+def _with_path(source: Source) -> Iterator[None]:
+    """Add to a refusal the history's path and which part of it is missing, a likely reason."""
     try:
         yield
     except UsageError as error:
-        lacks = source.history.incomplete
-        more = "" if lacks is None else f"; and it is incomplete: {lacks}"
+        incomplete = source.history.incomplete
+        more = "" if incomplete is None else f"; and it is incomplete: {incomplete}"
         raise UsageError(f"{source.history.path}: {error}{more}") from error
 
 
 def _without_unknown_reads(
-    source: Source, wanted: Wanted, model: Model, notes: list[str]
+    source: Source, settings: CheckSettings, model: Model, notes: list[str]
 ) -> Source:
-    """Leave out reads of nil where a register was said to begin with a value.
+    """Drop reads of nil from the history of a register with a given initial value.
 
-    Jepsen prints the answer of a read that got none as nil, and knossos lets it match anything.
-    A register that begins at nil can hold it: there such a read counts.
+    Jepsen prints nil for a read without a result, and knossos lets such a read match any value. A
+    register that starts at nil can hold nil: there the read is kept.
     """
     operations = source.history.operations
-    is_asked = (
-        wanted.initial not in NIL_TEXTS
+    has_initial_value = (
+        settings.initial not in NIL_TEXTS
         and model.name in ("register", "cas-register")
         and source.history.format.startswith(JEPSEN)
     )
-    if not is_asked:
+    if not has_initial_value:
         return source
-    says_nothing = pc.and_(
+    is_unknown = pc.and_(
         pc.and_(pc.equal(operations["f"], "read"), pc.equal(operations["outcome"], "ok")),
         pc.and_(pc.is_null(operations["output"]), pc.is_null(operations["extra"])),
     )
-    count = pc.sum(says_nothing).as_py() or 0
+    count = pc.sum(is_unknown).as_py() or 0
     if not count:
         return source
     notes.append(
-        f"{count} reads answered nil, which a register that begins with {wanted.initial} never"
+        f"{count} reads answered nil, which a register that begins with {settings.initial} never"
         " holds: taken as reads of unknown value, as knossos does"
     )
-    kept = operations.filter(pc.invert(says_nothing))
-    return replace(source, history=replace(source.history, operations=kept))
+    known = operations.filter(pc.invert(is_unknown))
+    return replace(source, history=replace(source.history, operations=known))
 
 
-def _engine_kind(source: Source, wanted: Wanted, notes: list[str]) -> str:
-    if wanted.engine != "auto":
-        return wanted.engine
+def _engine_kind(source: Source, settings: CheckSettings, notes: list[str]) -> str:
+    if settings.engine != "auto":
+        return settings.engine
     if source.rows <= LOCAL_ROWS_MAX:
         return judge.LOCAL
     try:
-        judge.Engine(judge.SPARK, wanted.spark_master).require_java(os.environ)
+        judge.Engine(judge.SPARK, settings.spark_master).require_java(os.environ)
     except UsageError:
         notes.append(
             f"more than {LOCAL_ROWS_MAX:,} operations and no Java for Spark: checked in one process"
@@ -197,60 +196,61 @@ def _engine_kind(source: Source, wanted: Wanted, notes: list[str]) -> str:
 def _judge(
     source: Source,
     model: Model | None,
-    wanted: Wanted,
+    settings: CheckSettings,
     engine: judge.Engine,
-    begun_s: float,
+    start_s: float,
     progress: Callable[[str], None],
 ) -> list[Verdict]:
-    """Judge by the model, and by the checkers that were asked for."""
-    time_s = TIME_BUDGET_S if wanted.time_budget_s is None else wanted.time_budget_s
-    is_bounded = wanted.time_budget_s is not None or engine.kind == judge.LOCAL
+    """Check against the model and with the requested checkers."""
+    time_s = TIME_BUDGET_S if settings.time_budget_s is None else settings.time_budget_s
+    is_bounded = settings.time_budget_s is not None or engine.kind == judge.LOCAL
     waiting_s = time.time()
     engine.wait(progress)  # a session takes longer to start than some budgets last
-    begun_s += time.time() - waiting_s
-    deadline = begun_s + time_s if is_bounded else None
-    budget = SearchBudget(time_s, wanted.memory_budget_bytes, deadline)
+    start_s += time.time() - waiting_s
+    deadline = start_s + time_s if is_bounded else None
+    budget = SearchBudget(time_s, settings.memory_budget_bytes, deadline)
     history = source.history
-    linearizable = [] if model is None else [Linearizable(model, wanted.initial)]
-    others: list[Checker] = [discovery.get("checkers", name) for name in wanted.checkers]
+    linearizable = [] if model is None else [Linearizable(model, settings.initial)]
+    others: list[Checker] = [discovery.get("checkers", name) for name in settings.checkers]
     context = CheckContext(
         nodes=(),
         committed={},
-        promises=_everything(source.fs),
+        promises=_all_promises(source.fs),
         incomplete=history.hole,
         search=budget,
         clock_unix_s=time.time,
     )
     verdicts: list[Verdict] = []
     with _scratch() as folder:
-        files = source.files or _written(history.operations, folder)
-        # A prefix of a history is a history: what is not linearizable in it stands.
+        files = source.files or _write_parts(history.operations, folder)
+        # Linearizability is prefix-closed: a violation in a history with a cut end is real.
+        # A hole can hide a write that was read, so there nothing is proven.
         for checkers, what in ((linearizable, history.hole), (others, history.incomplete)):
             if checkers:
-                told = replace(context, incomplete=what)
-                job = CheckJob(files, {}, _no_log, told, tuple(checkers))
+                limited = replace(context, incomplete=what)
+                job = CheckJob(files, {}, _no_log, limited, tuple(checkers))
                 verdicts += engine.run(job, progress)
     return [with_history_state(verdict, history, source.outcomes["ok"]) for verdict in verdicts]
 
 
-def _everything(fs: frozenset[str]) -> Promises:
-    """Return the promises of a system that must show no anomaly that is looked for."""
+def _all_promises(fs: frozenset[str]) -> Promises:
+    """Return promises that exclude every anomaly, since the system declared none."""
     from shaketable.checkers.anomalies.promises import ANOMALIES  # noqa: PLC0415 - only where one is
 
     return Promises(linearizable=fs, excludes=ANOMALIES)
 
 
-def _written(operations: pa.Table, folder: Path) -> tuple[Path, ...]:
-    """Write operations, which stand by key, as Parquet files for the engine.
+def _write_parts(operations: pa.Table, folder: Path) -> tuple[Path, ...]:
+    """Write operations, sorted by key, as Parquet files for the engine.
 
     Raises:
-        HarnessError: there is no room for them.
+        HarnessError: they cannot be written.
     """
     paths = []
-    for number, begin in enumerate(range(0, operations.num_rows, FILE_ROWS)):
+    for number, start in enumerate(range(0, operations.num_rows, FILE_ROWS)):
         path = folder / f"part-{number:05d}.parquet"
         try:
-            pq.write_table(operations.slice(begin, FILE_ROWS), path)
+            pq.write_table(operations.slice(start, FILE_ROWS), path)
         except OSError as error:
             raise _no_room(error) from error
         paths.append(path)
@@ -259,10 +259,10 @@ def _written(operations: pa.Table, folder: Path) -> tuple[Path, ...]:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Give a folder for a check's own files.
+    """Create a temporary folder for the files of a check.
 
     Raises:
-        HarnessError: none can be made.
+        HarnessError: it cannot be created.
     """
     try:
         folder = tempfile.TemporaryDirectory(prefix=scratch_prefix("check"))
@@ -278,12 +278,12 @@ def _no_room(error: OSError) -> HarnessError:
 
 
 def _no_log(_directory: Path, _node: str) -> Any:
-    """Stand for the logs of nodes that a foreign history does not have."""
+    """Return no entries: a foreign history has no node logs."""
     return iter(())
 
 
 def require_checkers(names: Sequence[str]) -> None:
-    """See to it that checkers exist and judge operations alone.
+    """Check that these checkers exist and need only operations.
 
     Raises:
         UsageError: one line.

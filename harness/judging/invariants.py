@@ -1,10 +1,10 @@
-"""Judges whether the nodes kept their own rules, by what their world saw and what they said.
+"""Judge whether the nodes kept their invariants, by the simulated world and the nodes' own reports.
 
-Some proofs stand in no history and in no log: an invariant that a simulated world saw broken, a
-node that stopped because a rule of its own was broken, a node that found what it had stored
-damaged though no fault had touched it. Each is a violation, whatever the clients noticed of it.
+Some evidence is in no history and no log: an invariant that a simulated world saw broken, a node
+that stopped because a rule of its own was broken, a node that found its stored data damaged though
+no fault had touched it. Each is a violation, whether or not a client noticed it.
 
-Source: docs/adr/0037; Jepsen's log-file-pattern checker plays this part there, by text.
+Source: docs/adr/0037; Jepsen's log-file-pattern checker does this by text patterns.
 """
 
 from __future__ import annotations
@@ -38,26 +38,30 @@ KINDS: Final[Mapping[str, str]] = {
     FOUND_DAMAGE: DAMAGED,
     ENDED_UNHARMED: UNHARMED,
 }
-"""What a node's end is, by its cause."""
+"""The finding kind for each cause of a node's exit."""
 NS_PER_S: Final = 1e9
-_SAYS: Final = " error="
-"""Behind which a node of ours says why, in its last line."""
+_ERROR_KEY: Final = " error="
+"""Our nodes' last log line has the reason after this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A finding, when it was, and why it breaks no promise (None if it does)."""
+    """A finding, and why it breaks no promise; None if it does break one."""
 
     finding: Finding
     excuse: str | None
 
 
 def judge_invariants(
-    folder: RunFolder, target: Target, context: CheckContext, met: Sequence[Broken] = ()
+    folder: RunFolder,
+    target: Target,
+    context: CheckContext,
+    client_violations: Sequence[Broken] = (),
 ) -> Verdict | None:
-    """Judge by what run.json says was broken, and by what clients `met`; None where nobody says it.
+    """Judge by the broken rules in run.json and by `client_violations`.
 
-    That is where the world is no simulated one, and the target's nodes do not say why they end.
+    Return None where neither is known: outside the simulated world, if the target's nodes do not
+    explain why they end.
 
     Raises:
         HarnessError: run.json cannot be read.
@@ -66,9 +70,9 @@ def judge_invariants(
         facts = json.loads(folder.run_json.read_bytes())
         if facts.get("world") != "sim" and not isinstance(target, ExplainsEnds):
             return None
-        found = _found(facts, context, met)
+        found = _found(facts, context, client_violations)
     except FileNotFoundError:
-        return None  # `run-as-planned` says so
+        return None  # `run-as-planned` reports it
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
     breaches = tuple(each.finding for each in found if each.excuse is None)
@@ -91,10 +95,12 @@ def judge_invariants(
     )  # fmt: skip
 
 
-def _found(facts: Mapping[str, Any], context: CheckContext, met: Sequence[Broken]) -> list[_Found]:
-    """Return what was broken, in the order of time: what comes later may follow from it."""
+def _found(
+    facts: Mapping[str, Any], context: CheckContext, client_violations: Sequence[Broken]
+) -> list[_Found]:
+    """Return the findings in order of time, since later ones may follow from earlier ones."""
     found = [_of_world(each) for each in facts.get("broken", ())]
-    found += [_of_world(asdict(each)) for each in met]
+    found += [_of_world(asdict(each)) for each in client_violations]
     found += [
         _of_node(each)
         for each in facts.get("exits", ())
@@ -106,14 +112,14 @@ def _found(facts: Mapping[str, Any], context: CheckContext, met: Sequence[Broken
 
 
 def _why_excused(finding: Finding, context: CheckContext, left: tuple[str, ...]) -> str | None:
-    """Say why a finding breaks no promise; `left` are faults that could not be undone."""
+    """Return why a finding breaks no promise, or None; `left` are faults that were not undone."""
     invariant = finding.details.get("invariant") if finding.kind == BROKEN else None
     of_liveness = invariant in liveness.OF_NODES | liveness.OF_CALLS | undisturbed.OF_CLIENTS
     if of_liveness and (stuck := sorted({*left} - {liveness.NEW_DISK})):
         return f"{', '.join(stuck)} could not be undone"
     begins_anew = invariant in liveness.OF_NODES or finding.kind == UNHARMED
-    stood = {liveness.NEW_DISK} if begins_anew else frozenset()
-    return _why_unpromised(context, finding.details["at_ns"], stood)
+    withstood = {liveness.NEW_DISK} if begins_anew else frozenset()
+    return _why_unpromised(context, finding.details["at_ns"], withstood)
 
 
 def _of_world(broken: Mapping[str, Any]) -> Finding:
@@ -132,15 +138,15 @@ def _of_world(broken: Mapping[str, Any]) -> Finding:
 def _of_node(ended: Mapping[str, Any]) -> Finding:
     kind, at_s = KINDS[ended["cause"]], ended["at_ns"] / NS_PER_S
     who = f"Node {ended['node']} (incarnation {ended['incarnation']})"
-    said = ended["last_line"]
-    said = said.partition(_SAYS)[2] or said or "it did not say which"
+    reason = ended["last_line"]
+    reason = reason.partition(_ERROR_KEY)[2] or reason or "it did not say which"
     what = {
         OWN: f"{who} stopped because a rule of its own was broken, {at_s:.3f} s into the run:"
-        f" {said}",
+        f" {reason}",
         DAMAGED: f"{who} would not go on, {at_s:.3f} s into the run, because what it had stored is"
-        f" damaged, and no fault had touched that: {said}",
+        f" damaged, and no fault had touched that: {reason}",
         UNHARMED: f"{who} ended by itself with status {ended['returncode']}, {at_s:.3f} s into the"
-        f" run, and nothing had been done to it that ends a node: {said}",
+        f" run, and nothing had been done to it that ends a node: {reason}",
     }[kind]
     details = {name: ended[name] for name in ("node", "incarnation", "at_ns", "last_line")}
     details["exit_status"] = ended["returncode"]
@@ -148,9 +154,9 @@ def _of_node(ended: Mapping[str, Any]) -> Finding:
 
 
 def _why_unpromised(context: CheckContext, at_ns: int, also: Iterable[str] = ()) -> str | None:
-    """Name the faults begun by then that nobody promised to stand; None if there are none.
+    """Return the excuse by faults that started until `at_ns` and that no promise covers, or None.
 
-    `also` are faults that this is promised under besides.
+    `also` are faults that this promise covers besides those of the target's durability.
     """
     begun = tuple(window for window in context.windows if window.from_ns <= at_ns)
     beyond = replace(context, windows=begun).unpromised_faults(

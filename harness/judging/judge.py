@@ -1,7 +1,7 @@
-"""Judges a recorded run: history -> tables -> checkers -> results.json and the report.
+"""Judge a recorded run: history -> tables -> checkers -> results.json and the report.
 
-Needs the run's folder and nothing of the cluster, so that a run whose harness was killed
-is judged in the same way.
+Needs only the run's folder, not the cluster, so that a run whose harness was killed is judged in
+the same way.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from shaketable.harness.history.export import (
     load_operations,
 )
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
-from shaketable.harness.judging import kept_evidence, undisturbed
+from shaketable.harness.judging import log_entries, undisturbed
 from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.runtime import availability
 
 if TYPE_CHECKING:
-    from shaketable.reports.availability.worked import Worked
+    from shaketable.reports.availability.client_activity import ClientActivity
 
 
 log = logging.getLogger(__name__)
@@ -51,17 +51,17 @@ log = logging.getLogger(__name__)
 SPARK: Final = "spark"
 LOCAL: Final = "local"
 ONE_LOG: Final = "committed-prefix"
-"""The checker of targets whose nodes all keep one log: the others' logs differ by design."""
+"""The checker for targets whose nodes replicate one log; in other targets logs may differ."""
 OF_LOGS, OF_FINAL_READS = "durability", "final-reads"
-"""Who judges whether what was acknowledged is kept: by the nodes' logs, or without them."""
+"""The durability checkers: by the nodes' logs, or by final reads where there are no logs."""
 FAILOVER_COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
-"""Of OPERATIONS: what the times after faults are measured by."""
+"""Columns of OPERATIONS that the failover times are measured from."""
 
 
 class Engine:
-    """What runs the checkers: the Spark pipeline, or the same functions in this process.
+    """Runs the checkers: on the Spark pipeline, or as the same functions in this process.
 
-    `warm_up` starts the JVM in a thread, so that it is there when the check begins.
+    `warm_up` starts the JVM in a thread, so that it is ready when the check starts.
     """
 
     def __init__(self, kind: str, spark_master: str) -> None:
@@ -72,16 +72,16 @@ class Engine:
         self._error: Exception | None = None
 
     def require_java(self, env: Mapping[str, str]) -> None:
-        """See to it now, not after the campaign, that Spark will find a Java here.
+        """Check now, before the campaign, that Spark will find a suitable Java.
 
         Raises:
-            UsageError: there is none that fits.
+            UsageError: there is none.
         """
         if self.kind == SPARK and self._master.startswith("local"):
             find_java(env)
 
     def warm_up(self) -> None:
-        """Begin to start what the check needs; returns at once; idempotent."""
+        """Start Spark in the background if the check needs it; idempotent."""
         if self._spark is None or self._thread is not None:
             return
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
@@ -95,10 +95,10 @@ class Engine:
             self._error = error
 
     def wait(self, progress: Progress) -> None:
-        """Start what the check needs, if nobody has, and wait until it is there; idempotent.
+        """Start Spark if needed and not yet done, and wait until it is ready; idempotent.
 
         Raises:
-            UsageError: no fitting Java; the Spark master cannot be reached.
+            UsageError: no suitable Java; the Spark master cannot be reached.
         """
         self.warm_up()
         if self._thread is None:
@@ -113,7 +113,7 @@ class Engine:
         """Run every checker of `job`.
 
         Raises:
-            UsageError: no fitting Java; the Spark master cannot be reached.
+            UsageError: no suitable Java; the Spark master cannot be reached.
             HarnessError: the operations cannot be read.
         """
         if self._spark is None:
@@ -124,9 +124,9 @@ class Engine:
         return self._spark.run(job, progress)
 
     def stop(self) -> None:
-        """End the JVM, if there is one; idempotent.
+        """Stop the JVM, if there is one; idempotent.
 
-        One that is still starting is not waited for: it ends with this process.
+        Does not wait for one that is still starting: it ends with this process.
         """
         if self._thread is not None and self._thread.is_alive():
             return
@@ -137,7 +137,7 @@ class Engine:
 def judge(
     folder: RunFolder, campaign: Campaign, engine: Engine, progress: Callable[[str], None]
 ) -> Results:
-    """Export the history, check it, write json and the report.
+    """Export the history, check it, write results.json and the report.
 
     Raises:
         HarnessError: the recordings cannot be read, or a file cannot be written.
@@ -145,7 +145,7 @@ def judge(
     """
     engine.warm_up()
     progress("exporting the history")
-    # A check needs the operations alone: of a large history the events take longer to write.
+    # The check needs only the operations; the events of a large history take longer to write.
     exported = export(folder, with_events=False)
     target: Target = discovery.get("targets", campaign.target)
     job = _job(folder, campaign, target, exported)
@@ -154,9 +154,9 @@ def judge(
     finally:
         progress("writing the events")
         export_events(folder)
-    met = _met_undisturbed(folder, job.context) if campaign.world == "sim" else ()
-    own = judge_invariants(folder, target, job.context, met)
-    verdicts = [*([] if own is None else [own]), *found, judge_course(folder)]
+    client_violations = _client_violations(folder, job.context) if campaign.world == "sim" else ()
+    own = judge_invariants(folder, target, job.context, client_violations)
+    verdicts = [*([] if own is None else [own]), *found, judge_run_as_planned(folder)]
     judged = Results(
         campaign=campaign,
         promises=campaigns.promises_of(campaign, target) or target.promises,
@@ -165,7 +165,7 @@ def judge(
         incomplete=exported.incomplete,
         repeat=repeat_command(campaign, folder.path),
         engine=engine.kind,
-        # Where there is one log, another node comes to lead it; other masters are waited for.
+        # With one replicated log another node takes over; a lost master is waited for instead.
         failover=(
             _failover(folder, campaign, exported) if target.promises.committed_prefix else None
         ),
@@ -174,18 +174,18 @@ def judge(
     write_results(folder, judged)
     if any(verdict.findings or verdict.observed for verdict in verdicts):
         progress("keeping what the logs hold around what was found")
-    kept_evidence.keep(folder, job, verdicts)
+    log_entries.save(folder, job, verdicts)
     progress("writing the report")
     render(folder)
     return judged
 
 
-def _met_undisturbed(folder: RunFolder, context: CheckContext) -> tuple[Broken, ...]:
-    """Return what clients met that nobody may meet in virtual time while nothing disturbs."""
+def _client_violations(folder: RunFolder, context: CheckContext) -> tuple[Broken, ...]:
+    """Return rules that clients saw broken though no fault disturbed the group, in virtual time."""
     if context.incomplete is not None:
         return ()
     operations = load_operations(folder, undisturbed.COLUMNS)
-    return undisturbed.broken_by(operations, load_given_up(folder), context)
+    return undisturbed.find_broken(operations, load_given_up(folder), context)
 
 
 def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
@@ -200,23 +200,23 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
         exported.windows,
         aimed_plans(exported.nemesis),
         campaign.nodes,
-        _worked(folder, campaign, exported.end_ns),
+        _client_activity(folder, campaign, exported.end_ns),
     )
     return None if found is None else failover.to_json(found)
 
 
-def _worked(folder: RunFolder, campaign: Campaign, end_ns: int) -> Worked | None:
-    """Say when clients worked, if run.json does; its events must have been exported."""
-    from shaketable.reports.availability.worked import Worked, worked_until  # noqa: PLC0415
+def _client_activity(folder: RunFolder, campaign: Campaign, end_ns: int) -> ClientActivity | None:
+    """Return when clients worked, if run.json has it; needs the exported events."""
+    from shaketable.reports.availability.client_activity import ClientActivity, active_until  # noqa: PLC0415
     from shaketable.reports.plotting.lanes import phase_spans  # noqa: PLC0415 - only where a run is judged
 
     phases = phase_spans(_facts(folder).get("phases"), end_ns)
-    until_ns = worked_until(phases, campaign.time_limit_s)
-    return None if until_ns is None else Worked(until_ns, load_given_up(folder))
+    until_ns = active_until(phases, campaign.time_limit_s)
+    return None if until_ns is None else ClientActivity(until_ns, load_given_up(folder))
 
 
 def _unavailable(folder: RunFolder) -> dict[str, str]:
-    """Return which of the faults asked for the run could not do, and why."""
+    """Return the requested faults that the run could not inject, each with the reason."""
     return dict(_facts(folder).get("faults_unavailable") or {})
 
 
@@ -266,7 +266,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
     )
     return CheckJob(
         operations=tuple(sorted(folder.operations.glob("*.parquet"))),
-        # A folder that is not there is a log that cannot be read, never an empty one.
+        # A missing folder is an unreadable log, never an empty one.
         logs={node: folder.node(node) for node in nodes},
         read_log=target.read_log,
         context=context,
@@ -282,7 +282,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
 
 
 def _checkers(names: Sequence[str], target: Target) -> Iterator[str]:
-    """Yield who judges: where no log can be read, what clients read in the end stands for it."""
+    """Yield the checkers' names; without readable logs final reads replace them."""
     has_logs = not isinstance(target, ShowsLogs) or target.logs_readable
     for name in names:
         if name == OF_LOGS:
@@ -292,21 +292,21 @@ def _checkers(names: Sequence[str], target: Target) -> Iterator[str]:
 
 
 def _final_from_ns(folder: RunFolder) -> int | None:
-    """Return when the final operations began; None if the run did not come so far."""
-    return _begun_ns(folder, "drain")
+    """Return when the drain started; None if the run did not get so far."""
+    return _phase_start_ns(folder, "drain")
 
 
-def _begun_ns(folder: RunFolder, name: str) -> int | None:
+def _phase_start_ns(folder: RunFolder, name: str) -> int | None:
     phases = _facts(folder).get("phases") or ()
     return next((int(phase["start_ns"]) for phase in phases if phase["name"] == name), None)
 
 
 def _elections_ns(folder: RunFolder) -> Iterator[int]:
-    """Yield when a later term than any before was first seen, since clients began.
+    """Yield the times at which a new highest term was first seen, since clients started.
 
-    What was cut off is left out.
+    A torn last line of the file is ignored.
     """
-    since_ns = _begun_ns(folder, "steady") or 0
+    since_ns = _phase_start_ns(folder, "steady") or 0
     highest: int | None = None
     with suppress(OSError, ValueError), folder.status_jsonl.open(encoding="utf-8") as lines:
         for status in map(json.loads, lines):
@@ -318,17 +318,17 @@ def _elections_ns(folder: RunFolder) -> Iterator[int]:
 
 
 def _families(windows: Iterable[FaultWindow]) -> dict[str, str]:
-    """Return the families of other people's faults that were done, if they are still installed."""
+    """Return the families of external faults that were injected, if they are still installed."""
     names = {window.name for window in windows} - BUILT_IN_FAULTS
     here = discovery.find("faults") if names else {}
     return {name: family_of(here[name]) for name in names if name in here}
 
 
 def committed_indexes(folder: RunFolder) -> dict[str, int]:
-    """Return what each node said to be committed while draining; those that said nothing lack.
+    """Return each node's commit index as reported in the drain, without nodes that did not answer.
 
     Raises:
-        HarnessError: drain.json is there and cannot be read.
+        HarnessError: drain.json exists and cannot be read.
     """
     try:
         nodes = json.loads(folder.drain_json.read_bytes())["nodes"]
@@ -355,20 +355,20 @@ def stored_campaign(folder: RunFolder) -> Campaign:
         raise HarnessError(f"this run cannot be judged: {error}") from error
 
 
-# results.json: what the checkers concluded, for machines.
+# results.json: the verdicts of the checkers, for programs.
 #
 # Source: Jepsen's results.edn (`valid?` nested by checker); DESIGN.md section 3.
 
 FORMAT = 1
-"""Raised when a reader of older files would misread newer ones."""
+"""Incremented when a reader of older files would misread newer ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A judged run: the campaign, what it was judged by, and the verdicts.
+    """A judged run: the campaign, the promises it was judged by, and the verdicts.
 
-    `failover`: how soon writes went on after kills of the leader, if there were any.
-    `faults_unavailable`: faults that were asked for and cannot be done to the group, and why.
+    `failover`: how soon writes continued after kills of the leader, if there were any.
+    `faults_unavailable`: requested faults that cannot be injected into the group, and why.
     """
 
     campaign: Campaign
@@ -383,7 +383,7 @@ class Results:
 
     @property
     def outcome(self) -> Outcome:
-        """All verdicts joined."""
+        """The worst of all verdicts."""
         return join(self.verdicts)
 
 
@@ -424,7 +424,7 @@ def to_json(results: Results) -> dict[str, Any]:
 
 
 def _by_name(campaign: Campaign, windows: Sequence[FaultWindow]) -> dict[str, dict[str, Any]]:
-    """Return of each fault asked for its family, how often it was done, and how often it bit."""
+    """Return for each requested fault its family, its injections and how many took effect."""
     return {
         name: {
             "family": family,
@@ -465,33 +465,33 @@ def _promises(promises: Promises) -> dict[str, Any]:
 
 
 def _jsonable(value: object) -> Any:
-    """Turn what JSON has no word for (numpy's numbers, sets) into what it has."""
+    """Convert values that JSON cannot encode: numpy's numbers, sets, others as text."""
     if isinstance(value, set | frozenset):
         return sorted(value)
     item = getattr(value, "item", None)
     return item() if callable(item) else str(value)
 
 
-# Judges whether a run took its course: else the other verdicts say less than they seem to.
+# Judge whether a run went as planned: if not, the other verdicts mean less than they seem to.
 #
-# A node that ended by itself, a group that did not come back after the heal, a client worker
-# that died, an undo that failed: none of these breaks a declared promise, so none is INVALID,
-# and none may pass as VALID. Where time is virtual more is known: see `harness.runtime.liveness`.
+# A node that exited by itself, a group that did not recover after the heal, a client worker that
+# died, an undo that failed: none of these breaks a declared promise, so none is INVALID, but none
+# may pass as VALID either. In virtual time more can be concluded: see `harness.runtime.liveness`.
 #
-# Source: Jepsen's `stats` and log-file-pattern checkers play this part there.
+# Source: Jepsen's `stats` and log-file-pattern checkers do this there.
 
 NAME: Final = "run-as-planned"
 
 
-def judge_course(folder: RunFolder) -> Verdict:
-    """Return VALID for a run that did what was planned and whose group came back, else UNKNOWN.
+def judge_run_as_planned(folder: RunFolder) -> Verdict:
+    """Return VALID for a run that went as planned and whose group recovered, else UNKNOWN.
 
     Raises:
         HarnessError: run.json cannot be read.
     """
     try:
         facts = json.loads(folder.run_json.read_bytes())
-        findings = _course_findings(facts)
+        findings = _plan_deviations(facts)
     except FileNotFoundError:
         return Verdict(NAME, Outcome.UNKNOWN, "there is no run.json that says how the run went")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -504,7 +504,7 @@ def judge_course(folder: RunFolder) -> Verdict:
     )
 
 
-def _course_findings(facts: dict[str, Any]) -> list[Finding]:
+def _plan_deviations(facts: dict[str, Any]) -> list[Finding]:
     if facts.get("status") not in {"complete", "interrupted"}:
         return [Finding("cut-short", "the run was cut short: it never came to its end")]
     exits = [
@@ -518,11 +518,11 @@ def _course_findings(facts: dict[str, Any]) -> list[Finding]:
     ]
     stopped = facts.get("stopped_at")
     early = f"it was ended at the first violation that was seen: {stopped}"
-    told = [Finding("ended-early", early)] if stopped else []
-    told += [Finding("problem", problem) for problem in facts["problems"][: -len(exits) or None]]
+    notes = [Finding("ended-early", early)] if stopped else []
+    notes += [Finding("problem", problem) for problem in facts["problems"][: -len(exits) or None]]
     if "steady" not in {phase["name"] for phase in facts.get("phases", ())} and facts.get("phases"):
         began = "clients never began: before that the group did not serve, or the run was ended"
-        return [*exits, *told, Finding("not-begun", began)]
+        return [*exits, *notes, Finding("not-begun", began)]
     drained = [
         Finding(
             "not-drained",
@@ -530,4 +530,4 @@ def _course_findings(facts: dict[str, Any]) -> list[Finding]:
             "did not agree on a committed index",
         )
     ]
-    return [*exits, *told, *([] if facts["drained"] else drained)]
+    return [*exits, *notes, *([] if facts["drained"] else drained)]

@@ -1,11 +1,10 @@
-"""What clients may count on while nothing disturbs their group, where time itself is simulated.
+"""Check what clients may rely on in virtual time while no fault disturbs their group. Pure.
 
-On a machine a busy processor explains a call that was given up. In a simulated world nothing is
-slow that no fault makes slow: a group that nothing disturbs takes messages, and whoever calls it
-learns what came of that. Pure.
+On a real machine a busy processor can explain a timeout. In a simulated world only faults make
+anything slow: an undisturbed group accepts messages, and every caller learns the outcome.
 
-Source: docs/adr/0045; definite and indefinite errors are Jepsen's and Maelstrom's, who promise a
-definite one wherever the answer is known.
+Source: docs/adr/0045; definite and indefinite errors are from Jepsen and Maelstrom, which require a
+definite error wherever the outcome is known.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ KNOWN: Final = "outcomes-are-known"
 SUCCEED: Final = "appends-succeed"
 OF_CLIENTS: Final = frozenset({KNOWN, SUCCEED})
 RECOVERY_NS: Final = 40_000_000_000
-"""So long after a fault its marks may last: a slave notes only after 20 s that its connection is
-dead, tries again 5 s later and is registered within 10 s, and meanwhile its master cannot say that
-a message is safe (docs/adr/0044)."""
+"""How long a fault may have effects after its end: a slave notices a dead connection only after
+20 s, retries 5 s later and is registered within 10 s; meanwhile its master cannot confirm that a
+message is safe (docs/adr/0044)."""
 REFUSED_MIN: Final = 5
-"""Fewer appends that are refused may have met a group that was just being set up."""
+"""Fewer refused appends may be due to a group that was still being set up."""
 SHOWN_MAX: Final = 10
-"""So many operations are shown of all that were refused."""
+"""Refused operations that a finding shows."""
 COLUMNS: Final = ("op", "process", "f", "key", "input", "call_ns", "return_ns", "outcome", "error")
 NS_PER_S: Final = 1e9
 _PROMISES: Final = {
@@ -48,15 +47,15 @@ _PROMISES: Final = {
 }
 
 
-def broken_by(
+def find_broken(
     operations: pa.Table, given_up: pa.Table, context: CheckContext
 ) -> tuple[Broken, ...]:
-    """Return what a whole history shows of these rules being broken.
+    """Return the rules that a history shows to be broken.
 
     Args:
-        operations: the clients', with `COLUMNS`.
-        given_up: when each process gave up what it had called: rows of GIVEN_UP.
-        context: when faults were in force, leaders elected, clients stalled.
+        operations: of the clients, with `COLUMNS`.
+        given_up: when each process gave up its call: rows of GIVEN_UP.
+        context: when faults were in force, leaders were elected and clients stalled.
     """
     end = _ends(operations, given_up)
     is_quiet = _is_quiet(operations, end, context)
@@ -68,9 +67,9 @@ def broken_by(
 
 
 def _is_ever_done(operations: pa.Table) -> Bools:
-    """Return which operations are of a kind that was done at least once on their key.
+    """Return which operations are of a kind that succeeded at least once on their key.
 
-    A SYNC_MASTER that has no slave cannot say of any message that it is safe.
+    A SYNC_MASTER without a slave can confirm no message at all.
     """
     kinds = list(zip(operations["f"].to_pylist(), operations["key"].to_pylist(), strict=True))
     is_ok = pc.equal(operations["outcome"], "ok").to_pylist()
@@ -79,14 +78,14 @@ def _is_ever_done(operations: pa.Table) -> Bools:
 
 
 def _is_quiet(operations: pa.Table, end: Ints, context: CheckContext) -> Bools:
-    """Return which operations nothing disturbed from before their call to their end."""
+    """Return which operations were undisturbed from before their call to their end."""
     since = quiet_since(context, end, recovery_ns=RECOVERY_NS)
     quiet: Bools = (end != NEVER) & (since != NEVER)
     return quiet & (since <= whole_numbers(operations["call_ns"]))
 
 
 def _ends(operations: pa.Table, given_up: pa.Table) -> Ints:
-    """Return when each operation ended, or was given up; NEVER where it was not."""
+    """Return when each operation ended or was given up; NEVER if neither."""
     times = dict(zip(given_up["process"].to_pylist(), given_up["time_ns"].to_pylist(), strict=True))
     is_info = pc.equal(operations["outcome"], "info").to_numpy()
     ends = pc.fill_null(operations["return_ns"], NEVER).to_numpy().copy()
@@ -97,20 +96,22 @@ def _ends(operations: pa.Table, given_up: pa.Table) -> Ints:
 
 
 def _unknown(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
-    """Return that outcomes stayed unknown."""
+    """Return a finding if undisturbed calls had unknown outcomes."""
     rows = np.flatnonzero(is_quiet & pc.equal(operations["outcome"], "info").to_numpy())
     if not len(rows):
         return None
     first = int(rows[np.argmin(end[rows])])
     others = len(rows) - 1
     more = f"; so it was with {others} other call{'s'[: others > 1]}" if others else ""
-    told = f"{_described(operations, first, end)}, its outcome unknown{_error(operations, first)}"
-    finding = f"{told}, and nothing had disturbed the group{more}"
+    description = (
+        f"{_described(operations, first, end)}, its outcome unknown{_error(operations, first)}"
+    )
+    finding = f"{description}, and nothing had disturbed the group{more}"
     return _broken(KNOWN, finding, operations, end, [first])
 
 
 def _refused(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
-    """Return that all appends were refused."""
+    """Return a finding if all undisturbed appends were refused."""
     is_append = pc.is_in(operations["f"], pa.array(APPENDING)).to_numpy() & is_quiet
     is_failed = is_append & pc.equal(operations["outcome"], "fail").to_numpy()
     is_ok = is_append & pc.equal(operations["outcome"], "ok").to_numpy()
@@ -128,13 +129,13 @@ def _refused(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
 def _broken(
     invariant: str, finding: str, operations: pa.Table, end: Ints, rows: Sequence[int]
 ) -> Broken:
-    """Return the finding, of when the first of these operations ended."""
+    """Return the finding, at the end of the first of these operations."""
     shown = tuple(operations["op"][int(row)].as_py() for row in rows)
     return Broken(invariant, finding, "", int(end[rows[0]]), *_PROMISES[invariant], shown)
 
 
 def _described(operations: pa.Table, row: int, end: Ints) -> str:
-    """Say which operation, when it was called and when it ended."""
+    """Describe an operation: what, by whom, when it was called and when it ended."""
     one = {name: operations[name][row].as_py() for name in COLUMNS}
     value = "" if one["input"] is None else f" {one['input']}"
     where = "" if one["key"] is None else f" on {one['key']}"
@@ -147,6 +148,6 @@ def _described(operations: pa.Table, row: int, end: Ints) -> str:
 
 
 def _error(operations: pa.Table, row: int) -> str:
-    """What the client said about it."""
+    """Return the client's error of an operation, in parentheses."""
     error = operations["error"][row].as_py()
     return f" ({error})" if error else ""

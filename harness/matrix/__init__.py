@@ -1,1 +1,1 @@
-"""Many campaigns from one file: what the cells of a matrix are, and the queue that runs them."""
+"""Many campaigns from one file: the cells of a matrix, and the queue that runs them."""

@@ -1,14 +1,14 @@
-"""The folder of a matrix: its plan, its queue, its cells' campaigns, what they printed, their runs.
+"""The folder of a matrix: its plan, its journal, and the campaigns, outputs and runs of its cells.
 
 store/matrix-NAME/<UTC time>/
   matrix.toml         as it was given
-  plan.json           all cells, those that will not be run with the reason
-  journal.jsonl       the queue: what was begun, what came of it
+  plan.json           all cells, skipped ones with the reason
+  journal.jsonl       the queue: attempts that began, and their outcomes
   cells/ID.toml       each cell's campaign
   output/ID.1.txt     what its first attempt printed
   runs/ID/<UTC time>/ the run's own folder
-  results.json        what came of all
-  matrix.html         the same, to be read
+  results.json        the outcomes of all cells
+  matrix.html         the same as a page
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PREFIX = "matrix-"
 
 @dataclass(frozen=True, slots=True)
 class MatrixFolder:
-    """The names of a matrix's files; makes none of them."""
+    """The paths of a matrix's files; creates none of them."""
 
     path: Path
 
@@ -47,12 +47,12 @@ class MatrixFolder:
 
     @property
     def plan_json(self) -> Path:
-        """All cells."""
+        """The plan: all cells."""
         return self.path / "plan.json"
 
     @property
     def journal(self) -> Path:
-        """The queue."""
+        """The journal of the queue."""
         return self.path / "journal.jsonl"
 
     @property
@@ -62,12 +62,12 @@ class MatrixFolder:
 
     @property
     def results_json(self) -> Path:
-        """What came of all cells, for machines."""
+        """The outcomes of all cells, for programs."""
         return self.path / "results.json"
 
     @property
     def page(self) -> Path:
-        """What came of all cells, to be read."""
+        """The page with the outcomes of all cells."""
         return self.path / "matrix.html"
 
     def campaign(self, cell: str) -> Path:
@@ -75,14 +75,14 @@ class MatrixFolder:
         return self.path / "cells" / f"{cell}.toml"
 
     def output(self, cell: str, attempt: int) -> Path:
-        """What an attempt at a cell printed."""
+        """The output of an attempt at a cell."""
         return self.path / "output" / f"{cell}.{attempt}.txt"
 
 
 def create(
     store: Path, plan: Plan, campaigns_of: Mapping[str, Campaign], source: Path, now_utc: datetime
 ) -> MatrixFolder:
-    """Make the folder of a new matrix with its plan and the campaigns of its cells.
+    """Create the folder of a new matrix with its plan and the campaigns of its cells.
 
     Raises:
         UsageError: the store cannot be written.
@@ -107,10 +107,10 @@ def create(
 
 
 def open_existing(path: Path) -> tuple[MatrixFolder, Plan]:
-    """Open the folder of a matrix that was begun.
+    """Open the folder of an existing matrix.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not the folder of a matrix.
     """
     folder = MatrixFolder(path.resolve())
     try:
@@ -124,36 +124,36 @@ def open_existing(path: Path) -> tuple[MatrixFolder, Plan]:
         raise UsageError(f"{path}: its plan cannot be read: {error}") from error
 
 
-# The queue of a matrix on disk: a journal of what was begun and what came of it.
+# The queue of a matrix on disk: a journal of attempts and their outcomes.
 #
-# A line is one event, written whole by one write(2): a harness that is killed loses at most the
-# line that it was writing. A cell that was begun and did not end is run anew; one that ended stays
-# as it is, and what is run again stands behind it.
+# A line is one event, written by one write(2) and synced: a harness that is killed loses at most
+# the line that it was writing. A cell whose attempt began and did not end is run again. Outcomes
+# are never changed; further attempts are appended.
 #
-# Source: etcd's write-ahead log, for the tail that may be torn; Bazel's build event log.
+# Source: etcd's write-ahead log, for the torn tail; Bazel's build event log.
 
 
 class FaultCount(msgspec.Struct, frozen=True):
-    """How often a fault was done, and how often it bit."""
+    """How often a fault was injected, and how often it took effect (`bit`)."""
 
     bit: int
     done: int
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of one attempt at a cell.
+    """The outcome of one attempt at a cell.
 
     Attributes:
-        attempt: which one, from 1.
-        code: the exit code of its run, or 2 where a fault did not bite often enough.
+        attempt: its number, from 1.
+        code: the exit code of its run, or 2 if a fault took effect too seldom.
         why: what was found, in a sentence.
-        run: the run's folder, relative to the matrix'; "" if there is none.
-        faults: how often each bit.
-        lacking: those that were asked for and cannot be done there, each with the reason.
-        recovery_ns, recovery_max_ns: how soon an append was acknowledged again after faults that
-            bit, median and worst; None if there was none.
-        operations: of the clients.
-        took_s: the run and its check.
+        run: the run's folder, relative to the matrix's; "" if there is none.
+        faults: how often each was injected and took effect.
+        lacking: requested faults that are not available there, each with the reason.
+        recovery_ns, recovery_max_ns: time until an append was acknowledged again after faults that
+            took effect, median and worst; None if there was no such fault.
+        operations: number of client operations.
+        took_s: duration of the run and its check.
     """
 
     attempt: int
@@ -182,16 +182,16 @@ class Journal:
     """The journal of one matrix, open for one process at a time.
 
     Attributes:
-        attempts: what came of each cell so far: the outcomes of attempts that ended, in order.
-        begun: how many attempts at each cell were begun.
+        attempts: the outcomes of each cell's ended attempts, in order.
+        begun: how many attempts at each cell began.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open it, or make it.
+        """Open or create the journal, and lock it.
 
         Raises:
             UsageError: another process has it open, or it cannot be written.
-            HarnessError: what it holds is no journal.
+            HarnessError: the file is no journal.
         """
         self.attempts: dict[str, list[Outcome]] = {}
         self.begun: dict[str, int] = {}
@@ -219,17 +219,17 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Close it; another process may open it then."""
+        """Close it; another process may then open it."""
         os.close(self._file)
 
     def began(self, cell: str, at_utc: str) -> int:
-        """An attempt at a cell begins; return its number, from 1."""
+        """Record that an attempt at a cell begins; return its number, from 1."""
         attempt = self.begun.get(cell, 0) + 1
         self._write(Event(cell=cell, attempt=attempt, event="began", at_utc=at_utc))
         return attempt
 
     def ended(self, cell: str, at_utc: str, outcome: Outcome) -> None:
-        """An attempt at a cell ended."""
+        """Record the outcome of an attempt at a cell."""
         number = outcome.attempt
         self._write(Event(cell=cell, attempt=number, event="ended", at_utc=at_utc, outcome=outcome))
 
@@ -242,9 +242,9 @@ class Journal:
             raise HarnessError(f"cannot write {self._path}: {error.strerror}") from error
         if written < len(line):
             raise HarnessError(f"cannot write {self._path}: only a part of a line fitted")
-        self._take(event)
+        self._apply(event)
 
-    def _take(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         self.begun[event.cell] = max(event.attempt, self.begun.get(event.cell, 0))
         if event.outcome is not None:
             self.attempts.setdefault(event.cell, []).append(event.outcome)
@@ -256,17 +256,17 @@ class Journal:
             if not line:
                 continue
             try:
-                self._take(msgspec.json.decode(line, type=Event))
+                self._apply(msgspec.json.decode(line, type=Event))
             except msgspec.DecodeError as error:
                 raise HarnessError(
                     f"{self._path}: line {number} is none of ours: {error}"
                 ) from error
-        if torn:  # a harness was killed while it wrote this: it never happened
+        if torn:  # the harness was killed while writing this: drop it
             os.ftruncate(self._file, len(data) - len(torn))
 
 
 def code_of(attempts: Iterable[Outcome]) -> int | None:
-    """Return what a cell counts as: its last attempt, but an invalid one is never hidden."""
+    """Return a cell's exit code: that of its last attempt, but an invalid one is never hidden."""
     codes = [attempt.code for attempt in attempts]
     if not codes:
         return None
@@ -274,7 +274,7 @@ def code_of(attempts: Iterable[Outcome]) -> int | None:
 
 
 def pending(cells: Iterable[str], attempts: Mapping[str, list[Outcome]], again: bool) -> list[str]:
-    """Return which cells are still to be run; with `again` also those that ended as not valid."""
+    """Return the cells still to be run; with `again` also those whose outcome is not valid."""
     return [
         cell
         for cell in cells

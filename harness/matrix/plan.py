@@ -1,15 +1,15 @@
-"""What a matrix is: targets x workloads x faults x worlds x seeds, as data; its cells. Pure.
+"""A matrix as data: targets x workloads x faults x worlds x seeds, and its cells. Pure.
 
     name = "every-fault"
-    faults = "each"                        # one cell a fault; or names, or lists of names
+    faults = "each"                        # one cell per fault; or names, or lists of names
     worlds = ["process", "netns", "sim"]
-    seeds = 2                              # so many, drawn; or a list of them
+    seeds = 2                              # how many random ones; or a list of seeds
     bites_min = 3
 
     [campaign]                             # keys of a campaign file, for every cell
     time_limit = 60.0
 
-    [[adjust]]                             # for some cells other keys; the last one wins
+    [[adjust]]                             # other keys for some cells; the last one wins
     faults = ["power"]
     worlds = ["sim"]
     campaign = { rate = 200.0 }
@@ -18,7 +18,7 @@
     faults = ["wipe"]
     why = "needs a spare disk"
 
-Axes that are left out come from [campaign], or are the defaults of a campaign.
+Axes that are left out come from [campaign], or from the defaults of a campaign.
 
 Source: GitHub's workflow matrices (axes, include, exclude); tipocket's and etcd's test matrices.
 """
@@ -36,7 +36,7 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 
 EACH: Final = "each"
 CELLS_MAX: Final = 10_000
@@ -46,9 +46,9 @@ AXES: Final[tuple[str, ...]] = ("targets", "workloads", "faults", "worlds", "see
 KEY_OF_AXIS: Final[Mapping[str, str]] = {axis: axis.removesuffix("s") for axis in AXES} | {
     "faults": "faults"
 }
-"""The key of a campaign file that an axis sets."""
+"""The campaign key that each axis sets."""
 OWN_KEYS: Final = ("name", "store", "script")
-"""Keys of a campaign file that no matrix may set: a cell has its own."""
+"""Campaign keys that no matrix may set: every cell has its own."""
 _TABLES: Final = ("campaign", "adjust", "exclude")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 _UNFIT = re.compile(r"[^A-Za-z0-9+._-]+")
@@ -56,7 +56,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9+._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place in a matrix: one value of each axis; None where the matrix has no such axis."""
+    """A point of a matrix: one value of each axis; None if the matrix has no such axis."""
 
     targets: str | None = None
     workloads: str | None = None
@@ -65,18 +65,18 @@ class Point:
     seeds: str | None = None
 
     def matches(self, where: Mapping[str, Sequence[str]]) -> bool:
-        """Whether each axis that `where` names has one of its values here."""
+        """Return whether the point has one of the given values on each axis of `where`."""
         for axis, values in where.items():
             here = getattr(self, axis)
-            mine = here if axis == "faults" else (here,)
-            if not set(values) & set(mine or ()):
+            own = here if axis == "faults" else (here,)
+            if not set(values) & set(own or ()):
                 return False
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is so for some cells only: other keys of their campaigns, or that they are left out."""
+    """A rule for some cells: other campaign keys, or exclusion with a reason."""
 
     where: Mapping[str, tuple[str, ...]]
     campaign: Mapping[str, Any]
@@ -85,15 +85,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix as its file gives it.
+    """A matrix as its file defines it.
 
     Attributes:
         name: the folder under the store.
         axes: the values of each axis that it has; faults are tuples of names.
-        bites_min: a cell in which one of its faults bit less often is not valid.
-        campaign: keys of a campaign file, for all cells.
-        adjust: other keys for some of them.
-        exclude: which are left out.
+        bites_min: a cell in which a fault took effect less often is not valid.
+        campaign: campaign keys for all cells.
+        adjust: other keys for some cells.
+        exclude: cells that are left out.
     """
 
     name: str
@@ -105,8 +105,8 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A cell before anybody looked at whether it can be run: its place and its campaign's keys."""
+class CellSpec:
+    """A cell before it is checked whether it can be run: its point and its campaign's keys."""
 
     id: str
     point: Point
@@ -115,7 +115,7 @@ class Wanted:
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A cell of a matrix: one run. `skipped` says why there will be none, "" if there will be."""
+    """A cell of a matrix: one run. `skipped` is why it will not be run, or ""."""
 
     id: str
     target: str
@@ -128,7 +128,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """All cells of a matrix, in the order in which they are run; plan.json is this."""
+    """All cells of a matrix, in the order in which they are run: the content of plan.json."""
 
     name: str
     bites_min: int
@@ -139,13 +139,13 @@ def read_matrix(text: str, where: str, faults: Iterable[str], draw_seeds: Iterat
     """Read a matrix file.
 
     Args:
-        text: of the file.
-        where: names it in errors.
-        faults: all that there are, for `faults = "each"`.
-        draw_seeds: where seeds come from if only their number is given.
+        text: the file's content.
+        where: its name in errors.
+        faults: all known faults, for `faults = "each"`.
+        draw_seeds: source of seeds if only their number is given.
 
     Raises:
-        UsageError: it is none; one line says where and why.
+        UsageError: the file is invalid; one line says where and why.
     """
     try:
         given = tomllib.loads(text)
@@ -154,7 +154,7 @@ def read_matrix(text: str, where: str, faults: Iterable[str], draw_seeds: Iterat
     known = ("name", "bites_min", *AXES, *_TABLES)
     for key in given:
         if key not in known:
-            raise UsageError(f"{where}: {unknown('key of a matrix', key, known)}")
+            raise UsageError(f"{where}: {unknown_name('key of a matrix', key, known)}")
     axes = {
         axis: _axis(axis, given[axis], where, faults, draw_seeds) for axis in AXES if axis in given
     }
@@ -174,17 +174,17 @@ def read_matrix(text: str, where: str, faults: Iterable[str], draw_seeds: Iterat
     return matrix
 
 
-def expand(matrix: Matrix) -> list[Wanted]:
-    """Return all cells of a matrix, those that are left out too, worlds changing last but seeds.
+def expand(matrix: Matrix) -> list[CellSpec]:
+    """Return all cells of a matrix, excluded ones too; seeds change fastest, then worlds.
 
     Raises:
         UsageError: two cells would be the same.
     """
     axes = [(axis, matrix.axes.get(axis, (None,))) for axis in AXES]
-    cells: dict[str, Wanted] = {}
+    cells: dict[str, CellSpec] = {}
     for values in itertools.product(*(values for _, values in axes)):
         point = Point(**dict(zip(AXES, values, strict=True)))
-        cell = Wanted(
+        cell = CellSpec(
             id=_cell_id(matrix, point),
             point=point,
             campaign=_keys(matrix, point),
@@ -210,7 +210,7 @@ def _keys(matrix: Matrix, point: Point) -> dict[str, Any]:
 
 
 def _cell_id(matrix: Matrix, point: Point) -> str:
-    """Name a cell by its place on the axes that have more than one; fit to name a folder."""
+    """Return a cell's id from its values on axes that have several; usable as a folder name."""
     parts = []
     for axis in AXES:
         values, value = matrix.axes.get(axis, ()), getattr(point, axis)
@@ -239,7 +239,7 @@ def _axis(
 
 
 def _fault_names(value: Any, where: str) -> tuple[str, ...]:
-    """One value of the axis of faults: a name, "none", or several at once."""
+    """Return one value of the faults axis: a name, "none", or several names."""
     if isinstance(value, str):
         return () if value == "none" else (value,)
     return tuple(_text(name, "faults", where) for name in _listed("faults", value, where))
@@ -272,7 +272,7 @@ def _checked_name(name: Any, where: str) -> str:
 
 
 def _campaign(given: Any, where: str, axes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Check keys that are for campaigns; what an axis sets they cannot."""
+    """Check campaign keys; they must not set what an axis sets."""
     if not isinstance(given, dict):
         raise UsageError(f"{where}: expected a table of keys of a campaign file")
     taken = {KEY_OF_AXIS[axis]: axis for axis in axes}
@@ -281,17 +281,17 @@ def _campaign(given: Any, where: str, axes: Mapping[str, Any]) -> Mapping[str, A
             raise UsageError(f"{where}: {key} is set by the axis {taken[key]}")
         if key in OWN_KEYS:
             raise UsageError(f"{where}: {key} is none that a matrix can set")
-        if (strange := _strange(given[key])) is not None:
-            raise UsageError(f"{where}: {key}: {strange} is no value of a campaign")
+        if (unsupported := _date_or_time(given[key])) is not None:
+            raise UsageError(f"{where}: {key}: {unsupported} is no value of a campaign")
     return given
 
 
-def _strange(value: Any) -> str | None:
-    """Return a date or a time in a value of TOML as text: no key of a campaign takes such."""
+def _date_or_time(value: Any) -> str | None:
+    """Return a date or time in a TOML value as text, or None: no campaign key takes one."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return next((found for one in value if (found := _strange(one)) is not None), None)
+        return next((found for one in value if (found := _date_or_time(one)) is not None), None)
     return None if isinstance(value, str | int | float) else str(value)
 
 
@@ -306,7 +306,7 @@ def _rules(given: Any, name: str, where: str, axes: Mapping[str, Any]) -> tuple[
             raise UsageError(f"{here}: expected a table")
         for key in table:
             if key not in (*axes, own):
-                raise UsageError(f"{here}: {unknown('key', key, (*axes, own))}")
+                raise UsageError(f"{here}: {unknown_name('key', key, (*axes, own))}")
         picked = {
             axis: tuple(str(one) for one in _listed(axis, table[axis], here))
             for axis in axes
@@ -325,4 +325,4 @@ def _check_picked(axis: str, picked: Sequence[str], values: Sequence[Any], where
     there = [name for value in values for name in (value if axis == "faults" else (value,))]
     for name in picked:
         if name not in there:
-            raise UsageError(f"{where}: {unknown(f'value of {axis}', name, set(there))}")
+            raise UsageError(f"{where}: {unknown_name(f'value of {axis}', name, set(there))}")

@@ -1,8 +1,8 @@
-"""Looks at each cell of a matrix before anything is run: can it be, and if not, why not.
+"""Check before anything is run which cells of a matrix can be run, and why others cannot.
 
-A cell that its world or its target cannot do is kept in the plan with the reason. What no run
-could make sense of (an unknown name, a number that cannot be, no room for the faults) is the
-file's fault, and refused.
+A cell that its world or target does not support stays in the plan with the reason. What no run
+could accept (an unknown name, an invalid number, no room for the faults) is a mistake in the file,
+and refused.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.rng import new_seed
 from shaketable.harness.faults.victims import UnknownVictimError, is_victim
-from shaketable.harness.matrix.plan import Cell, Matrix, Plan, Wanted, expand, read_matrix
+from shaketable.harness.matrix.plan import Cell, CellSpec, Matrix, Plan, expand, read_matrix
 from shaketable.harness.runtime import availability
 
 FAMILIES = ("process", "network", "clock", "disk", "rollback", "membership", "resources")
-"""The order in which the built-in families of faults are told; others follow by name."""
+"""The order of the built-in fault families; others follow by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and the campaign of each cell that will be run, by its id."""
+    """A plan, and the campaign of each cell that will be run, by cell id."""
 
     plan: Plan
     campaigns: dict[str, Campaign]
 
 
-def load(path: Path, told: Callable[[str], None]) -> Planned:
-    """Read a matrix file and look at each of its cells; `told` hears what takes a while.
+def load(path: Path, notify: Callable[[str], None]) -> Planned:
+    """Read a matrix file and check its cells; `notify` is called before a slow step.
 
     Raises:
-        UsageError: the file says something that cannot be, or none of its cells can be run.
+        UsageError: the file is invalid, or none of its cells can be run.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -49,25 +49,25 @@ def load(path: Path, told: Callable[[str], None]) -> Planned:
         raise UsageError(f"cannot read the matrix {path}: {why}") from error
     matrix = read_matrix(text, str(path), _by_family(), _seeds())
     if "netns" in (*matrix.axes.get("worlds", ()), matrix.campaign.get("world")):
-        told("looking at what network namespaces can do here")
-    return look(matrix, str(path))
+        notify("looking at what network namespaces can do here")
+    return check_cells(matrix, str(path))
 
 
-def look(matrix: Matrix, where: str) -> Planned:
-    """Look at each cell of a matrix. Raises as `load` does."""
+def check_cells(matrix: Matrix, where: str) -> Planned:
+    """Check each cell of a matrix. Raises as `load` does."""
     own_seed = new_seed()
     cells: list[Cell] = []
     resolved: dict[str, Campaign] = {}
     expanded = expand(matrix)
-    each = [_campaign(wanted, f"{where}: {wanted.id}", own_seed) for wanted in expanded]
+    each = [_campaign(spec, f"{where}: {spec.id}", own_seed) for spec in expanded]
     nodes = {node for campaign in each for node in node_names(campaign)}
-    for wanted, campaign in zip(expanded, each, strict=True):
-        skipped = wanted.excluded or _why_not(campaign, f"{where}: {wanted.id}", nodes)
+    for spec, campaign in zip(expanded, each, strict=True):
+        skipped = spec.excluded or _why_not(campaign, f"{where}: {spec.id}", nodes)
         if skipped is None:
-            resolved[wanted.id] = campaign
+            resolved[spec.id] = campaign
         cells.append(
             Cell(
-                id=wanted.id,
+                id=spec.id,
                 target=campaign.target,
                 workload=campaign.workload,
                 faults=campaigns.faults_of(campaign),
@@ -88,7 +88,7 @@ def _seeds() -> Iterator[str]:
 
 
 def _by_family() -> list[str]:
-    """Return the names of all faults, family after family."""
+    """Return the names of all faults, sorted by family."""
 
     def place(name: str) -> tuple[int, str, str]:
         family = family_of(known[name])
@@ -103,11 +103,11 @@ def _family(campaign: Campaign) -> str:
     return " ".join(dict.fromkeys(availability.families(campaign).values()))
 
 
-def _campaign(wanted: Wanted, where: str, seed: str) -> Campaign:
-    """Make the campaign of a cell; refuse what no world and no target could do."""
-    lines = [f"{key} = {toml_value(value)}" for key, value in wanted.campaign.items()]
+def _campaign(spec: CellSpec, where: str, seed: str) -> Campaign:
+    """Return the campaign of a cell; refuse what no world and no target supports."""
+    lines = [f"{key} = {toml_value(value)}" for key, value in spec.campaign.items()]
     campaign = campaigns.loads("\n".join(lines), where)
-    campaign = msgspec.structs.replace(campaign, name=wanted.id, seed=campaign.seed or seed)
+    campaign = msgspec.structs.replace(campaign, name=spec.id, seed=campaign.seed or seed)
     try:
         check_numbers(msgspec.to_builtins(campaign))
         campaign = campaigns.with_seed(campaign)
@@ -125,27 +125,27 @@ def _campaign(wanted: Wanted, where: str, seed: str) -> Campaign:
 
 
 def _refuse_mistakes(campaign: Campaign) -> None:
-    """Refuse what is wrong in every cell, and no lack of a world or a target.
+    """Refuse mistakes, as opposed to what a world or a target does not support.
 
     Raises:
-        UsageError: a mutant of no target, a promise that no target makes, an address that is none.
+        UsageError: a mutant of no target, a promise of no target, an invalid address.
     """
     if campaign.promise is not None:
         discovery.get("targets", campaign.promise)
     if campaign.mutant is not None:
         known = {name for target in discovery.find("targets").values() for name in target.mutants}
         if campaign.mutant not in known:
-            raise UsageError(discovery.unknown("mutant", campaign.mutant, known))
+            raise UsageError(discovery.unknown_name("mutant", campaign.mutant, known))
     campaigns.require_remote(campaign.spark_remote)
 
 
 def _why_not(campaign: Campaign, where: str, nodes: Collection[str]) -> str | None:
-    """Say why the world or the target of a cell cannot do it; None if they can.
+    """Return why the world or the target cannot run a cell; None if they can.
 
-    `nodes` are those of all cells: a victim that is a node of another cell's is a lack of this one.
+    `nodes` are those of all cells: a victim that only another cell has makes this one unavailable.
 
     Raises:
-        UsageError: its schedule cannot be drawn, or it names victims that there are nowhere.
+        UsageError: no schedule is possible, or it names victims that no cell has.
     """
     try:
         resolved = campaigns.resolve(campaign)

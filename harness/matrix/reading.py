@@ -1,4 +1,4 @@
-"""Reads what came of a cell's run: from its folder, or from what it said when it failed."""
+"""Read the outcome of a cell's run: from its folder, or from its output if it failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shaketable.reports.availability.recovery import summarise
 from shaketable.reports.run_page.view import build_view
 
 VERDICTS: Final = (ExitCode.VALID, ExitCode.INVALID, ExitCode.UNKNOWN)
-SAID_CHARS_MAX: Final = 400
+ERROR_CHARS_MAX: Final = 400
 OUTPUT_TAIL_BYTES: Final = 8 * 1024
 CLOCK_DOUBT_S: Final = 1.0
 
@@ -22,16 +22,17 @@ CLOCK_DOUBT_S: Final = 1.0
 def read_outcome(
     folder: MatrixFolder, cell: str, attempt: int, code: int, took_s: float, bites_min: int
 ) -> Outcome:
-    """Return what came of an attempt whose process ended with `code`.
+    """Return the outcome of an attempt whose process exited with `code`.
 
-    One in which a fault bit less often than `bites_min` is unknown at best.
+    It is unknown at best if a fault took effect less often than `bites_min`.
     """
     run = _run(folder, cell, time.time() - took_s)
     if code not in VERDICTS or run is None:
         return Outcome(
             attempt=attempt,
             code=code if code not in VERDICTS else ExitCode.HARNESS,
-            why=_said(folder.output(cell, attempt)) or f"the run ended with exit status {code}",
+            why=_last_line(folder.output(cell, attempt))
+            or f"the run ended with exit status {code}",
             run="" if run is None else str(run.path.relative_to(folder.path)),
             took_s=round(took_s, 1),
         )
@@ -39,10 +40,12 @@ def read_outcome(
     recovery = summarise(row.recovery for row in view.faults)
     faults, lacking = _faults(run)
     why = view.why if code != ExitCode.VALID else ""
-    seldom = [name for name, count in faults.items() if count.bit < bites_min]
-    if code == ExitCode.VALID and seldom:
-        told = ", ".join(f"{name} {faults[name].bit} of {faults[name].done}" for name in seldom)
-        code, why = ExitCode.UNKNOWN, f"bit too seldom, at least {bites_min} asked for: {told}"
+    too_seldom = [name for name, count in faults.items() if count.bit < bites_min]
+    if code == ExitCode.VALID and too_seldom:
+        counts = ", ".join(
+            f"{name} {faults[name].bit} of {faults[name].done}" for name in too_seldom
+        )
+        code, why = ExitCode.UNKNOWN, f"bit too seldom, at least {bites_min} asked for: {counts}"
     return Outcome(
         attempt=attempt,
         code=code,
@@ -58,15 +61,15 @@ def read_outcome(
 
 
 def _run(folder: MatrixFolder, cell: str, since_s: float) -> RunFolder | None:
-    """The run of a cell that was made since then, if it got as far as having a folder."""
+    """Return a cell's run that was created since then; None if it did not get that far."""
     link = folder.runs / cell / LATEST
     if not link.exists() or link.lstat().st_mtime < since_s - CLOCK_DOUBT_S:
-        return None  # of an attempt before
+        return None  # from an earlier attempt
     return RunFolder(link.resolve())
 
 
 def _faults(run: RunFolder) -> tuple[dict[str, FaultCount], dict[str, str]]:
-    """How often each fault bit, and why others that were asked for were not done."""
+    """Return how often each fault took effect, and why other requested ones were not injected."""
     try:
         results: dict[str, Any] = json.loads(run.results_json.read_bytes())
     except (OSError, ValueError):
@@ -82,14 +85,14 @@ def _faults(run: RunFolder) -> tuple[dict[str, FaultCount], dict[str, str]]:
     return done, lacking
 
 
-def _said(output: Path) -> str:
-    """The last line that a run printed: the harness' own error comes last."""
+def _last_line(output: Path) -> str:
+    """Return the last line of a run's output, preferring the harness's own error line."""
     try:
         with output.open("rb") as file:
             file.seek(max(0, output.stat().st_size - OUTPUT_TAIL_BYTES))
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    said = [line.strip() for line in lines if line.strip()]
-    ours = [line for line in said if line.startswith("shaketable:")] or said
-    return ours[-1].removeprefix("shaketable:").strip()[:SAID_CHARS_MAX] if ours else ""
+    lines_printed = [line.strip() for line in lines if line.strip()]
+    ours = [line for line in lines_printed if line.startswith("shaketable:")] or lines_printed
+    return ours[-1].removeprefix("shaketable:").strip()[:ERROR_CHARS_MAX] if ours else ""

@@ -1,8 +1,7 @@
-"""Runs the queue of a matrix: so many cells at once, each a process of its own.
+"""Run the queue of a matrix: several cells at a time, each in a process of its own.
 
-Everything happens in the main thread, which a cell's process dies with (`harness.guard`).
-Whoever wants the queue to end says so once; cells that are under way are then told to end, and
-count as not run.
+Everything happens in the main thread, since a cell's process dies with it (`harness.guard`). One
+call of `Queue.end` stops the queue: running cells are terminated and count as not run.
 """
 
 from __future__ import annotations
@@ -24,40 +23,40 @@ from shaketable.harness.matrix.folder import Journal, MatrixFolder, Outcome
 
 POLL_S: Final = 0.1
 TERM_EVERY_S: Final = 1.0
-"""A run that is told to end tears down at the second time, and leaves its check at the third."""
+"""A run tears down at the second SIGTERM, and abandons its check at the third."""
 END_TIMEOUT_S: Final = 90.0
-"""After this a run that was told to end is killed; what it started ends with it."""
+"""After this a run that was asked to end is killed; what it started ends with it."""
 
 
 class Process(Protocol):
     """A cell's process."""
 
     def poll(self) -> int | None:
-        """Return its exit status once it has ended."""
+        """Return its exit status; None while it runs."""
         ...
 
     def send_signal(self, sig: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         ...
 
     def wait(self) -> int:
-        """Wait for its end."""
+        """Wait until it exits; return its exit status."""
         ...
 
 
 class Watcher(Protocol):
-    """Who is told how the queue goes on."""
+    """Observes the progress of the queue."""
 
     def began(self, cell: str) -> None:
         """A cell's run begins."""
         ...
 
     def ended(self, cell: str, outcome: Outcome) -> None:
-        """It ended."""
+        """A cell's run ended."""
         ...
 
     def tick(self) -> None:
-        """Nothing happened; told often."""
+        """Time passed; called often."""
         ...
 
 
@@ -71,13 +70,13 @@ class _Running:
 
 @dataclass(slots=True)
 class Queue:
-    """The cells that are to be run, and those that are.
+    """The queue of waiting and running cells.
 
     Attributes:
-        journal: what is known of them on disk.
+        journal: their attempts and outcomes on disk.
         launch: starts an attempt at a cell.
-        read: what came of it: (cell, attempt, exit status, seconds) to an outcome.
-        watcher: who is told.
+        read: returns the outcome of (cell, attempt, exit status, seconds).
+        watcher: is notified of the progress.
         is_ending: set by `end`.
     """
 
@@ -89,22 +88,22 @@ class Queue:
     _running: list[_Running] = field(default_factory=list)
 
     def end(self) -> None:
-        """Begin no more cells, and end those that are under way. May be called by a handler."""
+        """Start no more cells and end the running ones. May be called from a signal handler."""
         self.is_ending = True
 
     def run(self, cells: Sequence[str], jobs: int) -> bool:
-        """Run cells, in this order, `jobs` at once; return whether all were run.
+        """Run cells in this order, `jobs` at a time; return whether all were run.
 
-        On every way out no process of a cell is left.
+        No process of a cell is left, however this returns.
 
         Raises:
-            HarnessError: the journal cannot be written, or a process not be started.
+            HarnessError: the journal cannot be written, or a process cannot be started.
         """
         waiting = list(reversed(cells))
         try:
             while (waiting or self._running) and not self.is_ending:
                 while waiting and len(self._running) < jobs and not self.is_ending:
-                    self._begin(waiting.pop())
+                    self._start(waiting.pop())
                 self._collect()
                 self.watcher.tick()
                 time.sleep(POLL_S)
@@ -112,14 +111,14 @@ class Queue:
             self._end_all()
         return not self.is_ending
 
-    def _begin(self, cell: str) -> None:
+    def _start(self, cell: str) -> None:
         attempt = self.journal.began(cell, _now())
         process = self.launch(cell, attempt)
         self._running.append(_Running(cell, attempt, process, time.monotonic()))
         self.watcher.began(cell)
 
     def _collect(self) -> None:
-        """Take the outcomes of those that have ended."""
+        """Record the outcomes of cells that have ended."""
         for one in list(self._running):
             code = one.process.poll()
             if code is None:
@@ -130,7 +129,7 @@ class Queue:
             self.watcher.ended(one.cell, outcome)
 
     def _end_all(self) -> None:
-        """End what still runs: in good order while there is time, else by SIGKILL."""
+        """End the running cells: by SIGTERM until the timeout, then by SIGKILL."""
         deadline_s = time.monotonic() + END_TIMEOUT_S
         next_s = 0.0
         while self._running and time.monotonic() < deadline_s:
@@ -148,10 +147,10 @@ class Queue:
 
 
 def launcher(folder: MatrixFolder) -> Callable[[str, int], subprocess.Popen[bytes]]:
-    """Return what starts `run` for a cell of that folder. Must be called in the main thread.
+    """Return a function that starts `run` for a cell. It must be called in the main thread.
 
-    A process is in a session of its own, so that Ctrl-C reaches the queue alone; what it prints
-    goes to a file; it ends with this process, however that ends.
+    Each process has a session of its own, so that Ctrl-C reaches only the queue; its output goes to
+    a file; it dies with this process.
     """
 
     def launch(cell: str, attempt: int) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""What came of a matrix: its exit code, results.json, and the table that people read. Pure."""
+"""The results of a matrix: its exit code, results.json and the table. Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Attempts = Mapping[str, Sequence[Outcome]]
 
 
 def verdict_of(code: int | None) -> str:
-    """Return the word for what a run came to; no code: it is still to be run."""
+    """Return the verdict of an exit code; None is a run that is still to do."""
     return OPEN if code is None else VERDICTS.get(code, ERROR)
 
 
 def exit_code(plan: Plan, attempts: Attempts) -> int:
-    """Return the worst of all cells, 255 > 254 > 1 > 2 > 0; what was not run yet is no verdict."""
+    """Return the worst exit code, 255 > 254 > 1 > 2 > 0; cells not run yet count as 255."""
     codes = [code_of(attempts.get(cell.id, ())) for cell in plan.cells if not cell.skipped]
     known = [code for code in codes if code is not None]
     if len(known) < len(codes):
@@ -43,7 +43,7 @@ def exit_code(plan: Plan, attempts: Attempts) -> int:
 
 
 def verdict(plan: Plan, attempts: Attempts) -> str:
-    """Return the worst of all cells in a word; OPEN while some are to be run, and none is worse."""
+    """Return the worst verdict; OPEN while cells are to be run and none is INVALID or ERROR."""
     codes = [code_of(attempts.get(cell.id, ())) for cell in plan.cells if not cell.skipped]
     worst = worst_exit(code for code in codes if code is not None)
     is_open = None in codes and worst in (ExitCode.VALID, ExitCode.UNKNOWN)
@@ -75,7 +75,7 @@ def to_json(plan: Plan, attempts: Attempts) -> dict[str, Any]:
 
 
 def view(plan: Plan, attempts: Attempts, resume: str) -> MatrixView:
-    """Return the table: worlds side by side, all else one below the other."""
+    """Return the table: a column per world, a row per combination of the other axes."""
     worlds = tuple(dict.fromkeys(cell.world for cell in plan.cells))
     several = [
         name
@@ -105,32 +105,32 @@ def view(plan: Plan, attempts: Attempts, resume: str) -> MatrixView:
             )
             for place, of_world in rows.items()
         ),
-        bites_min=plan.bites_min,
+        effects_min=plan.bites_min,
         resume=resume,
     )
 
 
-def bit_text(outcome: Outcome) -> str:
-    """Say how often the faults of a run bit: "9/10"."""
+def effects_text(outcome: Outcome) -> str:
+    """Return how often the faults of a run took effect: "9/10"."""
     bit = sum(count.bit for count in outcome.faults.values())
     done = sum(count.done for count in outcome.faults.values())
     return f"{bit}/{done}" if outcome.faults else ""
 
 
 def recovery_text(outcome: Outcome) -> str:
-    """Say how soon the group served again, in the median: "0.41 s"."""
+    """Return the median time until the group served again: "0.41 s"."""
     return "" if outcome.recovery_ns is None else f"{outcome.recovery_ns / NS_PER_S:.2f} s"
 
 
 def _cell(cell: Cell, attempts: Sequence[Outcome]) -> MatrixCell:
     verdict = _verdict(cell, attempts)
-    told = next((one for one in reversed(attempts) if verdict_of(one.code) == verdict), None)
+    decisive = next((one for one in reversed(attempts) if verdict_of(one.code) == verdict), None)
     return MatrixCell(
         id=cell.id,
         verdict=verdict,
-        bit=bit_text(told) if told else "",
-        recovery=recovery_text(told) if told else "",
-        why=cell.skipped or (told.why if told else ""),
+        took_effect=effects_text(decisive) if decisive else "",
+        recovery=recovery_text(decisive) if decisive else "",
+        why=cell.skipped or (decisive.why if decisive else ""),
         attempts=tuple(
             MatrixAttempt(
                 verdict=verdict_of(one.code),
@@ -140,8 +140,8 @@ def _cell(cell: Cell, attempts: Sequence[Outcome]) -> MatrixCell:
             )
             for one in attempts
         ),
-        operations=told.operations if told else 0,
-        lacking=tuple(told.lacking.items()) if told else (),
+        operations=decisive.operations if decisive else 0,
+        lacking=tuple(decisive.lacking.items()) if decisive else (),
     )
 
 

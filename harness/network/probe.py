@@ -28,10 +28,10 @@ from typing import Final
 
 from shaketable.harness.contracts.capabilities import Capability, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.marks import scratch_prefix
 from shaketable.harness.network import enter
 from shaketable.harness.network.addresses import node_address
 from shaketable.harness.network.netns import PacketNetwork
+from shaketable.harness.run_markers import scratch_prefix
 
 CAPABILITIES: Final = (
     Capability.CUT,

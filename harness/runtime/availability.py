@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shaketable.harness import blame, discovery
+from shaketable.harness import discovery, plugin_calls
 from shaketable.harness.campaigns.campaign import Campaign, fault_options, faults_of, node_names
 from shaketable.harness.contracts.abilities import LinksNodes, LosesDisks, ShowsClock, SteersNodes
 from shaketable.harness.contracts.capabilities import NETWORK, Capability, family_of, needs_of
@@ -53,7 +53,7 @@ def look(campaign: Campaign) -> Choice:
     faults: dict[str, Fault] = {}
     unavailable: dict[str, str] = {}
     for name in faults_of(campaign):
-        fault = blame.configured(discovery.get("faults", name), options)
+        fault = plugin_calls.configured(discovery.get("faults", name), options)
         why = lacking(fault, campaign.world, target, options)
         why = why if why is not None else _unavailable(fault, target, nodes)
         if why is None:
@@ -70,10 +70,10 @@ def _unavailable(fault: Fault, target: Target, nodes: Sequence[str]) -> str | No
         if why is not None:
             return why
     try:
-        with blame.blamed():
+        with plugin_calls.as_plugin_error():
             why = fault.unavailable(target, nodes)
-            return why if why is None else blame.text(why, "it returned")
-    except blame.PlugInError as error:
+            return why if why is None else plugin_calls.text(why, "it returned")
+    except plugin_calls.PlugInError as error:
         raise HarnessError(f"fault {fault.name}: its unavailable fails: {error}") from error
 
 

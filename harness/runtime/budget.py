@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import trio
 
-from shaketable.harness import blame
-from shaketable.harness.blame import blamed
+from shaketable.harness import plugin_calls
 from shaketable.harness.contracts.capabilities import TakesOut
 from shaketable.harness.contracts.plugins import Fault, Json
+from shaketable.harness.plugin_calls import as_plugin_error
 
 
 class Budget:
@@ -76,18 +76,18 @@ class Budget:
 
     def _taken_out(self, fault: Fault, plan: Json) -> tuple[str, ...] | None:
         """Return the nodes that a plan takes out; None for a fault that takes out none."""
-        with blamed():
+        with as_plugin_error():
             if not isinstance(fault, TakesOut):
                 return None
             return tuple(
-                blame.text(node, "its taken_out returned")
+                plugin_calls.text(node, "its taken_out returned")
                 for node in fault.taken_out(plan, self._nodes)
             )
 
     def _narrowed(self, fault: Fault, plan: Json, spare: Sequence[str]) -> Json | None:
-        with blamed():
+        with as_plugin_error():
             assert isinstance(fault, TakesOut), "it was asked what it takes"
             narrowed = fault.narrowed(plan, self._nodes, spare)
             if narrowed is None:
                 return None
-            return blame.json_object(narrowed, "its narrowed returned")
+            return plugin_calls.json_object(narrowed, "its narrowed returned")

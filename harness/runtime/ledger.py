@@ -31,10 +31,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shaketable.harness import marks
+from shaketable.harness import run_markers
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Json
-from shaketable.harness.marks import Who
+from shaketable.harness.run_markers import ProcessIdentity
 
 
 class Lines:
@@ -77,12 +77,12 @@ class Ledger:
         self._lines = Lines(path)
         self._now_ns = now_ns
         self._is_closed = False
-        here = marks.me()
-        self._tell("began", pid=here.pid, started=here.started, boot=marks.boot())
+        here = run_markers.this_process()
+        self._tell("began", pid=here.pid, started=here.started, boot=run_markers.boot_id())
 
     def process(self, node: str, pid: int) -> None:
         """Record a process that was just started; do nothing if it has ended already."""
-        found = marks.who(pid)
+        found = run_markers.identify(pid)
         if found is not None:
             self._tell("process", node=node, pid=pid, started=found.started)
 
@@ -152,9 +152,9 @@ class Account:
         is_healed: another process has cleaned up after it.
     """
 
-    harness: Who | None
+    harness: ProcessIdentity | None
     boot: str
-    processes: tuple[tuple[str, Who], ...]
+    processes: tuple[tuple[str, ProcessIdentity], ...]
     open: tuple[OpenFault, ...]
     is_ended: bool
     is_healed: bool
@@ -179,14 +179,14 @@ def read(path: Path) -> Account:
     """
     opened: dict[int, OpenFault] = {}
     harness, boot = None, ""
-    processes: list[tuple[str, Who]] = []
+    processes: list[tuple[str, ProcessIdentity]] = []
     rows = _rows(path)
     for row in rows:
         match row:
             case {"event": "began", "pid": pid, "started": started, "boot": boot}:
-                harness = Who(pid, started)
+                harness = ProcessIdentity(pid, started)
             case {"event": "process", "node": node, "pid": pid, "started": started}:
-                processes.append((node, Who(pid, started)))
+                processes.append((node, ProcessIdentity(pid, started)))
             case {"event": "applying", "fault": number, "name": name, "plan": plan}:
                 opened[number] = OpenFault(number, name, plan, row.get("undo"), is_applied=False)
             case {"event": "applied", "fault": number, "undo": undo}:

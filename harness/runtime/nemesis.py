@@ -18,13 +18,13 @@ from functools import partial
 
 import trio
 
-from shaketable.harness import blame, discovery
-from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness import discovery, plugin_calls
 from shaketable.harness.campaigns.scenarios import Cast
 from shaketable.harness.campaigns.schedule import SCRIPT, Planned
 from shaketable.harness.campaigns.scripts import FAULT_BEGAN, FAULT_HEALED, LEADER_ELECTED, counted
 from shaketable.harness.contracts.capabilities import Acts, CountsEffects, UndoesAhead
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, World
+from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import Ledger
 from shaketable.harness.runtime.observer import Observer
@@ -208,14 +208,14 @@ class Nemesis:
             drawn = self._play(planned, leader)
             if drawn is None:
                 return f"nobody plays {planned.roles}"
-            with blamed():
+            with as_plugin_error():
                 aimed = fault.aim(drawn, self._world.nodes, leader)
-                aimed = blame.json_object(aimed, "its aim returned")
+                aimed = plugin_calls.json_object(aimed, "its aim returned")
             plan = self._budget.take(planned.number, fault, aimed)
             if plan is not None:
                 self._remember(planned, plan)
-                with blamed():
-                    what = blame.text(fault.describe(plan), "its describe returned")
+                with as_plugin_error():
+                    what = plugin_calls.text(fault.describe(plan), "its describe returned")
                     return _Aimed(plan, _of_scenario(planned, what), undo_ahead(fault, plan))
             with trio.move_on_at(latest) as waited:
                 await self._budget.changed()
@@ -263,7 +263,7 @@ class Nemesis:
         """Keep the fault in force for its duration, or until its `act` returns."""
         note = partial(self._ledger.applied, number)
         try:
-            with blamed(), trio.move_on_at(stop):
+            with as_plugin_error(), trio.move_on_at(stop):
                 if not isinstance(fault, Acts):
                     await trio.sleep_forever()
                 await fault.act(aimed.plan, undo, self._world, note)
@@ -284,8 +284,8 @@ class Nemesis:
 
     async def _report_not_started(self, fault: Fault, planned: Planned, why: str) -> None:
         try:
-            with blamed():
-                what = blame.text(fault.describe(planned.plan), "its describe returned")
+            with as_plugin_error():
+                what = plugin_calls.text(fault.describe(planned.plan), "its describe returned")
         except PlugInError:
             what = fault.name
         what = _of_scenario(planned, what)
@@ -307,10 +307,10 @@ class Nemesis:
         """Apply the fault; None if that failed, with a window in the history without effect."""
         known = aimed.ahead
         try:
-            with blamed(), _in_time(APPLY_TIMEOUT_S, "not applied"):
+            with as_plugin_error(), _in_time(APPLY_TIMEOUT_S, "not applied"):
                 undo = await fault.apply(aimed.plan, self._world)
                 known = undo if isinstance(undo, dict) else known
-                return blame.json_object(undo, "its apply returned", "what undoes it")
+                return plugin_calls.json_object(undo, "its apply returned", "what undoes it")
         except PlugInError as failure:
             error = str(failure)
         self.tally.failed += 1
@@ -368,8 +368,8 @@ class Nemesis:
 
     async def _probe(self, fault: Fault, plan: Json, undo: Json) -> Evidence:
         try:
-            with blamed(), _in_time(PROBE_TIMEOUT_S, "no answer"):
-                return blame.evidence(await fault.probe(plan, undo, self._world))
+            with as_plugin_error(), _in_time(PROBE_TIMEOUT_S, "no answer"):
+                return plugin_calls.evidence(await fault.probe(plan, undo, self._world))
         except PlugInError as failure:
             return Evidence(False, f"probe failed: {failure}")
 
@@ -378,7 +378,7 @@ class Nemesis:
         error: str | None = None
         for _ in range(self.undo_attempts_max):
             try:
-                with blamed(), _in_time(UNDO_TIMEOUT_S, "not undone"):
+                with as_plugin_error(), _in_time(UNDO_TIMEOUT_S, "not undone"):
                     await fault.undo(undo, self._world)
             except PlugInError as failure:
                 error = str(failure)
@@ -397,7 +397,7 @@ def undo_ahead(fault: Fault, plan: Json) -> Json | None:
     """
     if not isinstance(fault, UndoesAhead):
         return None
-    return blame.json_object(fault.undo_ahead(plan), "its undo_ahead returned")
+    return plugin_calls.json_object(fault.undo_ahead(plan), "its undo_ahead returned")
 
 
 def _of_scenario(planned: Planned, what: str) -> str:

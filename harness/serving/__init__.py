@@ -1,1 +1,1 @@
-"""The store behind `shaketable serve`: what runs there are, and how they are shown to a browser."""
+"""The web server of `shaketable serve`: index a store's runs and show them in a browser."""

@@ -1,4 +1,4 @@
-"""What runs a store holds, and how each stands: read anew where a file of it has changed."""
+"""Index the runs of a store and their states; a run is read again when its files change."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from shaketable.harness import marks
+from shaketable.harness import run_markers
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.matrix.folder import MatrixFolder
-from shaketable.harness.serving.places import NotHereError, is_fit, read_bounded
+from shaketable.harness.serving.store_paths import NotHereError, is_allowed_name, read_bounded
 
 log = logging.getLogger(__name__)
 
 DEPTH_MAX: Final = 5
 """store/NAME/TIME, and store/MATRIX/TIME/runs/CELL/TIME."""
 RUNS_MAX: Final = 5_000
-"""More runs than these are not listed: the newest are, and how many were left out is told."""
+"""Only the newest runs are listed; the page says how many are left out."""
 FOLDERS_MAX: Final = 50_000
-"""More folders than these are not looked into; that is told too."""
+"""At most this many folders are scanned; the page says so if there are more."""
 MATRICES_MAX: Final = 50
 COUNT_MAX: Final = 10**15
 FACTS_BYTES_MAX: Final = 32 << 20
@@ -34,7 +34,7 @@ STATES: Final = (*JUDGED, "RUNNING", "NOT JUDGED")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One run in the list. `id` is its folder's path from the store; texts may be anybody's."""
+    """One run in the list. `id` is its folder's path below the store; texts are untrusted."""
 
     id: str
     name: str
@@ -50,8 +50,8 @@ class Entry:
     why: str = ""
 
     @property
-    def words(self) -> str:
-        """Everything that a search looks through, in lower case."""
+    def search_text(self) -> str:
+        """The text that a search looks through, in lower case."""
         return " ".join(
             (
                 self.id, self.name, self.state, self.target, self.workload, self.world,
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a store holds: runs, the newest first, matrices by their ids, and what is left out."""
+    """The content of a store: runs, newest first, ids of matrices, and what is left out."""
 
     entries: list[Entry]
     matrices: tuple[str, ...] = ()
@@ -71,14 +71,14 @@ class Listing:
 
 @dataclass(slots=True)
 class Index:
-    """The runs of a store. Safe to be asked by several threads."""
+    """The index of a store's runs. Thread-safe."""
 
     store: Path
     _known: dict[str, tuple[tuple[int, ...], Entry]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def listing(self) -> Listing:
-        """List the runs, the newest first, and the pages of matrices."""
+        """List the runs, newest first, and the matrices."""
         root = self.store.resolve()
         with self._lock:
             walked = _walk(root)
@@ -88,20 +88,20 @@ class Index:
             self._known = {id_: known for id_, known in self._known.items() if id_ in here}
         entries.sort(key=lambda entry: (entry.time, entry.id), reverse=True)
         matrices = sorted(walked.matrices, key=lambda path: path.name, reverse=True)
-        told = []
+        notes = []
         if (more := len(newest) - RUNS_MAX) > 0:
-            told.append(f"{more:,} older runs are not listed")
+            notes.append(f"{more:,} older runs are not listed")
         if walked.is_cut:
-            told.append(f"only {FOLDERS_MAX:,} folders were looked into")
+            notes.append(f"only {FOLDERS_MAX:,} folders were looked into")
         ids = tuple(str(path.relative_to(root)) for path in matrices[:MATRICES_MAX])
-        return Listing(entries, ids, "; ".join(told))
+        return Listing(entries, ids, "; ".join(notes))
 
     def entries(self) -> list[Entry]:
-        """List the runs, the newest first."""
+        """List the runs, newest first."""
         return self.listing().entries
 
     def entry(self, path: Path) -> Entry:
-        """Say how one run stands, given its real path inside the store.
+        """Return the entry of one run, given its real path inside the store.
 
         Raises:
             NotHereError: it is not a run's folder.
@@ -120,7 +120,7 @@ class Index:
             return known[1]
         try:
             entry = _read(id_, folder)
-        except Exception as error:  # whatever is wrong with one run, the others are shown
+        except Exception as error:  # a broken run must not hide the others
             log.debug("event=not_read run=%r why=%r", id_, error)
             why = "what it wrote of itself cannot be read"
             entry = Entry(id_, _text(path.parent.name), _text(path.name), "NOT JUDGED", why=why)
@@ -129,7 +129,7 @@ class Index:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is a run's, with a history of its own."""
+    """Return whether a folder is that of a run, with a history."""
     try:
         is_one = path.is_dir() and (path / "campaign.toml").is_file()
         return is_one and stat.S_ISDIR((path / "history").lstat().st_mode)
@@ -138,7 +138,7 @@ def is_run(path: Path) -> bool:
 
 
 def matrix_of(id_: str, store: Path) -> str:
-    """Return the id of the matrix that a run is a cell's of and that has a page; "" if none."""
+    """Return the id of the matrix that a run belongs to, if that has a page; else ""."""
     matrix, found, _ = id_.rpartition("/runs/")
     return matrix if found and _has_page(store.resolve() / matrix) else ""
 
@@ -148,20 +148,20 @@ def _has_page(path: Path) -> bool:
     return page.is_file() and not page.is_symlink()
 
 
-def chosen(entries: list[Entry], search: str = "", **wanted: str) -> list[Entry]:
-    """Return the entries that hold every word of `search` and every value in `wanted`."""
+def filter_entries(entries: list[Entry], search: str = "", **wanted: str) -> list[Entry]:
+    """Return the entries that match every word of `search` and every value in `wanted`."""
     words = search.lower().split()
     return [
         entry
         for entry in entries
-        if all(word in entry.words for word in words)
+        if all(word in entry.search_text for word in words)
         and all(not value or getattr(entry, name) == value for name, value in wanted.items())
     ]
 
 
 @dataclass(slots=True)
 class _Walked:
-    """What a walk through a store came by."""
+    """The result of a walk through a store."""
 
     runs: list[Path] = field(default_factory=list)
     matrices: list[Path] = field(default_factory=list)
@@ -169,7 +169,7 @@ class _Walked:
 
 
 def _walk(root: Path) -> _Walked:
-    """Walk the store, the newest names first; neither links nor hidden folders are entered."""
+    """Walk the store, newest names first; links and hidden folders are not entered."""
     left, seen, walked = [(root, 0)], 0, _Walked()
     while left:
         if seen == FOLDERS_MAX:
@@ -189,7 +189,7 @@ def _walk(root: Path) -> _Walked:
                 inside = sorted(
                     entry.name
                     for entry in entries
-                    if is_fit(entry.name) and entry.is_dir(follow_symlinks=False)
+                    if is_allowed_name(entry.name) and entry.is_dir(follow_symlinks=False)
                 )
         except OSError:
             continue
@@ -232,7 +232,7 @@ def _read(id_: str, folder: RunFolder) -> Entry:
 
 
 def _state(folder: RunFolder, results: dict[str, Any]) -> str:
-    """A run that somebody works in runs, or is judged again."""
+    """Return a run's state; RUNNING if a harness holds its lock to run or judge it."""
     valid = results.get("valid")
     if valid is True or valid is False:
         return "VALID" if valid else "INVALID"
@@ -243,14 +243,14 @@ def _state(folder: RunFolder, results: dict[str, Any]) -> str:
 
 def _is_occupied(folder: RunFolder) -> bool:
     try:
-        with marks.alone(folder.path) as is_alone:
+        with run_markers.try_exclusive(folder.path) as is_alone:
             return not is_alone
     except OSError:
         return False
 
 
 def _why(results: dict[str, Any]) -> str:
-    """The first thing that a checker which is not content has to say."""
+    """Return the summary of the first checker that is not VALID."""
     checkers = results.get("checkers")
     for checker in checkers.values() if isinstance(checkers, dict) else ():
         if isinstance(checker, dict) and checker.get("valid") is not True:
@@ -259,7 +259,7 @@ def _why(results: dict[str, Any]) -> str:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """Read a file of facts; nothing of one that is missing, damaged or too large."""
+    """Read a TOML or JSON object; {} if it is missing, damaged or too large."""
     try:
         data = read_bounded(path, FACTS_BYTES_MAX)
         read = tomllib.loads(data.decode()) if path.suffix == ".toml" else json.loads(data)
@@ -272,7 +272,7 @@ TEXT_MAX: Final = 300
 
 
 def _text(value: object) -> str:
-    """Say a value of somebody's file: bounded, and with signs that every page can show."""
+    """Return an untrusted value as text: bounded, and encodable as UTF-8."""
     if value is None:
         return ""
     try:

@@ -1,6 +1,6 @@
-"""What a run in progress has recorded so far: read from where it was left, a bounded step a time.
+"""Follow a run in progress: read its new records incrementally, a bounded amount at a time.
 
-Source: the files that a run folder grows: segments, faults.jsonl, status.jsonl, its log.
+Source: the growing files of a run's folder: segments, faults.jsonl, status.jsonl, its log.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, Final
 
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import MAGIC, whole_events
-from shaketable.harness.serving.places import NotHereError, opened, read_tail
+from shaketable.harness.serving.store_paths import NotHereError, open_regular, read_tail
 
 STEP_BYTES: Final = 4 << 20
-"""Of a segment, read at once: who looks at a long run late catches up in some steps."""
+"""Read from a segment at a time: a late viewer of a long run catches up in several steps."""
 SECONDS_SHOWN: Final = 120
 TAIL_BYTES: Final = 64 << 10
 LOG_LINES: Final = 12
 FOLLOWED_MAX: Final = 16
-"""Runs that are followed at a time; of another the counts begin anew."""
+"""Runs followed at a time; the counts of a dropped one start again from zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultNow:
-    """One fault, when it was begun; `state` is applying, on, healed or what the ledger says."""
+    """A fault and its start time; `state` is applying, on, healed or the ledger's event."""
 
     number: int
     name: str
@@ -38,7 +38,7 @@ class FaultNow:
 
 @dataclass(frozen=True, slots=True)
 class NodeNow:
-    """What a node was last heard to be."""
+    """The last known status of a node."""
 
     node: str
     role: str
@@ -48,7 +48,7 @@ class NodeNow:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A run as far as it is recorded: acknowledged operations of the last seconds, by second."""
+    """A run as recorded so far; `rates` are its acknowledged operations of the last seconds."""
 
     phase: str
     at_s: float
@@ -63,7 +63,7 @@ class Live:
 
 @dataclass(slots=True)
 class _Followed:
-    """How far a run was read."""
+    """How far a run has been read."""
 
     places: dict[str, int] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -73,13 +73,13 @@ class _Followed:
 
 @dataclass(slots=True)
 class Follower:
-    """Follows runs in progress. Safe to be asked by several threads."""
+    """Follows runs in progress. Thread-safe."""
 
     _runs: dict[Path, _Followed] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def look(self, folder: RunFolder) -> Live:
-        """Say how far a run is, reading what came since the last look."""
+    def read_new(self, folder: RunFolder) -> Live:
+        """Return the progress of a run, after reading what is new since the last call."""
         with self._lock:
             followed = self._runs.pop(folder.path, None) or _Followed()
             self._runs[folder.path] = followed
@@ -105,13 +105,13 @@ class Follower:
 
 
 def _follow(folder: RunFolder, followed: _Followed) -> bool:
-    """Count the events that came; return whether there are more than a step's."""
+    """Count new events; return whether more are left than were read in this step."""
     is_behind = False
     if folder.segments.is_symlink():
         return False
     for path in sorted(folder.segments.glob("worker-*.seg")):
         try:
-            file, size = opened(path)
+            file, size = open_regular(path)
         except NotHereError:
             continue
         with file:
@@ -174,7 +174,7 @@ def _faults(tail: bytes) -> tuple[FaultNow, ...]:
 
 
 def _rows(tail: bytes) -> list[dict[str, Any]]:
-    """Read JSON lines; a first or last line that is cut is left out."""
+    """Parse JSON lines; ignore a cut first or last line."""
     rows = []
     for line in tail.splitlines():
         try:

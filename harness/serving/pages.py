@@ -1,4 +1,4 @@
-"""What stands on the pages of the store: entries, runs, folders, trends, as templates want it."""
+"""The content of the store's pages for the templates: list, run, folder, trends."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from shaketable.harness.serving.index import (
     Entry,
     Index,
     Listing,
-    chosen,
+    filter_entries,
     matrix_of,
 )
-from shaketable.harness.serving.places import is_fit
+from shaketable.harness.serving.store_paths import is_allowed_name
 from shaketable.harness.serving.trends import Trends
 from shaketable.reports import templating
 
@@ -44,27 +44,27 @@ def rendered(template: str, **what: object) -> str:
 
 @cache
 def style() -> bytes:
-    """The style of all pages: that of the reports, and what is the store's own."""
+    """Return the CSS of all pages: that of the reports and the store's own."""
     return REPORT_CSS.read_bytes() + (TEMPLATES / "store.css").read_bytes()
 
 
 @cache
 def script() -> bytes:
-    """The one script."""
+    """Return the only script."""
     return (TEMPLATES / "store.js").read_bytes()
 
 
 def listing(listed: Listing, query: Mapping[str, str]) -> dict[str, Any]:
-    """The list of runs, searched and filtered."""
+    """Return the list of runs, searched and filtered."""
     entries = listed.entries
-    asked = {name: query.get(name, "") for name in ("q", *FILTERS)}
-    wanted = {name: asked[name] for name in FILTERS}
-    found = chosen(list(entries), asked["q"], **wanted)
+    terms = {name: query.get(name, "") for name in ("q", *FILTERS)}
+    wanted = {name: terms[name] for name in FILTERS}
+    found = filter_entries(list(entries), terms["q"], **wanted)
     page = _page_number(query.get("page", ""), len(found))
     first = (page - 1) * ENTRIES_A_PAGE
 
     def link(number: int) -> str:
-        fields = {name: value for name, value in asked.items() if value}
+        fields = {name: value for name, value in terms.items() if value}
         return urlencode({**fields, "page": number})
 
     return {
@@ -73,7 +73,7 @@ def listing(listed: Listing, query: Mapping[str, str]) -> dict[str, Any]:
         "total": len(entries),
         "matrices": listed.matrices,
         "left_out": listed.left_out,
-        "query": asked,
+        "query": terms,
         "choices": [(name, _values(entries, name)) for name in FILTERS],
         "page": page,
         "before": link(page - 1),
@@ -82,7 +82,7 @@ def listing(listed: Listing, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def run(entry: Entry, index: Index, *, has_report: bool) -> dict[str, Any]:
-    """The page of one run."""
+    """Return the page of one run."""
     facts = (
         ("begun (UTC)", when(entry.time)),
         ("target", entry.target),
@@ -96,7 +96,7 @@ def run(entry: Entry, index: Index, *, has_report: bool) -> dict[str, Any]:
     )
     others = [
         other
-        for other in chosen(index.entries(), name=entry.name)
+        for other in filter_entries(index.entries(), name=entry.name)
         if other.id != entry.id and other.state in JUDGED
     ]
     return {
@@ -109,13 +109,13 @@ def run(entry: Entry, index: Index, *, has_report: bool) -> dict[str, Any]:
 
 
 def trending(index: Index, measured: Trends, query: Mapping[str, str]) -> dict[str, Any]:
-    """How the runs of one name went over time; without a name that of the newest run."""
+    """Return the trends of the runs of one name, by default that of the newest run."""
     entries = [entry for entry in index.entries() if entry.state in JUDGED]
     names = Counter(entry.name for entry in entries)
     name = query.get("name") or (entries[0].name if entries else "")
     of_name = [entry for entry in entries if entry.name == name]
     judged = of_name[: trends.RUNS_MAX][::-1]
-    charts, left = trends.drawn(of_name, measured)
+    charts, left = trends.draw_charts(of_name, measured)
     return {
         "name": name,
         "names": sorted(names.items()),
@@ -129,11 +129,11 @@ def trending(index: Index, measured: Trends, query: Mapping[str, str]) -> dict[s
 
 
 def folder(path: Path, here: Path, *, is_run: bool) -> dict[str, Any]:
-    """What a folder of the store holds: folders, and regular files with their sizes."""
+    """Return the content of a folder: folders, and regular files with their sizes."""
     rows: list[tuple[str, int | None]] = []
     with os.scandir(path) as entries:
         for entry in entries:
-            if not is_fit(entry.name) or entry.is_symlink():
+            if not is_allowed_name(entry.name) or entry.is_symlink():
                 continue
             if entry.is_dir():
                 rows.append((entry.name, None))
@@ -149,7 +149,7 @@ def folder(path: Path, here: Path, *, is_run: bool) -> dict[str, Any]:
 
 
 def when(time: str) -> str:
-    """Print a run's folder name as a time, if it is one."""
+    """Return a run's folder name as a readable time, if it is one."""
     try:
         begun = datetime.strptime(time, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
     except ValueError:
@@ -158,12 +158,12 @@ def when(time: str) -> str:
 
 
 def quoted(text: object) -> str:
-    """Return a path or a name as a part of an address, of whatever bytes it is made."""
+    """Return a path or a name percent-encoded for a URL; it may hold any bytes."""
     return quote(str(text).encode(errors="surrogateescape"))
 
 
 def safe_name(text: str) -> str:
-    """Return a text as a file's name that any header and any system takes."""
+    """Return a text as a file name that is safe in headers and on every system."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:80].lstrip(".") or "file"
 
 

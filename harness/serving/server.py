@@ -1,7 +1,7 @@
-"""The HTTP server of a store: on 127.0.0.1 alone, for requests that name it so.
+"""The HTTP server of a store: listens on 127.0.0.1 only, and checks the Host header.
 
-A page elsewhere may let its name lead to 127.0.0.1 (DNS rebinding): its requests carry that name
-as their Host, and are refused. Why the standard library's server: docs/adr/0029.
+A foreign page may resolve its name to 127.0.0.1 (DNS rebinding); its requests carry that name as
+their Host and are refused. Why the standard library's server: docs/adr/0029.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.serving.answers import Answer, Site
+from shaketable.harness.serving.responses import Response, Site
 
 log = logging.getLogger(__name__)
 
 ADDRESS: Final = "127.0.0.1"
 NAMES: Final = (ADDRESS, "localhost")
 REQUESTS_MAX: Final = 16
-"""At a time; one more is refused, and a browser asks again."""
+"""Concurrent requests; one more is refused with 503."""
 IDLE_S: Final = 20.0
-"""How long a client may neither send nor take anything."""
+"""How long a client may neither send nor receive anything."""
 BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class StoreServer(ThreadingHTTPServer):
-    """Serves one store. A thread a request, at most `REQUESTS_MAX`."""
+    """Serves one store, with a thread per request, at most `REQUESTS_MAX`."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -46,17 +46,17 @@ class StoreServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
+        """The URL to open in a browser."""
         return f"http://{ADDRESS}:{self.server_port}/"
 
     def is_named(self, host: str | None) -> bool:
-        """Whether a Host header names this server and no other."""
+        """Return whether a Host header names this server."""
         return host in {f"{name}:{self.server_port}" for name in NAMES}
 
     def process_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any
     ) -> None:
-        """Take a request on, if there is room."""
+        """Accept a request, or refuse it with 503 if there are too many."""
         if not self._free.acquire(blocking=False):
             with contextlib.suppress(OSError):
                 assert isinstance(request, socket.socket)
@@ -69,14 +69,14 @@ class StoreServer(ThreadingHTTPServer):
     def process_request_thread(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any
     ) -> None:
-        """Serve one request and make room."""
+        """Serve one request and release its slot."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what went wrong; a client that goes away is nothing."""
+        """Log an error; a client that disconnects is not worth more than a debug line."""
         log.debug("event=request_failed why=%r", sys.exc_info()[1])
 
 
@@ -90,38 +90,38 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE_S
 
     def do_GET(self) -> None:
-        """Answer with a body."""
-        self._send(self._answer(), with_body=True)
+        """Respond with a body."""
+        self._send(self._respond(), with_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer without."""
-        self._send(self._answer(), with_body=False)
+        """Respond without a body."""
+        self._send(self._respond(), with_body=False)
 
-    def _answer(self) -> Answer:
+    def _respond(self) -> Response:
         site = self.server.site
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not self.server.is_named(hosts[0]):
             return site.message(421, f"This is {self.server.address} and nothing else.")
         try:
-            return site.answer(self.path)
+            return site.respond(self.path)
         except Exception as error:
             log.error("a page failed: %r: %r", self.path, error)  # noqa: TRY400 - one line a page
             log.debug("event=request_failed", exc_info=True)
             return site.message(500, "This page could not be made; the terminal says why.")
 
-    def _send(self, answer: Answer, *, with_body: bool) -> None:
+    def _send(self, response: Response, *, with_body: bool) -> None:
         self.close_connection = True
-        is_chunked = not isinstance(answer.body, bytes) and answer.length is None
+        is_chunked = not isinstance(response.body, bytes) and response.length is None
         if self.request_version == "HTTP/1.0":
             is_chunked = False  # the end of the connection ends the body
-        self.send_response(answer.status)
-        for name, value in answer.all_headers:
+        self.send_response(response.status)
+        for name, value in response.all_headers:
             self.send_header(name, value)
         if is_chunked:
             self.send_header("Transfer-Encoding", "chunked")
         self.send_header("Connection", "close")
         self.end_headers()
-        pieces = [answer.body] if isinstance(answer.body, bytes) else answer.body
+        pieces = [response.body] if isinstance(response.body, bytes) else response.body
         try:
             for piece in pieces if with_body else ():
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
@@ -132,5 +132,5 @@ class _Handler(BaseHTTPRequestHandler):
                 close()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
-        """Requests are no news."""
+        """Log requests only at debug level."""
         log.debug("event=request %s", format % args)

@@ -1,6 +1,6 @@
-"""How the numbers of the runs of one name went over time, as points and lines of a drawing.
+"""Trends of the runs of one name over time, as points and lines of charts.
 
-Pure, but for `Trends`, which measures runs and remembers what it measured.
+Pure, except for `Trends`, which measures runs and caches the results.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving.index import JUDGED, Entry
-from shaketable.harness.serving.places import is_self_contained
+from shaketable.harness.serving.store_paths import is_self_contained
 
 log = logging.getLogger(__name__)
 
 RUNS_MAX: Final = 40
-"""The newest of a name; measuring one takes a part of a second, the first time."""
+"""The newest runs of a name; measuring one takes part of a second, the first time."""
 OPERATIONS_BYTES_MAX: Final = 128 << 20
-"""Runs with larger tables are not measured here: a page is not worth minutes."""
+"""Runs with larger tables are not measured: a page must not take minutes."""
 MEASURING_S: Final = 4.0
-"""How long a page may measure: what is not measured then is left for the next time."""
+"""How long a page may spend measuring; the rest is left for the next request."""
 KNOWN_MAX: Final = 2_000
 WIDTH: Final = 720.0
 HEIGHT: Final = 150.0
@@ -39,9 +39,10 @@ RIGHT: Final = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What of a run is drawn; None where it says nothing.
+    """The charted numbers of a run; None where unknown.
 
-    `recovery_s` is infinite where most faults had none; `never` of `recoveries` had none.
+    `recovery_s` is the median, infinite if the group did not recover from most faults; it did not
+    recover from `never` of `recoveries` faults.
     """
 
     throughput: float | None = None
@@ -53,7 +54,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run in a drawing."""
+    """One run in a chart."""
 
     x: float
     y: float
@@ -63,7 +64,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One number over the runs; `ticks` are heights with their texts, `lines` join neighbours."""
+    """One number over the runs; `ticks` are heights with labels, `lines` connect neighbours."""
 
     title: str
     points: tuple[Point, ...]
@@ -73,14 +74,14 @@ class Chart:
 
 @dataclass(slots=True)
 class Trends:
-    """Measures runs, each once as long as it is not judged again. Safe for several threads."""
+    """Measures runs, each once until it is judged again. Thread-safe."""
 
     store: Path
     _known: dict[tuple[str, int], Numbers] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def numbers(self, entry: Entry, until_s: float = math.inf) -> Numbers | None:
-        """Measure a run; None if that is yet to be done and it is later than `until_s`."""
+        """Return a run's numbers; None if it is not measured yet and `until_s` has passed."""
         folder = RunFolder(self.store.resolve() / entry.id)
         try:
             key = (entry.id, folder.results_json.stat().st_mtime_ns)
@@ -104,7 +105,7 @@ def _measure(folder: RunFolder) -> Numbers:
         if is_large(folder) or not is_self_contained(folder):
             return Numbers()
         run = measured(folder.path)
-    except Exception as error:  # damaged in whatever way: the other runs are shown all the same
+    except Exception as error:  # a damaged run must not hide the others
         log.debug("event=not_measured run=%s why=%r", folder.path, error)
         return Numbers()
     calm = run.conditions.get(CALM)
@@ -114,7 +115,7 @@ def _measure(folder: RunFolder) -> Numbers:
     return Numbers(
         throughput=None if calm is None else _middle(calm.throughput.tolist()),
         p99_ms=None if calm is None else _middle(calm.p99_ms.tolist()),
-        # Of an even number the later one of the middle: an infinite one has no mean.
+        # The upper median: with an infinite value there is no mean of the middle two.
         recovery_s=lengths[len(lengths) // 2] if lengths else None,
         never=never,
         recoveries=len(lengths),
@@ -122,7 +123,7 @@ def _measure(folder: RunFolder) -> Numbers:
 
 
 def is_large(folder: RunFolder) -> bool:
-    """Whether a run is too large to be measured for a page."""
+    """Return whether a run is too large to be measured for a page."""
     size = sum(path.stat().st_size for path in folder.operations.glob("*.parquet"))
     return size > OPERATIONS_BYTES_MAX
 
@@ -133,8 +134,8 @@ def _middle(values: Sequence[float]) -> float | None:
 
 
 Value = tuple[float | None, str]
-"""A number of a run, and what else is to be said of it."""
-DRAWN: Final[tuple[tuple[str, str, Callable[[Numbers], Value]], ...]] = (
+"""A number of a run, and a note on it."""
+CHARTED: Final[tuple[tuple[str, str, Callable[[Numbers], Value]], ...]] = (
     ("Acknowledged operations a second, calm time", "/s", lambda of: (of.throughput, "")),
     ("p99 latency, calm time", "ms", lambda of: (of.p99_ms, "")),
     ("Median recovery after a fault", "s", lambda of: (of.recovery_s, _never(of))),
@@ -145,20 +146,20 @@ def _never(of: Numbers) -> str:
     return f"; {of.never} of {of.recoveries} never" if of.never else ""
 
 
-def drawn(entries: Sequence[Entry], trends: Trends) -> tuple[list[Chart], int]:
-    """Draw the newest judged runs, the oldest left; say how many are yet to be measured."""
+def draw_charts(entries: Sequence[Entry], trends: Trends) -> tuple[list[Chart], int]:
+    """Return charts of the newest judged runs, oldest left, and how many are not measured yet."""
     until_s = time.monotonic() + MEASURING_S
     judged = [entry for entry in entries if entry.state in JUDGED][:RUNS_MAX]
     measured = [(entry, trends.numbers(entry, until_s)) for entry in judged][::-1]
     charts = [
         chart(title, unit, [(entry, *of(numbers or Numbers())) for entry, numbers in measured])
-        for title, unit, of in DRAWN
+        for title, unit, of in CHARTED
     ]
     return charts, sum(numbers is None for _, numbers in measured)
 
 
 def chart(title: str, unit: str, values: Sequence[tuple[Entry, float | None, str]]) -> Chart:
-    """Lay one number out; runs that say nothing leave a gap. What is infinite stands at the top."""
+    """Lay out one number; runs without it leave a gap, and infinite values are at the top."""
     top = _round_up(max((v for _, v, _ in values if v is not None and v < math.inf), default=1.0))
     step = (WIDTH - LEFT - RIGHT) / max(1, len(values) - 1)
     points: list[Point] = []
@@ -173,8 +174,8 @@ def chart(title: str, unit: str, values: Sequence[tuple[Entry, float | None, str
         x = round(LEFT + place * step, 1)
         share = min(1.0, value / top)
         y = round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - share), 1)
-        said = f"{_number(value)} {unit}" if math.isfinite(value) else "never"
-        points.append(Point(x, y, entry, said + more))
+        text = f"{_number(value)} {unit}" if math.isfinite(value) else "never"
+        points.append(Point(x, y, entry, text + more))
         if math.isfinite(value):
             line.append(f"{x},{y}")
     lines.append(line)
@@ -191,7 +192,7 @@ def chart(title: str, unit: str, values: Sequence[tuple[Entry, float | None, str
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, ... times a power of ten."""
+    """Return the next higher 1, 2 or 5 times a power of ten."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

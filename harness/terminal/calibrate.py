@@ -1,4 +1,4 @@
-"""The command `calibrate`: planted bugs are hunted, the correct system must stay clean.
+"""The command `calibrate`: hunt planted bugs, and check that the correct system stays clean.
 
 Source: DESIGN.md decision 17; mutation testing's score.
 """
@@ -32,12 +32,12 @@ from rich.text import Text
 
 from shaketable.harness import discovery
 from shaketable.harness.calibration import scorecard
-from shaketable.harness.calibration.hunting import HuntOutcome, hunt_down, read_outcome
+from shaketable.harness.calibration.hunting import HuntOutcome, read_outcome, run_hunt
 from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT as SEED_S
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import utc_name, write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
@@ -52,7 +52,7 @@ CLEAN_DEFAULT: Final = 5
 VIRTUAL_S_DEFAULT: Final = 600.0
 VIRTUAL_MAX_S: Final = 100_000.0
 SEEDS: Final = 1 << 31
-SAYS_CHARS_MAX: Final = 150
+MESSAGE_CHARS_MAX: Final = 150
 
 
 def _plain_number(metavar: str) -> Parameter:
@@ -85,10 +85,10 @@ class CalibrateOptions:
     seed: Annotated[int | None, Parameter(metavar="N", show_default=False)] = None
 
     def plan(self) -> Plan:
-        """Make the plan of what is asked for.
+        """Return the plan for these options.
 
         Raises:
-            UsageError: there is no such bug, family or method, or a number cannot be.
+            UsageError: there is no such bug, family or method, or a number is out of range.
         """
         _check_number("--repeats", self.repeats, 1, REPEATS_MAX)
         _check_number("--runs", self.runs, 1, RUNS_MAX)
@@ -158,20 +158,20 @@ def _check_number(option: str, value: float, least: float, most: float) -> None:
 
 
 def _names(option: str, what: str, text: str | None, known: Sequence[str]) -> Sequence[str]:
-    """Read a list of names; all that are known, if none is given.
+    """Parse a list of names; None means all known names.
 
     Raises:
-        UsageError: one of them is not known, or the list is empty.
+        UsageError: a name is unknown, or the list is empty.
     """
     if text is None:
         return known
-    asked = [name.strip() for name in text.split(",") if name.strip()]
-    for name in asked:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
         if name not in known:
-            raise UsageError(f"{option}: {unknown(what, name, known)}")
-    if not asked:
+            raise UsageError(f"{option}: {unknown_name(what, name, known)}")
+    if not names:
         raise UsageError(f"{option}: expected some of {', '.join(known)}")
-    return asked
+    return names
 
 
 def _make(folder: Path, plan: Plan) -> None:
@@ -192,8 +192,8 @@ def _read_plan(folder: Path) -> Plan:
 
 
 def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
-    """Hunt what has not been hunted yet, show the scorecard, and return the exit code."""
-    with _alone_in(folder):
+    """Run the remaining hunts, show the scorecard and return the exit code."""
+    with _locked(folder):
         done = _hunt(folder, plan, jobs)
     shown = output.shown(folder)
     ended = [done[hunt.id] for hunt in plan.hunts if hunt.id in done]
@@ -206,11 +206,11 @@ def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
 
 
 def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
-    """Hunt what has not been hunted yet; return what came of each hunt, by its id."""
+    """Run the remaining hunts; return the outcomes of all by hunt id."""
     shown = output.shown(folder)
     done = {hunt.id: one for hunt in plan.hunts if (one := read_outcome(folder, hunt)) is not None}
     todo = [hunt for hunt in plan.hunts if hunt.id not in done]
-    _say_heading(plan, len(todo), jobs, shown)
+    _print_heading(plan, len(todo), jobs, shown)
     try:
         for outcome in _hunts(folder, plan, todo, jobs):
             done[outcome.hunt.id] = outcome
@@ -221,11 +221,11 @@ def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Let nobody else hunt there meanwhile: two would write each other's runs.
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a calibration's folder: two processes would overwrite each other's runs.
 
     Raises:
-        UsageError: somebody does.
+        UsageError: another process holds the lock.
     """
     try:
         held = os.open(folder / PLAN, os.O_RDONLY | os.O_CLOEXEC)
@@ -243,7 +243,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _hunts(folder: Path, plan: Plan, todo: Sequence[Hunt], jobs: int) -> Iterator[HuntOutcome]:
-    """Hunt, and print what came of each; on a terminal a bar shows how far it is."""
+    """Run hunts and print each outcome, with a progress bar on a terminal."""
     bar = Progress(
         BarColumn(36, complete_style="cyan"),
         MofNCompleteColumn(),
@@ -254,7 +254,7 @@ def _hunts(folder: Path, plan: Plan, todo: Sequence[Hunt], jobs: int) -> Iterato
         disable=not output.out.is_terminal,
     )
     task = bar.add_task("", total=len(todo))
-    with bar, SeedWorkers(partial(hunt_down, folder.resolve(), plan.effort), jobs) as workers:
+    with bar, SeedWorkers(partial(run_hunt, folder.resolve(), plan.effort), jobs) as workers:
         for number, outcome in enumerate(workers.run(todo), 1):
             text = Text(f"{number:>4} of {len(todo)}  ", "dim").append(_outcome_text(outcome))
             output.out.print(text, soft_wrap=True)
@@ -273,10 +273,10 @@ def _write(folder: Path, card: Scorecard) -> None:
         raise HarnessError(f"cannot write {error.filename}: {error.strerror}") from error
 
 
-# ---- what is printed ----------------------------------------------------------------------------
+# ---- output ------------------------------------------------------------------------------------
 
 
-def _say_heading(plan: Plan, todo: int, jobs: int, folder: str) -> None:
+def _print_heading(plan: Plan, todo: int, jobs: int, folder: str) -> None:
     bugs = len({hunt.bug for hunt in plan.hunts if hunt.bug})
     facts = [
         f"{bugs} planted bugs" if bugs != 1 else "1 planted bug",
@@ -295,20 +295,20 @@ def _outcome_text(outcome: HuntOutcome) -> Text:
     hunt, found = outcome.hunt, outcome.found
     text = Text(f"{hunt.bug or f'no bug, {hunt.target}':<34} {hunt.method:<12}", "not dim")
     if hunt.bug:
-        style, word = ("green", "found") if found else ("yellow", "missed")
+        style, label = ("green", "found") if found else ("yellow", "missed")
     else:
-        style, word = ("bold red", "ACCUSED") if found else ("green", "clean")
-    text.append(f"{word:<8}", style)
+        style, label = ("bold red", "ACCUSED") if found else ("green", "clean")
+    text.append(f"{label:<8}", style)
     text.append(f"{_runs_text(outcome.runs)}, {outcome.took_s:,.0f} s")
     if found:
-        text.append(f"  {', '.join(found.by)}: {found.says}"[:SAYS_CHARS_MAX], "dim")
+        text.append(f"  {', '.join(found.by)}: {found.says}"[:MESSAGE_CHARS_MAX], "dim")
     elif why := [*outcome.failed, *outcome.unknown]:
-        text.append(f"  {why[0]}"[:SAYS_CHARS_MAX], "dim")
+        text.append(f"  {why[0]}"[:MESSAGE_CHARS_MAX], "dim")
     return text
 
 
 def show(card: Scorecard, page: str) -> None:
-    """Print the scorecard: a row for each bug, what was missed, false alarms, the sums."""
+    """Print the scorecard: a row for each bug, missed bugs, false alarms, totals."""
     output.out.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("family", style="dim")
@@ -343,7 +343,7 @@ def _runs_text(count: float) -> str:
 
 
 def summary_lines(card: Scorecard) -> list[str]:
-    """Say in sentences what came of it."""
+    """Return the summary of a scorecard, line by line."""
     total = len(card.bugs)
     lines = [f"{total - len(card.missed)} of {total} planted bugs found"]
     lines += [f"  by {method}: {card.found_by(method)}" for method in card.methods]

@@ -1,4 +1,4 @@
-"""The command `check`: any recorded history, judged before the eyes of a person."""
+"""The command `check`: judge any recorded history and show the result."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rich.text import Text
 from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome, Verdict, join, worst_exit
+from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.judging import checking, judge
-from shaketable.harness.judging.checking import EngineKind, Wanted
+from shaketable.harness.judging.checking import CheckSettings, EngineKind
 from shaketable.harness.printable import printable
-from shaketable.harness.telling import tell_error
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
 from shaketable.reports.check_page import failing_text
 from shaketable.reports.check_page.checked_history import (
@@ -38,8 +38,8 @@ from shaketable.reports.check_page.checked_history import (
 
 TIME_BUDGET_S_MAX: Final = 7 * 24 * 3600.0
 MEMORY_BYTES_MIN: Final = 1 << 20
-TOLD_EVERY_S: Final = 10.0
-"""Without a terminal a step that takes longer is told this often."""
+LINE_EVERY_S: Final = 10.0
+"""Without a terminal the current step is printed at this interval."""
 STDOUT: Final = "-"
 
 WHAT: Final = Group("What to check it against", sort_key=1)
@@ -87,14 +87,14 @@ class CheckOptions:
 
     @property
     def is_for_programs(self) -> bool:
-        """True if stdout gets JSON instead of text."""
+        """Return whether stdout gets JSON instead of text."""
         return str(self.json) == STDOUT
 
-    def wanted(self) -> Wanted:
-        """Look at the options together.
+    def settings(self) -> CheckSettings:
+        """Return the settings of the check.
 
         Raises:
-            UsageError: they make no sense; one line.
+            UsageError: the options are invalid or contradict each other; one line.
         """
         if self.time_budget is not None and not 0 < self.time_budget <= TIME_BUDGET_S_MAX:
             raise UsageError(f"--time-budget {self.time_budget:g}: expected more than 0 seconds")
@@ -105,7 +105,7 @@ class CheckOptions:
         given = self.spark_remote or self.spark_master
         if given is not None and self.engine == "local":
             raise UsageError("--engine local uses no Spark: leave out where Spark is")
-        return Wanted(
+        return CheckSettings(
             model=self.model,
             initial=self.initial,
             partition_by=self.partition_by,
@@ -138,23 +138,23 @@ def check(
         options: What the command line says about the check.
     """
     given = options or CheckOptions()
-    wanted = given.wanted()
+    settings = given.settings()
     if not paths:
         raise UsageError("check takes the PATH of a history; see ./shaketable check --help")
-    checking.require_checkers(wanted.checkers)
+    checking.require_checkers(settings.checkers)
     for path in (given.json, given.html):
         _require_writable(path, paths)
     if given.json is not None and given.html is not None:
         _require_other(given.json, given.html)
-    if wanted.model is not None:
-        model_named(wanted.model)
+    if settings.model is not None:
+        model_named(settings.model)
     out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []
     refused: list[Refused] = []
     codes: list[int] = []
     try:
-        codes = _check_all(paths, wanted, given, out, checked, refused)
-    finally:  # what was found until a Ctrl-C is kept
+        codes = _check_all(paths, settings, given, out, checked, refused)
+    finally:  # after Ctrl-C the results so far are kept
         left = paths[len(checked) + len(refused) :]
         refused += [Refused(str(path), "not checked: the check ended before") for path in left]
         if checked or refused:
@@ -164,32 +164,32 @@ def check(
 
 def _check_all(
     paths: Sequence[Path],
-    wanted: Wanted,
+    settings: CheckSettings,
     given: CheckOptions,
     out: Output,
     checked: list[CheckedHistory],
     refused: list[Refused],
 ) -> list[int]:
-    """Check one history after the other into `checked`; return their exit codes.
+    """Check the histories one by one into `checked`; return their exit codes.
 
-    One that cannot be checked takes nothing from the others: it is told, and counts, and stands
-    in `refused`.
+    One that cannot be checked does not stop the others: its error is printed, counts, and is added
+    to `refused`.
 
     Raises:
-        UsageError, HarnessError: the only one cannot be checked.
+        UsageError, HarnessError: the only history cannot be checked.
     """
     codes: list[int] = []
-    engines = _Engines(wanted.spark_master)
+    engines = _Engines(settings.spark_master)
     try:
         for path in paths:
             try:
-                with _progress() as progress, sure_interrupts():
-                    one = checking.check_path(path, wanted, engines, progress)
+                with _progress() as progress, repeated_interrupts():
+                    one = checking.check_path(path, settings, engines, progress)
             except (UsageError, HarnessError) as error:
                 refused.append(Refused(str(path), str(error)))
                 if len(paths) == 1:
                     raise
-                codes.append(tell_error(error))
+                codes.append(print_harness_error(error))
                 continue
             checked.append(one)
             codes.append(EXIT_BY_OUTCOME[one.outcome])
@@ -204,27 +204,27 @@ def _check_all(
 def _write(
     out: Output, checked: Sequence[CheckedHistory], refused: Sequence[Refused], given: CheckOptions
 ) -> list[int]:
-    """Write what was asked for, each file though another could not be written."""
+    """Write the requested files, each even if another fails; return the exit codes of failures."""
     codes: list[int] = []
     try:
         if given.json is not None and (checked or len(refused) > 1 or not given.is_for_programs):
             where = None if given.is_for_programs else given.json
             write_json(out, checked, refused, where)
     except HarnessError as error:
-        codes.append(tell_error(error))
+        codes.append(print_harness_error(error))
     try:
         if given.html is not None and checked:
             write_page(out, checked, given.html)
     except HarnessError as error:
-        codes.append(tell_error(error))
+        codes.append(print_harness_error(error))
     return codes
 
 
 def bytes_of(text: str) -> int:
-    """Read a size such as 512MB, 2GiB or 1048576; units are powers of 1024.
+    """Parse a size such as 512MB, 2GiB or 1048576; units are powers of 1024.
 
     Raises:
-        UsageError: it is none, or less than a search needs.
+        UsageError: it is no size, or less than a search needs.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -236,7 +236,7 @@ def bytes_of(text: str) -> int:
 
 
 def _require_other(path: Path, other: Path) -> None:
-    """Refuse to write a result over something else.
+    """Refuse to overwrite another file with a result.
 
     Raises:
         UsageError: both are the same file; one line.
@@ -246,10 +246,10 @@ def _require_other(path: Path, other: Path) -> None:
 
 
 def _require_writable(path: Path | None, histories: Sequence[Path]) -> None:
-    """Notice before the check, not after it, that its result could not be written.
+    """Check before the run that its result can be written.
 
     Raises:
-        UsageError: one line.
+        UsageError: it cannot; one line.
     """
     if path is None or str(path) == STDOUT:
         return
@@ -264,7 +264,7 @@ def _require_writable(path: Path | None, histories: Sequence[Path]) -> None:
 
 
 class _Engines:
-    """The engines of one call: Spark is started once, for the first history that needs it."""
+    """The engines of one command: Spark is started once, for the first history that needs it."""
 
     def __init__(self, spark_master: str) -> None:
         self._master = spark_master
@@ -276,79 +276,79 @@ class _Engines:
         return self._made[kind]
 
     def stop(self) -> None:
-        """End what was started."""
+        """Stop all engines."""
         for engine in self._made.values():
             engine.stop()
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show on stderr what is being done: a spinner on a terminal, else a line now and then."""
+    """Show the current step on stderr: a spinner on a terminal, else a line now and then."""
     console = Console(stderr=True, highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
-        begun_s = time.monotonic()
+        start_s = time.monotonic()
         with console.status("") as status:
             step = [""]
             stop = threading.Event()
 
             def redraw() -> None:
                 while not stop.wait(0.5):
-                    elapsed = time.monotonic() - begun_s
+                    elapsed = time.monotonic() - start_s
                     status.update(Text(f"{step[0]}, {elapsed:.0f} s", style="dim"))
 
-            def say(text: str) -> None:
+            def set_step(text: str) -> None:
                 step[0] = text
                 status.update(Text(text, style="dim"))
 
             thread = threading.Thread(target=redraw, name="progress", daemon=True)
             thread.start()
             try:
-                yield say
+                yield set_step
             finally:
                 stop.set()
                 thread.join()
         return
-    with _told_now_and_then() as say_later:
-        yield say_later
+    with _periodic_lines() as set_printed_step:
+        yield set_printed_step
 
 
 @contextmanager
-def _told_now_and_then() -> Iterator[Callable[[str], None]]:
+def _periodic_lines() -> Iterator[Callable[[str], None]]:
     step = [""]
     stop = threading.Event()
-    begun_s = time.monotonic()
+    start_s = time.monotonic()
 
-    def tell() -> None:
-        while not stop.wait(TOLD_EVERY_S):
-            elapsed = time.monotonic() - begun_s
+    def print_line() -> None:
+        while not stop.wait(LINE_EVERY_S):
+            elapsed = time.monotonic() - start_s
             print(f"shaketable: {step[0]} ({elapsed:.0f} s)", file=sys.stderr, flush=True)  # noqa: T201 - this is the CLI
 
-    def say(text: str) -> None:
+    def set_step(text: str) -> None:
         step[0] = text
 
-    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread = threading.Thread(target=print_line, name="progress", daemon=True)
     thread.start()
     try:
-        yield say
+        yield set_step
     finally:
         stop.set()
         thread.join()
 
 
-# Ctrl-C that is not lost while kernels are compiled.
+# Repeat Ctrl-C, which may get lost while kernels are compiled.
 #
-# llvmlite calls back into Python while numba compiles or loads a kernel; what is raised in such a
-# callback is printed and forgotten, a KeyboardInterrupt as well (ctypes: exceptions in callbacks).
+# llvmlite calls back into Python while numba compiles or loads a kernel; ctypes prints and drops an
+# exception raised in such a callback, a KeyboardInterrupt as well.
 
 AGAIN_S: Final = 3.0
-"""Time enough to clean up in, for whoever got the first one."""
+"""Time to clean up in, if the first interrupt arrived."""
 
 
 @contextmanager
-def sure_interrupts(again_s: float = AGAIN_S) -> Iterator[None]:
-    """Raise KeyboardInterrupt once more, every `again_s`, while the block goes on after Ctrl-C.
+def repeated_interrupts(again_s: float = AGAIN_S) -> Iterator[None]:
+    """After Ctrl-C, raise KeyboardInterrupt again every `again_s` until the block ends.
 
-    Does nothing beside the main thread, or where somebody else handles SIGINT.
+    Does nothing outside the main thread, or where SIGINT has another handler.
     """
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if threading.current_thread() is not threading.main_thread() or not is_ours:
@@ -375,14 +375,14 @@ def sure_interrupts(again_s: float = AGAIN_S) -> Iterator[None]:
             signal.signal(signal.SIGALRM, before[0])
 
 
-# What `check` prints and writes: one line for the verdict, the checkers, the failing part.
+# The output of `check`: one line for the verdict, the checkers, the failing part.
 
 FORMAT: Final = 1
-"""Of the JSON; raised when a reader of older files would misread newer ones."""
+"""Of the JSON; incremented when a reader of older files would misread newer ones."""
 STYLES: Final = {"VALID": "bold green", "INVALID": "bold red", "UNKNOWN": "bold yellow"}
 WIDTH_WITHOUT_TERMINAL: Final = 100
 FINDINGS_SHOWN_MAX: Final = 3
-"""Findings that the text tells, each of another kind or key; page and JSON have them all."""
+"""Findings that the text shows, each of another kind or key; page and JSON have all."""
 TRACE_LINES: Final = 4
 """Last lines of a crashed checker's traceback that the text shows."""
 
@@ -396,7 +396,7 @@ class Refused:
 
 
 def show_one(out: Console, one: CheckedHistory, *, is_alone: bool, has_page: bool) -> None:
-    """Print the verdict on one history; the failing part only where it stands alone."""
+    """Print the verdict on one history; the failing part only if it is the only history."""
     verdict = one.outcome.name
     line = Text(verdict, style=STYLES[verdict])
     line.append(printable(f"  {one.path}: {_why(one)}"), style="not bold default")
@@ -412,13 +412,13 @@ def show_one(out: Console, one: CheckedHistory, *, is_alone: bool, has_page: boo
 
 
 def show_checked(out: Console, checked: Sequence[CheckedHistory], refused: int) -> None:
-    """Print how many histories of a call had which verdict, and how many had none."""
+    """Print how many histories had each verdict, and how many could not be checked."""
     counts = {name: sum(one.outcome.name == name for one in checked) for name in STYLES}
-    said = ", ".join(f"{count} {name.lower()}" for name, count in counts.items() if count)
+    counts_text = ", ".join(f"{count} {name.lower()}" for name, count in counts.items() if count)
     worst = join(verdict for one in checked for verdict in one.verdicts).name
     line = Text(worst, style=STYLES[worst])
     more = f"; {refused} could not be checked" if refused else ""
-    line.append(f"  {len(checked)} histories: {said}{more}", style="not bold default")
+    line.append(f"  {len(checked)} histories: {counts_text}{more}", style="not bold default")
     out.print()
     out.print(line)
 
@@ -439,7 +439,7 @@ def write_json(
 
 
 def write_page(out: Console, checked: Sequence[CheckedHistory], path: Path) -> None:
-    """Write the page and say where it is.
+    """Write the page and print its path.
 
     Raises:
         HarnessError: it cannot be written.
@@ -453,7 +453,7 @@ def write_page(out: Console, checked: Sequence[CheckedHistory], path: Path) -> N
 
 
 def to_json(checked: Sequence[CheckedHistory], refused: Sequence[Refused] = ()) -> dict[str, Any]:
-    """Return what --json writes; of histories that were not checked nothing is known."""
+    """Return the content of --json; unchecked histories make the result unknown at best."""
     outcome = join(verdict for one in checked for verdict in one.verdicts)
     if refused:
         outcome = max(outcome, Outcome.UNKNOWN)
@@ -495,7 +495,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _why(one: CheckedHistory) -> str:
-    """Say in one line why the verdict is what it is."""
+    """Return the reason of the verdict in one line."""
     worst = max(one.verdicts, key=lambda verdict: verdict.outcome)
     if worst.findings:
         more = max(worst.findings_total, len(worst.findings)) - 1
@@ -529,15 +529,15 @@ def _rows(one: CheckedHistory) -> list[tuple[str, str | Text]]:
 def _show_findings(out: Console, one: CheckedHistory) -> None:
     width = (out.width if out.is_terminal else WIDTH_WITHOUT_TERMINAL) - 2 * INDENT
     shown = 0
-    told: set[tuple[str, str | None]] = set()
+    printed: set[tuple[str, str | None]] = set()
     for verdict in one.verdicts:
         for finding in shown_findings(verdict):
-            if (finding.kind, finding.key) in told or shown >= FINDINGS_SHOWN_MAX:
+            if (finding.kind, finding.key) in printed or shown >= FINDINGS_SHOWN_MAX:
                 continue
             part = failing_part(finding, one.rows)
             if part is None:
                 continue
-            told.add((finding.kind, finding.key))
+            printed.add((finding.kind, finding.key))
             shown += 1
             out.print()
             title = Text(f"{'':{INDENT}}{finding.kind}", style="bold")

@@ -1,6 +1,6 @@
-"""The commands: each is a function whose docstring is its help, loaded when it is asked for.
+"""The commands: each is a function whose docstring is its help, imported only when it is used.
 
-What all of them import takes over a second of processor time.
+Importing all of them would take over a second of processor time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Exit codes: 0 valid, 1 invalid, 2 unknown, 254 bad usage, 255 the harness failed
 ./shaketable test runs the project's own tests."""
 
 
-# How `--help` looks: two aligned columns under plain headings, no boxes.
+# The layout of `--help`: two aligned columns under plain headings, no boxes.
 
 
-class CalmFormatter(PlainFormatter):
+class PlainPanelFormatter(PlainFormatter):
     """Renders a panel as a heading and a grid; usage and description stay plain text."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
@@ -49,7 +49,7 @@ class CalmFormatter(PlainFormatter):
     def render_description(
         self, console: Console, options: ConsoleOptions, description: Any
     ) -> None:
-        """Print a command's text, reflowed to the width of the terminal."""
+        """Print a command's description, reflowed to the width of the terminal."""
         if text := reflow(plain(description)):
             console.print(Text(text), highlight=False)
             console.print()
@@ -70,13 +70,13 @@ def _description(entry: HelpEntry) -> Text:
 
 
 def plain(renderable: Any) -> str:
-    """Return the text of what cyclopts hands over, whatever it is wrapped in."""
+    """Return the text of a renderable of cyclopts, whatever it is wrapped in."""
     inner = getattr(renderable, "primary_renderable", renderable)
     return str(getattr(inner, "plain", inner) or "").strip()
 
 
 def reflow(text: str) -> str:
-    """Join the lines of each paragraph; lines that show a command stay lines."""
+    """Join the lines of each paragraph; keep the lines of paragraphs that show commands."""
     paragraphs = []
     for paragraph in text.split("\n\n"):
         lines = [line.strip() for line in paragraph.splitlines()]
@@ -87,11 +87,11 @@ def reflow(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as the list of them shows it.
+    """A command as the list of commands shows it.
 
     Attributes:
         place: module of harness.terminal and function.
-        usage: what follows its name.
+        usage: the usage text after its name.
         summary: the first sentence of its help.
     """
 
@@ -203,16 +203,16 @@ COMMANDS: Final = (
 
 
 def _app(*, is_summary: bool) -> App:
-    """Make the app that knows all commands. With `help`, cyclopts shows nothing else of one."""
+    """Create the app with all commands. A command with `help` shows only that as its help."""
     made = App(
         name="shaketable",
         console=Output(highlight=False),
         version=importlib.metadata.version("shaketable"),
         help=HELP,
         help_format="plaintext",
-        help_formatter=CalmFormatter(),
+        help_formatter=PlainPanelFormatter(),
         usage="Usage: ./shaketable COMMAND [OPTIONS]",
-        suppress_keyboard_interrupt=False,  # the entry turns it into a line and our exit code
+        suppress_keyboard_interrupt=False,  # `harness.cli` maps it to a line and an exit code
         group_commands=Group("Commands", sort_key=0),
         group_arguments=Group("Arguments", sort_key=0),
         group_parameters=Group("Options", sort_key=1),
@@ -232,6 +232,6 @@ app: Final = _app(is_summary=False)
 
 
 def app_for(arguments: Sequence[str]) -> App:
-    """Return what understands a command line: without a command, the list of them."""
+    """Return the app for a command line; without a command, the one that lists the commands."""
     is_command = bool(arguments) and any(arguments[0] == command.name for command in COMMANDS)
     return app if is_command else _app(is_summary=True)

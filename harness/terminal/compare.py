@@ -1,4 +1,4 @@
-"""The command `compare`: two stored runs side by side."""
+"""The command `compare`: compare two stored runs."""
 
 from __future__ import annotations
 
@@ -72,20 +72,20 @@ def compare(
 
 
 def exit_code(compared: Comparison) -> int:
-    """Say by a number what got worse."""
+    """Return the exit code: whether anything got worse."""
     if compared.worse:
         return ExitCode.INVALID
-    return ExitCode.VALID if compared.is_told else ExitCode.UNKNOWN
+    return ExitCode.VALID if compared.is_conclusive else ExitCode.UNKNOWN
 
 
 def show(compared: Comparison, page: str | None) -> None:
-    """Print a comparison: what differs first, then the numbers of both."""
+    """Print a comparison: the differences first, then the numbers of both."""
     from shaketable.reports.comparing import comparison  # noqa: PLC0415 - see above
 
     out = output.out
     verdict = "worse" if compared.worse else "better" if compared.better else "same"
     line = Text(verdict.upper() if verdict != "same" else "ALIKE", style=_style(verdict))
-    if not compared.is_told:
+    if not compared.is_conclusive:
         line = Text("UNKNOWN", style="bold yellow")
     line.append(f"  {comparison.headline(compared)}", style="not bold default")
     out.print(line)
@@ -93,7 +93,9 @@ def show(compared: Comparison, page: str | None) -> None:
     show_rows(out, [(letter, _run(compared, letter)) for letter in "AB"], "dim")
     if compared.worse or compared.better:
         out.print()
-        show_rows(out, [_told(each) for each in (*compared.worse, *compared.better)], "bold")
+        show_rows(
+            out, [_difference_row(each) for each in (*compared.worse, *compared.better)], "bold"
+        )
     for heading, rows in (
         ("Numbers (A, B)", [_row(each) for each in compared.differences if _is_number(each)]),
         ("Ends of a thousand operations (A, B)", _errors(compared)),
@@ -112,10 +114,10 @@ def show(compared: Comparison, page: str | None) -> None:
         show_rows(out, [*notes, *([("page", page)] if page else [])], "dim")
 
 
-def _told(each: Difference) -> tuple[str, Text]:
-    told = Text(printable(each.text))
-    told.append(f"; {each.sure}", style="dim")
-    return each.judgement, told
+def _difference_row(each: Difference) -> tuple[str, Text]:
+    text = Text(printable(each.text))
+    text.append(f"; {each.sure}", style="dim")
+    return each.judgement, text
 
 
 def _style(judgement: str) -> str:

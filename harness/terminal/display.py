@@ -1,4 +1,4 @@
-"""Watches a campaign for a person: a calm panel on a terminal, plain lines elsewhere."""
+"""Show the progress of a campaign: a panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from shaketable.harness.terminal.output import Redrawn
 
 NS = 1_000_000_000
 CHECK = "check"
-"""What follows the campaign's own phases in the display."""
+"""The step that the display shows after the campaign's phases."""
 LINE_EVERY_NS = 5 * NS
-"""Without a terminal the counts are told this often."""
+"""Without a terminal the counts are printed at this interval."""
 BAR_WIDTH = 36
 BAR_STYLE = "cyan"
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Display:
-    """An observer that keeps `Progress` and lets a subclass show it."""
+    """An observer that maintains a `Progress`, for subclasses to show."""
 
     def __init__(self, console: Console, on_drain: Callable[[], None]) -> None:
         self.console = console
@@ -40,22 +40,22 @@ class Display:
         self._began_ns = time.monotonic_ns()
 
     def now_ns(self) -> int:
-        """Time since the run's start: the supervisor's clock, as far as it has told."""
+        """Return the time since the run's start, aligned with the supervisor's at each phase."""
         return self._clock_ns() - self._began_ns
 
-    def go_by(self, clock_ns: Callable[[], int]) -> None:
-        """Go on by another clock: a simulated world has its own."""
+    def use_clock(self, clock_ns: Callable[[], int]) -> None:
+        """Continue with another clock, such as that of a simulated world."""
         self._began_ns = clock_ns() - self.now_ns()
         self._clock_ns = clock_ns
 
     def phase_started(self, phase: str, at_ns: int, planned_s: float | None) -> None:
-        """A phase begins."""
+        """Record the start of a phase."""
         self._began_ns = self._clock_ns() - at_ns
         self.progress.enter(phase, at_ns, planned_s)
         log.info("event=phase at_s=%.3f phase=%s", at_ns / NS, phase)
 
     def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
-        """A fault took effect."""
+        """Record that a fault is in force."""
         what = description if description.startswith(name) else f"{name}: {description}"
         self.progress.fault_began(fault, what, at_ns)
         log.info("event=fault_started at_s=%.3f fault=%d what=%r", at_ns / NS, fault, what)
@@ -63,7 +63,7 @@ class Display:
     def fault_stopped(
         self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
     ) -> None:
-        """A fault was undone."""
+        """Record that a fault was undone."""
         self.progress.fault_ended(fault, took_effect)
         log.info(
             "event=fault_stopped at_s=%.3f fault=%d bit=%s evidence=%r",
@@ -74,25 +74,25 @@ class Display:
         )
 
     def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
-        """Somebody else leads."""
+        """Record a change of the leader."""
         self.progress.led_by(node, term)
         log.info("event=leader at_s=%.3f node=%s term=%d", at_ns / NS, node or "-", term)
 
     def counts(self, counts: Counts) -> None:
-        """The operations so far."""
+        """Record the counts of operations so far."""
         self.progress.count(counts, self.now_ns())
 
     def note(self, line: str) -> None:
-        """A line for a person."""
+        """Print a note to the user."""
         log.warning("event=note said=%r", line)
         self.console.print(Text(f"           {line}", style="yellow"), soft_wrap=True)
 
     def on_drain(self) -> None:
-        """The drain begins."""
+        """Record the start of the drain."""
         self._on_drain()
 
     def checking(self, step: str) -> None:
-        """The check does its next step; the first call ends the campaign's last phase."""
+        """Record the next step of the check; the first call ends the campaign's last phase."""
         if self.progress.phase != CHECK:
             self.progress.enter(CHECK, self.now_ns(), None)
         self.progress.step = step
@@ -105,51 +105,51 @@ class Display:
 
 
 class PlainDisplay(Display):
-    """One line an event, and the counts every few seconds: for logs and pipes."""
+    """One line per event, and the counts every few seconds: for logs and pipes."""
 
     def __init__(self, console: Console, on_drain: Callable[[], None]) -> None:
         super().__init__(console, on_drain)
-        self._told_ns = 0
+        self._last_line_ns = 0
 
-    def _say(self, text: str, at_ns: int) -> None:
+    def _print(self, text: str, at_ns: int) -> None:
         self.console.print(
             f"{at_ns / NS:7.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
         )
 
     def phase_started(self, phase: str, at_ns: int, planned_s: float | None) -> None:
-        """Tell the phase and its planned length."""
+        """Print the phase and its planned length."""
         super().phase_started(phase, at_ns, planned_s)
-        self._say(phase if planned_s is None else f"{phase}, {planned_s:g} s", at_ns)
+        self._print(phase if planned_s is None else f"{phase}, {planned_s:g} s", at_ns)
 
     def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
-        """Tell the fault."""
+        """Print the fault."""
         super().fault_started(fault, name, description, at_ns)
-        self._say(f"fault {fault}: {self.progress.active[fault].description}", at_ns)
+        self._print(f"fault {fault}: {self.progress.active[fault].description}", at_ns)
 
     def fault_stopped(
         self, fault: int, name: str, took_effect: bool, evidence: str, at_ns: int
     ) -> None:
-        """Tell whether it bit, and what shows it."""
+        """Print whether the fault took effect, and the evidence."""
         super().fault_stopped(fault, name, took_effect, evidence, at_ns)
-        self._say(f"fault {fault} {'bit' if took_effect else 'did not bite'}: {evidence}", at_ns)
+        self._print(f"fault {fault} {'bit' if took_effect else 'did not bite'}: {evidence}", at_ns)
 
     def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
-        """Tell who leads."""
+        """Print the leader."""
         super().leader_changed(node, term, at_ns)
-        self._say(f"{node} leads in term {term}" if node else "nobody leads", at_ns)
+        self._print(f"{node} leads in term {term}" if node else "nobody leads", at_ns)
 
     def counts(self, counts: Counts) -> None:
-        """Tell the counts, every `LINE_EVERY_NS`."""
+        """Print the counts every `LINE_EVERY_NS`."""
         super().counts(counts)
         now_ns = self.now_ns()
-        if now_ns - self._told_ns >= LINE_EVERY_NS:
-            self._told_ns = now_ns
-            self._say(_counts_text(self.progress), now_ns)
+        if now_ns - self._last_line_ns >= LINE_EVERY_NS:
+            self._last_line_ns = now_ns
+            self._print(_counts_text(self.progress), now_ns)
 
     def checking(self, step: str) -> None:
-        """Tell the step of the check."""
+        """Print the step of the check."""
         super().checking(step)
-        self._say(f"{CHECK}: {step}", self.now_ns())
+        self._print(f"{CHECK}: {step}", self.now_ns())
 
 
 class LiveDisplay(Redrawn, Display):
@@ -160,7 +160,7 @@ class LiveDisplay(Redrawn, Display):
         self._lock = threading.Lock()
 
     def panel(self) -> Group:
-        """Draw the progress as it is now. Called from rich's refreshing thread."""
+        """Render the current progress. Called from rich's refresh thread."""
         progress = self.progress
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(width=10, style="dim")
@@ -178,7 +178,7 @@ def make_display(console: Console, on_drain: Callable[[], None]) -> Display:
 
 
 def _phases_text(progress: Progress) -> Text:
-    """Name all phases: those passed, the one that is, those to come."""
+    """Return all phases, styled as passed, current or to come."""
     passed = {phase for phase, _ in progress.passed}
     text = Text()
     for phase in (*_phases(progress), CHECK):
@@ -189,7 +189,7 @@ def _phases_text(progress: Progress) -> Text:
 
 
 def _phases(progress: Progress) -> Iterator[str]:
-    """Give the phases of a run, and "retry" if it comes to that."""
+    """Yield the phases of a run, with "retry" if that happened."""
     for phase in PHASES:
         yield phase
         if phase == "chaos" and RETRY in (progress.phase, *(name for name, _ in progress.passed)):
@@ -248,12 +248,12 @@ def _fault_text(progress: Progress, now_ns: int) -> Text:
     return Text("; ".join(active), style="bold yellow")
 
 
-# What a display knows of a running campaign: pure bookkeeping, no terminal, no clock.
+# The state of a running campaign for a display: pure, no terminal, no clock.
 
 RATE_WINDOW_NS = 3 * NS
-"""The rate that is shown is the mean over this time."""
+"""The shown rate is the mean over this time."""
 SAMPLES_MAX = 64
-"""Counts kept for the rate; they come about twice a second."""
+"""Samples kept for the rate; there are about two a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class ActiveFault:
 
 @dataclass(slots=True)
 class Progress:
-    """The state of a campaign as its observer has heard of it. Times: ns since the start."""
+    """The state of a campaign as reported to its observer. Times: ns since the start."""
 
     phase: str = ""
     phase_start_ns: int = 0
@@ -285,30 +285,30 @@ class Progress:
     samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
 
     def enter(self, phase: str, at_ns: int, planned_s: float | None) -> None:
-        """A phase begins; the one before it is over."""
+        """Start a phase and end the one before it."""
         if self.phase:
             self.passed.append((self.phase, at_ns - self.phase_start_ns))
         self.phase, self.phase_start_ns, self.planned_s = phase, at_ns, planned_s
 
     def fault_began(self, fault: int, description: str, at_ns: int) -> None:
-        """A fault took effect."""
+        """Add a fault in force."""
         self.active[fault] = ActiveFault(fault, description, at_ns)
 
     def fault_ended(self, fault: int, took_effect: bool) -> None:
-        """A fault was undone."""
+        """Remove a fault that was undone."""
         self.active.pop(fault, None)
         self.faults_ended += 1
         self.faults_effective += took_effect
 
     def led_by(self, node: str | None, term: int) -> None:
-        """Somebody leads in another term, or nobody does."""
+        """Set the leader and its term; None if there is no leader."""
         if node is not None and node != self.last_leader:
             self.leaders_seen += 1
             self.last_leader = node
         self.leader, self.term = node, term
 
     def count(self, counts: Counts, at_ns: int) -> None:
-        """The operations so far."""
+        """Set the counts of operations so far."""
         self.counts = counts
         self.samples.append((at_ns, counts.ok + counts.fail + counts.info))
 
@@ -325,5 +325,5 @@ class Progress:
 
     @property
     def leader_changes(self) -> int:
-        """How often another node came to lead: the first one is no change."""
+        """How often another node became leader, without the first election."""
         return max(0, self.leaders_seen - 1)

@@ -1,4 +1,4 @@
-"""The command `doctor`: which faults truly work here, tried by doing them."""
+"""The command `doctor`: find out which faults work here, by injecting them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN: Final[dict[State, tuple[str, str]]] = {
     "failed": ("failed", "red"),
     "untried": ("not tried", "red"),
 }
-"""How a state is shown: as which word, in which style."""
+"""The label and style of each state."""
 CONCLUSIONS: Final = {
     ExitCode.VALID: "the default campaign can run here, and each of its faults works",
     ExitCode.UNKNOWN: "the default campaign can run here, but a fault of it has no effect",
@@ -66,7 +66,7 @@ def doctor(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = 
 
 
 def show(found: Examination) -> None:
-    """Print what was found: which faults work where, what shows it, what else matters."""
+    """Print the result: which faults work where, the evidence, and facts about the machine."""
     out = output.out
     out.print()
     out.print(Text("Faults", style="bold"), Text(f"tried as {found.setting}", style="dim"))
@@ -99,7 +99,7 @@ def show(found: Examination) -> None:
 
 
 def _conclusion(found: Examination) -> str:
-    """Say whether the default campaign can run; a fault that fails is not one without effect."""
+    """Return whether the default campaign can run; a failing fault is not one without effect."""
     failed = [name for name in found.needed if found.of(name, WORLDS[0]).state == "failed"]
     if failed and found.exit_code == ExitCode.UNKNOWN:
         fail = "a fault of it fails" if len(failed) == 1 else "faults of it fail"
@@ -108,7 +108,7 @@ def _conclusion(found: Examination) -> str:
 
 
 def _reasons(found: Examination, findings: list[Finding]) -> list[tuple[str, str]]:
-    """Say why faults do not work; one line for all that have one reason."""
+    """Return why faults do not work, with one row per reason."""
     by_reason: dict[str, list[str]] = {}
     for finding in findings:
         by_reason.setdefault(_advised(finding.what, found.advice(finding)), []).append(
@@ -124,8 +124,8 @@ def _advised(what: str, advice: str) -> str:
 
 
 def _shown(finding: Finding) -> Text:
-    word, style = SHOWN[finding.state]
-    return Text(word, style=style)
+    label, style = SHOWN[finding.state]
+    return Text(label, style=style)
 
 
 def _print_table(table: Table) -> None:
@@ -133,7 +133,7 @@ def _print_table(table: Table) -> None:
     if out.is_terminal:
         out.print(table)
         return
-    with out.capture() as captured:  # rich fills columns with spaces: not into files
+    with out.capture() as captured:  # rich pads columns with spaces: strip them outside a terminal
         out.print(table)
     for line in captured.get().splitlines():
         out.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
@@ -144,7 +144,7 @@ def _print_json(found: Examination) -> None:
 
 
 class _Progress:
-    """Says how far the trials of each world are."""
+    """Shows the progress of each world's trials."""
 
     def __init__(self, total: int, live: Live | None, is_shown: bool) -> None:
         self._total = total
@@ -154,7 +154,7 @@ class _Progress:
         self._last: dict[str, str] = dict.fromkeys(WORLDS, "starting a group")
 
     def take(self, finding: Finding) -> None:
-        """Take in that a fault was tried."""
+        """Record that a fault was tried."""
         self._tried[finding.world] += 1
         is_over = self._tried[finding.world] == self._total
         self._last[finding.world] = "" if is_over else finding.fault
@@ -164,7 +164,7 @@ class _Progress:
             output.out.print(f"world {finding.world}: {self._total} faults looked at")
 
     def panel(self) -> Table:
-        """The lines of a terminal."""
+        """Render the progress for a terminal."""
         table = Table.grid(padding=(0, 2, 0, 0))
         for world in WORLDS:
             count = f"{self._tried[world]} of {self._total}"

@@ -1,4 +1,4 @@
-"""The command `gate`: an exit code for stored runs by a policy, and the files that CI shows."""
+"""The command `gate`: an exit code for stored runs by a policy, and result files for CI."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rich.text import Text
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
+from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.printable import printable
-from shaketable.harness.telling import tell_error
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import Output, show_rows
 from shaketable.reports.gating.policy import Policy
@@ -35,13 +35,13 @@ NAMES: Final[Mapping[int, str]] = {
     ExitCode.INVALID: "FAILED",
     ExitCode.UNKNOWN: "UNKNOWN",
 }
-"""Exit codes in a word; all others are an error of the harness."""
+"""Labels of exit codes; any other code is an error of the harness."""
 ERROR: Final = "ERROR"
 CHARS_MAX: Final = 300
-"""Longer messages are cut on the terminal; the files have them whole."""
+"""Longer messages are cut on the terminal, not in the files."""
 NOTES_MAX: Final = 10
 RUNS_MAX: Final = 20
-"""Runs of which the terminal tells; the files tell of all."""
+"""Most runs shown on the terminal; the files have all."""
 
 
 def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | None = None) -> int:
@@ -80,24 +80,24 @@ def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | N
     ]
     named = "the default policy" if given.policy is None else str(given.policy)
     try:
-        with told_to_github(output.out, os.environ) as tell_github:
+        with github_job_output(output.out, os.environ) as write_to_github:
             _show(output.out, result, named)
-            tell_github(result)
+            write_to_github(result)
     except HarnessError as error:
-        codes.append(tell_error(error))
+        codes.append(print_harness_error(error))
     return worst_exit(codes)
 
 
 def _show(out: Output, result: GateResult, policy: str) -> None:
-    """Print what the gate came to: what fails it, run by run, then what it let pass."""
+    """Print the gate's result: failed rules run by run, then what was left out, and notes."""
     name = NAMES.get(result.code, ERROR)
     verdict = Text(name, style=STYLES.get(result.code, "bold red"))
     verdict.append(f"  {_heading(result, policy)}", style="not bold default")
     out.print(verdict)
     alike: dict[tuple[tuple[str, str], ...], list[RunRulings]] = {}
     for run in result.runs:
-        if told := _told(run):
-            alike.setdefault(tuple((one.rule, one.message) for one in told), []).append(run)
+        if rulings := _noteworthy(run):
+            alike.setdefault(tuple((one.rule, one.message) for one in rulings), []).append(run)
     for runs in list(alike.values())[:RUNS_MAX]:
         _show_runs(out, runs)
     if (more := len(alike) - RUNS_MAX) > 0:
@@ -115,8 +115,8 @@ def _show(out: Output, result: GateResult, policy: str) -> None:
         show_rows(out, lines, "dim")
 
 
-def _told(run: RunRulings) -> list[Ruling]:
-    """What is worth a line: what does not hold, and what is let pass."""
+def _noteworthy(run: RunRulings) -> list[Ruling]:
+    """Return the rulings worth a line: broken rules, and allowed ones."""
     return [ruling for ruling in run.rulings if not ruling.holds or ruling.allowed is not None]
 
 
@@ -130,7 +130,7 @@ def _heading(result: GateResult, policy: str) -> str:
 
 
 def _show_runs(out: Output, runs: Sequence[RunRulings]) -> None:
-    """Print what is said of a run, and which others the same is said of."""
+    """Print the rulings of a run, and how many other runs have the same."""
     first = runs[0]
     out.print()
     title = Text(printable(f"  {first.facts.name}"), style="bold")
@@ -139,7 +139,7 @@ def _show_runs(out: Output, runs: Sequence[RunRulings]) -> None:
     if first.facts.mutant is not None:
         title.append(printable(f"  with the planted bug {first.facts.mutant}"), style="not bold")
     out.print(title, soft_wrap=True)
-    _show_rulings(out, _told(first))
+    _show_rulings(out, _noteworthy(first))
     if first.breaches and first.facts.report:
         shown = Text("    report  ", style="dim").append(printable(first.facts.report), "not dim")
         out.print(shown, soft_wrap=True)
@@ -151,8 +151,8 @@ def _show_rulings(out: Output, rulings: Sequence[Ruling]) -> None:
 
 
 def _text(ruling: Ruling) -> Text:
-    said = printable(ruling.message)
-    text = Text(said if len(said) <= CHARS_MAX else f"{said[: CHARS_MAX - 1]}…")
+    message = printable(ruling.message)
+    text = Text(message if len(message) <= CHARS_MAX else f"{message[: CHARS_MAX - 1]}…")
     if ruling.allowed is not None:
         text.append(
             printable(f"; allowed until {ruling.allowed.until}: {ruling.allowed.reason}"), "yellow"
@@ -160,12 +160,12 @@ def _text(ruling: Ruling) -> Text:
     return text
 
 
-# Where a gate's results go beside the terminal: files, and what GitHub's runner shows.
+# Outputs of a gate besides the terminal: files, and GitHub annotations and step summary.
 
 OUTPUT: Final = Group("Where results go", sort_key=2)
 STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 ACTIONS: Final = "GITHUB_ACTIONS"
-"""What GitHub's runner sets: the file of the step's summary, and "true" for where it runs."""
+"""Variables of GitHub's runner: the file of the step summary, and "true" in a job."""
 
 
 def _option() -> Parameter:
@@ -191,12 +191,12 @@ class GateOptions:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Those that are to be written."""
+        """The result files to write."""
         return tuple(path for path in (self.junit, self.sarif, self.markdown) if path is not None)
 
 
 def require_elsewhere(path: Path, runs: Sequence[Path]) -> None:
-    """Refuse to write a result among the files that it is about: they are evidence.
+    """Refuse to write a result into a judged run's folder, which is evidence.
 
     Raises:
         UsageError: one line.
@@ -207,7 +207,7 @@ def require_elsewhere(path: Path, runs: Sequence[Path]) -> None:
 
 
 def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
-    """Notice before anything is read that a result could not be written, or would destroy another.
+    """Check first that all results can be written and overwrite no other file.
 
     Raises:
         UsageError: one line.
@@ -227,7 +227,7 @@ def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
 
 
 def write_files(result: GateResult, options: GateOptions, version: str) -> list[int]:
-    """Write what was asked for, each file though another could not be; return exit codes."""
+    """Write the requested files, each even if another fails; return the exit codes of failures."""
     from shaketable.reports.gating import junit, markdown, sarif  # noqa: PLC0415 - only where asked for
 
     renderers: tuple[tuple[Path | None, Callable[[], str]], ...] = (
@@ -242,29 +242,29 @@ def write_files(result: GateResult, options: GateOptions, version: str) -> list[
         try:
             write_atomically(path, render().encode(errors="replace"))
         except HarnessError as error:
-            codes.append(tell_error(error))
+            codes.append(print_harness_error(error))
     return codes
 
 
 @contextmanager
-def told_to_github(
+def github_job_output(
     out: Output, environ: Mapping[str, str]
 ) -> Iterator[Callable[[GateResult], None]]:
-    """In a job of GitHub: let nothing that is printed in `with` be taken for a command of it.
+    """In a GitHub job, keep the runner from parsing commands out of what the body of `with` prints.
 
-    Yields what tells it a result: annotations, and the step's summary.
+    Yields a function that reports a result to GitHub: by annotations, and in the step's summary.
     """
     if environ.get(ACTIONS) != "true":
         yield lambda result: _summarise(result, environ)
         return
     token = secrets.token_hex(16)
-    told: list[GateResult] = []
+    results: list[GateResult] = []
     out.write(f"::stop-commands::{token}\n")
     try:
-        yield told.append
+        yield results.append
     finally:
         out.write(f"::{token}::\n")
-    for result in told:
+    for result in results:
         from shaketable.reports.gating import annotations  # noqa: PLC0415 - as above
 
         for line in annotations.render(result):
@@ -273,7 +273,7 @@ def told_to_github(
 
 
 def _summarise(result: GateResult, environ: Mapping[str, str]) -> None:
-    """Append to the step's summary, where there is one, what still fits.
+    """Append to the step's summary, if there is one, as much as fits.
 
     Raises:
         HarnessError: it cannot be written.

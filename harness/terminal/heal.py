@@ -1,4 +1,4 @@
-"""The command `heal`: undoes what a run left whose harness was killed."""
+"""The command `heal`: undo what a run with a killed harness left."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from shaketable.harness.terminal import output
 
 STORE: Final = Path("store")
 DEPTH: Final = 6
-"""So deep below what is named runs are looked for: a folder may hold several stores, and those of a
-matrix stand in STORE/NAME/TIME/runs/CELL/TIME."""
+"""How deep below the given folder runs are searched: it may hold several stores, and a matrix has
+its runs in STORE/NAME/TIME/runs/CELL/TIME."""
 DEPTH_OF_RUNS: Final = 5
-"""So deep below a store runs stand, with those of matrices."""
+"""How deep below a store runs are, those of matrices included."""
 
 
 def heal(
@@ -53,25 +53,25 @@ def heal(
         forget: The number of a fault of that one run that was looked after by hand.
     """
     healed = _heal(where, forget or ())
-    tell(healed)
+    print_healed(healed)
     if not any(each.did or each.left or each.is_alive for each in healed):
         output.out.print(Text(f"{output.shown(where)}: nothing is left to undo"), soft_wrap=True)
     return ExitCode.HARNESS if any(each.left for each in healed) else ExitCode.VALID
 
 
 def heal_before_a_run(store: Path) -> None:
-    """Heal what killed runs left in a store; tells what there was, and lets the run go on.
+    """Heal what killed runs left in a store and print it, before a new run starts.
 
-    Not from within the namespaces of a run: from there, processes outside cannot be seen. Whoever
-    went into them has been here before.
+    Does nothing inside the namespaces of a run, where outside processes are not visible: this was
+    done before they were entered.
     """
     if namespaces.is_inside():
         return
-    tell(each for each in healing.heal_store(store, DEPTH_OF_RUNS) if not each.is_alive)
+    print_healed(each for each in healing.heal_store(store, DEPTH_OF_RUNS) if not each.is_alive)
 
 
-def tell(healed: Iterable[Healed]) -> None:
-    """Say what was done, a line each."""
+def print_healed(healed: Iterable[Healed]) -> None:
+    """Print what was healed, and what is left."""
     for each in healed:
         where = output.shown(each.folder)
         if each.is_alive:
@@ -90,7 +90,7 @@ def _heal(where: Path, forget: Collection[int]) -> list[Healed]:
     """Heal a run's folder, or all of a store.
 
     Raises:
-        UsageError: there is no such folder, or its harness lives.
+        UsageError: there is no such folder, or its harness is alive.
     """
     if not where.exists():
         if where == STORE and not forget:

@@ -1,4 +1,4 @@
-"""`list`: what there is, plug-ins by kind, and the planted bugs by family."""
+"""The command `list`: plug-ins by kind, and planted bugs by family."""
 
 from __future__ import annotations
 

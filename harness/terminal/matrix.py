@@ -1,6 +1,6 @@
-"""The command `matrix`: many campaigns from one file, one table of what came of them.
+"""The command `matrix`: many campaigns from one file, and one table of their outcomes.
 
-Source: ducktape (`--parallel`, `rerun-failed.yml`, `--deflake`) for what people miss elsewhere.
+Source: ducktape (`--parallel`, `rerun-failed.yml`, `--deflake`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rich.text import Text
 from shaketable.harness.campaigns import built_in
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode
+from shaketable.harness.error_output import print_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix import planning, table
 from shaketable.harness.matrix.folder import Journal, MatrixFolder, Outcome, pending
 from shaketable.harness.matrix.plan import Plan
 from shaketable.harness.matrix.running import Queue, launcher
-from shaketable.harness.matrix.table import bit_text, recovery_text, verdict_of
-from shaketable.harness.telling import tell
+from shaketable.harness.matrix.table import effects_text, recovery_text, verdict_of
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import Redrawn
 from shaketable.reports.matrix_page.page import MatrixCell, MatrixView
@@ -74,12 +74,12 @@ def matrix(
         folder, plan = folders.open_existing(resume)
     else:
         assert file is not None, "one of them was given"
-        folder, plan = _begin(built_in.find(file, built_in.MATRICES, "matrix"), store)
+        folder, plan = _create(built_in.find(file, built_in.MATRICES, "matrix"), store)
     with Journal(folder.journal) as journal:
         return _run(folder, plan, journal, jobs, again=again, is_resumed=resume is not None)
 
 
-def _begin(file: Path, store: Path) -> tuple[MatrixFolder, Plan]:
+def _create(file: Path, store: Path) -> tuple[MatrixFolder, Plan]:
     planned = planning.load(file, output.out.print)
     folder = folders.create(store, planned.plan, planned.campaigns, file, datetime.now(UTC))
     return folder, planned.plan
@@ -88,7 +88,7 @@ def _begin(file: Path, store: Path) -> tuple[MatrixFolder, Plan]:
 def _run(
     folder: MatrixFolder, plan: Plan, journal: Journal, jobs: int, *, again: bool, is_resumed: bool
 ) -> int:
-    """Run what is to be run, show and write what came of it; return the exit code."""
+    """Run the remaining cells, show and write the outcomes; return the exit code."""
     from shaketable.harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
     from shaketable.reports.matrix_page.page import render_matrix  # noqa: PLC0415 - as above
 
@@ -102,7 +102,7 @@ def _run(
         return read_outcome(folder, cell, attempt, code, took_s, plan.bites_min)
 
     queue = Queue(journal, launcher(folder), read, progress)
-    with _told_to_end(queue):
+    with _ends_on_signals(queue):
         with progress.shown():
             is_done = queue.run(todo, jobs)
         if is_done and again and not is_resumed:
@@ -117,13 +117,13 @@ def _run(
     write_atomically(folder.page, render_matrix(view))
     show_matrix(output.out, view, output.shown(folder.page))
     if not is_done:
-        return tell(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
+        return print_error(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
     return table.exit_code(plan, journal.attempts)
 
 
 @contextmanager
-def _told_to_end(queue: Queue) -> Iterator[None]:
-    """Let Ctrl-C and its like end the queue in good order for the body of `with`."""
+def _ends_on_signals(queue: Queue) -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP end the queue in order for the body of `with`."""
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         queue.end()
@@ -136,14 +136,14 @@ def _told_to_end(queue: Queue) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# Shows how a matrix goes on: a bar and the cells under way on a terminal, else a line a cell.
+# The progress of a matrix: a bar and the running cells on a terminal, and a line per ended cell.
 
 BAR_WIDTH: Final = 36
-SAID_CHARS_MAX: Final = 120
+WHY_LINE_CHARS_MAX: Final = 120
 
 
 class MatrixProgress:
-    """Keeps account of a queue of `total` cells, and tells each that ended in a line."""
+    """Tracks a queue of `total` cells, and prints a line for each that ends."""
 
     def __init__(self, console: Console, total: int) -> None:
         self.console = console
@@ -154,28 +154,32 @@ class MatrixProgress:
         self.began_s = time.monotonic()
 
     def began(self, cell: str) -> None:
-        """A cell's run begins."""
+        """Record the start of a cell's run."""
         self.running[cell] = time.monotonic()
 
     def ended(self, cell: str, outcome: Outcome) -> None:
-        """A cell's run ended."""
+        """Count a cell's outcome and print it."""
         self.running.pop(cell, None)
         self.done += 1
         verdict = verdict_of(outcome.code)
         self.verdicts[verdict] += 1
-        bit = bit_text(outcome)
-        facts = [f"{bit} bit" if bit else "", recovery_text(outcome), f"{outcome.took_s:.0f} s"]
+        effects = effects_text(outcome)
+        facts = [
+            f"{effects} bit" if effects else "",
+            recovery_text(outcome),
+            f"{outcome.took_s:.0f} s",
+        ]
         line = Text(f"{self.done:>4} of {self.total}  {cell:<30} ")
         line.append(f"{verdict:<8}", style=STYLES.get(verdict, ""))
         line.append(f" {', '.join(fact for fact in facts if fact)}")
         self.console.print(line, soft_wrap=True)
         if outcome.why:
             why = outcome.why
-            why = why if len(why) <= SAID_CHARS_MAX else f"{why[: SAID_CHARS_MAX - 1]}…"
+            why = why if len(why) <= WHY_LINE_CHARS_MAX else f"{why[: WHY_LINE_CHARS_MAX - 1]}…"
             self.console.print(Text(f"{'':12}{why}", style="yellow"), soft_wrap=True)
 
     def tick(self) -> None:
-        """Nothing happened."""
+        """Do nothing."""
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -184,10 +188,10 @@ class MatrixProgress:
 
 
 class LiveProgress(Redrawn, MatrixProgress):
-    """With a bar below these lines, redrawn in place, that vanishes at the end."""
+    """Adds a bar below these lines that is redrawn in place and vanishes at the end."""
 
     def panel(self) -> Group:
-        """Draw it as it is now. Called from rich's refreshing thread."""
+        """Render the current progress. Called from rich's refresh thread."""
         now_s = time.monotonic()
         head = Table.grid(padding=(0, 2, 0, 0))
         bar = ProgressBar(
@@ -209,12 +213,12 @@ class LiveProgress(Redrawn, MatrixProgress):
 
 
 def make_progress(console: Console, total: int) -> MatrixProgress:
-    """Return the progress that fits: live on a terminal, plain lines elsewhere."""
+    """Return a live progress on a terminal, plain lines elsewhere."""
     is_live = console.is_terminal and not console.is_dumb_terminal
     return (LiveProgress if is_live else MatrixProgress)(console, total)
 
 
-# The table of a matrix in the terminal: worlds side by side, each cell in a few words.
+# The table of a matrix in the terminal: a column per world.
 
 STYLES: Final[Mapping[str, str]] = {
     "VALID": "green",
@@ -224,14 +228,14 @@ STYLES: Final[Mapping[str, str]] = {
     "OPEN": "cyan",
     "SKIPPED": "dim",
 }
-WORDS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
+LABELS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
 ENDS: Final = {"OPEN": "NOT DONE"}
-"""What the whole is called, where it is not what one cell is called."""
+"""Labels of the whole matrix where they differ from those of a cell."""
 WHY_CHARS_MAX: Final = 300
 
 
 def show_matrix_heading(console: Console, plan: Plan, todo: int, jobs: int, folder: str) -> None:
-    """Say what is about to be run."""
+    """Print what is about to be run."""
     runnable = sum(not cell.skipped for cell in plan.cells)
     text = Text("shaketable", style="bold")
     facts = [f"matrix {plan.name}", f"{todo} of {runnable} cells to run"]
@@ -244,7 +248,7 @@ def show_matrix_heading(console: Console, plan: Plan, todo: int, jobs: int, fold
 
 
 def show_matrix(console: Console, view: MatrixView, page: str) -> None:
-    """Print the table, what is not valid with its reason, and what could not be run."""
+    """Print the table, cells that are not valid with the reason, and cells that were not run."""
     console.print()
     rows = Table(
         box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False, pad_edge=False
@@ -263,7 +267,7 @@ def show_matrix(console: Console, view: MatrixView, page: str) -> None:
     _show_troubles(console, cells, folder=page.rpartition("/")[0])
     _show_partly(console, cells)
     _show_skipped(console, view)
-    counts = ", ".join(f"{count} {WORDS.get(name, name)}" for name, count in view.counts)
+    counts = ", ".join(f"{count} {LABELS.get(name, name)}" for name, count in view.counts)
     console.print()
     verdict = Text(ENDS.get(view.verdict, view.verdict), style=STYLES.get(view.verdict, "bold"))
     verdict.append(f"  {counts}", style="not bold default")
@@ -272,21 +276,21 @@ def show_matrix(console: Console, view: MatrixView, page: str) -> None:
 
 
 def _cell_text(cell: MatrixCell | None) -> Text:
-    """A cell in at most 22 signs: "10/10  0.41 s  VALID"."""
+    """Return a cell in at most 22 characters: "10/10  0.41 s  VALID"."""
     if cell is None:
         return Text("")
-    word = Text(WORDS.get(cell.verdict, cell.verdict), style=STYLES.get(cell.verdict, ""))
-    if cell.verdict in WORDS:
-        return word
+    label = Text(LABELS.get(cell.verdict, cell.verdict), style=STYLES.get(cell.verdict, ""))
+    if cell.verdict in LABELS:
+        return label
     again = f" ({len(cell.attempts)})" if len(cell.attempts) > 1 else ""
     part = " in part" if cell.lacking else ""
-    return Text.assemble(f"{cell.bit:>5} {cell.recovery:>7} ", word, again, part)
+    return Text.assemble(f"{cell.took_effect:>5} {cell.recovery:>7} ", label, again, part)
 
 
 def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -> None:
-    """Say of each cell that is not valid why, and where its report or its output is."""
+    """Print for each cell that is not valid why, and where its report or output is."""
     for cell in cells:
-        if cell.verdict in ("VALID", *WORDS):
+        if cell.verdict in ("VALID", *LABELS):
             continue
         line = Text(f"\n{cell.id}  ")
         line.append(cell.verdict, style=STYLES.get(cell.verdict, ""))
@@ -295,12 +299,12 @@ def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -
         console.print(Text(f"  {why}"), highlight=False)
         for attempt in cell.attempts:
             where = f"{folder}/{attempt.report or attempt.output}"
-            told = f"  {attempt.verdict:<8} {where}"
-            console.print(Text(told, style="dim"), soft_wrap=True, highlight=False)
+            row = f"  {attempt.verdict:<8} {where}"
+            console.print(Text(row, style="dim"), soft_wrap=True, highlight=False)
 
 
 def _show_partly(console: Console, cells: Iterable[MatrixCell]) -> None:
-    """Say which cells were run without some of their faults, once for each fault and reason."""
+    """Print which cells ran without some of their faults, grouped by fault and reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         for lacking in cell.lacking:
@@ -312,7 +316,7 @@ def _show_partly(console: Console, cells: Iterable[MatrixCell]) -> None:
 
 
 def _show_skipped(console: Console, view: MatrixView) -> None:
-    """Say why cells were not run, once for each reason."""
+    """Print why cells were not run, grouped by reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in view.rows:
         for world, cell in zip(view.columns, row.cells, strict=True):
@@ -325,7 +329,7 @@ def _show_skipped(console: Console, view: MatrixView) -> None:
 
 
 def _print(console: Console, rows: Table) -> None:
-    """Print a table; without a terminal no spaces at the ends of its lines."""
+    """Print a table, without trailing blanks outside a terminal."""
     if console.is_terminal:
         console.print(rows, highlight=False)
         return

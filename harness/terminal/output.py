@@ -1,4 +1,4 @@
-"""Stdout as the commands use it: who stops reading, or a full disk, changes no verdict."""
+"""Stdout for the commands: a closed pipe or a full disk changes no verdict."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shaketable.harness.telling import stdout_failed
+from shaketable.harness.error_output import note_stdout_failure
 
 
 class Output(Console):
-    """Stdout. It keeps still once nobody reads on (`| head`), and the command goes on.
+    """Stdout. It becomes silent when its pipe is closed (`| head`), and the command goes on.
 
-    rich's own answer to a closed pipe is exit code 1, which is ours for "invalid". Where a disk
-    is full the command goes on as well, so that its page and files are written; the command
-    line's entry tells of it (`harness.cli`).
+    rich would exit with code 1, which means "invalid" here. On a full disk the command goes on as
+    well, so that its page and files are written; `harness.cli` reports the error at the end.
     """
 
     _is_given_up = False
@@ -39,7 +38,7 @@ class Output(Console):
             self._give_up(error)
 
     def write(self, text: str) -> None:
-        """Write text as it is: lines of a trace, or JSON for programs."""
+        """Write text unformatted: lines of a trace, or JSON for programs."""
         if self._is_given_up:
             return
         try:
@@ -51,7 +50,7 @@ class Output(Console):
 
     def _give_up(self, error: OSError) -> None:
         self.quiet = self._is_given_up = True
-        stdout_failed(error)
+        note_stdout_failure(error)
 
     def on_broken_pipe(self) -> None:
         """Print nothing more."""
@@ -60,18 +59,18 @@ class Output(Console):
 
 
 out: Final = Output(highlight=False)
-"""Where results and progress go: stdout."""
+"""Stdout, for results and progress."""
 
 
 def shown(path: Path) -> str:
-    """Return the path as a person in this working directory would type it."""
+    """Return a path relative to the working directory, if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
 
 
-# Two aligned columns: what help, lists and the summary are made of.
+# Two aligned columns, for help, lists and the summary.
 
 LABEL_WIDTH_MAX = 33
 """Longer labels are folded, so that the second column keeps room at 80 columns."""
@@ -100,29 +99,31 @@ def show_rows(
     if console.is_terminal:
         console.print(shown, highlight=False)
         return
-    with console.capture() as captured:  # rich fills columns with spaces: not into files
+    with (
+        console.capture() as captured
+    ):  # rich pads columns with spaces: strip them outside a terminal
         console.print(shown, highlight=False)
     for line in captured.get().splitlines():
         console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
 
 
-# Progress that is redrawn in place on a terminal, and vanishes at the end.
+# A progress panel that is redrawn in place on a terminal and vanishes at the end.
 
 REFRESH_HZ: Final = 4
 
 
 class Redrawn(ABC):
-    """What has a panel that is drawn anew `REFRESH_HZ` times a second on `console`."""
+    """Base of progress displays: a panel on `console`, redrawn `REFRESH_HZ` times a second."""
 
     console: Console
 
     @abstractmethod
     def panel(self) -> RenderableType:
-        """Draw it as it is now. Called from rich's refreshing thread."""
+        """Render the current state. Called from rich's refresh thread."""
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Redraw the panel for the body of `with`."""
+        """Show and refresh the panel for the body of `with`."""
         with Live(
             console=self.console,
             refresh_per_second=REFRESH_HZ,

@@ -1,4 +1,4 @@
-"""`run`: a campaign, or several one after the other."""
+"""The commands `run`, `analyze` and `report`: run campaigns, and judge stored runs again."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run(
 
 
 def _of_number(resolved: Campaign, wanted: Campaign, number: int) -> Campaign:
-    """Give each of several campaigns a seed of its own: SEED, SEED.1, SEED.2; or fresh ones."""
+    """Return the n-th campaign, with a seed of its own: SEED, SEED.1, SEED.2; or a fresh one."""
     if number == 0:
         return resolved
     if wanted.seed is None:
@@ -80,7 +80,7 @@ def _of_number(resolved: Campaign, wanted: Campaign, number: int) -> Campaign:
     return msgspec.structs.replace(resolved, seed=f"{wanted.seed}.{number}")
 
 
-# `analyze` and `report`: what is done once more with a run that is stored.
+# `analyze` and `report`: judge or report a stored run again.
 
 
 def analyze(
@@ -112,7 +112,7 @@ def analyze(
     campaign = judge.stored_campaign(folder)
     if promise is not None:
         campaign = msgspec.structs.replace(campaign, promise=promise)
-        discovery.get("targets", promise)  # refuses what is none
+        discovery.get("targets", promise)  # raises if there is none
         run_folder.write_atomically(folder.campaign_toml, campaigns.to_toml(campaign))
     with session.logged_to(folder):
         spark = spark_remote or spark_master or campaign.spark
@@ -134,10 +134,10 @@ def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:
     return ExitCode.VALID
 
 
-# The options of `shaketable run`: what the command line may say about a campaign.
+# The options of `shaketable run`.
 #
-# Every key of a campaign file is an option of the same name with dashes. An option that is
-# not given says nothing: the campaign file stands, and where it is silent the default.
+# Every key of a campaign file is an option of the same name with dashes. For an option that is
+# not given the campaign file applies, and then the default.
 #
 # Source: jepsen.cli (names of the options); DESIGN.md section 3.
 
@@ -148,11 +148,11 @@ GROUP: Final = Group("Fine tuning", sort_key=4)
 
 _DEFAULTS: Final[dict[str, Any]] = msgspec.to_builtins(Campaign())
 OUTSIDE_CAMPAIGN: Final = frozenset({"test_count", "base_port"})
-"""Options that belong to the call, not to the campaign."""
+"""Options of the command that are no campaign keys."""
 
 
 def _default(key: str) -> Callable[[Any], str]:
-    """Show the campaign's default where the option's own is "not given"."""
+    """Return a formatter of the campaign's default, as the option's own is "not given"."""
     value = _DEFAULTS[key]
     text = ",".join(value) if isinstance(value, list | tuple) else value
     return lambda _: f"{text:g}" if isinstance(text, float) else str(text)
@@ -272,7 +272,7 @@ class RunOptions:
     index_file_size: Annotated[int | None, _option("index_file_size", GROUP, "BYTES")] = None
 
     def given(self) -> dict[str, Any]:
-        """Return what was given about the campaign, by the keys of a campaign file."""
+        """Return the given options as campaign keys and values."""
         given = {
             field.name: value
             for field in dataclasses.fields(self)

@@ -1,4 +1,4 @@
-"""Runs seeds before the eyes of a person: many with their sums, one with its trace."""
+"""Run seeds with progress shown: many with totals, or one with its trace."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def simulator_of(target: str) -> Simulator:
     """Return the simulated worlds of a target.
 
     Raises:
-        UsageError: there is no such target, or it has none.
+        UsageError: there is no such target, or it has no simulated world.
     """
     found = discovery.get("targets", target)
     if not isinstance(found, Simulated):
@@ -57,12 +57,12 @@ def simulator_of(target: str) -> Simulator:
 
 
 def of_seed(spec: RunSpec, seed: int) -> RunSpec:
-    """Return the same with another seed."""
+    """Return the same run with another seed."""
     return dataclasses.replace(spec, seed=seed)
 
 
 def run_many(target: str, first: RunSpec, seeds: int, jobs: int, keep_going: bool) -> int:
-    """Run `seeds` seeds from `first` on, and print what they add up to; return the exit code.
+    """Run `seeds` seeds from `first` on and print the totals; return the exit code.
 
     Raises:
         HarnessError: a process died.
@@ -70,7 +70,7 @@ def run_many(target: str, first: RunSpec, seeds: int, jobs: int, keep_going: boo
     simulator = simulator_of(target)
     specs = (of_seed(first, first.seed + number) for number in range(seeds))
     last = first.seed + seeds - 1
-    say_heading(target, first, f"seeds {first.seed} to {last}", f"{jobs} jobs")
+    print_heading(target, first, f"seeds {first.seed} to {last}", f"{jobs} jobs")
     tally, began = Tally(), time.monotonic()
     with SeedBar(output.out, seeds, first.virtual_s) as bar:
         for run in _results(partial(run_seed, target), specs, jobs):
@@ -79,13 +79,13 @@ def run_many(target: str, first: RunSpec, seeds: int, jobs: int, keep_going: boo
             if run.violation is not None and not keep_going:
                 break
     lasted_s = time.monotonic() - began
-    _say_verdict(tally)
+    _print_verdict(tally)
     rows = speed_rows(tally, lasted_s)
-    if keep_going or not tally.violations:  # else what was not seen says nothing
+    if keep_going or not tally.violations:  # after an early stop missing coverage means nothing
         rows += coverage_rows(tally, simulator, first.world)
     show_rows(output.out, rows, "dim")
     for run in tally.violations[:VIOLATIONS_SHOWN]:
-        _say_violation(run, of_seed(first, run.seed), target)
+        _print_violation(run, of_seed(first, run.seed), target)
     return ExitCode.INVALID if tally.violations else ExitCode.VALID
 
 
@@ -95,7 +95,7 @@ def run_seed(target: str, spec: RunSpec) -> SeedRun:
 
 
 def speed_rows(tally: Tally, lasted_s: float) -> list[tuple[str, str]]:
-    """Say in rows how much was done, and how fast."""
+    """Return rows with the amount of work and its speed."""
     lasted_s = max(lasted_s, 1e-9)
     return [
         (
@@ -112,7 +112,7 @@ def speed_rows(tally: Tally, lasted_s: float) -> list[tuple[str, str]]:
 
 
 def coverage_rows(tally: Tally, simulator: Simulator, world: str) -> list[tuple[str, str]]:
-    """Say in rows how much of what may happen did."""
+    """Return rows with the coverage: occurrences and states that were reached."""
     states = simulator.states(world)
     rows = [
         (occurrence, f"in {tally.share(occurrence):.1%} of the seeds")
@@ -133,19 +133,19 @@ def _results(
         yield from workers.run(specs)
 
 
-def say_heading(target: str, spec: RunSpec, *facts: str, is_one: bool = False) -> None:
-    """Print what is going to be done, with one seed or with many."""
+def print_heading(target: str, spec: RunSpec, *facts: str, is_one: bool = False) -> None:
+    """Print what is about to be run, with one seed or many."""
     text = Text("shaketable", style="bold")
-    told = [
+    parts = [
         f"{target}, simulated: the {spec.world} world",
         *facts,
         f"{spec.virtual_s:g} s{'' if is_one else ' each'}",
         *([f"mutant {spec.mutant}"] if spec.mutant else []),
     ]
-    output.out.print(text.append(f"  {' · '.join(told)}", "not bold default"), soft_wrap=True)
+    output.out.print(text.append(f"  {' · '.join(parts)}", "not bold default"), soft_wrap=True)
 
 
-def _say_verdict(tally: Tally) -> None:
+def _print_verdict(tally: Tally) -> None:
     count = len(tally.violations)
     if count:
         text = Text("INVALID", style="bold red")
@@ -159,7 +159,7 @@ def _say_verdict(tally: Tally) -> None:
     output.out.print()
 
 
-def _say_violation(run: SeedRun, spec: RunSpec, target: str) -> None:
+def _print_violation(run: SeedRun, spec: RunSpec, target: str) -> None:
     assert run.violation is not None
     output.out.print()
     output.out.print(Text(f"seed {run.seed}: {violation_text(run.violation)}"), soft_wrap=True)
@@ -170,33 +170,33 @@ def _say_violation(run: SeedRun, spec: RunSpec, target: str) -> None:
 
 
 def violation_text(violation: Violation) -> str:
-    """Say in a line which invariant was broken, when, and what was seen."""
+    """Return in one line which invariant was broken, when, and what was observed."""
     return f"{violation.invariant} broken at {violation.at_ms:,.3f} ms: {violation.message}"
 
 
 def replay_command(spec: RunSpec, target: str = TARGET_DEFAULT) -> str:
-    """The command line that shows this run step by step."""
+    """Return the command that replays this run step by step."""
     return _command("replay", spec, target)
 
 
 def shrink_command(spec: RunSpec, target: str = TARGET_DEFAULT) -> str:
-    """The command line that makes this run small."""
+    """Return the command that shrinks this run."""
     return _command("shrink", spec, target)
 
 
 def _command(name: str, spec: RunSpec, target: str) -> str:
-    words = ["./shaketable", name, str(spec.seed), "--world", spec.world]
+    arguments = ["./shaketable", name, str(spec.seed), "--world", spec.world]
     if spec.mutant is not None:
-        words += ["--mutant", spec.mutant]
+        arguments += ["--mutant", spec.mutant]
     if spec.virtual_s != VIRTUAL_S_DEFAULT:
-        words += ["--time-limit", f"{spec.virtual_s!r}".removesuffix(".0")]
+        arguments += ["--time-limit", f"{spec.virtual_s!r}".removesuffix(".0")]
     if target != TARGET_DEFAULT:
-        words += ["--target", target]
-    return " ".join(words)
+        arguments += ["--target", target]
+    return " ".join(arguments)
 
 
 def run_one(target: str, spec: RunSpec, trace: Path | None) -> int:
-    """Run one seed and write its trace to a file, else to the terminal; return the exit code.
+    """Run one seed and write its trace to a file or the terminal; return the exit code.
 
     Raises:
         HarnessError: the file cannot be written.
@@ -219,7 +219,7 @@ def run_one(target: str, spec: RunSpec, trace: Path | None) -> int:
     )
     if run.violation is None:
         return ExitCode.VALID
-    _say_violation(run, spec, target)
+    _print_violation(run, spec, target)
     return ExitCode.INVALID
 
 
@@ -228,17 +228,17 @@ def _write_line(line: str) -> None:
 
 
 def show_step(known: dict[str, str], from_ms: float, to_ms: float, step: Step) -> None:
-    """Print a step and the state of the nodes of which there is news."""
+    """Print a step, and the nodes whose state changed since the last printed one."""
     news = {node: state for node, state in step.nodes.items() if known.get(node) != state}
     if not from_ms <= step.at_ms <= to_ms:
-        return  # and what changed until then is news still
+        return  # skipped changes are shown with the first step in range
     known.update(news)
     _write_line(f"{step.at_ms:12.3f}  {step.what}")
     for node, state in news.items():
         _write_line(f"{'':12}    {node}: {state}")
 
 
-def tell_end(violation: Violation | None) -> int:
+def print_end(violation: Violation | None) -> int:
     """Print how a replay ended; return the exit code."""
     if violation is None:
         output.out.print("the end: nothing was found wrong")
@@ -247,20 +247,20 @@ def tell_end(violation: Violation | None) -> int:
     return ExitCode.INVALID
 
 
-# How far a simulation has come: a progress bar on a terminal, a line now and then elsewhere.
+# The progress of a simulation: a bar on a terminal, a line now and then elsewhere.
 
 LINE_EVERY_S: Final = 10.0
-"""Without a terminal, how often a line is printed."""
+"""Without a terminal a line is printed at this interval."""
 
 
 class SeedBar:
-    """Shows what is done of `total`; `virtual_s`: what each is worth in its own time, if known."""
+    """Shows progress out of `total`; `virtual_s`: the virtual time of each seed, if known."""
 
     def __init__(self, console: Console, total: int, virtual_s: float | None) -> None:
         self._console = console
         self._total = total
         self._virtual_s = virtual_s
-        self._began = self._told = time.monotonic()
+        self._began = self._last_line_s = time.monotonic()
         self._progress: Progress | None = None
         if console.is_terminal:
             self._progress = Progress(
@@ -283,13 +283,13 @@ class SeedBar:
             self._progress.stop()
 
     def done(self, count: int, violations: int) -> None:
-        """So many are done."""
+        """Show that `count` are done."""
         now = time.monotonic()
         text = self._text(count, now - self._began, violations)
         if self._progress is not None:
             self._progress.update(self._task, completed=count, description=text)
-        elif now - self._told >= LINE_EVERY_S:
-            self._told = now
+        elif now - self._last_line_s >= LINE_EVERY_S:
+            self._last_line_s = now
             self._console.print(f"{count:,} of {self._total:,}  {text}", highlight=False)
 
     def _text(self, count: int, lasted_s: float, violations: int) -> str:
@@ -301,12 +301,12 @@ class SeedBar:
 
 
 class ShrinkBar:
-    """Shows how small a failing run has become, and how much of the time for it has passed."""
+    """Shows how small a failing run has become, and how much of its time has passed."""
 
     def __init__(self, console: Console, seconds_max: float) -> None:
         self._console = console
         self._seconds_max = seconds_max
-        self._began = self._told = time.monotonic()
+        self._began = self._last_line_s = time.monotonic()
         self._progress: Progress | None = None
         if console.is_terminal:
             self._progress = Progress(
@@ -328,13 +328,13 @@ class ShrinkBar:
             self._progress.stop()
 
     def done(self, runs: int, left: Size) -> None:
-        """So many runs are done, and so much is left of the one that is made small."""
+        """Show the number of runs so far, and the size of the smallest failing one."""
         now = time.monotonic()
         lasted_s = now - self._began
         text = f"{'1 run' if runs == 1 else f'{runs:,} runs'}, {left} left"
         if self._progress is not None:
             self._progress.update(self._task, completed=lasted_s, description=text)
-        elif now - self._told >= LINE_EVERY_S:
-            self._told = now
+        elif now - self._last_line_s >= LINE_EVERY_S:
+            self._last_line_s = now
             text = f"{lasted_s:.0f} s of {self._seconds_max:g} s: {text}"
             self._console.print(text, highlight=False)

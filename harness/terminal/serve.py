@@ -1,4 +1,4 @@
-"""The command `serve`: a store to be looked at in a browser of this machine."""
+"""The command `serve`: show a store in a browser on this machine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def serve(
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

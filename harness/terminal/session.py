@@ -1,4 +1,4 @@
-"""Runs and judges one campaign before the eyes of a person, and cleans up behind it."""
+"""Run and judge one campaign with progress shown, and clean up after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 from rich.text import Text
 
-from shaketable.harness import discovery, marks
+from shaketable.harness import discovery, run_markers
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command
 from shaketable.harness.campaigns.schedule import schedule
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 QUIET_LOGGERS: Final = ("py4j", "bokeh", "matplotlib")
-"""Libraries that tell too much at the level at which we log."""
+"""Libraries that log too much at our log level."""
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """How one campaign went: its exit code, and whether somebody ended it early."""
+    """The result of one campaign: its exit code, and whether the user ended it early."""
 
     code: int
     is_interrupted: bool
 
 
 def enter(campaign: Campaign) -> None:
-    """See to it that this process is in a network namespace of its own, if the world asks for it.
+    """Require a network namespace of our own, if the world needs one.
 
     Raises:
-        HarnessError: there can be none here; one line says why, and what would help.
-        NamespaceNeededError: this process is to start again in one.
+        HarnessError: none can be created here; one line says why, and what would help.
+        NamespaceNeededError: this process must be restarted in one.
     """
     if campaign.world != "netns":
         return
@@ -70,19 +70,19 @@ def enter(campaign: Campaign) -> None:
 def run_one(campaign: Campaign, base_port: int | None) -> Session:
     """Run, judge and report one resolved campaign.
 
-    The first Ctrl-C, SIGTERM or SIGHUP ends the shaking in good order, and what was
-    recorded is judged; the second tears the group down at once; one during the check
-    ends the command without a verdict.
+    The first Ctrl-C, SIGTERM or SIGHUP ends the campaign in order, and what was recorded is
+    judged; the second tears the group down at once; one during the check ends the command without
+    a verdict.
 
     Raises:
-        UsageError: no fitting Java, a store that cannot be written.
-        HarnessError: the harness could not do its work (a port in use, say).
+        UsageError: no suitable Java, or the store cannot be written.
+        HarnessError: the harness failed, such as on a port in use.
         KeyboardInterrupt: interrupted before a verdict; no process is left.
     """
     engine = judge.Engine(campaign.engine, campaign.spark)
     engine.require_java(os.environ)
     choice = availability.choose(campaign)
-    schedule(campaign, choice.faults)  # refuses what cannot be before anything is made
+    schedule(campaign, choice.faults)  # raises on an impossible schedule before anything is created
     if campaign.world == "sim":
         from shaketable.harness.runtime.simulated.run import groups_of  # noqa: PLC0415 - as above
 
@@ -94,7 +94,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     for line in availability.tell(choice.unavailable):
         out.print(Text(line), soft_wrap=True)
     display = make_display(out, engine.warm_up)
-    with marks.occupied(folder.path), logged_to(folder), _ended_by_signals():
+    with run_markers.working_in(folder.path), logged_to(folder), _ended_by_signals():
         try:
             with display.shown():
                 result = _run(campaign, folder, display, base_port)
@@ -114,15 +114,17 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
 def _run(
     campaign: Campaign, folder: RunFolder, display: Display, base_port: int | None
 ) -> RunResult:
-    """Run the campaign in the world that it asks for. Imports only what that needs."""
+    """Run the campaign in its world, importing only what that world needs."""
     command = [repeat_command(campaign, folder.path)]
     if campaign.world == "sim":
         from shaketable.harness.runtime.simulated.run import run_simulated  # noqa: PLC0415 - see above
 
         try:
-            return run_simulated(campaign, folder, display, command=command, on_clock=display.go_by)
+            return run_simulated(
+                campaign, folder, display, command=command, on_clock=display.use_clock
+            )
         finally:
-            display.go_by(time.monotonic_ns)
+            display.use_clock(time.monotonic_ns)
     from shaketable.harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - see above
 
     run = partial(run_campaign, campaign, folder, display, base_port=base_port, command=command)
@@ -133,12 +135,12 @@ def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) ->
     """Judge a stored run; return its exit code.
 
     Raises:
-        UsageError: no fitting Java.
+        UsageError: no suitable Java.
         HarnessError: the recordings cannot be read, or a file cannot be written.
     """
     engine.require_java(os.environ)
     display = make_display(out, engine.warm_up)
-    with marks.occupied(folder.path):
+    with run_markers.working_in(folder.path):
         try:
             with display.shown():
                 judged = judge.judge(folder, campaign, engine, display.checking)
@@ -180,9 +182,9 @@ def logged_to(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that the nodes are ended as after it.
+    """Treat SIGTERM and SIGHUP like Ctrl-C, so that the nodes are stopped in the same way.
 
-    They are turned into SIGINT, whose handler trio makes safe.
+    They are raised as SIGINT, which trio handles safely.
     """
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:

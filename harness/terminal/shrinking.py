@@ -1,4 +1,4 @@
-"""Makes a failing run small before the eyes of a person, tells its story and keeps it."""
+"""Shrink a failing run with progress shown, print its story and save it."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from shaketable.harness.terminal.seed_runs import (
     SeedBar,
     ShrinkBar,
     of_seed,
+    print_heading,
     run_seed,
-    say_heading,
     simulator_of,
     violation_text,
 )
 
 HUNT_SEEDS_MAX: Final = 2_000
-"""So many seeds are run to find one that fails."""
+"""Most seeds that are run to find one that fails."""
 STORY_WIDTH_MAX: Final = 120
 """Longer lines are hard to read, however wide the terminal is."""
 STORE: Final = Path("store/shrunk")
 HEALTHY: Final = "healthy"
-"""Stands in a folder's name for the planted bug where there is none."""
+"""In a folder's name instead of a planted bug, if there is none."""
 LABEL_WIDTH: Final = 9
 FOLDED_WIDTH_MIN: Final = 14
-"""In less room than that, the last column of a line goes into a line of its own."""
+"""With less room than this, the last column is put on a line of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """How long to look for a smaller run, and where it goes; `out` None: the usual folder."""
+class ShrinkSettings:
+    """How long to search for a smaller run, and where to save it; `out` None: the usual folder."""
 
     seconds_max: float
     out: Path | None
 
 
 def shrinker_of(target: str, world: str) -> Shrinker:
-    """Return what makes runs of this world of a target small.
+    """Return the shrinker for runs of a target in this world.
 
     Raises:
-        UsageError: nothing can.
+        UsageError: such runs cannot be shrunk.
     """
     simulator = simulator_of(target)
     if not isinstance(simulator, Shrinker):
@@ -69,15 +69,15 @@ def shrinker_of(target: str, world: str) -> Shrinker:
 
 
 def shrink_failing(
-    target: str, shrinker: Shrinker, spec: RunSpec, wanted: Wanted, hunt_jobs: int = 0
+    target: str, shrinker: Shrinker, spec: RunSpec, settings: ShrinkSettings, hunt_jobs: int = 0
 ) -> int:
-    """Make the run of a seed small; with `hunt_jobs`, of the first seed that fails.
+    """Shrink the run of a seed; with `hunt_jobs`, of the first failing seed.
 
     Raises:
         HarnessError: the run cannot be written, or a process died.
     """
     if hunt_jobs:
-        say_heading(target, spec, f"seeds from {spec.seed} on")
+        print_heading(target, spec, f"seeds from {spec.seed} on")
         failing = _hunt(target, spec, hunt_jobs)
         if failing is None:
             output.out.print(
@@ -87,35 +87,35 @@ def shrink_failing(
             return ExitCode.VALID
         spec = failing
     else:
-        say_heading(target, spec, f"seed {spec.seed}", is_one=True)
-    shrunk, is_stopped = _watched(partial(shrinker.shrink, spec), wanted.seconds_max)
+        print_heading(target, spec, f"seed {spec.seed}", is_one=True)
+    shrunk, is_stopped = _watched(partial(shrinker.shrink, spec), settings.seconds_max)
     if shrunk is None:
         output.out.print(f"seed {spec.seed} breaks nothing: there is nothing to shrink")
         return ExitCode.VALID
     usual = STORE / f"{target}-{spec.mutant or HEALTHY}-{spec.seed}"
-    return _conclude(target, shrunk, wanted.out or usual, is_stopped)
+    return _conclude(target, shrunk, settings.out or usual, is_stopped)
 
 
-def shrink_file(target: str, shrinker: Shrinker, path: Path, wanted: Wanted) -> int:
-    """Go on with a run that was shrunk before; it is replaced by what is found.
+def shrink_file(target: str, shrinker: Shrinker, path: Path, settings: ShrinkSettings) -> int:
+    """Continue to shrink a saved run, and replace it by the result.
 
     Raises:
-        UsageError: the file holds no such run.
+        UsageError: the file holds no shrunk run.
         HarnessError: the run cannot be written.
     """
     text = Text("shaketable", style="bold").append(f"  {target}, simulated: ", "not bold default")
     output.out.print(text.append(str(path), "not bold default"), soft_wrap=True)
-    shrunk, is_stopped = _watched(partial(shrinker.shrink_file, path), wanted.seconds_max)
+    shrunk, is_stopped = _watched(partial(shrinker.shrink_file, path), settings.seconds_max)
     if shrunk is None:
         output.out.print(
             Text(f"{path} breaks nothing any more: there is nothing to shrink"), soft_wrap=True
         )
         return ExitCode.VALID
-    return _conclude(target, shrunk, wanted.out or path.parent, is_stopped)
+    return _conclude(target, shrunk, settings.out or path.parent, is_stopped)
 
 
 def _hunt(target: str, first: RunSpec, jobs: int) -> RunSpec | None:
-    """Return the first seed that fails, whatever the number of processes; None: none does."""
+    """Return the first failing seed, independent of the number of processes; None if none fails."""
     specs = (of_seed(first, first.seed + number) for number in range(HUNT_SEEDS_MAX))
     with (
         SeedBar(output.out, HUNT_SEEDS_MAX, first.virtual_s) as bar,
@@ -133,7 +133,7 @@ def _hunt(target: str, first: RunSpec, jobs: int) -> RunSpec | None:
 def _watched(
     search: Callable[[float, Watch], ShrunkRun | None], seconds_max: float
 ) -> tuple[ShrunkRun | None, bool]:
-    """Run a search with its progress shown; return what it found, and whether Ctrl-C ended it."""
+    """Run a search with its progress shown; return the result and whether Ctrl-C ended it."""
     with _stoppable() as is_stopped, ShrinkBar(output.out, seconds_max) as bar:
 
         def watch(runs: int, left: Size) -> bool:
@@ -145,7 +145,7 @@ def _watched(
 
 @contextmanager
 def _stoppable() -> Iterator[Callable[[], bool]]:
-    """Only note the first Ctrl-C, SIGTERM or SIGHUP; the second one interrupts."""
+    """Yield a function that returns whether Ctrl-C, SIGTERM or SIGHUP came; a second interrupts."""
     noted = False
 
     def note(_signal: int, _frame: FrameType | None) -> None:
@@ -164,11 +164,11 @@ def _stoppable() -> Iterator[Callable[[], bool]]:
 
 
 def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) -> int:
-    """Tell the story, keep the run, and say how to go on."""
+    """Print the story, save the run, and print how to go on."""
     output.out.print()
     width = min(output.out.width, STORY_WIDTH_MAX)
     output.out.print(Text(fold(shrunk.describe(width), width)), soft_wrap=True)
-    run, page = _keep(shrunk, folder)
+    run, page = _save(shrunk, folder)
     text = Text("INVALID", style="bold red")
     text.append(f"  {shrunk.violation.invariant} breaks with ", "not bold default")
     text.append(f"{shrunk.after}", "not bold default")
@@ -177,19 +177,19 @@ def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) ->
     tried = "1 run" if shrunk.runs == 1 else f"{shrunk.runs:,} runs"
     why = "interrupted" if is_stopped else "out of time or runs"
     ended = "" if shrunk.is_finished else f"; {why}: it may get smaller still"
-    _say("shrunk", f"from {shrunk.before}, in {tried} and {shrunk.seconds:.1f} s{ended}")
-    _say("run", output.shown(run))
-    _say("story", output.shown(page))
-    _say("replay", _command("replay", run, target))
+    _print_row("shrunk", f"from {shrunk.before}, in {tried} and {shrunk.seconds:.1f} s{ended}")
+    _print_row("run", output.shown(run))
+    _print_row("story", output.shown(page))
+    _print_row("replay", _command("replay", run, target))
     if not shrunk.is_finished:
-        _say("go on", _command("shrink", run, target))
+        _print_row("go on", _command("shrink", run, target))
     return ExitCode.INVALID
 
 
 def fold(story: str, width: int) -> str:
-    """Fold the lines of a story that are too long, in their last column, so that others stand.
+    """Wrap the last column of too long lines of a story, and leave the other columns in place.
 
-    A picture of many lanes leaves its text less room than it takes.
+    A picture with many lanes leaves too little room for its text.
     """
     folded: list[str] = []
     for line in story.splitlines():
@@ -205,19 +205,19 @@ def fold(story: str, width: int) -> str:
     return "\n".join(folded) + "\n"
 
 
-def _say(label: str, text: str) -> None:
-    """Print a row whose text is one line, however long, so that it can be copied."""
+def _print_row(label: str, text: str) -> None:
+    """Print a label and a text as one line, however long, so that it can be copied."""
     line = Text("  ").append(f"{label:<{LABEL_WIDTH}}", "dim").append(text)
     output.out.print(line, soft_wrap=True)
 
 
 def _command(name: str, run: Path, target: str) -> str:
-    words = ["./shaketable", name, output.shown(run)]
-    return shlex.join(words if target == TARGET_DEFAULT else [*words, "--target", target])
+    arguments = ["./shaketable", name, output.shown(run)]
+    return shlex.join(arguments if target == TARGET_DEFAULT else [*arguments, "--target", target])
 
 
-def _keep(shrunk: ShrunkRun, folder: Path) -> tuple[Path, Path]:
-    """Write the run and its page into a folder; each appears whole or not at all.
+def _save(shrunk: ShrunkRun, folder: Path) -> tuple[Path, Path]:
+    """Write the run and its page into a folder, each atomically.
 
     Raises:
         HarnessError: they cannot be written.

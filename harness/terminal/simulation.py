@@ -22,7 +22,7 @@ from shaketable.harness.contracts.simulation import (
     hunt,
 )
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.discovery import unknown
+from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
@@ -30,21 +30,26 @@ from shaketable.harness.terminal.output import show_rows
 from shaketable.harness.terminal.seed_runs import (
     TARGET_DEFAULT,
     SeedBar,
+    print_end,
+    print_heading,
     run_many,
     run_one,
-    say_heading,
     show_step,
     simulator_of,
-    tell_end,
 )
-from shaketable.harness.terminal.shrinking import Wanted, shrink_failing, shrink_file, shrinker_of
+from shaketable.harness.terminal.shrinking import (
+    ShrinkSettings,
+    shrink_failing,
+    shrink_file,
+    shrinker_of,
+)
 
 SEEDS_DEFAULT: Final = 100
 SEEDS_MAX: Final = 1_000_000
 FIRST_SEED_DEFAULT: Final = 1
 SEED_MAX: Final = 2**62
 VIRTUAL_MIN_S: Final = 10.0
-"""In less there is no room for faults and for what must follow on their end."""
+"""A shorter run has no time for faults and the recovery that must follow."""
 VIRTUAL_MAX_S: Final = 3_600.0
 TIME_MAX_MS: Final = 1e12
 SHRINK_DEFAULT_S: Final = 60.0
@@ -59,7 +64,7 @@ def _shown(metavar: str) -> Parameter:
     return Parameter(metavar=metavar, show_default=lambda value: f"{value}".removesuffix(".0"))
 
 
-def _unsaid(metavar: str, *names: str) -> Parameter:
+def _no_default(metavar: str, *names: str) -> Parameter:
     return Parameter(name=names or None, metavar=metavar, show_default=False)
 
 
@@ -78,22 +83,24 @@ class WorldOptions:
         target: System under test.
     """
 
-    world: Annotated[str | None, _unsaid("NAME")] = None
-    mutant: Annotated[str | None, _unsaid("NAME")] = None
+    world: Annotated[str | None, _no_default("NAME")] = None
+    mutant: Annotated[str | None, _no_default("NAME")] = None
     time_limit: Annotated[float, _shown("S")] = VIRTUAL_S_DEFAULT
     target: Annotated[str, _shown("NAME")] = TARGET_DEFAULT
 
     def spec(self, simulator: Simulator, seed: int) -> RunSpec:
-        """Return what is to be simulated.
+        """Return the run to simulate.
 
         Raises:
-            UsageError: there is no such world or planted bug, or a number cannot be.
+            UsageError: there is no such world or planted bug, or a number is out of range.
         """
         world = next(iter(simulator.worlds)) if self.world is None else self.world
         if world not in simulator.worlds:
-            raise UsageError(unknown("world", world, simulator.worlds))
+            raise UsageError(unknown_name("world", world, simulator.worlds))
         if self.mutant is not None and self.mutant not in simulator.mutants:
-            raise UsageError(unknown(f"mutant of {self.target}", self.mutant, simulator.mutants))
+            raise UsageError(
+                unknown_name(f"mutant of {self.target}", self.mutant, simulator.mutants)
+            )
         _check("--time-limit", self.time_limit, VIRTUAL_MIN_S, VIRTUAL_MAX_S)
         _check("seed", seed, 0, SEED_MAX)
         return RunSpec(seed=seed, world=world, mutant=self.mutant, virtual_s=self.time_limit)
@@ -119,19 +126,19 @@ class SeedOptions:
 
     seeds: Annotated[int, _shown("N")] = SEEDS_DEFAULT
     first_seed: Annotated[int, _shown("SEED")] = FIRST_SEED_DEFAULT
-    seed: Annotated[int | None, _unsaid("SEED")] = None
-    jobs: Annotated[int | None, _unsaid("N")] = None
+    seed: Annotated[int | None, _no_default("SEED")] = None
+    jobs: Annotated[int | None, _no_default("N")] = None
     keep_going: Annotated[bool, _FLAG] = False
-    trace: Annotated[Path | None, _unsaid("FILE")] = None
+    trace: Annotated[Path | None, _no_default("FILE")] = None
     table: Annotated[bool, _FLAG] = False
     hunts: Annotated[int, _shown("N")] = HUNTS_DEFAULT
-    json: Annotated[Path | None, _unsaid("FILE")] = None
+    json: Annotated[Path | None, _no_default("FILE")] = None
 
     def processes(self) -> int:
         """Return how many processes to use.
 
         Raises:
-            UsageError: more or fewer than can be.
+            UsageError: the number is out of range.
         """
         if self.jobs is None:
             return _processors()
@@ -151,19 +158,19 @@ class ShrinkOptions:
     """
 
     seconds: Annotated[float, _shown("S")] = SHRINK_DEFAULT_S
-    out: Annotated[Path | None, _unsaid("FOLDER")] = None
-    first_seed: Annotated[int | None, _unsaid("SEED")] = None
+    out: Annotated[Path | None, _no_default("FOLDER")] = None
+    first_seed: Annotated[int | None, _no_default("SEED")] = None
 
-    def wanted(self) -> Wanted:
-        """Return what is asked for.
+    def settings(self) -> ShrinkSettings:
+        """Return the settings of the search.
 
         Raises:
-            UsageError: a number, or the folder, cannot be.
+            UsageError: a number is out of range, or the folder is none.
         """
         _check("--seconds", self.seconds, SHRINK_MIN_S, SHRINK_MAX_S)
         if self.out is not None and self.out.exists() and not self.out.is_dir():
             raise UsageError(f"--out {self.out}: it is there and no folder")
-        return Wanted(self.seconds, self.out)
+        return ShrinkSettings(self.seconds, self.out)
 
 
 def simulate(*, options: SeedOptions | None = None, of_world: WorldOptions | None = None) -> int:
@@ -210,8 +217,8 @@ def replay(
     what: Annotated[str, Parameter(name="SEED|FILE")],
     /,
     *,
-    from_ms: Annotated[float, _unsaid("MS", "--from")] = 0.0,
-    to_ms: Annotated[float, _unsaid("MS", "--to")] = TIME_MAX_MS,
+    from_ms: Annotated[float, _no_default("MS", "--from")] = 0.0,
+    to_ms: Annotated[float, _no_default("MS", "--to")] = TIME_MAX_MS,
     of_world: WorldOptions | None = None,
 ) -> int:
     """Run a seed again step by step, or what a real node recorded, with the nodes' states.
@@ -236,11 +243,11 @@ def replay(
         raise UsageError(f"--from {from_ms:g} is after --to {to_ms:g}")
     show = partial(show_step, {}, from_ms, to_ms)
     if what.isdecimal():
-        return tell_end(simulator.replay(where.spec(simulator, int(what)), show))
+        return print_end(simulator.replay(where.spec(simulator, int(what)), show))
     path = Path(what)
     if not path.is_file():
         raise UsageError(f"{what}: neither a seed nor a file that is there")
-    return tell_end(simulator.replay_file(path, show))
+    return print_end(simulator.replay_file(path, show))
 
 
 def shrink(
@@ -272,7 +279,7 @@ def shrink(
         of_world: In which world.
     """
     given, where = options or ShrinkOptions(), of_world or WorldOptions()
-    wanted, simulator = given.wanted(), simulator_of(where.target)
+    settings, simulator = given.settings(), simulator_of(where.target)
     is_file = what is not None and not what.isdecimal()
     if what is not None and given.first_seed is not None:
         raise UsageError("--first-seed is for a hunt: give it without a seed and without a file")
@@ -284,13 +291,13 @@ def shrink(
     spec = where.spec(simulator, int(what) if what is not None and not is_file else first)
     shrinker = shrinker_of(where.target, spec.world)
     if what is None:
-        return shrink_failing(where.target, shrinker, spec, wanted, _processors())
+        return shrink_failing(where.target, shrinker, spec, settings, _processors())
     if not is_file:
-        return shrink_failing(where.target, shrinker, spec, wanted)
+        return shrink_failing(where.target, shrinker, spec, settings)
     path = Path(what)
     if not path.is_file():
         raise UsageError(f"{what}: neither a seed nor a file that is there")
-    return shrink_file(where.target, shrinker, path, wanted)
+    return shrink_file(where.target, shrinker, path, settings)
 
 
 def _processors() -> int:
@@ -303,29 +310,29 @@ def _check(what: str, value: float, least: float, most: float) -> None:
 
 
 def _require_folder(path: Path | None) -> None:
-    """Notice before a long hunt, not after it, that its file could not be written."""
+    """Check before a long hunt that its file can be written."""
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         raise UsageError(f"--json {path}: give the name of a file in a folder that is there")
 
 
-# The table of planted bugs: after how many seeds the simulated world finds each.
+# The table of planted bugs: after how many seeds each is found.
 
 HUNT_SEEDS_MAX: Final = 2_000
-"""A planted bug that is not found within so many seeds counts as missed."""
+"""A planted bug that is not found within this many seeds counts as missed."""
 HUNTS_MAX: Final = 99
-"""From so many first seeds on each planted bug is hunted; the median is what is shown."""
+"""Most hunts for each planted bug, from different first seeds; the median is shown."""
 FORMAT: Final = 1
 HUNT_STRIDE: Final = 100_000
-"""How far apart those first seeds are: more than a hunt can run."""
+"""Distance between those first seeds: more than the seeds that a hunt can run."""
 
 
 def hunt_all(
     target: str, first: RunSpec, jobs: int, hunts: int = HUNTS_DEFAULT, file: Path | None = None
 ) -> int:
-    """Hunt each planted bug, or the one that `first` names, `hunts` times; return the exit code.
+    """Hunt each planted bug, or the one in `first`, `hunts` times; return the exit code.
 
-    A bug's row is printed as soon as its last hunt has ended. The code is 0 if each was found
-    each time. `file` gets what came of it, for `gate`.
+    A bug's row is printed when its last hunt ends. The code is 0 if every hunt found its bug.
+    `file` gets the results as JSON, for `gate`.
 
     Raises:
         HarnessError: a process died, or the file cannot be written.
@@ -343,7 +350,7 @@ def hunt_all(
         for number in range(hunts)
     ]
     bugs = "1 planted bug" if len(mutants) == 1 else f"{len(mutants)} planted bugs"
-    say_heading(target, first, bugs)
+    print_heading(target, first, bugs)
     output.out.print()
     width = max(len(mutant) for mutant in mutants)
     found: dict[str, list[Hunt]] = {}
@@ -368,7 +375,7 @@ def hunt_all(
 
 
 def to_json(target: str, world: str, found: Mapping[str, Sequence[Hunt]]) -> dict[str, Any]:
-    """Return what --json writes: `seeds` that each hunt ran until it found its bug, else null."""
+    """Return the content of --json; `seeds` is how many each hunt needed, null if not found."""
     return {
         "format": FORMAT,
         "target": target,
@@ -386,12 +393,12 @@ def to_json(target: str, world: str, found: Mapping[str, Sequence[Hunt]]) -> dic
 
 
 def hunt_one(target: str, spec: RunSpec) -> Hunt:
-    """Hunt one planted bug from one first seed on, in a process of its own."""
+    """Hunt one planted bug from one first seed on; called in a worker process."""
     return hunt(simulator_of(target), spec, HUNT_SEEDS_MAX)
 
 
 def hunt_text(hunts: list[Hunt]) -> str:
-    """Say after how many seeds a planted bug was found, and by which invariants."""
+    """Return after how many seeds a planted bug was found, and by which invariants."""
     found = [one for one in hunts if one.violation is not None]
     if not found:
         return f"not found in {HUNT_SEEDS_MAX:,} seeds, {len(hunts)} times"

@@ -1,4 +1,4 @@
-"""The end of a run in a screenful: verdict and why, what happened, where the report is."""
+"""The summary of a run: verdict and reason, what happened, where the report is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FINDINGS_SHOWN = 3
 """Findings that the summary shows, each of another kind; the report has them all."""
 NOTES_SHOWN = 3
 NOTE_CHARS_MAX = 140
-"""Longer notes are cut; the report has them whole."""
+"""Longer notes are cut here, not in the report."""
 NS_PER_S = 1e9
 MB = 1e6
 COPIED = ("violation", "report", "repeat")
@@ -37,7 +37,7 @@ def show(console: Console, view: RunView, report: str) -> None:
     width = max(len(label) for label, _ in lines)
     show_rows(console, [line for line in lines if line[0] not in COPIED], "dim", label_width=width)
     for label, text in lines:
-        if label in COPIED:  # never broken into lines: people copy and click it
+        if label in COPIED:  # never wrapped: users copy and click it
             line = Text(f"{'':{INDENT}}{label:{width}}  ", style="dim").append(text, "not dim")
             console.print(line, highlight=False, soft_wrap=True)
 
@@ -63,33 +63,33 @@ def rows(view: RunView, report: str) -> list[tuple[str, str]]:
 
 
 def page_path(report: str, page: str) -> str:
-    """Return the path of a violation's page, which lies beside the report; "" if none does."""
+    """Return the path of a violation's page, beside the report; "" if there is none."""
     return str(PurePath(report).parent / page) if page else ""
 
 
 def operations_text(outcomes: tuple[int, int, int]) -> str:
-    """Say how many operations there were and how they ended."""
+    """Return the number of operations by outcome."""
     ok, fail, info = outcomes
     return f"{sum(outcomes):,}: {ok:,} ok, {fail:,} fail, {info:,} info (outcome unknown)"
 
 
 def faults_text(
     faults: Sequence[FaultRow],
-    asked: Sequence[str],
+    requested: Sequence[str],
     unavailable: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Say how many faults bit, by name, and which could not be had."""
+    """Return how many faults took effect, by name, and which were not available."""
     lacking = [name for name, _ in unavailable]
-    asked = [name for name in asked if name not in lacking]
-    text = _applied_text(faults, asked)
+    requested = [name for name in requested if name not in lacking]
+    text = _applied_text(faults, requested)
     return f"{text}; not available: {', '.join(lacking)}" if lacking else text
 
 
-def _applied_text(faults: Sequence[FaultRow], asked: Sequence[str]) -> str:
-    if not asked:
+def _applied_text(faults: Sequence[FaultRow], requested: Sequence[str]) -> str:
+    if not requested:
         return "none asked for"
     if not faults:
-        return f"none applied of {', '.join(asked)}"
+        return f"none applied of {', '.join(requested)}"
     applied = Counter(row.window.name for row in faults)
     took_effect = Counter(row.window.name for row in faults if row.window.took_effect)
     each = ", ".join(
@@ -98,13 +98,13 @@ def _applied_text(faults: Sequence[FaultRow], asked: Sequence[str]) -> str:
         else f"{name} {took_effect[name]} of {count}"
         for name, count in sorted(applied.items())
     )
-    never = [name for name in asked if name not in applied]
+    never = [name for name in requested if name not in applied]
     rest = f"; never drawn: {', '.join(never)}" if never else ""
     return f"{took_effect.total()} of {applied.total()} bit ({each}){rest}"
 
 
 def recovery_text(recovery: RecoverySummary) -> str:
-    """Say how long the group took to serve again."""
+    """Return how long the group took to serve again."""
     if recovery.median_ns is None or recovery.max_ns is None:
         return "the group never served again" if recovery.never else ""
     text = f"median {_seconds(recovery.median_ns)}, worst {_seconds(recovery.max_ns)}"
@@ -114,7 +114,7 @@ def recovery_text(recovery: RecoverySummary) -> str:
 
 
 def failover_text(failover: Failover | None) -> str:
-    """Say how soon writes went on after the leader was killed, next to the goal."""
+    """Return how soon writes continued after kills of the leader, and the goal."""
     if failover is None:
         return ""
     kills = "1 kill" if failover.kills == 1 else f"{failover.kills} kills"
@@ -132,14 +132,14 @@ def _not_at_all(count: int, what: str) -> str:
 
 
 def leader_text(changes: int | None) -> str:
-    """Say how often the leader changed."""
+    """Return how often the leader changed."""
     if changes is None:
         return "not known who led"
     return {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes} times")
 
 
 def memory_text(memory: Sequence[tuple[str, int, int, int]]) -> str:
-    """Say what each process of ours had of memory after the steady phase, and at the end."""
+    """Return the memory of our processes after the steady phase, at the end, and at most."""
     return "; ".join(
         f"{name} {first / MB:.0f} MB, at the end {last / MB:.0f}, at most {most / MB:.0f}"
         for name, first, last, most in memory
@@ -147,7 +147,7 @@ def memory_text(memory: Sequence[tuple[str, int, int, int]]) -> str:
 
 
 def note_rows(notes: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the first notes, each short, and how many more there are."""
+    """Return the first notes, shortened, and how many more there are."""
     lines = [
         ("note", note if len(note) <= NOTE_CHARS_MAX else f"{note[: NOTE_CHARS_MAX - 1]}…")
         for note in notes[:NOTES_SHOWN]
@@ -158,13 +158,13 @@ def note_rows(notes: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def findings_rows(view: RunView) -> list[tuple[str, str]]:
-    """Return the gravest findings that made the verdict, in words, and how many more there are."""
+    """Return the gravest findings behind the verdict, and how many more there are."""
     of_kind: dict[str, list[ViolationGroup]] = {}
     decisive = [checker for checker in view.checkers if checker.verdict == view.verdict]
     for checker in decisive:
         for group in checker.groups:
             of_kind.setdefault(group.kind, []).append(group)
-    totals = finding_texts.add_up(checker.totals for checker in decisive)
+    totals = finding_texts.merge_totals(checker.totals for checker in decisive)
     kinds = sorted((kind for kind in totals if kind in of_kind), key=finding_texts.rank)
     kinds = kinds[:FINDINGS_SHOWN]
     lines = [("finding", _finding_text(of_kind[kind], totals[kind])) for kind in kinds]
@@ -175,11 +175,11 @@ def findings_rows(view: RunView) -> list[tuple[str, str]]:
 
 
 def _finding_text(groups: Sequence[ViolationGroup], total: int) -> str:
-    """Say one finding of a kind, and how many there are of it under all faults."""
+    """Return one finding of a kind, and how many there are under all faults."""
     count = f" ({total:,} of them)" if total > 1 else ""
-    said = next((group.shown[0].message for group in groups if group.shown), groups[0].title)
+    text = next((group.shown[0].message for group in groups if group.shown), groups[0].title)
     page = next((each.page for group in groups for each in group.shown if each.page), "")
-    return f"{groups[0].kind}{count}: {said}{f' Page: {page}' if page else ''}"
+    return f"{groups[0].kind}{count}: {text}{f' Page: {page}' if page else ''}"
 
 
 def _seconds(ns: int) -> str:

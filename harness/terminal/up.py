@@ -1,6 +1,6 @@
-"""The command `up`: a broker group to play with, until Ctrl-C.
+"""The command `up`: run a broker group to play with, until Ctrl-C.
 
-Source: docker compose up, for how it behaves; RocketMQ's fast-try.sh for what it replaces.
+Source: docker compose up for its behaviour; it replaces RocketMQ's fast-try.sh.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.marks import scratch_prefix
+from shaketable.harness.run_markers import scratch_prefix
 from shaketable.harness.runtime.processes import ports
 from shaketable.harness.runtime.processes.nodes import NodeProcess
 from shaketable.harness.targets.broker_site import (
@@ -38,14 +38,14 @@ NODES: Final[Mapping[Mode, tuple[int, ...]]] = {
     "sync-double-write": (2, 3, 4, 5),
     "multi-master": (1,),
 }
-"""How many brokers a group may have in each mode, first how many it has by default."""
+"""The numbers of brokers that a group may have in each mode; the first is the default."""
 GROUPS: Final[Mapping[Mode, int]] = {"multi-master": 2}
-"""How many groups there are by default, where not one."""
-TAKES: Final[Mapping[Mode, str]] = {"dledger": "leader"}
-"""What the broker of a group is that takes messages, where not its master."""
+"""The default number of groups, if not one."""
+WRITABLE_ROLE: Final[Mapping[Mode, str]] = {"dledger": "leader"}
+"""The role of the broker that accepts a group's messages, if not master."""
 NAME_SERVERS_MAX: Final = 5
 READY_SECONDS_MAX: Final = 60.0
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 STOP_GRACE_S: Final = 10.0
 LOG: Final = "output.log"
 
@@ -93,13 +93,13 @@ def up(
         except OSError as error:
             raise HarnessError(f"cannot write into {place}: {error.strerror or error}") from error
         return trio.run(
-            _keep_up, site, place, TAKES.get(mode, "master"), strict_exception_groups=True
+            _keep_up, site, place, WRITABLE_ROLE.get(mode, "master"), strict_exception_groups=True
         )
 
 
 @contextmanager
 def _folder(folder: Path | None) -> Iterator[Path]:
-    """Yield the folder that was named, made if it is not there; else one that is removed."""
+    """Yield the given folder, created if missing; without one, a folder that is removed later."""
     if folder is None:
         with tempfile.TemporaryDirectory(prefix=scratch_prefix("up")) as name:
             yield Path(name)
@@ -113,20 +113,20 @@ def _folder(folder: Path | None) -> Iterator[Path]:
     yield folder.resolve()
 
 
-async def _keep_up(site: Site, folder: Path, taker: str) -> int:
-    """Run all servers until a signal; return the exit code. `taker` takes a group's messages."""
-    begin_ns = monotonic_ns()
+async def _keep_up(site: Site, folder: Path, role: str) -> int:
+    """Run all servers until a signal; return the exit code. `role` accepts a group's messages."""
+    start_ns = monotonic_ns()
     running: list[NodeProcess] = []
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         try:
             for server in site.servers:
-                process = _process(server, begin_ns)
+                process = _process(server, start_ns)
                 process.start()
                 running.append(process)
             async with trio.open_nursery() as nursery:
                 for process in running:
-                    nursery.start_soon(_tell_end, process)
-                nursery.start_soon(_tell_leaders, site, folder, taker)
+                    nursery.start_soon(_report_exit, process)
+                nursery.start_soon(_report_leaders, site, folder, role)
                 async for _ in signals:
                     break
                 nursery.cancel_scope.cancel()
@@ -140,49 +140,49 @@ async def _keep_up(site: Site, folder: Path, taker: str) -> int:
     return ExitCode.VALID
 
 
-def _process(server: SiteServer, begin_ns: int) -> NodeProcess:
+def _process(server: SiteServer, start_ns: int) -> NodeProcess:
     log = server.directory / LOG
-    return NodeProcess(server.name, server.launch, server.directory, log, begin_ns)
+    return NodeProcess(server.name, server.launch, server.directory, log, start_ns)
 
 
-async def _tell_end(process: NodeProcess) -> None:
-    """Say when a server ends that nobody stopped."""
+async def _report_exit(process: NodeProcess) -> None:
+    """Print that a server exited by itself."""
     ended = await process.wait()
     output.out.print(escape(str(ended)))
 
 
-async def _tell_leaders(site: Site, folder: Path, taker: str) -> None:
-    """Say where everything is once each group has its leader, and then each change of one."""
+async def _report_leaders(site: Site, folder: Path, role: str) -> None:
+    """Print all addresses once each group has its leader, and then every change of a leader."""
     groups = sorted({server.group for server in site.brokers})
     servers = _count(len(site.name_servers), "name server")
     output.out.print(f"starting {servers} and {_count(len(site.brokers), 'broker')}")
-    told: Mapping[str, str] = {}
+    known: Mapping[str, str] = {}
     with trio.move_on_after(READY_SECONDS_MAX):
-        while len(told) < len(groups):
-            told = await site.leaders()
-            await trio.sleep(LOOK_SECONDS)
-    if len(told) < len(groups):
-        lacking = ", ".join(sorted(set(groups) - set(told)))
-        output.out.print(f"no {taker} of {lacking} after {READY_SECONDS_MAX:g} s; logs: {folder}")
-    _tell_site(site, told, folder, taker)
+        while len(known) < len(groups):
+            known = await site.leaders()
+            await trio.sleep(POLL_SECONDS)
+    if len(known) < len(groups):
+        lacking = ", ".join(sorted(set(groups) - set(known)))
+        output.out.print(f"no {role} of {lacking} after {READY_SECONDS_MAX:g} s; logs: {folder}")
+    _print_site(site, known, folder, role)
     while True:
-        await trio.sleep(LOOK_SECONDS)
+        await trio.sleep(POLL_SECONDS)
         now = await site.leaders()
         for group in groups:
-            if now.get(group) != told.get(group):
+            if now.get(group) != known.get(group):
                 who = now.get(group)
-                now_leads = f"{who} leads" if taker == "leader" else f"{who} is back"
-                output.out.print(f"{group}: {f'no {taker}' if who is None else now_leads}")
-        told = now
+                now_leads = f"{who} leads" if role == "leader" else f"{who} is back"
+                output.out.print(f"{group}: {f'no {role}' if who is None else now_leads}")
+        known = now
 
 
-def _tell_site(site: Site, leaders: Mapping[str, str], folder: Path, taker: str) -> None:
+def _print_site(site: Site, leaders: Mapping[str, str], folder: Path, role: str) -> None:
     out = output.out
     out.print()
     for server in site.name_servers:
         out.print(f"  {server.name:<16} {server.address}", soft_wrap=True)
     for server in site.brokers:
-        leads = f"  {taker}" if leaders.get(server.group) == server.name else ""
+        leads = f"  {role}" if leaders.get(server.group) == server.name else ""
         out.print(f"  {server.name:<16} {server.address}{leads}", soft_wrap=True)
     first = site.addresses
     out.print("\nconnect with RocketMQ's clients:", soft_wrap=True)
@@ -197,7 +197,7 @@ def _count(number: int, what: str) -> str:
 
 
 async def _stop(running: list[NodeProcess]) -> list[str]:
-    """Stop all servers, brokers first; return those that did not end by themselves."""
+    """Stop all servers, brokers first; return those that had to be killed."""
     killed: list[str] = []
 
     async def stop(process: NodeProcess) -> None:

@@ -1,4 +1,4 @@
-"""For other people's tests: record what clients do, draw histories, a pytest fixture.
+"""Support for users' own tests: a recorder for clients, Hypothesis strategies, pytest fixtures.
 
-`checkers.api` checks what is recorded. Nothing heavy is imported before it is needed.
+`checkers.api` checks the recorded histories. Heavy modules are imported only when needed.
 """

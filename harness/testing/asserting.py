@@ -1,4 +1,4 @@
-"""Says in a failed test what its history does that it must not do: text, and a page if asked."""
+"""Assert that a history is valid; a failed test shows the failing part as text or a page."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def assert_linearizable(
     """Return the verdict of `checkers.api.check` if it is VALID and rests on an answer.
 
     Args:
-        history: as for `check`; an iterable that can be read once only is read into a list.
+        history: as for `check`; an iterator is read into a list.
         model: as for `check`.
-        page: where to write a page that shows the failing part.
+        page: path of a page that shows the failing part.
         how: other arguments of `check`.
 
     Raises:
-        NotLinearizableError: it is not; the message shows the failing part as text.
+        NotLinearizableError: it is not; its notes show the failing part as text.
         UsageError: as for `check`.
     """
     if isinstance(history, Iterator):

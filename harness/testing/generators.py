@@ -1,12 +1,12 @@
-"""Hypothesis strategies that draw generators, and what becomes of their operations.
+"""Hypothesis strategies for generators, and for the outcomes of their operations.
 
     @given(generators(), lives())
     def test_no_client_does_two_things_at_once(generator, life):
         for one, other in pairwise_by_client(play(generator, 3, life)):
             assert one.return_ns <= other.call_ns
 
-A drawn generator may be any of `harness.generators`, in any of the others; what fails is shrunk to
-the smallest one that still does.
+A drawn generator may nest all kinds of `harness.generators`; a failing one shrinks to the smallest
+that still fails.
 
 Source: Hypothesis' recursive strategies; jepsen.generator's own tests, by hand.
 """
@@ -28,7 +28,7 @@ OUTCOMES = ("ok", "fail", "info")
 _NS = 1_000_000_000
 
 
-def drawn_operations() -> SearchStrategy[list[Operation]]:
+def operation_lists() -> SearchStrategy[list[Operation]]:
     """Draw a few operations on few keys."""
     one = st.builds(
         Operation,
@@ -40,26 +40,26 @@ def drawn_operations() -> SearchStrategy[list[Operation]]:
 
 
 def generators(*, finite: bool = True) -> SearchStrategy[Generator]:
-    """Draw a generator: sequences of operations, put together somehow.
+    """Draw a generator: sequences of operations, combined in random ways.
 
     Args:
-        finite: whether it comes to an end by itself.
+        finite: whether it ends by itself.
     """
-    leaves = drawn_operations().map(g.operations)
+    leaves = operation_lists().map(g.operations)
     if not finite:
-        leaves |= drawn_operations().filter(bool).map(lambda some: g.repeat(some[0]))
+        leaves |= operation_lists().filter(bool).map(lambda found: g.repeat(found[0]))
     return st.recursive(leaves | _seconds().map(g.sleep), _put_together, max_leaves=LEAVES_MAX)
 
 
 @st.composite
 def lives(draw: DrawFn, *, outcomes: tuple[str, ...] = OUTCOMES) -> Life:
-    """Draw how long operations take and how they end: the n-th one as the n-th draw says."""
+    """Draw the duration and outcome of each operation, in order."""
     one = st.tuples(st.integers(1, 2 * _NS), st.sampled_from(outcomes))
-    drawn = draw(st.lists(one, min_size=1, max_size=8))
+    drawn_outcomes = draw(st.lists(one, min_size=1, max_size=8))
     calls = iter(range(1 << 62))
 
     def life(_: Due) -> tuple[int, str, Answer]:
-        took_ns, outcome = drawn[next(calls) % len(drawn)]
+        took_ns, outcome = drawn_outcomes[next(calls) % len(drawn_outcomes)]
         return took_ns, outcome, Answer()
 
     return life
@@ -70,13 +70,13 @@ def _seconds() -> SearchStrategy[float]:
 
 
 def _put_together(parts: SearchStrategy[Generator]) -> SearchStrategy[Generator]:
-    some = st.lists(parts, min_size=1, max_size=3)
+    parts_list = st.lists(parts, min_size=1, max_size=3)
     seed = st.sampled_from(("1", "2"))
     return st.one_of(
-        some.map(lambda these: g.concat(*these)),
-        some.map(lambda these: g.phases(*these)),
-        some.map(lambda these: g.any_of(*these)),
-        st.builds(lambda these, s: g.mix(*these, seed=s), some, seed),
+        parts_list.map(lambda these: g.concat(*these)),
+        parts_list.map(lambda these: g.phases(*these)),
+        parts_list.map(lambda these: g.any_of(*these)),
+        st.builds(lambda these, s: g.mix(*these, seed=s), parts_list, seed),
         st.builds(g.limit, st.integers(0, OPERATIONS_MAX), parts),
         st.builds(lambda s, of, by: g.stagger(s, of, seed=by), _seconds(), parts, seed),
         st.builds(lambda s, of, by: g.think_time(s, of, seed=by), _seconds(), parts, seed),
@@ -84,6 +84,6 @@ def _put_together(parts: SearchStrategy[Generator]) -> SearchStrategy[Generator]
         st.builds(g.time_limit, _seconds(), parts),
         parts.map(g.synchronize),
         parts.map(g.until_ok),
-        some.map(lambda these: g.each_client(lambda client: these[client % len(these)])),
+        parts_list.map(lambda these: g.each_client(lambda client: these[client % len(these)])),
         st.builds(lambda these, of: g.reserve({1: these}, of), parts, parts),
     )

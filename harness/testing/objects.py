@@ -1,6 +1,6 @@
-"""Sequential objects that answer calls: what histories of a model are drawn from.
+"""Sequential objects that answer calls, from which histories of a model are generated.
 
-They share nothing with checkers.models, so that each can find the other's mistakes.
+They share no code with checkers.models, so that each can reveal the other's mistakes.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 Choose = Callable[[int], int]
-"""Draws a whole number from 0 to below its argument."""
+"""Draws an integer from 0 up to its argument, exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """A call before its answer."""
 
     f: str
@@ -25,84 +25,84 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call answered; `offset` where it is part of the answer."""
+    """The answer of a call; `offset` where it is part of it."""
 
     output: Any = None
     offset: int | None = None
 
 
 class Object(Protocol):
-    """One object: draws calls, and answers them one by one."""
+    """A sequential object that draws calls and answers them one by one."""
 
-    def ask(self, choose: Choose, client: int) -> Asked:
-        """Draw what a client calls next."""
+    def ask(self, choose: Choose, client: int) -> Request:
+        """Draw the next call of a client."""
         ...
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
-        """Do it, and answer."""
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call and return its answer."""
         ...
 
 
 class CasRegister:
-    """Read, write and, if asked to, compare-and-set of one value."""
+    """Read, write and, with `has_cas`, compare-and-set of one value."""
 
     def __init__(self, values: int, *, has_cas: bool = True) -> None:
         self.values, self.has_cas = values, has_cas
         self.value: int | None = None
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw a read, a write or a cas."""
         what = choose(3 if self.has_cas else 2)
         if what == 0:
-            return Asked("read")
+            return Request("read")
         if what == 1:
-            return Asked("write", choose(self.values))
-        return Asked("cas", choose(self.values), choose(self.values))
+            return Request("write", choose(self.values))
+        return Request("cas", choose(self.values), choose(self.values))
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
-        """A cas answers 1 (yes) or 0 (no)."""
-        if asked.f == "read":
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; a cas answers 1 (done) or 0 (not)."""
+        if request.f == "read":
             return Answer(self.value)
-        if asked.f == "cas" and asked.expected != self.value:
+        if request.f == "cas" and request.expected != self.value:
             return Answer(0)
-        self.value = asked.input
-        return Answer(1 if asked.f == "cas" else None)
+        self.value = request.input
+        return Answer(1 if request.f == "cas" else None)
 
 
 class Kv:
-    """One key of texts: get, put, append."""
+    """One key with a text value: get, put, append."""
 
     def __init__(self, values: int) -> None:
         self.values = values
         self.text = ""
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw a get, a put or an append."""
         f = ("get", "put", "append")[choose(3)]
-        return Asked(f, None if f == "get" else "abcdefghijkl"[choose(self.values) % 12])
+        return Request(f, None if f == "get" else "abcdefghijkl"[choose(self.values) % 12])
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
-        """A get answers the text."""
-        if asked.f == "get":
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; a get answers the text."""
+        if request.f == "get":
             return Answer(self.text)
-        self.text = str(asked.input) if asked.f == "put" else self.text + str(asked.input)
+        self.text = str(request.input) if request.f == "put" else self.text + str(request.input)
         return Answer()
 
 
 class Mutex:
-    """Acquire and release; who does not hold it does not release it."""
+    """Acquire and release; only a holder releases."""
 
     def __init__(self, values: int) -> None:
         self.held = False
         self.holders: set[int] = set()
 
-    def ask(self, choose: Choose, client: int) -> Asked:
-        """A holder releases, everybody else acquires."""
-        return Asked("release" if client in self.holders else "acquire")
+    def ask(self, choose: Choose, client: int) -> Request:
+        """Draw a release for a holder, an acquire for any other client."""
+        return Request("release" if client in self.holders else "acquire")
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
-        """An acquire of a held mutex answers 0."""
-        if asked.f == "release":
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; an acquire of a held mutex answers 0."""
+        if request.f == "release":
             self.held = False
             self.holders.discard(client)
             return Answer()
@@ -120,17 +120,17 @@ class Counter:
         self.values = values
         self.sum = 0
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw an add, which may be negative, or a read."""
-        return Asked("add", choose(2 * self.values + 1) - self.values) if choose(2) else (
-            Asked("read")
+        return Request("add", choose(2 * self.values + 1) - self.values) if choose(2) else (
+            Request("read")
         )  # fmt: skip
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
-        """A read answers the sum."""
-        if asked.f == "read":
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; a read answers the sum."""
+        if request.f == "read":
             return Answer(self.sum)
-        self.sum += asked.input
+        self.sum += request.input
         return Answer()
 
 
@@ -141,41 +141,41 @@ class SetOfValues:
         self.values = values
         self.held: set[int] = set()
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw an add, a remove or a read."""
         f = ("add", "remove", "read")[choose(3)]
-        return Asked(f, None if f == "read" else choose(self.values))
+        return Request(f, None if f == "read" else choose(self.values))
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
-        """A read answers the sorted list."""
-        if asked.f == "read":
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; a read answers the sorted list."""
+        if request.f == "read":
             return Answer(sorted(self.held))
-        if asked.f == "add":
-            self.held.add(asked.input)
+        if request.f == "add":
+            self.held.add(request.input)
         else:
-            self.held.discard(asked.input)
+            self.held.discard(request.input)
         return Answer()
 
 
 class Queue:
-    """Enqueue and dequeue; without an order a dequeue takes any."""
+    """Enqueue and dequeue; unless `in_order`, a dequeue takes any value."""
 
     def __init__(self, values: int, *, in_order: bool = True) -> None:
         self.in_order = in_order
         self.waiting: list[int] = []
         self.next = 0
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw an enqueue of a fresh value or a dequeue."""
         if choose(2):
-            return Asked("dequeue")
+            return Request("dequeue")
         self.next += 1
-        return Asked("enqueue", self.next)
+        return Request("enqueue", self.next)
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
-        """A dequeue answers a value, nothing if none waits."""
-        if asked.f == "enqueue":
-            self.waiting.append(asked.input)
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; a dequeue answers a value, or nothing if the queue is empty."""
+        if request.f == "enqueue":
+            self.waiting.append(request.input)
             return Answer()
         if not self.waiting:
             return Answer()
@@ -183,32 +183,32 @@ class Queue:
 
 
 class Log:
-    """Append, read at an offset, ask for the end."""
+    """Append, read at an offset, get the end offset."""
 
     def __init__(self, values: int) -> None:
         self.entries: list[int] = []
         self.next = 0
 
-    def ask(self, choose: Choose, client: int) -> Asked:
-        """Draw an append of a fresh value, a read near the end, or the end."""
+    def ask(self, choose: Choose, client: int) -> Request:
+        """Draw an append of a fresh value, a read, or a query of the end."""
         f = ("append", "read", "end")[choose(3)]
         if f == "read":
-            return Asked(f, offset=choose(len(self.entries) + 2))
+            return Request(f, offset=choose(len(self.entries) + 2))
         if f == "end":
-            return Asked(f)
+            return Request(f)
         self.next += 1
-        return Asked(f, self.next)
+        return Request(f, self.next)
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
-        """An append answers its offset, a read what stands there or nothing."""
-        if asked.f == "append":
-            self.entries.append(asked.input)
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; an append answers its offset, a read the value there or nothing."""
+        if request.f == "append":
+            self.entries.append(request.input)
             return Answer(offset=len(self.entries) - 1)
-        if asked.f == "end":
+        if request.f == "end":
             return Answer(len(self.entries))
-        assert asked.offset is not None
-        is_there = asked.offset < len(self.entries)
-        return Answer(self.entries[asked.offset] if is_there else None, asked.offset)
+        assert request.offset is not None
+        exists = request.offset < len(self.entries)
+        return Answer(self.entries[request.offset] if exists else None, request.offset)
 
 
 class Registers:
@@ -220,18 +220,18 @@ class Registers:
         self.values = values
         self.held: dict[str, int] = {}
 
-    def ask(self, choose: Choose, client: int) -> Asked:
+    def ask(self, choose: Choose, client: int) -> Request:
         """Draw a transaction of one to three reads and writes."""
         steps = []
         for _ in range(choose(3) + 1):
             name = self.NAMES[choose(3)]
             steps.append(["w", name, choose(self.values)] if choose(2) else ["r", name, None])
-        return Asked("txn", steps)
+        return Request("txn", steps)
 
-    def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
-        """The same steps, reads with what they found."""
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a transaction; answer its steps, with the values that were read."""
         done = []
-        for f, name, value in asked.input:
+        for f, name, value in request.input:
             if f == "w":
                 self.held[name] = value
             done.append([f, name, self.held.get(name)])
@@ -250,4 +250,4 @@ OBJECTS: Final[dict[str, Callable[[int], Object]]] = {
     "set": SetOfValues,
     "unordered-queue": lambda values: Queue(values, in_order=False),
 }
-"""Objects by the name of their model; each is made with the number of its values."""
+"""Objects by model name; each is constructed with the number of different values."""

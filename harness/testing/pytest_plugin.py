@@ -4,8 +4,8 @@
         ...  # clients record with history_recorder.call(...)
         history_recorder.assert_linearizable("register")
 
-Loaded by pytest through its entry point; imports nothing but pytest until a fixture is used.
-With `--shaketable-pages DIR` a failed check writes a page that shows what fails.
+Pytest loads this module through its entry point: import only pytest until a fixture is used.
+With `--shaketable-pages DIR` a failed check writes a page with the failing part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def history_recorder(request: pytest.FixtureRequest) -> HistoryRecorder:
-    """A recorder for this test's clients; `assert_linearizable` checks what they saw."""
+    """A recorder for this test's clients; `assert_linearizable` checks their history."""
     from shaketable.harness.testing.recorder import HistoryRecorder  # noqa: PLC0415 - pytest's start is short
 
     return HistoryRecorder(page=_page(request))

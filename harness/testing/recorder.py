@@ -1,4 +1,4 @@
-"""Records what the clients of a test do, from any thread or task, and checks it.
+"""Record the operations of a test's clients, from any thread or task, and check them.
 
     history = HistoryRecorder()
     with history.call(process=0, f="write", value=3):
@@ -7,7 +7,7 @@
         call.ok(client.read())
     history.assert_linearizable("register")
 
-Source: Jepsen's clients (an exception is `info` unless it is known that nothing happened).
+Source: Jepsen's clients (an exception is `info` unless the operation certainly did not happen).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:  # pytest loads this module at its start
     from shaketable.harness.contracts.verdict import Verdict
 
 UNANSWERED = object()
-"""Stands for the answer of a call that was given none."""
+"""Default for a call without an answer."""
 
 
 class HistoryRecorder:
-    """A history in the making: events in the order in which they happened.
+    """A history being recorded: events in the order in which they happened.
 
-    `page` is where a check that fails writes a page that shows the failing part, if anywhere.
+    `page` is where a failed check writes a page with the failing part, if given.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class HistoryRecorder:
         """Record an invoke and return it: a context manager around the client's call.
 
         Args:
-            process: which client; one has one call at a time.
+            process: the client; it has one call at a time.
             f: the operation's name, as the model calls it.
-            value: what is asked for: the value to write, `(old, new)` for a cas.
-            key: which object, where there are several.
+            value: the argument: the value to write, `(old, new)` for a cas.
+            key: the object, if there are several.
         """
         self.add(process, "invoke", f, value, key)
         return RecordedCall(self, process, f, value, key)
@@ -80,13 +80,13 @@ class HistoryRecorder:
         ]
 
     def check(self, model: str | Model | None = None, **how: Any) -> Verdict:
-        """Check what was recorded; arguments as of `checkers.api.check`."""
+        """Check the recorded history; arguments as of `checkers.api.check`."""
         from shaketable.checkers.api import check  # noqa: PLC0415 - as above
 
         return check(self.events(), model, **how)
 
     def assert_linearizable(self, model: str | Model | None = None, **how: Any) -> Verdict:
-        """Return the verdict if it is VALID and rests on at least one answer.
+        """Return the verdict if it is VALID and has at least one answered operation.
 
         Args:
             model: as for `checkers.api.check`.
@@ -101,10 +101,10 @@ class HistoryRecorder:
 
 
 class RecordedCall:
-    """One call under way: `ok`, `fail` or `info` ends it, at the latest the end of its `with`.
+    """A call in progress: `ok`, `fail` or `info` ends it, at the latest the end of its `with`.
 
-    Without a word a `with` that ends is ok without an answer. An exception leaves the outcome
-    unknown, `DefiniteError` (it certainly did not happen) makes it fail; both go on up.
+    Without one of them the end of `with` means ok without an answer. An exception leaves the
+    outcome unknown, `DefiniteError` (it certainly did not happen) makes it fail; both propagate.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class RecordedCall:
     ) -> None:
         self._history = history
         self._process, self._f, self._key = process, f, key
-        self._asked = value
+        self._value = value
         self._is_over = False
 
     def ok(self, answer: Any = UNANSWERED) -> None:
-        """It happened, and this was the answer."""
-        self._end("ok", self._asked if answer is UNANSWERED else answer)
+        """End the call: it succeeded, with this answer."""
+        self._end("ok", self._value if answer is UNANSWERED else answer)
 
     def fail(self) -> None:
-        """It certainly did not happen."""
+        """End the call: it certainly did not happen."""
         self._end("fail", None)
 
     def info(self) -> None:
-        """Nobody knows: it may have happened, or may happen later."""
+        """End the call with unknown outcome: it may have happened, or may happen later."""
         self._end("info", None)
 
     def _end(self, kind: str, value: Any) -> None:

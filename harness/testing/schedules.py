@@ -1,14 +1,14 @@
-"""Hypothesis strategies that draw schedules of faults: which, when, for how long, with which plan.
+"""Hypothesis strategies for fault schedules: which faults, when, how long, with which plan.
 
     @given(schedules(discovery.find("faults"), ("n0", "n1", "n2")))
     def test_my_system_survives(planned):
         ...
 
-Drawn directly, not from a campaign's seed, so that a failing schedule shrinks: fewer faults, the
-first ones of those given, at round times. `harness.campaigns.schedule.encode_schedule` writes one
-as a run keeps it.
+Schedules are drawn directly, not from a campaign's seed, so that a failing one shrinks: to fewer
+faults, the first of those given, at round times. `harness.campaigns.schedule.encode_schedule`
+encodes one in the format of a run.
 
-Source: Hypothesis; FoundationDB's and TigerBeetle's drawn fault schedules.
+Source: Hypothesis; FoundationDB's and TigerBeetle's random fault schedules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shaketable.harness.contracts.rng import rng_for as stream
 
 FAULTS_MAX = 5
 PLANS = 8
-"""From so many seeds the plan of a fault is drawn."""
+"""The number of seeds that the plan of a fault is generated from."""
 
 
 @st.composite
@@ -38,19 +38,19 @@ def schedules(
     faults_max: int = FAULTS_MAX,
     lanes: int = 1,
 ) -> list[Planned]:
-    """Draw a schedule, in the order of its times.
+    """Draw a schedule, sorted by start time.
 
     Args:
         draw: given by Hypothesis.
-        faults: what to draw from, by name, configured.
+        faults: the configured faults to choose from, by name.
         nodes: the group.
-        chaos_s: within this time all faults begin and end.
-        faults_max: the longest schedule.
-        lanes: so many faults hold at a time at most.
+        chaos_s: all faults start and end within this time.
+        faults_max: most faults of a schedule.
+        lanes: most faults in force at a time.
     """
     free_ms = [0] * lanes
     end_ms = int(chaos_s * 1000)
-    turns: dict[str, int] = {}
+    indexes: dict[str, int] = {}
     found: list[Planned] = []
     for _ in range(draw(st.integers(0, faults_max))):
         lane = draw(st.integers(0, lanes - 1))
@@ -60,9 +60,9 @@ def schedules(
             continue
         free_ms[lane] = stop_ms
         name = draw(st.sampled_from(sorted(faults)))
-        turn = turns[name] = turns.get(name, -1) + 1
-        rng = stream(str(draw(st.integers(0, PLANS - 1))), "plan", name, turn)
-        plan = faults[name].plan(rng, nodes, turn)
+        index = indexes[name] = indexes.get(name, -1) + 1
+        rng = stream(str(draw(st.integers(0, PLANS - 1))), "plan", name, index)
+        plan = faults[name].plan(rng, nodes, index)
         duration_s = (stop_ms - start_ms) / 1000
         found.append(
             Planned(number=0, fault=name, plan=plan, start_s=start_ms / 1000, duration_s=duration_s)

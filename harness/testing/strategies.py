@@ -1,12 +1,12 @@
-"""Hypothesis strategies that draw histories of a model.
+"""Hypothesis strategies for histories of a model.
 
     @given(histories("cas-register"))
     def test_my_checker_accuses_nobody(history):
         assert check(history, "cas-register").outcome is Outcome.VALID
 
 `histories` are linearizable by construction: each operation takes effect at one moment between
-its call and its return. `perturbed_histories` are those with one thing wrong, which may or may
-not show. Both are lists of `checkers.api.Operation`.
+its call and its return. `perturbed_histories` are the same with one change, which may or may not
+make them invalid. Both are lists of `checkers.api.Operation`.
 
 Source: Jepsen's and porcupine's generators of test histories; knossos.model for the objects.
 """
@@ -23,7 +23,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from shaketable.checkers.api import Operation
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.testing.objects import OBJECTS, Answer, Asked, Object
+from shaketable.harness.testing.objects import OBJECTS, Answer, Object, Request
 
 CLIENTS: Final = 3
 OPERATIONS_MAX: Final = 16
@@ -32,9 +32,9 @@ VALUES: Final = 3
 
 @dataclass(slots=True)
 class _Call:
-    """One client's call under way; `answer` is there once it took effect."""
+    """A call in progress; `answer` is set once it took effect."""
 
-    asked: Asked
+    request: Request
     call_ns: int
     process: int
     answer: Answer | None = None
@@ -55,14 +55,14 @@ def histories(
 
     Args:
         draw: given by Hypothesis.
-        model: name of a built-in model, or what makes an object of your own
+        model: name of a built-in model, or a factory of your own object
             (`harness.testing.objects.Object`) from a number of values.
-        clients: how many call at a time.
-        operations_max: the longest history.
-        values: how many different values are written.
+        clients: number of concurrent clients.
+        operations_max: most operations of a history.
+        values: number of different values that are written.
         with_unknown: whether some operations never return.
     """
-    thing = _object(model, values)
+    model_object = _object(model, values)
     left = draw(st.integers(0, operations_max))
 
     def choose(below: int) -> int:
@@ -78,23 +78,24 @@ def histories(
         what = choose(len(calls) + can_call)
         if what == len(calls):
             process = idle.pop(choose(len(idle)))
-            calls.append(_Call(thing.ask(choose, process), now, process))
+            calls.append(_Call(model_object.ask(choose, process), now, process))
             left -= 1
             continue
         call = calls[what]
         if call.answer is None:
-            if with_unknown and choose(12) == 0:  # it never happens, and nobody knows
+            if with_unknown and choose(12) == 0:  # never takes effect, outcome unknown
                 ended: Operation = _operation(call, None)
             else:
-                call.answer = thing.answer(call.asked, choose, call.process)
+                # The linearization point: one moment between the call and its return.
+                call.answer = model_object.answer(call.request, choose, call.process)
                 continue
-        elif with_unknown and choose(12) == 0:  # it happened, and nobody knows
+        elif with_unknown and choose(12) == 0:  # took effect, outcome unknown
             ended = _operation(call, None)
         else:
             ended = _operation(call, now)
         calls.remove(call)
         done.append(ended)
-        if ended.return_ns is None:  # its client goes on under a new number
+        if ended.return_ns is None:  # as in Jepsen, its client continues as a new process
             fresh += 1
             idle.append(fresh)
         else:
@@ -108,8 +109,8 @@ def perturbed_histories(
 ) -> list[Operation]:
     """Draw histories with one wrong answer, or one operation moved in time.
 
-    Arguments are those of `histories`. Some are linearizable all the same: let a second checker
-    say which.
+    Arguments are those of `histories`. Some results are still linearizable: let a second checker
+    decide.
     """
     history = list(draw(histories(model, **how)))
     known = [n for n, each in enumerate(history) if each.return_ns is not None]
@@ -123,7 +124,7 @@ def perturbed_histories(
         other = draw(st.sampled_from(alike))
         offset = other.offset if wrong.f == "append" else wrong.offset
         outputs = [each.output for each in alike]
-        if isinstance(wrong.output, int):  # or of a value that somebody wrote
+        if isinstance(wrong.output, int):  # or a value that any client wrote
             outputs += [each.input for each in history if isinstance(each.input, int)]
         output = draw(st.sampled_from(outputs))
         history[place] = replace(wrong, output=output, offset=offset)
@@ -135,7 +136,7 @@ def perturbed_histories(
 
 
 def models() -> SearchStrategy[str]:
-    """Draw the name of a built-in model that histories can be drawn of."""
+    """Draw the name of a built-in model that `histories` supports."""
     return st.sampled_from(sorted(OBJECTS))
 
 
@@ -150,16 +151,16 @@ def _object(model: str | Callable[[int], Object], values: int) -> Object:
 
 
 def _operation(call: _Call, return_ns: int | None) -> Operation:
-    asked, answer = call.asked, call.answer
+    request, answer = call.request, call.answer
     is_known = return_ns is not None and answer is not None
-    offset = answer.offset if is_known and answer and answer.offset is not None else asked.offset
+    offset = answer.offset if is_known and answer and answer.offset is not None else request.offset
     return Operation(
         process=call.process,
-        f=asked.f,
+        f=request.f,
         call_ns=call.call_ns,
         return_ns=return_ns,
-        input=asked.input,
+        input=request.input,
         output=answer.output if is_known and answer else None,
-        expected=asked.expected,
+        expected=request.expected,
         offset=offset,
     )

@@ -1,6 +1,6 @@
-"""How soon another node led after a fault that hit the leader: pure functions.
+"""Measure how soon another node led after a fault that hit the leader. Pure functions.
 
-The moment is the one at which polling first saw the new leader: never earlier than it led.
+An election ends when polling first sees the new leader, which is never before it really led.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ LEADER = "leader"
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What followed on a fault that hit the leader.
+    """The election that followed a fault that hit the leader.
 
-    `took_ns`: from the fault's effect to the first status of a leader of a higher term;
-    None if there was none until the next fault began (a leader may survive its fault).
+    `took_ns`: from the fault taking effect to the first status of a leader with a higher term; None
+    if there was none before the next fault began (a leader may survive its fault).
     """
 
     took_ns: int | None
 
 
 def aimed_plans(nemesis: pa.Table) -> dict[int, Mapping[str, Any]]:
-    """Return the aimed plan of each fault, by its number; what makes no sense is left out."""
+    """Return the plan of each fault by its number, as aimed; malformed events are skipped."""
     plans: dict[int, Mapping[str, Any]] = {}
     for text in nemesis["value"].to_pylist():
         try:
@@ -44,16 +44,16 @@ def aimed_plans(nemesis: pa.Table) -> dict[int, Mapping[str, Any]]:
 
 
 def hits_leader(plan: Mapping[str, Any], nodes: int) -> bool:
-    """Whether the plan takes the leader down, cuts it off from every majority, or deposes it.
+    """Return whether the plan kills the leader, cuts it off from every majority, or deposes it.
 
-    A link that is cut in one direction counts: no quorum forms without answers.
+    A link cut in one direction counts as cut: a quorum needs requests and answers.
     """
     leader = plan.get("leader")
     if not isinstance(leader, str):
         return False
     if leader in (plan.get("victims") or ()):
         return True
-    if plan.get("to") not in (None, leader):  # a transfer of leadership
+    if plan.get("to") not in (None, leader):  # a leadership transfer
         return True
     cut = {
         node
@@ -71,7 +71,7 @@ def elections(
     plans: Mapping[int, Mapping[str, Any]],
     nodes: int,
 ) -> dict[int, Election]:
-    """Return what followed on each fault that bit and hit the leader, by the fault's number."""
+    """Return the election after each fault that took effect and hit the leader, by fault number."""
     led = sorted(
         (span.start_ns, span.term)
         for span in lanes
@@ -83,7 +83,7 @@ def elections(
             continue
         term = max((term for start_ns, term in led if start_ns <= window.from_ns), default=None)
         if term is None:
-            continue  # nobody was seen to lead: no term to compare with
+            continue  # no leader was seen, so there is no term to compare with
         after = min(
             (
                 other.start_ns

@@ -1,10 +1,10 @@
-"""How soon writes go on after the leader was killed: the number by which brokers are compared.
+"""Measure how soon writes continue after the leader is killed (RTO).
 
-A kill counts here if it bit, its victims had the leader among them, and a majority was left:
-without one there is nobody to fail over to. Measured is the time from the SIGKILL being sent
-to the first acknowledgement of an append that a client invoked after the process was gone;
-such an append can only have been acknowledged by a leader elected since. One that was on its
-way during the kill proves less and does not count, so that the time is never too short.
+A kill counts if it took effect, the leader was among its victims, and a majority survived:
+without one no failover is possible. The time runs from sending SIGKILL to the first
+acknowledgement of an append that a client invoked after the process was gone. Only a leader
+elected since can have acknowledged such an append. One in flight during the kill may have been
+acknowledged by the old leader and does not count, so the time is never too short.
 
 Source: recovery time (RTO) of OpenChaos; goals: DESIGN.md section 5.
 """
@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.reports.availability.client_activity import ClientActivity
 from shaketable.reports.availability.recovery import Recovery, recovery_times
-from shaketable.reports.availability.worked import Worked
 
 KILL = "kill"
 GOAL_MEDIAN_NS = 1_000_000_000
@@ -31,10 +31,10 @@ P99 = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """The kills of the leader in a run, and the next acknowledged write after each.
+    """The leader kills of a run, and the next acknowledged write after each.
 
-    `kills` are those after which some client asked for an append; of them `never` saw none
-    acknowledged. The times are None where all are of that kind.
+    `kills` are those after which a client invoked an append; in `never` of them none was
+    acknowledged again. The times are None if no kill was recovered from.
     """
 
     kills: int
@@ -45,7 +45,7 @@ class Failover:
 
     @property
     def meets_goals(self) -> bool:
-        """True if writes always went on, and in the time that is the goal."""
+        """Whether writes always continued, and within the goals."""
         return (
             self.never == 0
             and self.median_ns is not None
@@ -56,17 +56,16 @@ class Failover:
 
 
 def kills_leader(window: FaultWindow, plan: Mapping[str, Any], nodes: int) -> bool:
-    """Whether the fault was a kill that bit, took the leader and left a majority alive."""
+    """Return whether the fault is a kill that took effect, hit the leader and left a majority."""
     victims: Sequence[str] = plan.get("victims") or ()
     is_leader_in = plan.get("leader") is not None and plan["leader"] in victims
     return window.name == KILL and window.took_effect and is_leader_in and 2 * len(victims) < nodes
 
 
 def failover(recoveries: Iterable[Recovery]) -> Failover | None:
-    """Join the recoveries from kills of the leader; None without any that was asked after.
+    """Summarize the recoveries from leader kills; None if no append was invoked after any.
 
-    The 99th percentile is a time that was measured (nearest rank): of up to 100 kills the
-    slowest.
+    The 99th percentile is a measured time (nearest rank): for up to 100 kills it is the slowest.
     """
     asked = [recovery for recovery in recoveries if recovery.asked]
     if not asked:
@@ -86,13 +85,13 @@ def measure(
     windows: Sequence[FaultWindow],
     plans: Mapping[int, Mapping[str, Any]],
     nodes: int,
-    worked: Worked | None = None,
+    activity: ClientActivity | None = None,
 ) -> Failover | None:
-    """Measure a run's failover from its operations, faults and their aimed plans.
+    """Measure a run's failover from its operations, faults and their plans as aimed.
 
-    Without `worked` kills after which all clients waited are not seen.
+    Without `activity`, kills after which every client was stuck waiting are missed.
     """
-    recoveries = zip(windows, recovery_times(operations, windows, worked), strict=True)
+    recoveries = zip(windows, recovery_times(operations, windows, activity), strict=True)
     return failover(
         recovery
         for window, recovery in recoveries

@@ -1,7 +1,7 @@
-"""When the group did not serve: clients asked, and nothing was acknowledged. Pure.
+"""Find when the group did not serve: clients made requests, and none was acknowledged. Pure.
 
-Source: availability by time, as service level objectives count it;
-`reports.availability.worked` for when somebody asked.
+Source: availability by time, as service level objectives define it; see
+`reports.availability.client_activity` for when clients made requests.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.reports.availability.client_activity import ClientActivity, outages, serving
 from shaketable.reports.availability.recovery import Gap
-from shaketable.reports.availability.worked import Worked, outages, serving
 
-OUTAGE_FROM_NS: Final = 500_000_000
-"""A stretch without an acknowledgement is an outage from this length on."""
+OUTAGE_MIN_NS: Final = 500_000_000
+"""A stretch without an acknowledgement counts as an outage from this length on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """When the group did not serve, by what was acknowledged.
+    """When the group did not serve, judged by acknowledgements.
 
-    `serving` names the operations that it goes by: those that append or, where the workload has
-    none, all. `start_ns` and `stop_ns` bound the time in which clients worked; an outage at its
-    end goes on until the first acknowledgement after it, where there was one. They are by time,
-    and none overlaps another.
+    `serving` names the operations that are measured: those that append, or all if the workload has
+    none. `start_ns` and `stop_ns` bound the time in which clients worked; an outage at its end
+    lasts until the first acknowledgement after it, if there was one. `outages` are sorted by time
+    and do not overlap.
     """
 
     serving: tuple[str, ...]
@@ -38,22 +38,22 @@ class Availability:
 
     @property
     def total_ns(self) -> int:
-        """How long all outages were together."""
+        """The total length of all outages."""
         return sum(outage.length_ns for outage in self.outages)
 
     @property
     def longest_ns(self) -> int:
-        """How long the longest one was; 0 without any."""
+        """The length of the longest outage; 0 without any."""
         return max((outage.length_ns for outage in self.outages), default=0)
 
     @property
     def share(self) -> float:
-        """The share of the time in which clients worked that was no outage, 0 to 1."""
+        """The share of the clients' working time without an outage, 0 to 1."""
         whole = self.stop_ns - self.start_ns
         return 1.0 if whole <= 0 else 1.0 - self.lost_ns(self.start_ns, self.stop_ns) / whole
 
     def lost_ns(self, start_ns: int, stop_ns: int) -> int:
-        """How much of [start, stop] was outage."""
+        """Return how much of [start, stop] was outage."""
         first = bisect_right(self.outages, start_ns, key=_stop_ns)
         inside = takewhile(lambda outage: outage.start_ns < stop_ns, self.outages[first:])
         return sum(
@@ -65,23 +65,23 @@ def _stop_ns(outage: Gap) -> int:
     return outage.stop_ns
 
 
-def availability(operations: pa.Table, worked: Worked | None) -> Availability | None:
-    """Find the outages of a run; None if nobody called anything while clients worked.
+def availability(operations: pa.Table, activity: ClientActivity | None) -> Availability | None:
+    """Find the outages of a run; None if no operation was invoked while clients worked.
 
     Args:
         operations: rows of OPERATIONS in any order.
-        worked: when clients worked; None if the run does not say: until the last call then, and
-            an outage in which all clients wait to the end is not seen.
+        activity: when clients worked. If None, they count as working until the last call, and an
+            outage in which all clients wait until the end is missed.
     """
     asked = serving(operations)
     if not asked.num_rows:
         return None
-    worked = worked or Worked(int(pc.max(asked["call_ns"]).as_py()))
+    activity = activity or ClientActivity(int(pc.max(asked["call_ns"]).as_py()))
     start_ns = int(pc.min(asked["call_ns"]).as_py())
-    if start_ns > worked.until_ns:
+    if start_ns > activity.until_ns:
         return None
-    starts, stops = outages(asked, worked)
-    is_long = stops - starts >= OUTAGE_FROM_NS
+    starts, stops = outages(asked, activity)
+    is_long = stops - starts >= OUTAGE_MIN_NS
     found = zip(starts[is_long].tolist(), stops[is_long].tolist(), strict=True)
     names = tuple(sorted(filter(None, pc.unique(asked["f"]).to_pylist())))
-    return Availability(names, start_ns, worked.until_ns, tuple(Gap(*each) for each in found))
+    return Availability(names, start_ns, activity.until_ns, tuple(Gap(*each) for each in found))

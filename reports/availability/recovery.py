@@ -1,7 +1,7 @@
-"""How long the group took to serve again after each fault: pure functions of Arrow tables.
+"""Measure how long the group took to serve again after each fault. Pure functions of Arrow tables.
 
-Source: the recovery time (RTO) of OpenChaos, sharpened: only an append that was *invoked*
-after the fault's effect counts, since one that was on its way proves nothing.
+Source: the recovery time (RTO) of OpenChaos, made stricter: only an append *invoked* after the
+fault took effect counts. One in flight at that moment may have been decided before the fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import APPENDING
-from shaketable.reports.availability.worked import Worked, ends_ns
+from shaketable.reports.availability.client_activity import ClientActivity, ends_ns
 
 Times = npt.NDArray[np.int64]
 
@@ -31,7 +31,7 @@ class Gap:
 
     @property
     def length_ns(self) -> int:
-        """How long it was."""
+        """The length of the gap."""
         return self.stop_ns - self.start_ns
 
 
@@ -39,16 +39,16 @@ class Gap:
 class Recovery:
     """How the group recovered from one fault.
 
-    `recovery_ns`: from when the fault began to be applied (the SIGKILL sent) to the first
-    acknowledgement of an append that was invoked after it was in effect (the process gone), or
-    of one that had waited for an answer all through the aftermath; None if there was none.
-    `asked`: appends that were invoked from the effect to `until_ns`, and those from before that
-    nobody had answered by then; with 0 of them the absence of a recovery says nothing.
-    `gap`: the longest stretch without an acknowledged append from the effect to `until_ns`;
-    None if nobody asked.
-    `until_ns`: where the fault's aftermath ends: the first start of another fault after this
-    one was undone, else when the clients' time was over (if that is not known, the run's last
-    invocation of an append).
+    `recovery_ns`: from the start of applying the fault (sending SIGKILL) to the first
+    acknowledgement of an append that was invoked after the fault was in effect (the process is
+    gone), or of one that had waited for an answer throughout the aftermath; None if there was none.
+    `asked`: appends invoked between the effect and `until_ns`, plus those invoked before and still
+    unanswered then; if 0, the absence of a recovery means nothing.
+    `gap`: the longest stretch without an acknowledged append from the effect to `until_ns`; None if
+    no append was invoked.
+    `until_ns`: the end of the fault's aftermath: the start of the next fault after this one was
+    undone, else the end of the clients' working time (or, if unknown, the run's last invocation of
+    an append).
     `took_effect`: whether the fault did anything; if not, there is nothing to recover from.
     """
 
@@ -62,7 +62,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class RecoverySummary:
-    """Over the faults that bit and after which somebody asked; `never` did not recover."""
+    """Recoveries from faults that took effect and were followed by appends; `never` had none."""
 
     median_ns: int | None
     max_ns: int | None
@@ -72,30 +72,30 @@ class RecoverySummary:
 
 
 def recovery_times(
-    operations: pa.Table, windows: Sequence[FaultWindow], worked: Worked | None = None
+    operations: pa.Table, windows: Sequence[FaultWindow], activity: ClientActivity | None = None
 ) -> list[Recovery]:
     """Return one `Recovery` for each window, in the order of `windows`.
 
     Args:
-        operations: rows of OPERATIONS in any order; f, call_ns, return_ns and outcome are read,
-            and process if `worked` is given.
-        windows: the faults as they were done.
-        worked: when clients worked. Without it clients that wait are not seen, and an outage in
-            which all of them do is none.
+        operations: rows of OPERATIONS in any order; reads f, call_ns, return_ns and outcome, and
+            process if `activity` is given.
+        windows: the faults as they were applied.
+        activity: when clients worked. Without it, waiting clients are not seen, and neither is an
+            outage in which all of them wait.
     """
     operations = operations.filter(pc.is_in(operations["f"], value_set=pa.array(APPENDING)))
     starts = np.sort(np.array([window.start_ns for window in windows], dtype=np.int64))
     waiting = _NOBODY
-    if worked is not None:
-        operations = operations.filter(pc.less_equal(operations["call_ns"], worked.until_ns))
-        waiting = _waiting(operations, starts, worked)
+    if activity is not None:
+        operations = operations.filter(pc.less_equal(operations["call_ns"], activity.until_ns))
+        waiting = _waiting(operations, starts, activity)
     calls, ok_calls, ok_returns = _append_times(operations)
     by_call = np.argsort(ok_calls, kind="stable")
     ok_calls = ok_calls[by_call]
     first_return_from = np.minimum.accumulate(ok_returns[by_call][::-1])[::-1]
     acknowledged = np.sort(ok_returns)
     last_ns = int(calls[-1]) if len(calls) else None
-    last_ns = last_ns if worked is None else worked.until_ns
+    last_ns = last_ns if activity is None else activity.until_ns
 
     recoveries = []
     for window in windows:
@@ -116,14 +116,14 @@ def recovery_times(
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Appends that were under way when some fault took effect: calls, ends, and which were ok."""
+    """Appends in flight when some fault took effect: their calls and ends, and which were ok."""
 
     calls: Times
     ends: Times
     is_ok: npt.NDArray[np.bool_]
 
     def through(self, start_ns: int, until_ns: int) -> tuple[int, int | None]:
-        """Count those that waited from `start_ns` beyond `until_ns`; say when one was answered."""
+        """Count appends in flight from `start_ns` past `until_ns`; return the first answer, too."""
         if start_ns >= until_ns:
             return 0, None
         waited = (self.calls < start_ns) & (self.ends > until_ns)
@@ -134,9 +134,9 @@ class _Waiting:
 _NOBODY = _Waiting(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))
 
 
-def _waiting(appends: pa.Table, starts: Times, worked: Worked) -> _Waiting:
-    """Return the appends that were under way when a fault took effect: few of all."""
-    calls, ends = _times(appends["call_ns"]), ends_ns(appends, worked.given_up)
+def _waiting(appends: pa.Table, starts: Times, activity: ClientActivity) -> _Waiting:
+    """Return the appends in flight when a fault took effect: a small share of all."""
+    calls, ends = _times(appends["call_ns"]), ends_ns(appends, activity.given_up)
     began = np.searchsorted(starts, calls, side="right")
     spans = np.searchsorted(starts, ends, side="left") > began
     is_ok = np.asarray(pc.equal(appends["outcome"], "ok"))
@@ -146,14 +146,14 @@ def _waiting(appends: pa.Table, starts: Times, worked: Worked) -> _Waiting:
 def longest_gap(operations: pa.Table, start_ns: int, stop_ns: int) -> Gap:
     """Return the longest stretch in [start, stop] without an acknowledged append.
 
-    The interval's ends bound it like acknowledgements; of equal gaps the first is returned.
+    Both ends of the interval bound it as an acknowledgement would; of equal gaps, return the first.
     """
     _, _, ok_returns = _append_times(operations)
     return _longest(np.sort(ok_returns), start_ns, stop_ns)
 
 
 def summarise(recoveries: Iterable[Recovery]) -> RecoverySummary:
-    """Join the recoveries of a run into the numbers that its summary prints."""
+    """Summarize the recoveries of a run."""
     asked = [recovery for recovery in recoveries if recovery.took_effect and recovery.asked]
     times = [recovery.recovery_ns for recovery in asked if recovery.recovery_ns is not None]
     gaps = [recovery.gap.length_ns for recovery in asked if recovery.gap is not None]
@@ -167,8 +167,8 @@ def summarise(recoveries: Iterable[Recovery]) -> RecoverySummary:
 
 
 def _append_times(operations: pa.Table) -> tuple[Times, Times, Times]:
-    """Return sorted invocation times of all appends; calls and returns of acknowledged ones."""
-    # Their acknowledgements show that the group serves.
+    """Return the sorted call times of all appends, and calls and returns of acknowledged ones."""
+    # An acknowledged append shows that the group serves.
     is_append = pc.is_in(operations["f"], value_set=pa.array(APPENDING))
     appends = operations.filter(is_append)
     acknowledged = appends.filter(
@@ -183,7 +183,7 @@ def _times(column: Any) -> Times:
 
 
 def _until(window: FaultWindow, starts: Times, last_ns: int | None) -> int:
-    """Where the aftermath of a fault ends; never before the fault's start."""
+    """Return where the aftermath of a fault ends; never before the fault's start."""
     until_ns = window.start_ns if last_ns is None else last_ns
     later = int(np.searchsorted(starts, max(window.stop_ns, window.start_ns + 1), side="left"))
     if later < len(starts):

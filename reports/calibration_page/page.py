@@ -1,4 +1,4 @@
-"""A scorecard -> ONE self-contained HTML page: each bug's row, and which fault found which bug."""
+"""Render a scorecard as one self-contained HTML page: each bug's row, and which fault found it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from jinja2 import Environment
 
 from shaketable.reports import templating
 
-# What a scorecard shows, in the terminal, as JSON and on its page: pure data.
+# The scorecard as shown in the terminal, as JSON and on its page. Pure data.
 
 REAL_S_MAX: Final = 60.0
 VIRTUAL_S_MAX: Final = 600.0
-"""A bug counts as found in time if the median of a method's hunts keeps to one of these."""
+"""A bug counts as found in time if the median of a method's hunts is within one of these."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What ended a hunt: the first violation.
+    """The first violation, which ended a hunt.
 
     Attributes:
         by: the checkers that found it, or the simulated invariant.
-        world: where: process, sim (a campaign), core or node (seeds).
-        kinds: the kinds of what was found, the gravest first.
+        world: process, sim (a campaign), core or node (seeds).
+        kinds: the kinds of findings, the gravest first.
         says: the first sentence of the verdict.
-        faults: names of the faults that held then, or had ended just before.
-        seed: what repeats it.
-        report: its page, relative to the calibration's folder; "" for a seed.
+        faults: names of the faults that were active, or had ended just before.
+        seed: repeats the hunt.
+        report: path of its page, relative to the calibration's folder; "" for a seed.
     """
 
     by: tuple[str, ...]
@@ -46,9 +46,9 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """How often one method found one bug, and at what cost.
 
     Attributes:
-        hunts: how many there were.
-        found: how many found it.
-        runs: runs or seeds of each hunt that found it, in order.
+        hunts: number of hunts.
+        found: number of hunts that found the bug.
+        runs: runs or seeds of each successful hunt, in order.
         took_s: real seconds of each of these.
         virtual_s: virtual seconds of each of these.
         by: checkers and invariants that found it, the most frequent first.
@@ -56,7 +56,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         says: the verdict's first sentence, of the first hunt that found it.
         report: its page.
         unknown: why runs ended as UNKNOWN.
-        failed: why runs could not be made.
+        failed: why runs failed.
     """
 
     hunts: int
@@ -73,7 +73,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_in_time(self) -> bool:
-        """Whether at least half of the hunts found it within the real or the virtual limit."""
+        """Whether at least half of the hunts found the bug within the real or the virtual limit."""
         missed = [math.inf] * (self.hunts - self.found)
         if not self.found:
             return False
@@ -97,7 +97,7 @@ class BugRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleanRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The correct system under one method: each alarm is a false one."""
+    """The correct system under one method: every alarm is a false one."""
 
     target: str
     method: str
@@ -108,7 +108,7 @@ class CleanRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scorecard(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `matrix`: by fault, then by bug, how many hunts found it while that fault held."""
+    """A calibration. `matrix`: by fault, then bug, how many hunts found it under that fault."""
 
     format: int
     seed: int
@@ -117,7 +117,7 @@ class Scorecard(msgspec.Struct, frozen=True, kw_only=True):
     clean: tuple[CleanRow, ...]
     matrix: dict[str, dict[str, int]]
     hunts: int
-    """How many were planned; those that are not in the rows were not run."""
+    """How many hunts were planned; those missing in the rows were not run."""
     done: int
 
     @property
@@ -127,7 +127,7 @@ class Scorecard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alarms(self) -> int:
-        """False alarms of all methods."""
+        """The number of false alarms of all methods."""
         return sum(len(row.alarms) for row in self.clean)
 
     def found_by(self, method: str) -> int:

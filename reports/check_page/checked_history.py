@@ -1,4 +1,4 @@
-"""What `check` found about one history, and the failing part of a finding, ready to be shown.
+"""The result of `check` for one history, and the failing part of a finding, ready to be shown.
 
 Pure data. Built by `harness.judging.checking`, read by the page and by the terminal.
 """
@@ -14,19 +14,19 @@ from typing import Any, Final
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict, join
 from shaketable.reports.plain_json import ID_MAX, is_whole, listed, mapping
 
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 TEXT_MAX: Final = 120
-"""Longest description of one operation."""
+"""Maximum length of the description of one operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedHistory:
     """One history and what the checkers concluded.
 
-    `rows` are rows of OPERATIONS by id: those that findings name. `cut` and `hole` say where
-    events are missing (see `harness.history.foreign.History`). `is_timed` is False where the
-    times only count events. `keys` and `clients` are how many there are. `faults` are what its
-    nemesis did: name, start_ns, and stop_ns where something ended it.
+    `rows` are the rows of OPERATIONS that findings name, by id. `cut` and `hole` describe where
+    events are missing (see `harness.history.foreign.History`). `is_timed` is False if the times
+    only number the events. `keys` and `clients` are counts. `faults` are the nemesis's: name,
+    start_ns, and stop_ns if something ended it.
     """
 
     path: str
@@ -57,15 +57,15 @@ class CheckedHistory:
 
     @property
     def operations(self) -> int:
-        """How many operations the history has."""
+        """The number of operations in the history."""
         return sum(self.outcomes.values())
 
 
 @dataclass(frozen=True, slots=True)
 class PartOperation:
-    """One operation of a failing part; `return_ns` is None where its outcome is unknown.
+    """One operation of a failing part; `return_ns` is None if its outcome is unknown.
 
-    `closed` is the evidence, a sentence, by which one of unknown outcome counts as known.
+    `resolved` is the evidence, a sentence, by which an indeterminate operation counts as known.
     """
 
     op: int
@@ -74,17 +74,17 @@ class PartOperation:
     call_ns: int
     return_ns: int | None
     outcome: str
-    closed: str | None = None
+    resolved: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FailingPart:
     """The part of a history that a finding is about, and why it fails.
 
-    `prefix` is (id, state after it) in the order of the longest prefix that works; `stuck` is
-    the operation that cannot take effect before it returns; `could_not` is (id, why) for all
-    that was open there. A finding that is about no search has neither prefix nor stuck.
-    `accused` are those that are proven to be at fault together, `stuck` among them.
+    `prefix` is (id, state after it) in the order of the longest linearizable prefix. `stuck` is the
+    operation that cannot take effect before it returns. `could_not` is (id, reason) for every
+    operation that was open there. A finding without a search has neither prefix nor stuck.
+    `accused` are the operations proven to be inconsistent with each other, `stuck` among them.
     """
 
     operations: tuple[PartOperation, ...]
@@ -100,7 +100,7 @@ class FailingPart:
 
     @property
     def is_accusation(self) -> bool:
-        """True if a rule found it, so that no order was tried: its first reason says it all."""
+        """Whether a rule found it without trying any order: its first reason explains it all."""
         return (
             self.stuck is not None
             and not self.prefix
@@ -110,22 +110,22 @@ class FailingPart:
         )
 
     def by_id(self, op: int) -> PartOperation | None:
-        """Return one of its operations."""
+        """Return one of its operations; None if it has no such id."""
         return next((each for each in self.operations if each.op == op), None)
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """Why operations of unknown outcome count as known, those first that matter most."""
+        """Why indeterminate operations count as known, the most relevant first."""
         order = [self.stuck, *(op for op, _ in reversed(self.prefix))]
         order += [each.op for each in reversed(self.operations)]
-        told = [each.closed for op in order if op is not None and (each := self.by_id(op))]
-        return tuple(dict.fromkeys(sentence for sentence in told if sentence))
+        sentences = [each.resolved for op in order if op is not None and (each := self.by_id(op))]
+        return tuple(dict.fromkeys(sentence for sentence in sentences if sentence))
 
     def focus(self, count: int) -> tuple[PartOperation, ...]:
-        """Return the `count` operations that matter most, in the order of their calls.
+        """Return the `count` most relevant operations, in the order of their calls.
 
-        First the stuck one, those accused with it, and some of what could not come next, then the
-        end of the prefix, then the others from the last one back.
+        Relevant are, in this order: the stuck one, those accused with it, some that could not come
+        next, the end of the prefix, and the rest from the last one back.
         """
         wanted = [] if self.stuck is None else [self.stuck]
         wanted += self.accused
@@ -137,9 +137,9 @@ class FailingPart:
 
 
 def failing_part(finding: Finding, rows: Mapping[int, Mapping[str, Any]]) -> FailingPart | None:
-    """Read a finding's failing part: its details, or the operations that it names.
+    """Read the failing part of a finding from its details, or from the operations that it names.
 
-    None where it names no operation of the history.
+    Return None if it names no operation of the history.
     """
     details = finding.details
     if "operations" not in details or "prefix" not in details:
@@ -172,13 +172,13 @@ def failing_part(finding: Finding, rows: Mapping[int, Mapping[str, Any]]) -> Fai
 
 
 def accused_in(details: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return who is proven to be at fault (checkers.linearizability.accusation), if anybody is."""
+    """Return the operations proven to be at fault (checkers.linearizability.accusation), if any."""
     ops = listed(mapping(details.get("accused")).get("operations"))
     return tuple(op for op in ops if is_whole(op) and 0 <= op <= ID_MAX)
 
 
 def shown_findings(verdict: Verdict) -> tuple[Finding, ...]:
-    """Return what a verdict has to show: its findings, what is undecided, what was observed."""
+    """Return what a verdict has to show: its findings, undecided parts and observations."""
     undecided = tuple(
         Finding("undecided", str(each.get("message", "")), each.get("key"), None, (), dict(each))
         for each in verdict.data.get("undecided") or ()
@@ -196,7 +196,7 @@ def _of_row(row: Mapping[str, Any]) -> PartOperation:
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    """Say what an operation did, whatever its f: "append 17 at 3", "read at 3: 17"."""
+    """Describe an operation of any f: "append 17 at 3", "read at 3: 17"."""
     extra = json.loads(row["extra"]) if row.get("extra") else {}
     given, output = (extra.get(name, row.get(name)) for name in ("input", "output"))
     text = str(row["f"])
@@ -220,8 +220,8 @@ def _value(value: Any) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace what cannot be seen and turns the direction of the text behind it."""
-    return _STEERING.sub("\ufffd", text)
+    """Replace control characters and those that change the direction of text."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def _cut(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A cycle of dependencies: laid out as a graph with labelled edges, and put into words. Pure.
+"""Lay out a cycle of dependencies as a graph with labelled edges, and explain it. Pure.
 
 Source: the drawings of anomalies in Elle (Alvaro & Kingsbury, VLDB 2020).
 """
@@ -17,9 +17,9 @@ NODE_WIDTH: Final = 190
 NODE_HEIGHT: Final = 46
 MARGIN: Final = 30
 RISE: Final = 92
-"""From the middle of a box to that of the next one below."""
+"""Vertical distance between the middles of two boxes in a column."""
 LINKS_MAX: Final = 12
-"""Edges that are drawn; a longer cycle is told in words alone."""
+"""Edges that are drawn; a longer cycle is only listed."""
 EDGES_TOLD_MAX: Final = 60
 TEXT_MAX: Final = 300
 LABEL_MAX: Final = 27
@@ -31,7 +31,7 @@ EDGES: Final[Mapping[str, str]] = {
     "process": "one client did them in this order",
     "realtime": "the first one had returned before the second one was called",
 }
-"""What an edge says, by its kind."""
+"""The meaning of an edge, by its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CycleNode:
 
 @dataclass(frozen=True, slots=True)
 class CycleEdge:
-    """An edge: its path from box to box, where its kind is written, and what it rests on."""
+    """An edge: its path from box to box, where its kind is written, and its evidence."""
 
     path: str
     x: float
@@ -62,7 +62,7 @@ class CycleEdge:
 
 @dataclass(frozen=True, slots=True)
 class CycleGraph:
-    """A cycle, drawn if it is short enough (`nodes`), and told edge by edge in any case."""
+    """A cycle: listed edge by edge, and drawn if it is short enough (then it has `nodes`)."""
 
     nodes: tuple[CycleNode, ...]
     edges: tuple[CycleEdge, ...]
@@ -75,11 +75,11 @@ class CycleGraph:
 def cycle_graph_of(
     details: Mapping[str, Any], describe: Callable[[int], tuple[str, str]]
 ) -> CycleGraph | None:
-    """Read a cycle off a finding's details ("cycle"); None if there is none in it.
+    """Read the cycle in a finding's details ("cycle"); None if there is none.
 
     Args:
         details: of the finding.
-        describe: says of an operation's id what it did, and who did it when.
+        describe: returns for an operation's id what it did, and which client did it when.
     """
     links = [link for link in map(_link, listed(details.get("cycle"))) if link is not None]
     if not links:
@@ -126,7 +126,7 @@ def _link(link: object) -> tuple[int, int, str, str] | None:
 
 
 def _places(count: int) -> tuple[list[tuple[float, float]], int]:
-    """Put boxes into two columns: down the left one, and up the right one."""
+    """Place boxes in two columns: down the left one, then up the right one."""
     down = (count + 1) // 2
     height = 2 * MARGIN + NODE_HEIGHT + max(1, down - 1) * RISE
     left = MARGIN + NODE_WIDTH / 2
@@ -136,7 +136,7 @@ def _places(count: int) -> tuple[list[tuple[float, float]], int]:
 
 
 def _spread(count: int, height: int) -> list[float]:
-    """Return the middles of `count` boxes in a column, from its top to its bottom."""
+    """Return the middles of `count` boxes in a column, from top to bottom."""
     top, bottom = MARGIN + NODE_HEIGHT / 2, height - MARGIN - NODE_HEIGHT / 2
     if count == 1:
         return [(top + bottom) / 2]
@@ -144,14 +144,14 @@ def _spread(count: int, height: int) -> list[float]:
 
 
 def _path(number: int, centres: Sequence[tuple[float, float]]) -> tuple[str, float, float]:
-    """Return the curve of an edge to the next box, and where its label stands."""
+    """Return the curve of an edge to the next box, and the place of its label."""
     (x1, y1), (x2, y2) = centres[number], centres[(number + 1) % len(centres)]
     if len(centres) == 1:
         top = y1 - NODE_HEIGHT / 2
         loop = f"M {x1 - 20} {top} C {x1 - 60} {top - 50} {x1 + 60} {top - 50} {x1 + 20} {top}"
         return loop, x1, top - 42
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
-    # Bent to one side of the way, so that two edges between two boxes stand apart.
+    # Bend to one side, so that the two edges between two boxes do not overlap.
     bend = 34 if len(centres) == 2 else 12
     out_x, out_y = (y2 - y1) / length * bend, -(x2 - x1) / length * bend
     control = ((x1 + x2) / 2 + 2 * out_x, (y1 + y2) / 2 + 2 * out_y)

@@ -1,8 +1,8 @@
-"""The failing part of a history as a picture: clients as rows, real time to the right. Pure.
+"""Lay out the failing part of a history: clients as rows, real time to the right. Pure.
 
-What matters is drawn: the operation that cannot be placed, what was open with it, the end of the
-order that worked. Cycles joined by a line are the moments at which the operations of that order
-take effect. The template draws what is laid out here (and escapes the text).
+Only the relevant operations are drawn: the one that cannot be placed, those open with it, and the
+end of the linearizable prefix. Circles joined by a line are the linearization points of that
+prefix. The template draws what is laid out here (and escapes the text).
 
 Source: Lamport's space-time diagrams; porcupine's visualisation for the line of the order.
 """
@@ -18,16 +18,16 @@ from typing import Final, TypeAlias
 from shaketable.reports.check_page.checked_history import FailingPart, PartOperation
 
 OPERATIONS_MAX: Final = 24
-"""Operations that a picture shows; the table below it has all of the part."""
+"""Operations in a picture; the table below it has the whole part."""
 LEFT: Final = 12
 NAMES: Final = 104
-"""Width of the column with the clients' names, which stays where it is."""
+"""Width of the column with the clients' names, which does not scroll."""
 RIGHT: Final = 44
 TOP: Final = 26
 LANE: Final = 46
 BAR: Final = 20
 BAR_DOWN: Final = 20
-"""How far below its lane's top a bar begins: above it is room for the order's cycles."""
+"""How far below the top of its lane a bar is drawn: the linearization points are above it."""
 CHARACTER: Final = 6.9
 LABEL_MAX: Final = 26
 WIDTH_MIN: Final = 240.0
@@ -43,7 +43,7 @@ TICK_ROOM: Final = 92.0
 class Bar:
     """One operation.
 
-    `role` is stuck, accused (together with it), blocked, placed (in the order) or other.
+    `role` is stuck, accused (together with it), blocked, placed (in the prefix) or other.
     """
 
     x: float
@@ -58,7 +58,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The moment at which the `number`-th operation of the order takes effect."""
+    """The linearization point of the `number`-th operation of the prefix."""
 
     x: float
     y: float
@@ -86,7 +86,7 @@ class Picture:
 
 
 def lay_out(part: FailingPart, *, is_timed: bool, faults: Sequence[Fault] = ()) -> Picture:
-    """Lay out a part of at least one operation, and the faults that lasted in its time."""
+    """Lay out a part of at least one operation, and the faults active during it."""
     shown = part.focus(OPERATIONS_MAX)
     spans = [
         Span(each.call_ns, each.return_ns, CHARACTER * (len(_short(each.call)) + 1) + 10)
@@ -115,7 +115,7 @@ def lay_out(part: FailingPart, *, is_timed: bool, faults: Sequence[Fault] = ()) 
         ticks=_ticks(axis, width, is_timed=is_timed),
         deadline=deadline,
         deadline_label=label,
-        # It ends at the line; where it would begin outside the picture it is moved to the right.
+        # Text-anchor is the end; where the label would start outside the picture, move it right.
         deadline_label_x=max(deadline or 0.0, round(CHARACTER * len(label), 1)),
         title=f"{len(shown)} operations of {len(processes)} clients",
         left_out=len(part.operations) - len(shown),
@@ -124,7 +124,7 @@ def lay_out(part: FailingPart, *, is_timed: bool, faults: Sequence[Fault] = ()) 
 
 
 def role_of(op: int, part: FailingPart) -> str:
-    """Say which part an operation plays."""
+    """Return the role of an operation in the part."""
     if op == part.stuck:
         return "stuck"
     if op in part.accused:
@@ -141,7 +141,7 @@ def _bars(
     axis: Axis,
     edge: float,
 ) -> tuple[Bar, ...]:
-    following: dict[int, float] = {}  # process -> where its next operation begins
+    following: dict[int, float] = {}  # process -> x where its next operation starts
     bars = []
     for each in reversed(shown):
         x = axis.places[2 * each.call_ns]
@@ -169,7 +169,7 @@ def _bars(
 def _points(
     part: FailingPart, shown: Sequence[PartOperation], lanes: Mapping[int, float], axis: Axis
 ) -> tuple[Point, ...]:
-    """Place the order's moments: each inside its operation and behind the one before it."""
+    """Place the linearization points: each inside its operation and after the one before it."""
     by_id = {each.op: each for each in shown}
     order = [
         (number, by_id[op], state)
@@ -180,18 +180,18 @@ def _points(
     latest = _latest(part, [each for _, each, _ in order], axis)
     at = 0.0
     for (number, each, state), end in zip(order, latest, strict=True):
-        begin = axis.places[2 * each.call_ns] + 8
-        at = min(max(begin, at + POINT_GAP if points else begin), end)
+        start = axis.places[2 * each.call_ns] + 8
+        at = min(max(start, at + POINT_GAP if points else start), end)
         title = f"{number}. {each.call} takes effect: {state}"
         points.append(Point(round(at, 1), lanes[each.process] + 10, number, title))
     return tuple(points)
 
 
 def _latest(part: FailingPart, order: Sequence[PartOperation], axis: Axis) -> list[float]:
-    """Return how far to the right each moment of the order may stand.
+    """Return how far to the right each linearization point may be.
 
-    It stands inside its operation, before those that follow, and before the return that no order
-    gets past: all of them must have taken effect by then.
+    It lies inside its operation, before the points that follow, and before the return that no order
+    gets past: by then, all of them must have taken effect.
     """
     stuck = None if part.stuck is None else part.by_id(part.stuck)
     end = axis.end
@@ -208,17 +208,17 @@ def _latest(part: FailingPart, order: Sequence[PartOperation], axis: Axis) -> li
 
 def _ticks(axis: Axis, width: float, *, is_timed: bool) -> tuple[tuple[float, str], ...]:
     ticks: list[tuple[float, str]] = []
-    begin = min(axis.places) // 2
+    start = min(axis.places) // 2
     for moment, x in axis.places.items():
         has_room = x + TICK_ROOM <= width and (not ticks or x - ticks[-1][0] >= TICK_ROOM)
         if has_room or not ticks:
-            text = _after(moment // 2 - begin) if is_timed else f"event {moment // 2}"
+            text = _after(moment // 2 - start) if is_timed else f"event {moment // 2}"
             ticks.append((round(x, 1), text))
     return tuple(ticks)
 
 
 def _after(length_ns: int) -> str:
-    """Print a time since the part's begin in the unit that suits it."""
+    """Print a time since the part's start in a fitting unit."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
         if length_ns >= size:
             return f"+{length_ns / size:.3g} {unit}"
@@ -232,10 +232,10 @@ def _short(text: str) -> str:
 # The faults of a history as bands behind the picture of its failing part. Pure.
 
 Fault: TypeAlias = tuple[str, int, int | None]
-"""Name, start_ns, and stop_ns where something ended it."""
+"""Name, start_ns, and stop_ns if something ended it."""
 
 BANDS_MAX: Final = 6
-"""Faults that a picture shows: the last ones that begin in its time."""
+"""Faults in a picture: the last ones to start in its time."""
 BAND: Final = 15.0
 """Height of a fault's name above the lanes."""
 BAND_WIDTH_MIN: Final = 3.0
@@ -244,29 +244,29 @@ NAME_MAX: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One fault; `row` counts from 0, a row for each name. `title` says when it lasted."""
+    """One fault; `row` counts from 0, one row for each name. `title` gives its start and end."""
 
     x: float
     width: float
     row: int
     label: str
     title: str
-    has_begin: bool
+    has_start: bool
 
 
 def lay_out_bands(faults: Sequence[Fault], axis: Axis, edge: float) -> tuple[Band, ...]:
-    """Place the faults that lasted between the first and the last moment of the axis."""
-    begin, end = min(axis.places) // 2, max(axis.places) // 2
+    """Place the faults that were active between the first and last moment of the axis."""
+    first, last = min(axis.places) // 2, max(axis.places) // 2
     inside = [
         (name, start, stop)
         for name, start, stop in faults
-        if start <= end and (stop is None or stop >= begin)
+        if start <= last and (stop is None or stop >= first)
     ][-BANDS_MAX:]
     rows = {name: row for row, name in enumerate(dict.fromkeys(name for name, _, _ in inside))}
     bands = []
     for name, start, stop in inside:
         left = place_of(start, axis)
-        right = edge if stop is None or stop > end else place_of(stop, axis)
+        right = edge if stop is None or stop > last else place_of(stop, axis)
         shown = name if len(name) <= NAME_MAX else name[: NAME_MAX - 1] + "…"
         until = "until something that is not recorded" if stop is None else f"until {stop:,} ns"
         bands.append(
@@ -276,14 +276,14 @@ def lay_out_bands(faults: Sequence[Fault], axis: Axis, edge: float) -> tuple[Ban
                 row=rows[name],
                 label=shown,
                 title=f"{name}, from {start:,} ns {until}",
-                has_begin=start >= begin,
+                has_start=start >= first,
             )
         )
     return tuple(bands)
 
 
 def place_of(time_ns: int, axis: Axis) -> float:
-    """Return where a moment stands that need be none of the axis, between those that are."""
+    """Return the place of any time, interpolated between the moments of the axis."""
     moments = sorted(axis.places)
     after = bisect_right(moments, 2 * time_ns)
     if after == 0:
@@ -295,16 +295,16 @@ def place_of(time_ns: int, axis: Axis) -> float:
     return axis.places[before] + share * (axis.places[then] - axis.places[before])
 
 
-# Places moments from left to right: in their order, about to scale, with room for labels. Pure.
+# A time axis with all moments in order, roughly to scale, and with room for labels. Pure.
 #
-# Two moments never change their order. A stretch of time is as wide as its share of the whole, but
-# no narrower than a gap that can be seen and no wider than one that wastes no room, and an
-# operation is at least as wide as its label. The unit is whatever the caller measures labels in.
+# Two moments never change their order. A stretch is as wide as its share of the total time, but at
+# least `gap_min` (visible) and at most `gap_max` (saves room), and an operation is at least as wide
+# as its label. The unit is the one in which the caller measures labels.
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An operation on the axis: `stop_ns` is None where it has no end. `width` is its label's."""
+    """An operation on the axis: `stop_ns` is None if it has no end. `width` is its label's."""
 
     start_ns: int
     stop_ns: int | None
@@ -313,7 +313,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How stretches become widths: the sum of all that is to scale, and both limits of each."""
+    """How times become widths: the total width to scale, and the limits of each gap."""
 
     total: float
     gap_min: float
@@ -322,7 +322,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Where each moment stands; `end` is behind the last one, with room for open ends."""
+    """The place of each moment; `end` is past the last one, with room for open ends."""
 
     places: dict[int, float]
     squeezed: tuple[tuple[float, int], ...]
@@ -332,8 +332,8 @@ class Axis:
 def place(spans: Sequence[Span], scale: Scale, left: float = 0.0) -> Axis:
     """Place all moments at which a span starts or stops.
 
-    At one moment calls stand before returns (intervals are closed), so a return needs a place
-    of its own there: `Axis.places` has 2 * time for a call and 2 * time + 1 for a return.
+    Intervals are closed: at the same time, calls come before returns. So a return needs a place of
+    its own: `Axis.places` has the key 2 * time for a call and 2 * time + 1 for a return.
     """
     moments = sorted(
         {2 * span.start_ns for span in spans}

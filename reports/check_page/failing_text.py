@@ -15,7 +15,7 @@ from shaketable.reports.check_page.checked_history import FailingPart, PartOpera
 from shaketable.reports.check_page.failing_picture import Axis, Scale, Span, place
 
 OPERATIONS_MAX: Final = 16
-"""Operations that are drawn; fewer where the terminal is narrow."""
+"""Operations that are drawn; fewer in a narrow terminal."""
 OPERATIONS_MIN: Final = 4
 STATES_SHOWN_MAX: Final = 5
 EVIDENCE_SHOWN_MAX: Final = 4
@@ -26,7 +26,7 @@ OPEN: Final = "...?"
 
 
 def lines(part: FailingPart, width: int) -> list[str]:
-    """Draw a failing part, at most `width` columns wide where it can be."""
+    """Draw a failing part, at most `width` columns wide if possible."""
     count = OPERATIONS_MAX
     while True:
         drawn = _drawing(part, count)
@@ -36,7 +36,7 @@ def lines(part: FailingPart, width: int) -> list[str]:
     left_out = len(part.operations) - min(count, len(part.operations))
     if left_out:
         drawn.append(f"({left_out} more operations of this part are not drawn)")
-    return drawn + _words(part, width)
+    return drawn + _sentences(part, width)
 
 
 def _drawing(part: FailingPart, count: int) -> list[str]:
@@ -78,39 +78,41 @@ def _put(row: list[str], each: PartOperation, label: str, axis: Axis) -> None:
     stop = None if each.return_ns is None else int(axis.places[2 * each.return_ns + 1])
     text = label if stop is None else label.ljust(stop - start, "-") + "|"
     row.extend(" " * (start - len(row)))
-    del row[start:]  # an operation of unknown outcome ends where its client goes on
+    del row[start:]  # cut an operation of unknown outcome where its client continues
     row.extend(text)
 
 
-def _words(part: FailingPart, width: int) -> list[str]:
-    told: list[str] = []
+def _sentences(part: FailingPart, width: int) -> list[str]:
+    sentences: list[str] = []
     if part.stuck is None and not part.prefix:
-        return told
+        return sentences
     if part.before:
-        told.append(f"{part.before:,} operations had returned before.")
+        sentences.append(f"{part.before:,} operations had returned before.")
     if part.states:
-        told.append(f"Then it held {_either(part.states)}.")
+        sentences.append(f"Then it held {_either(part.states)}.")
     if part.prefix:
         more = len(part.prefix) - STATES_SHOWN_MAX
         numbers = numbering(part)
         steps = [f"{numbers[op]}: {state}" for op, state in part.prefix[-STATES_SHOWN_MAX:]]
-        begin = "... " if more > 0 else ""
-        told.append(f"The longest order that works leaves {begin}{', '.join(steps)}.")
+        ellipsis = "... " if more > 0 else ""
+        sentences.append(f"The longest order that works leaves {ellipsis}{', '.join(steps)}.")
     elif not part.is_accusation and not part.undecided:
-        told.append("No operation can come first.")
+        sentences.append("No operation can come first.")
     for op, why in part.could_not[:COULD_NOT_SHOWN_MAX]:
         each = part.by_id(op)
         what = f"operation {op}" if each is None else f"{each.call} by client {each.process}"
-        told.append(f"Next cannot be {what}: {why}.")
+        sentences.append(f"Next cannot be {what}: {why}.")
     if len(part.could_not) > COULD_NOT_SHOWN_MAX:
-        told.append(f"Nor can {len(part.could_not) - COULD_NOT_SHOWN_MAX} others.")
+        sentences.append(f"Nor can {len(part.could_not) - COULD_NOT_SHOWN_MAX} others.")
     evidence = part.evidence[:EVIDENCE_SHOWN_MAX]
-    told += [f"Of unknown outcome: {sentence}" for sentence in evidence]
+    sentences += [f"Of unknown outcome: {sentence}" for sentence in evidence]
     if len(part.evidence) > EVIDENCE_SHOWN_MAX:
-        told.append(f"So are {len(part.evidence) - EVIDENCE_SHOWN_MAX} others; --json has them.")
+        sentences.append(
+            f"So are {len(part.evidence) - EVIDENCE_SHOWN_MAX} others; --json has them."
+        )
     if part.undecided:
-        told.append(f"Undecided: the budget of {part.undecided} was used up.")
-    return ["", *_wrapped(told, width)]
+        sentences.append(f"Undecided: the budget of {part.undecided} was used up.")
+    return ["", *_wrapped(sentences, width)]
 
 
 def _either(states: Sequence[str]) -> str:

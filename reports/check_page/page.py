@@ -1,6 +1,6 @@
-"""What `check` found -> ONE self-contained HTML page that says what fails, and why, in words.
+"""Render the result of `check` as one self-contained HTML page that explains what fails and why.
 
-It stays readable and small whatever the history's length: only failing parts are drawn.
+The page stays small for histories of any length: only failing parts are drawn.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from shaketable.reports.finding_texts import phrase
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 PARTS_MAX: Final = 6
-"""Failing parts that a page draws; of the others it has the sentence."""
+"""Failing parts that a page draws; other findings have only their message."""
 PARTS_OF_CHECKER_MAX: Final = 4
 EVIDENCE_MAX: Final = 8
-"""Operations of unknown outcome that were closed, of which a page says by what."""
+"""Resolved indeterminate operations for which a page gives the evidence."""
 BLOCKED_MAX: Final = 8
-"""Operations that could not come next, of which a page says why."""
+"""Operations that could not come next for which a page gives the reason."""
 FINDINGS_LISTED_MAX: Final = 30
-"""Findings of a checker that are told in a sentence each."""
+"""Findings of a checker that are listed by their messages."""
 HISTORIES_MAX: Final = 500
 """Histories that the table lists; the worst come first."""
 HISTORIES_DETAILED_MAX: Final = 12
-"""Of them, those that have a section of their own."""
+"""Histories with a section of their own."""
 ORDER_MAX: Final = 200
-"""Steps of an order that a finding carries at most (checkers.linearizability.refutation)."""
+"""Maximum steps of an order in a finding (checkers.linearizability.refutation)."""
 TEXT_MAX: Final = 300
 STATE_MAX: Final = 120
 TRACE_MAX: Final = 8_000
-"""Characters of a message, a state and a traceback; the JSON has them whole."""
+"""Characters of a message, a state and a traceback; the JSON has them in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnFinding:
-    """One finding with its part; `picture` is None where there is no operation to draw.
+    """One finding with its part; `picture` is None if there is no operation to draw.
 
-    `cycle` is there for a cycle of dependencies.
+    `cycle` is set for a cycle of dependencies.
     """
 
     finding: Finding
@@ -65,17 +65,17 @@ class DrawnFinding:
 
 @dataclass(frozen=True, slots=True)
 class ShownVerdict:
-    """One checker's verdict: what is drawn, what is only told, and how many there are."""
+    """One checker's verdict: drawn findings, listed messages, and how many more there are."""
 
     verdict: Verdict
     drawn: tuple[DrawnFinding, ...]
-    told: tuple[str, ...]
+    messages: tuple[str, ...]
     more: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShownHistory:
-    """One history on the page; `anchor` is its place there."""
+    """One history on the page; `anchor` links to it."""
 
     history: CheckedHistory
     anchor: str
@@ -83,11 +83,11 @@ class ShownHistory:
 
 
 def render_page(checked: Sequence[CheckedHistory]) -> str:
-    """Render the page of one call of `check`; at least one history."""
+    """Render the page of one invocation of `check`; at least one history."""
     assert checked, "a page shows at least one history"
     ordered = sorted(
         enumerate(checked, 1), key=lambda numbered: -int(numbered[1].outcome)
-    )  # the worst first, else as given
+    )  # the worst first, else in the given order
     left = PARTS_MAX
     shown = []
     for number, history in ordered[:HISTORIES_MAX]:
@@ -125,8 +125,8 @@ def _headline(checked: Sequence[CheckedHistory]) -> str:
             name: sum(one.outcome.name == name for one in checked)
             for name in ("INVALID", "UNKNOWN", "VALID")
         }
-        said = ", ".join(f"{n} {name.lower()}" for name, n in counts.items() if n)
-        return f"{len(checked)} histories: {said}"
+        sentences = ", ".join(f"{n} {name.lower()}" for name, n in counts.items() if n)
+        return f"{len(checked)} histories: {sentences}"
     worst = max(checked[0].verdicts, key=lambda verdict: verdict.outcome)
     if worst.findings:
         first = worst.findings[0]
@@ -138,7 +138,7 @@ def _headline(checked: Sequence[CheckedHistory]) -> str:
 
 def _shown_verdict(verdict: Verdict, history: CheckedHistory, left: int) -> ShownVerdict:
     drawn: list[DrawnFinding] = []
-    told: list[str] = []
+    messages: list[str] = []
     findings = shown_findings(verdict)
     seen: set[tuple[str, str | None]] = set()
     for finding in findings:
@@ -151,94 +151,94 @@ def _shown_verdict(verdict: Verdict, history: CheckedHistory, left: int) -> Show
             cycle = cycle_graph_of(finding.details, partial(_of_operation, history.rows))
             drawn.append(DrawnFinding(finding, part, picture, story(part, history), cycle))
         else:
-            told.append(_cut(finding.message))
+            messages.append(_cut(finding.message))
     total = max(verdict.findings_total, len(findings))
-    listed = told[:FINDINGS_LISTED_MAX]
+    listed = messages[:FINDINGS_LISTED_MAX]
     return ShownVerdict(verdict, tuple(drawn), tuple(listed), total - len(drawn) - len(listed))
 
 
 def _of_operation(rows: Mapping[int, Mapping[str, Any]], op: int) -> tuple[str, str]:
-    """Say of an operation what it did, and who did it."""
+    """Return what an operation did, and which client did it."""
     row = rows.get(op)
     return ("", "") if row is None else (describe(row), f"client {row['process']}")
 
 
 def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
-    """Say what fails, and why, to somebody who did not write the test."""
+    """Explain what fails, and why, to a reader who did not write the test."""
     return part_story(part, is_timed=history.is_timed)
 
 
 def part_story(part: FailingPart, *, is_timed: bool) -> tuple[str, ...]:
-    """Say it of a failing part alone; `is_timed`: its times are more than numbers of events."""
+    """Explain a failing part; `is_timed`: its times are more than event numbers."""
     if part.stuck is None:
         return ()
     if part.is_accusation:
         return _accusation(part, is_timed=is_timed)
-    said = []
+    sentences = []
     if part.before:
         verb = "operation had" if part.before == 1 else "operations had"
-        said.append(
+        sentences.append(
             f"{part.before:,} {verb} returned before this part, and all of them can be explained."
         )
     if part.states:
         states = " or ".join(map(_cut, part.states[:8])) + (" or more" if part.states[8:] else "")
         whatever = "" if len(part.states) == 1 else ", depending on the order that is chosen"
-        said.append(f"At its begin the object held {states}{whatever}.")
+        sentences.append(f"At its begin the object held {states}{whatever}.")
     count = len(part.prefix)
     if count:
         _, state = part.prefix[-1]
         steps = "1 operation" if count == 1 else f"{count} operations"
         which = "An order that was found and" if part.undecided else "The longest order that"
         ends = f"at least {steps}, of which these are the last" if count >= ORDER_MAX else steps
-        said.append(
+        sentences.append(
             f"{which} explains the answers has {ends} (numbered circles); after it"
             f" the object holds {_cut(state)}."
         )
     elif not part.undecided:
-        said.append("No operation of this part can come first.")
+        sentences.append("No operation of this part can come first.")
     stuck = part.by_id(part.stuck)
     if stuck is not None:
         when = f" before it returned{_returned(stuck.return_ns, is_timed=is_timed)}"
-        if stuck.closed:
-            when = f", for its effect is known ({stuck.closed.removesuffix('.')})"
-        said.append(
+        if stuck.resolved:
+            when = f", for its effect is known ({stuck.resolved.removesuffix('.')})"
+        sentences.append(
             f"Then “{stuck.call}” of client {stuck.process} would have to take effect"
             f"{when}, and cannot{' after that order' if part.undecided else ''}."
         )
     if part.undecided:
-        said.append(
+        sentences.append(
             f"Whether another order works was not decided: {part.undecided} was used up."
             " The verdict is unknown, which is neither valid nor invalid."
         )
     elif part.could_not:
-        said.append(
+        sentences.append(
             "All other orders end no later. So no way to let each operation take effect at one"
             " moment between its call and its return gives these answers."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
 def _accusation(part: FailingPart, *, is_timed: bool) -> tuple[str, ...]:
-    """Say what a rule found that needs no order to be tried."""
-    said = []
+    """Explain a finding that a rule made without trying any order."""
+    sentences = []
     if part.before:
         verb = "operation had" if part.before == 1 else "operations had"
-        said.append(f"{part.before:,} {verb} returned before what is shown here began.")
+        sentences.append(f"{part.before:,} {verb} returned before what is shown here began.")
     stuck = part.by_id(part.stuck) if part.stuck is not None else None
     if stuck is not None:
-        said.append(
+        sentences.append(
             f"“{stuck.call}” of client {stuck.process} has no place in any order:"
             f" {_cut(part.could_not[0][1])}{_returned(stuck.return_ns, is_timed=is_timed)}."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
 def _title(finding: Finding) -> str:
-    """Say what a finding is about; its message may begin with the key."""
-    begin = "" if finding.key is None else f"{finding.key}: "
-    message = finding.message.removeprefix(begin)
+    """Return the heading of a finding; its message may start with the key."""
+    prefix = "" if finding.key is None else f"{finding.key}: "
+    message = finding.message.removeprefix(prefix)
     if message.startswith(finding.kind):
-        return _cut(f"{begin}{message}")
+        return _cut(f"{prefix}{message}")
     place = "" if finding.key is None else f", key {finding.key}"
     return _cut(f"{finding.kind}{place}: {message}")
 

@@ -1,1 +1,1 @@
-"""Two runs side by side: what differs, by how much, and how sure that is."""
+"""Compare two runs: what differs, by how much, and how significant it is."""

@@ -1,4 +1,4 @@
-"""A run's view -> the numbers that are compared: by condition and window, by fault. Pure."""
+"""Reduce a run's view to the numbers that are compared: by condition and window, by fault. Pure."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 LATENCY_OPERATIONS_MIN: Final = 5
-"""A window with fewer acknowledged operations says nothing of latency."""
+"""A window with fewer acknowledged operations has no latency."""
 NS_PER_MS: Final = 1e6
 NS_PER_S: Final = 1e9
 
 CALM: Final = "calm"
-"""Steady phase, and what of the chaos phase lies outside of faults and their aftermath."""
+"""The steady phase, and the parts of the chaos phase outside of faults and their aftermath."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What was measured in the windows of one condition, by time; NaN where there was too little.
+    """Measurements of the windows of one condition, by time; NaN where there was too little data.
 
-    `throughput`: acknowledged operations a second. `median_ms`, `p99_ms`: latency of the
-    acknowledged ones by their call. `refused`: share of the operations called that did not
-    succeed, 0 to 1. `pieces`: which windows stand in one stretch (`Window.piece`).
-    `condition`: whose windows they are.
+    `throughput`: acknowledged operations a second. `median_ms`, `p99_ms`: latency of acknowledged
+    operations, by their call. `refused`: share of the invoked operations that did not succeed, 0 to
+    1. `pieces`: the stretch that each window is part of (`Window.piece`).
     """
 
     throughput: Floats
@@ -50,9 +49,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Recoveries:
-    """How long the group took to serve again after each fault of a kind, in seconds.
+    """Recovery times after the faults of one kind, in seconds.
 
-    `never` of them did not: they stand with the time that was waited in vain, behind the others.
+    After `never` of them the group did not recover: they are last, with the time waited in vain.
     """
 
     lengths_s: tuple[float, ...]
@@ -60,7 +59,7 @@ class Recoveries:
 
     @property
     def recovered_s(self) -> tuple[float, ...]:
-        """Those after which it did serve again."""
+        """The times after which the group served again."""
         return self.lengths_s[: len(self.lengths_s) - self.never]
 
 
@@ -68,10 +67,10 @@ class Recoveries:
 class Measured:
     """One run in numbers.
 
-    `findings` counts anomalies by kind, `observed` those that break no promise; `errors` counts
-    operations by outcome and error;
-    `setting` is what the campaign asked for, as far as it matters for a comparison.
-    `others`: the share of the machine that other work took while the run went on, if known.
+    `findings` counts anomalies by kind, `observed` those that break no promise. `errors` counts
+    operations by outcome and error. `setting` is the part of the campaign that matters for a
+    comparison. `busy_with_others`: the share of the machine that other work took during the run, if
+    known.
     """
 
     folder: str
@@ -86,11 +85,11 @@ class Measured:
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     faults_asked: tuple[str, ...] = ()
     setting: Mapping[str, str] = field(default_factory=dict)
-    others: float | None = None
+    busy_with_others: float | None = None
 
 
 def measure(
-    view: RunView, setting: Mapping[str, str] | None = None, others: float | None = None
+    view: RunView, setting: Mapping[str, str] | None = None, busy_with_others: float | None = None
 ) -> Measured:
     """Measure a run."""
     findings: Counter[str] = Counter()
@@ -100,7 +99,7 @@ def measure(
         for kind, count in _observed(checker).items():  # several may see the same
             observed[kind] = max(count, observed.get(kind, 0))
     loaded = [(span.start_ns, span.stop_ns) for span in view.phases if span.name in LOADED]
-    cut = windows(loaded or [(0, view.duration_ns)], [_shaken(row) for row in view.faults])
+    cut = windows(loaded or [(0, view.duration_ns)], [_fault_period(row) for row in view.faults])
     return Measured(
         folder=view.folder,
         name=view.name,
@@ -114,12 +113,12 @@ def measure(
         errors={(outcome, text): count for outcome, text, count in view.errors},
         faults_asked=view.faults_asked,
         setting=dict(setting or {}),
-        others=others,
+        busy_with_others=busy_with_others,
     )
 
 
 def _observed(checker: CheckerView) -> dict[str, int]:
-    """Count what breaks no promise by kind: all of them, or what an older run kept."""
+    """Count anomalies that break no promise, by kind: all, or those that an older run kept."""
     kept: Counter[str] = Counter()
     for group in checker.observed:
         kept[group.kind] += group.total
@@ -130,7 +129,7 @@ def series_of(operations: pa.Table, cut: Mapping[str, Sequence[Window]]) -> dict
     """Measure the windows of each condition.
 
     Args:
-        operations: rows of OPERATIONS in any order; call_ns, return_ns and outcome are read.
+        operations: rows of OPERATIONS in any order; reads call_ns, return_ns and outcome.
         cut: the windows of each condition.
     """
     is_ok = pc.and_(pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"]))
@@ -168,7 +167,7 @@ def _series(
 
 
 def _inside(ascending: Ints, starts: Ints, stops: Ints) -> Ints:
-    """Count the times of each window [start, stop)."""
+    """Count the times in each window [start, stop)."""
     counts: Ints = np.searchsorted(ascending, stops) - np.searchsorted(ascending, starts)
     return counts
 
@@ -177,17 +176,17 @@ def _times(column: pa.ChunkedArray) -> Ints:
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
-def _shaken(row: FaultRow) -> Shaken:
-    """A fault with its aftermath: until the group served again, and a little longer."""
+def _fault_period(row: FaultRow) -> FaultPeriod:
+    """Return the span of a fault and its aftermath: until the group served again, plus a while."""
     window, recovery = row.window, row.recovery
     until_ns = window.stop_ns
     if recovery is not None and recovery.recovery_ns is not None and window.took_effect:
         until_ns = max(until_ns, window.from_ns + recovery.recovery_ns)
-    return Shaken(window.name, window.from_ns, until_ns + SETTLE_NS)
+    return FaultPeriod(window.name, window.from_ns, until_ns + SETTLE_NS)
 
 
 def _recoveries(faults: Sequence[FaultRow]) -> dict[str, Recoveries]:
-    """Collect the recoveries from faults that bit and after which somebody asked."""
+    """Collect recoveries from faults that took effect and were followed by appends."""
     lengths: dict[str, list[float]] = {}
     waited: dict[str, list[float]] = {}
     for row in faults:
@@ -206,23 +205,23 @@ def _recoveries(faults: Sequence[FaultRow]) -> dict[str, Recoveries]:
     }
 
 
-# Cuts the time of a run into conditions (calm, under this or that fault) and these into windows.
+# Divides the time of a run into conditions (calm, under some fault), and these into windows.
 #
-# Runs with other faults, other times of faults and other lengths are compared condition by
-# condition, so that a longer fault does not look like a slower group. Pure.
+# Runs with different faults, fault times and lengths are compared condition by condition, so that
+# a longer fault does not look like a slower group. Pure.
 
 WINDOW_NS: Final = 1_000_000_000
 WINDOWS_MAX: Final = 100_000
-"""Of a run; those of one that lasted longer than so many seconds are longer."""
+"""Windows of a run; in a run of more seconds each window is longer."""
 SETTLE_NS: Final = WINDOW_NS
-"""How long after a fault's undo (or the recovery, if that is later) it is not yet calm."""
+"""How long after the undoing of a fault (or the recovery, if later) time is not yet calm."""
 LOADED: Final = ("steady", "chaos")
-"""The phases in which clients put the load on that the campaign asks for."""
+"""The phases in which clients apply the load that the campaign asks for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shaken:
-    """A stretch of time in which a fault was at work, its aftermath included."""
+class FaultPeriod:
+    """The time of one fault, its aftermath included."""
 
     name: str
     start_ns: int
@@ -231,9 +230,9 @@ class Shaken:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of one condition, `WINDOW_NS` long or a little less or more.
+    """A stretch of one condition, roughly `WINDOW_NS` long.
 
-    `piece` numbers the stretches of that condition: windows of one piece hang together.
+    `piece` numbers the contiguous stretches of that condition: windows of one piece are adjacent.
     """
 
     start_ns: int
@@ -242,49 +241,55 @@ class Window:
 
 
 def windows(
-    loaded: Iterable[tuple[int, int]], shaken: Sequence[Shaken]
+    loaded: Iterable[tuple[int, int]], fault_periods: Sequence[FaultPeriod]
 ) -> dict[str, tuple[Window, ...]]:
     """Return the windows of each condition, by time.
 
     Args:
-        loaded: stretches (start_ns, stop_ns) in which clients were at work.
-        shaken: the faults, which may overlap: such time is a condition of its own
+        loaded: stretches (start_ns, stop_ns) in which clients were working.
+        fault_periods: the faults. Where they overlap, the condition is their combination
             ("kill + pause").
     """
     found: dict[str, list[Window]] = {}
     loaded = list(loaded)
     window_ns = max(WINDOW_NS, -(-sum(stop - start for start, stop in loaded) // WINDOWS_MAX))
     for start, stop in loaded:
-        for name, begin, end in _conditions(start, stop, shaken):
+        for name, from_ns, to_ns in _conditions(start, stop, fault_periods):
             cut = found.setdefault(name, [])
-            cut += _cut(begin, end, window_ns, piece=cut[-1].piece + 1 if cut else 0)
+            cut += _cut(from_ns, to_ns, window_ns, piece=cut[-1].piece + 1 if cut else 0)
     return {name: tuple(cut) for name, cut in found.items() if cut}
 
 
-def _conditions(start: int, stop: int, shaken: Sequence[Shaken]) -> list[tuple[str, int, int]]:
-    """Cut [start, stop) where a fault begins or ends; neighbours of one condition are joined."""
+def _conditions(
+    start: int, stop: int, fault_periods: Sequence[FaultPeriod]
+) -> list[tuple[str, int, int]]:
+    """Split [start, stop) at each start and end of a fault; join neighbours of one condition."""
     edges = {start, stop}
-    for fault in shaken:
+    for fault in fault_periods:
         edges |= {edge for edge in (fault.start_ns, fault.stop_ns) if start < edge < stop}
     pieces: list[tuple[str, int, int]] = []
-    for begin, end in pairwise(sorted(edges)):
-        on = {fault.name for fault in shaken if fault.start_ns <= begin and fault.stop_ns >= end}
+    for from_ns, to_ns in pairwise(sorted(edges)):
+        on = {
+            fault.name
+            for fault in fault_periods
+            if fault.start_ns <= from_ns and fault.stop_ns >= to_ns
+        }
         name = " + ".join(sorted(on)) or CALM
         if pieces and pieces[-1][0] == name:
-            pieces[-1] = (name, pieces[-1][1], end)
+            pieces[-1] = (name, pieces[-1][1], to_ns)
         else:
-            pieces.append((name, begin, end))
+            pieces.append((name, from_ns, to_ns))
     return pieces
 
 
 def _cut(start: int, stop: int, window_ns: int, piece: int) -> list[Window]:
-    """Cut a stretch into equal windows of about `window_ns`; none if it is too short.
+    """Split a stretch into equal windows of about `window_ns`; none if it is too short.
 
-    A rest of less than half of that makes no window of its own: too few operations fall into it.
+    A remainder shorter than half a window makes no window of its own: it has too few operations.
     """
     length, rest_min = stop - start, window_ns // 2
     if length < rest_min:
         return []
     count = max(1, (length + rest_min) // window_ns)
     edges = [start + length * number // count for number in range(count + 1)]
-    return [Window(begin, end, piece) for begin, end in pairwise(edges)]
+    return [Window(from_ns, to_ns, piece) for from_ns, to_ns in pairwise(edges)]

@@ -1,4 +1,4 @@
-"""What a comparison says: differences, each with how sure it is."""
+"""The result of a comparison: differences, each with its significance."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from shaketable.reports.comparing.chance import Interval
 from shaketable.reports.comparing.compared_measures import Measured
+from shaketable.reports.comparing.significance import Interval
 
 EVERYWHERE: Final = "all"
-"""Where differences stand that are of the run as a whole: its verdict, what was found."""
+"""The place of differences of a run as a whole: its verdict, its findings."""
 
 
 class Judgement(enum.StrEnum):
-    """What is said of one difference between run A and run B.
+    """The judgement of one difference between run A and run B.
 
-    `SAME` means: no difference that matters was shown. `UNSURE`: too little was measured.
+    `SAME` means: no relevant difference was shown. `UNSURE`: too little was measured.
     """
 
     WORSE = "worse"
@@ -29,10 +29,10 @@ class Judgement(enum.StrEnum):
 class Difference:
     """One number in both runs.
 
-    `where`: the condition ("calm", "under kill", "after kill", "all"). `a` and `b` are None
-    where the run says nothing. `low` and `high` bound how much worse B is, as `measure` is
-    read: times for a ratio, `unit` for a difference (negative: better). `sure` says in words
-    what the judgement rests on. `differs`: an unsure one that is far enough apart to matter.
+    `where`: the condition ("calm", "under kill", "after kill", "all"). `a` and `b` are None where a
+    run has no value. `low` and `high` bound how much worse B is: a factor for ratios, in `unit` for
+    differences (negative: better). `sure` states the basis of the judgement. `differs`: the
+    judgement is unsure, but the values are far enough apart to matter.
     """
 
     where: str
@@ -50,11 +50,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs side by side.
+    """A comparison of two runs.
 
-    `settings`: what the campaigns asked for and in what they differ (name, A's, B's).
-    `errors`: operations per thousand that ended so (outcome and error, A's, B's), told and not
-    judged: the share of refused operations is.
+    `settings`: where the campaigns differ (name, A's, B's). `errors`: operations per thousand that
+    ended so (outcome and error, A's, B's). They are listed but not judged; the share of refused
+    operations is.
     """
 
     a: Measured
@@ -75,8 +75,8 @@ class Comparison:
         return self._judged(Judgement.BETTER)
 
     @property
-    def is_told(self) -> bool:
-        """Whether anything that was measured could be compared, or anything differs for certain."""
+    def is_conclusive(self) -> bool:
+        """Whether anything measured could be compared, or anything differs for certain."""
         return any(
             each.judgement is not Judgement.UNSURE
             and (each.where != EVERYWHERE or each.judgement is not Judgement.SAME)
@@ -85,14 +85,14 @@ class Comparison:
 
     @property
     def unsure(self) -> tuple[Difference, ...]:
-        """What differs by enough to matter, and nobody can be sure of it."""
+        """Differences that are large enough to matter and not significant."""
         return tuple(each for each in self._judged(Judgement.UNSURE) if each.differs)
 
     def _judged(self, judgement: Judgement) -> tuple[Difference, ...]:
         return tuple(each for each in self.differences if each.judgement is judgement)
 
 
-# Says differences in sentences: what, where, from what to what, and by how much. Pure.
+# Puts differences into sentences: what, where, from what to what, and by how much. Pure.
 
 WORSE = {
     "throughput": "lower",
@@ -110,9 +110,9 @@ LARGE = 100
 
 
 def headline(comparison: Comparison) -> str:
-    """Say the whole comparison in one sentence."""
+    """Summarize the comparison in one sentence."""
     worse, better = len(comparison.worse), len(comparison.better)
-    if not comparison.is_told:
+    if not comparison.is_conclusive:
         return "too little was measured to tell the runs apart"
     doubts = len(comparison.unsure)
     if not worse and not better and doubts:
@@ -128,33 +128,33 @@ def headline(comparison: Comparison) -> str:
 def of_metric(
     name: str, unit: str, where: str, a: float, b: float, by: Interval, judgement: Judgement
 ) -> str:
-    """Say how one number of a condition differs; `by` is how much worse B is."""
-    told = f"{name} {where}: {number(a, unit)} in A, {number(b, unit)} in B"
+    """Describe how one number of a condition differs; `by` is how much worse B is."""
+    text = f"{name} {where}: {number(a, unit)} in A, {number(b, unit)} in B"
     if judgement not in (Judgement.WORSE, Judgement.BETTER):
-        return told
+        return text
     is_worse = judgement is Judgement.WORSE
     way = (WORSE if is_worse else BETTER)[name]
     if unit == "%":
         least = by.low if is_worse else -by.high
-        return f"{told}, at least {least:.1f} points {way}"
+        return f"{text}, at least {least:.1f} points {way}"
     least, most = (by.low, by.high) if is_worse else (1 / by.high, 1 / by.low)
     if name == "throughput" and is_worse:
-        return f"{told}, {percent(1 - b / a)} {way} (at least {percent(1 - 1 / least)})"
-    return f"{told}, {times(least)} to {times(most)} times {way}"
+        return f"{text}, {percent(1 - b / a)} {way} (at least {percent(1 - 1 / least)})"
+    return f"{text}, {times(least)} to {times(most)} times {way}"
 
 
 def of_recovery(where: str, a: float, b: float, never: int, judgement: Judgement) -> str:
-    """Say how recoveries differ; `a` and `b` are medians in seconds."""
-    told = f"recovery {where}: median {number(a, 's')} in A, {number(b, 's')} in B"
+    """Describe how recoveries differ; `a` and `b` are medians in seconds."""
+    text = f"recovery {where}: median {number(a, 's')} in A, {number(b, 's')} in B"
     if never:
-        told += f"; {never} times in B not at all"
+        text += f"; {never} times in B not at all"
     if judgement is Judgement.WORSE:
-        told += ", longer"
-    return f"{told}, shorter" if judgement is Judgement.BETTER else told
+        text += ", longer"
+    return f"{text}, shorter" if judgement is Judgement.BETTER else text
 
 
 def unsure(name: str, where: str) -> str:
-    """Say that too little was measured."""
+    """Return the sentence for too little data."""
     return f"{name} {where}: too little was measured"
 
 

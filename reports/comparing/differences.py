@@ -1,9 +1,10 @@
-"""Two measured runs -> their differences, each judged. Pure.
+"""Compare two measured runs and judge each difference. Pure.
 
-A difference counts only if it is large and sure: the whole interval of "how much worse" lies
-beyond a margin, and the numbers themselves lie apart by a floor. The margins are what two
-healthy runs on one loaded machine differ by (docs/store.md says how they were found). The
-confidence holds for all differences of a comparison together (Bonferroni).
+A difference counts only if it is both significant and large: the whole confidence interval of
+"how much worse" is beyond a margin, and the numbers are at least a floor apart. The margins are
+how much two healthy runs on one loaded machine differ (docs/store.md says how they were
+measured). The confidence holds for all differences of a comparison together (Bonferroni
+correction).
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from typing import Final
 
 import numpy as np
 
-from shaketable.reports.comparing import chance, comparison
-from shaketable.reports.comparing.chance import Floats, Interval, Sample
+from shaketable.reports.comparing import comparison, significance
 from shaketable.reports.comparing.compared_measures import CALM, Measured, Recoveries, Series
 from shaketable.reports.comparing.comparison import EVERYWHERE, Comparison, Difference, Judgement
+from shaketable.reports.comparing.significance import Floats, Interval, Sample
 
 WINDOWS_MIN: Final = 6
 BLOCKS_MIN: Final = 3
-"""With fewer windows or blocks of them on either side nothing is judged."""
+"""With fewer windows or blocks in either run, nothing is judged."""
 BLOCKS_ENOUGH: Final = 6
 FEW: Final = 2.0
-"""With fewer blocks the margin is so much wider: a few faults may by chance hit other nodes."""
-OTHERS_MARGIN: Final = 0.2
-"""By how much more of its machine a run must lack for its slowness to say nothing."""
+"""With fewer blocks the margin is wider by this factor: a few faults may hit other nodes."""
+BUSY_MARGIN: Final = 0.2
+"""A run that lacked this much more of its machine is not judged slower."""
 CALM_BLOCK: Final = 3
 FAULT_BLOCK: Final = 10
-"""Windows that are drawn together: those of calm time, and those under one fault."""
+"""Windows that are resampled together: of calm time, and under one fault."""
 ALPHA: Final = 0.05
-"""How often a comparison of two runs alike may say that anything differs, chance alone asked."""
+"""The probability that a comparison of two identical runs reports any difference."""
 RECOVERIES_MIN: Final = 3
 RECOVERY_MARGIN: Final = 2.0
 RECOVERY_FLOOR_S: Final = 0.5
@@ -39,7 +40,7 @@ RANKS: Final = {"VALID": 0, "UNKNOWN": 1, "INVALID": 2}
 ERRORS_MAX: Final = 12
 THROUGHPUT: Final = "throughput"
 LOAD: Final = ("rate", "concurrency", "think_time")
-"""Keys of a campaign that say how much clients ask for."""
+"""Keys of a campaign that set the load."""
 NO_INTERVAL: Final = Interval(0.0, 0.0)
 
 
@@ -47,14 +48,14 @@ NO_INTERVAL: Final = Interval(0.0, 0.0)
 class Metric:
     """One number of a condition.
 
-    `margin`: beyond which a difference matters; a factor, or (if `is_share`) a difference of
-    shares. `floor`: how far the numbers must lie apart besides, in `unit`.
+    `margin`: the difference that matters; a factor, or (if `is_share`) a difference of shares.
+    `floor`: how far the numbers must be apart in addition, in `unit`.
     """
 
     name: str
     unit: str
     of: Callable[[Series], Floats]
-    statistic: chance.Statistic
+    statistic: significance.Statistic
     more_is_worse: bool
     margin: float
     floor: float
@@ -66,7 +67,7 @@ METRICS: Final = (
         THROUGHPUT,
         "/s",
         lambda of: of.throughput,
-        chance.mean,
+        significance.mean,
         more_is_worse=False,
         margin=1.5,
         floor=1.0,
@@ -75,7 +76,7 @@ METRICS: Final = (
         "median latency",
         "ms",
         lambda of: of.median_ms,
-        chance.median,
+        significance.median,
         more_is_worse=True,
         margin=3.0,
         floor=10.0,
@@ -84,7 +85,7 @@ METRICS: Final = (
         "p99 latency",
         "ms",
         lambda of: of.p99_ms,
-        chance.median,
+        significance.median,
         more_is_worse=True,
         margin=3.0,
         floor=30.0,
@@ -93,7 +94,7 @@ METRICS: Final = (
         "refused or unknown",
         "%",
         lambda of: of.refused * 100,
-        chance.mean,
+        significance.mean,
         more_is_worse=True,
         margin=10.0,
         floor=10.0,
@@ -106,7 +107,7 @@ def compare(a: Measured, b: Measured) -> Comparison:
     """Compare run B with run A."""
     pairs, notes = _pairs(a, b)
     kinds = [name for name in a.recoveries if name in b.recoveries]
-    # Recoveries are few: a share of their own leaves tests of them a chance to find anything.
+    # Recoveries are few: with their own half of alpha, their tests can still find something.
     alpha = ALPHA / 2 / max(1, len(pairs) * len(METRICS))
     alpha_of_recoveries = ALPHA / 2 / max(1, len(kinds) + (len(kinds) > 1))
     differences = [
@@ -126,14 +127,14 @@ def compare(a: Measured, b: Measured) -> Comparison:
         if not run.operations
     ]
     if (loads := _loads(a, b)) is not None:
-        differences = [_of_other_load(each) for each in differences]
+        differences = [_withdrawn_for_load(each) for each in differences]
         notes.append(f"the campaigns ask for different loads ({loads}): no throughput is judged")
     slower = _slower_machine(a, b)
     if slower is not None:
-        differences = [_doubted(each, slower) for each in differences]
+        differences = [_withdrawn_for_machine(each, slower) for each in differences]
         notes.append(
-            f"other work took {a.others:.0%} of A's machine and {b.others:.0%} of B's: what is "
-            f"worse in {slower} may be that"
+            f"other work took {a.busy_with_others:.0%} of A's machine and "
+            f"{b.busy_with_others:.0%} of B's: what is worse in {slower} may be that"
         )
     names = dict.fromkeys((*a.setting, *b.setting))
     settings = [(name, a.setting.get(name, ""), b.setting.get(name, "")) for name in names]
@@ -148,17 +149,17 @@ def compare(a: Measured, b: Measured) -> Comparison:
 
 
 def _loads(a: Measured, b: Measured) -> str | None:
-    """Say in what the loads differ that the campaigns ask for; None if in nothing known."""
-    told = [
+    """Describe how the loads of the campaigns differ; None if no difference is known."""
+    differing = [
         f"{name} {a.setting[name]} in A, {b.setting[name]} in B"
         for name in LOAD
         if name in a.setting and name in b.setting and a.setting[name] != b.setting[name]
     ]
-    return ", ".join(told) or None
+    return ", ".join(differing) or None
 
 
-def _of_other_load(each: Difference) -> Difference:
-    """Take back what the load alone brought about: fewer operations where fewer were asked for."""
+def _withdrawn_for_load(each: Difference) -> Difference:
+    """Withdraw a judgement that the load explains: fewer operations, as fewer were requested."""
     if each.what != THROUGHPUT or each.judgement not in (Judgement.WORSE, Judgement.BETTER):
         return each
     text = comparison.of_metric(
@@ -168,14 +169,18 @@ def _of_other_load(each: Difference) -> Difference:
 
 
 def _slower_machine(a: Measured, b: Measured) -> str | None:
-    """Say which run ("A", "B") had much less of its machine, if it is known of both."""
-    if a.others is None or b.others is None or abs(a.others - b.others) < OTHERS_MARGIN:
+    """Return the run ("A" or "B") that had much less of its machine, if known of both."""
+    if (
+        a.busy_with_others is None
+        or b.busy_with_others is None
+        or abs(a.busy_with_others - b.busy_with_others) < BUSY_MARGIN
+    ):
         return None
-    return "A" if a.others > b.others else "B"
+    return "A" if a.busy_with_others > b.busy_with_others else "B"
 
 
-def _doubted(each: Difference, slower: str) -> Difference:
-    """Take a judgement back that the machine alone may have brought about."""
+def _withdrawn_for_machine(each: Difference, slower: str) -> Difference:
+    """Withdraw a judgement that a busier machine may explain."""
     brought = Judgement.WORSE if slower == "B" else Judgement.BETTER
     if each.where == EVERYWHERE or each.judgement is not brought:
         return each
@@ -184,7 +189,7 @@ def _doubted(each: Difference, slower: str) -> Difference:
 
 
 def _pairs(a: Measured, b: Measured) -> tuple[list[tuple[str, Series, Series]], list[str]]:
-    """Put conditions side by side; one of a fault that the other never asked for meets its calm."""
+    """Pair up conditions; one whose fault the other run never asked for is paired with its calm."""
     pairs, notes = [], []
     for name in sorted(
         a.conditions.keys() | b.conditions.keys(), key=lambda name: (name != CALM, name)
@@ -227,7 +232,7 @@ def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -
             seconds,
         )
     first, second = samples if metric.more_is_worse else reversed(samples)
-    between = chance.difference if metric.is_share else chance.ratio
+    between = significance.difference if metric.is_share else significance.ratio
     by = between(first, second, metric.statistic, alpha)
     judgement = Judgement.SAME
     if abs(point_b - point_a) >= metric.floor:
@@ -265,7 +270,7 @@ def _beyond(by: Interval, margin: float, *, is_share: bool) -> Judgement:
 def _of_recoveries(
     a: Measured, b: Measured, kinds: Sequence[str], alpha: float
 ) -> Iterator[Difference]:
-    """Judge the recoveries after each kind of fault, and after all kinds that both had."""
+    """Judge the recoveries after each kind of fault, and after all kinds that both runs had."""
     for name in kinds:
         pair = [(a.recoveries[name], b.recoveries[name])]
         yield _recovery(f"after {name}", pair, alpha)
@@ -285,7 +290,7 @@ def _recovery(
         judgement = Judgement.UNSURE
     elif abs(point_b - point_a) >= RECOVERY_FLOOR_S:
         pairs = [(of_a.lengths_s, of_b.lengths_s) for of_a, of_b in strata]
-        if chance.least_chance(pairs) > alpha / 2:  # whatever they are, it could not be sure
+        if significance.smallest_p_value(pairs) > alpha / 2:  # cannot become significant
             judgement, sure = Judgement.UNSURE, f"{sure}, too few to be sure"
         elif _is_longer(pairs, alpha):
             judgement = Judgement.WORSE
@@ -311,13 +316,13 @@ def _sure(judgement: Judgement, of: str) -> str:
 
 
 def _is_longer(strata: Sequence[tuple[Sequence[float], Sequence[float]]], alpha: float) -> bool:
-    """Whether the second of each stratum are longer than `RECOVERY_MARGIN` times the first."""
+    """Return whether the second of each stratum exceed `RECOVERY_MARGIN` times the first."""
     shrunk = [(a, [length / RECOVERY_MARGIN for length in b]) for a, b in strata]
-    return chance.chance_of_being_greater(shrunk) <= alpha / 2
+    return significance.p_value_greater(shrunk) <= alpha / 2
 
 
 def _verdicts(a: Measured, b: Measured) -> Difference:
-    """A verdict needs no statistics: it was reached or it was not."""
+    """Compare the verdicts, which need no statistics."""
     by = RANKS.get(b.verdict, 1) - RANKS.get(a.verdict, 1)
     judgement = Judgement.SAME if not by else Judgement.WORSE if by > 0 else Judgement.BETTER
     text = f"verdict: {a.verdict} in A, {b.verdict} in B"
@@ -336,7 +341,7 @@ def _verdicts(a: Measured, b: Measured) -> Difference:
 
 
 def _findings(a: Measured, b: Measured) -> Iterator[Difference]:
-    """Judge what checkers found, by kind: there, or not there. Counts of both are told."""
+    """Judge whether checkers found anything, by kind; counts are listed, not judged."""
     for kind in sorted(a.findings.keys() | b.findings.keys()):
         of_a, of_b = a.findings.get(kind, 0), b.findings.get(kind, 0)
         judgement = Judgement.SAME
@@ -355,9 +360,9 @@ def _findings(a: Measured, b: Measured) -> Iterator[Difference]:
 
 
 def _observed(a: Measured, b: Measured) -> Iterator[Difference]:
-    """Tell kinds of anomalies that only one run shows, though they break no promise.
+    """Yield kinds of anomalies that only one run shows, though they break no promise.
 
-    A run may show one by chance that another like it does not: that is never sure.
+    A run may show one by chance while an identical run does not, so none of them is significant.
     """
     for kind in sorted(
         (a.observed.keys() | b.observed.keys()) - (a.findings.keys() | b.findings.keys())
@@ -379,7 +384,7 @@ def _observed(a: Measured, b: Measured) -> Iterator[Difference]:
 
 
 def _errors(a: Measured, b: Measured) -> tuple[tuple[str, float, float], ...]:
-    """Return how many of a thousand operations ended in each error, the most different first."""
+    """Return the errors per thousand operations, those that differ most first."""
     rows = [
         (
             f"{outcome}: {text}" if outcome else text,

@@ -1,4 +1,4 @@
-"""Reads two run folders and compares what is in them."""
+"""Read two run folders and compare them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SETTING: Final = (
     "disk",
     "ack",
 )
-"""Keys of a campaign that make other numbers likely."""
+"""Keys of a campaign that affect the numbers."""
 SIMULATED: Final = "sim"
-"""The world in which nothing of the machine matters."""
+"""The world that does not depend on the machine."""
 FILE_BYTES_MAX: Final = 64 << 20
 VALUE_CHARS_MAX: Final = 120
 
@@ -45,18 +45,18 @@ def compare_folders(a: Path, b: Path) -> Comparison:
 
 
 def measured(folder: Path) -> Measured:
-    """Measure a stored run; what is missing of it is missing in the numbers.
+    """Measure a stored run; missing parts have no numbers.
 
     Raises:
         NotADirectoryError: there is no such folder.
     """
     view = build_view(folder)
-    others = None if view.world == SIMULATED else _others(folder / "run.json")
-    return measure(view, _setting(folder / "campaign.toml"), others)
+    busy_with_others = None if view.world == SIMULATED else _busy_with_others(folder / "run.json")
+    return measure(view, _setting(folder / "campaign.toml"), busy_with_others)
 
 
-def _others(run_json: Path) -> float | None:
-    """Return the share of the machine that other work took, if the run noted it."""
+def _busy_with_others(run_json: Path) -> float | None:
+    """Return the share of the machine that other work took, if the run recorded it."""
     try:
         share = json.loads(read_plain(run_json, FILE_BYTES_MAX))["machine"]["busy_with_others"]
     except (NoPlainFileError, ValueError, KeyError, TypeError, RecursionError):
@@ -77,6 +77,6 @@ def _setting(campaign_toml: Path) -> dict[str, str]:
 def _text(value: object) -> str:
     try:
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+    except (ValueError, RecursionError):  # a number of thousands of digits, nested lists
         return "?"
     return text if len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 1]}…"

@@ -1,4 +1,4 @@
-"""A comparison -> ONE self-contained HTML page, and JSON for programs."""
+"""Render a comparison as one self-contained HTML page, and as JSON."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from shaketable.reports.comparing.comparison import Comparison
 
 TEMPLATES: Final = Path(__file__).parent.parent / "templates"
 FORMAT: Final = 1
-"""Of the JSON; raised when a reader of older files would misread newer ones."""
+"""Version of the JSON; incremented when a reader of older files would misread newer ones."""
 COLOURS: Final = {"WORSE": "INVALID", "BETTER": "VALID", "ALIKE": "VALID", "UNKNOWN": "UNKNOWN"}
 
 
 def result(compared: Comparison) -> str:
-    """Say the comparison in a word: WORSE, BETTER, ALIKE or UNKNOWN."""
+    """Return the result of the comparison: WORSE, BETTER, ALIKE or UNKNOWN."""
     if compared.worse:
         return "WORSE"
-    if not compared.is_told:
+    if not compared.is_conclusive:
         return "UNKNOWN"
     return "BETTER" if compared.better else "ALIKE"
 
@@ -46,7 +46,7 @@ def render_comparison(compared: Comparison) -> str:
 
 
 def to_json(compared: Comparison) -> dict[str, Any]:
-    """Return everything that is said, for programs."""
+    """Return the comparison as JSON."""
     return {
         "format": FORMAT,
         "result": result(compared).lower(),

@@ -1,1 +1,1 @@
-"""The gate of a CI: a policy and what is known of runs -> rulings, and the files that tell them."""
+"""The CI gate: applies a policy to the facts of runs, and writes the rulings to files."""

@@ -1,6 +1,6 @@
-"""What a gate came to -> lines that GitHub's runner takes for annotations, escaped as it wants it.
+"""Render a gate's result as annotations of GitHub's runner, with its escapes.
 
-Source: the runner's workflow commands; escapes are those of its toolkit.
+Source: the runner's workflow commands; the escapes are those of its toolkit.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from shaketable.harness.printable import printable
 from shaketable.reports.gating.rulings import GateResult
 
 SHOWN_MAX: Final = 10
-"""GitHub shows so many errors of a step, and so many warnings."""
+"""GitHub shows at most this many errors, and this many warnings, of a step."""
 MESSAGE_CHARS_MAX: Final = 1_000
 
 
 def render(result: GateResult) -> list[str]:
-    """Return the lines: an error for each breach, a warning for each that was let pass."""
+    """Return the lines: an error for each breach, a warning for each one that was allowed."""
     errors = [
         _line("error", f"{run or 'all runs'}: {ruling.rule}", ruling.message)
         for run, ruling in result.breaches

@@ -1,8 +1,8 @@
-"""The gate's decisions: a policy, a day and what is known of runs -> rulings. Pure.
+"""Decide the gate: rule on runs by a policy, a day and the facts of the runs. Pure.
 
-Exit code 1 says that something is wrong: a promise is broken, or a ceiling exceeded. 2 says that it
-is not shown to be right: a verdict is unknown, too little was tried, planted bugs were missed, or a
-number is not there that a ceiling is about. 255: a run has no verdict, as its harness failed.
+Exit code 1: something is wrong (a promise is broken, or a ceiling exceeded). 2: it is not shown
+to be right (a verdict is unknown, too little was tried, planted bugs were missed, or a measure
+with a ceiling is unknown). 255: a run has no verdict, because its harness failed.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from shaketable.reports.gating.rulings import (
 )
 
 VACUITY: Final = "vacuity"
-"""The checker that says whether a run tested what it was asked to test."""
+"""The checker that judges whether a run tested what it was asked to test."""
 FAULTS_BIT: Final = "faults-bit"
 VERDICT: Final = "verdict"
 PLANTED_BUG: Final = "planted-bug"
 DETECTION: Final = "detection"
 RUNS: Final = "runs"
 ROUNDING: Final = 1e-9
-"""A share of runs is no whole number of them by this much: 0.7 of 10 is 7, not a bit more."""
+"""Tolerance for a share of runs that is a whole number of them: 0.7 of 10 is 7, not more."""
 
 
 def decide(policy: Policy, runs: Sequence[RunFacts], today_utc: datetime.date) -> GateResult:
     """Rule on each run and on all of them together.
 
     Args:
-        policy: what is asked.
-        runs: what is known of each run, and of each attempt at one.
-        today_utc: the day by which allowances have ended or not.
+        policy: the requirements.
+        runs: the facts of each run, and of each attempt at one.
+        today_utc: the day on which allowances hold or have expired.
     """
     judged = [run for run in runs if not run.skipped]
     ruled = tuple(RunRulings(run, tuple(_rule(policy, run, today_utc))) for run in judged)
@@ -63,14 +63,14 @@ def decide(policy: Policy, runs: Sequence[RunFacts], today_utc: datetime.date) -
 
 def _rule(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterator[Ruling]:
     if run.outcome is None:
-        if run.is_retried:  # the harness failed, and a later attempt stands for it
+        if run.is_retried:  # the harness failed, and a later attempt replaces this one
             return
         yield Ruling(VERDICT, ExitCode.HARNESS, f"there is no verdict: {run.failure}")
         return
     if run.mutant is not None and policy.detection is not None:
         yield _planted(run.mutant, run)
         return
-    if run.is_retried:  # a later attempt stands for what is not known; for an invalid none does
+    if run.is_retried:  # a later attempt replaces an unknown verdict, but never an invalid one
         yield from (ruling for ruling in _verdicts(policy, run, today_utc) if _is_wrong(ruling))
         return
     yield from _verdicts(policy, run, today_utc)
@@ -83,7 +83,7 @@ def _is_wrong(ruling: Ruling) -> bool:
 
 
 def _planted(mutant: str, run: RunFacts) -> Ruling:
-    """A run with a planted bug is as it should be if it ended invalid."""
+    """Rule on a run with a planted bug, which should end invalid."""
     if run.outcome is Outcome.INVALID:
         return Ruling(PLANTED_BUG, ExitCode.VALID, f"the planted bug {mutant} was found")
     assert run.outcome is not None, "runs without a verdict are ruled on before"
@@ -96,8 +96,8 @@ def _verdicts(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterat
     for conclusion in run.conclusions:
         yield _verdict(policy, run, conclusion, today_utc)
     worst = max((one.outcome for one in run.conclusions), default=Outcome.VALID)
-    is_told = bool(run.vacuous) and run.outcome is Outcome.UNKNOWN
-    if (run.outcome > worst or not run.conclusions) and not is_told:
+    is_reported = bool(run.vacuous) and run.outcome is Outcome.UNKNOWN
+    if (run.outcome > worst or not run.conclusions) and not is_reported:
         text = run.failure or f"the verdict is {run.outcome.name.lower()}"
         ruling = Ruling(VERDICT, EXIT_BY_OUTCOME[run.outcome], text)
         yield _allowed(policy, ruling, UNKNOWN, run.name, today_utc)
@@ -106,13 +106,15 @@ def _verdicts(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterat
 
 
 def _vacuous(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterator[Ruling]:
-    """Say that too little bit, where no checker does."""
-    told = any(one.checker == VACUITY and one.outcome > Outcome.VALID for one in run.conclusions)
+    """Report that too few faults took effect, unless a checker does."""
+    is_reported = any(
+        one.checker == VACUITY and one.outcome > Outcome.VALID for one in run.conclusions
+    )
     text = run.vacuous
     if (
         not text
         and run.asked
-        and not told
+        and not is_reported
         and not any(of.took_effect for of in run.faults.values())
     ):
         text = f"no fault bit of those asked for ({', '.join(run.asked)})"
@@ -122,12 +124,12 @@ def _vacuous(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterato
 
 
 def _not_done(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterator[Ruling]:
-    """Name the faults that a run was to do and did not: it shows nothing about these.
+    """Report the faults that a run was asked for and did not inject: it shows nothing about them.
 
-    A floor of a fault says more, and stands in the place of this.
+    If the policy has a floor for the fault, that ruling is given instead.
     """
     lacking = {fault: f"could not be done: {why}" for fault, why in run.unavailable.items()}
-    if any(of.took_effect for of in run.faults.values()):  # if none did, all of them are named
+    if any(of.took_effect for of in run.faults.values()):  # else `_vacuous` names them
         never = [fault for fault in run.asked if not run.faults.get(fault, FaultEffects(0, 0)).done]
         lacking |= dict.fromkeys(never, "never came up")
     for fault, why in lacking.items():
@@ -144,17 +146,17 @@ def _verdict(
     code = EXIT_BY_OUTCOME[conclusion.outcome]
     is_vacuous = conclusion.checker == VACUITY
     kind = VACUOUS if is_vacuous else UNKNOWN
-    said = conclusion.summary
-    if code == ExitCode.UNKNOWN and not said.startswith(kind):
-        said = f"{kind}: {said}"
-    ruling = Ruling(conclusion.checker, code, said)
+    text = conclusion.summary
+    if code == ExitCode.UNKNOWN and not text.startswith(kind):
+        text = f"{kind}: {text}"
+    ruling = Ruling(conclusion.checker, code, text)
     return _allowed(policy, ruling, kind, run.name, today_utc)
 
 
 def _allowed(
     policy: Policy, ruling: Ruling, kind: str, run: str, today_utc: datetime.date, fault: str = ""
 ) -> Ruling:
-    """Let a ruling pass if the policy allows it today; say so if it did until some day."""
+    """Let a ruling pass if the policy allows it today; mention an allowance that has expired."""
     if ruling.code != ExitCode.UNKNOWN:
         return ruling
     ended: Allowance | None = None
@@ -179,7 +181,7 @@ def _floors(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
         found = "not known" if value is None else measure.text(value)
         code = ExitCode.UNKNOWN if value is None or value < floor else ExitCode.VALID
         why = f" ({run.missing[key]})" if value is None and key in run.missing else ""
-        yield Ruling(key, code, f"{measure.words}: {found}{why}; at least {measure.text(floor)}")
+        yield Ruling(key, code, f"{measure.label}: {found}{why}; at least {measure.text(floor)}")
     for fault, floor in policy.floors.faults.items():
         if fault in run.unavailable:
             text = f"{fault} is not available: {run.unavailable[fault]}; at least {floor} asked for"
@@ -187,9 +189,9 @@ def _floors(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
             yield Ruling(f"fault {fault}", code, text)
         elif fault in run.asked:
             effects = run.faults.get(fault)
-            bit = effects.took_effect if effects else 0
-            code = ExitCode.UNKNOWN if bit < floor else ExitCode.VALID
-            yield Ruling(f"fault {fault}", code, f"{fault} bit {_times(bit)}; at least {floor}")
+            count = effects.took_effect if effects else 0
+            code = ExitCode.UNKNOWN if count < floor else ExitCode.VALID
+            yield Ruling(f"fault {fault}", code, f"{fault} bit {_times(count)}; at least {floor}")
 
 
 def _times(count: int) -> str:
@@ -206,14 +208,14 @@ def _ceilings(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
         is_least = key in run.at_least
         if value is None:
             why = run.missing.get(key, "the run has no such number")
-            yield Ruling(key, ExitCode.UNKNOWN, f"{measure.words}: not known ({why}); {most}")
+            yield Ruling(key, ExitCode.UNKNOWN, f"{measure.label}: not known ({why}); {most}")
             continue
         code = ExitCode.VALID if value <= ceiling else ExitCode.INVALID
-        said = f"{measure.words}: {measure.text(value)}"
+        text = f"{measure.label}: {measure.text(value)}"
         if is_least:
-            said = f"{measure.words}: {measure.text(value)} or more"
+            text = f"{measure.label}: {measure.text(value)} or more"
             code = ExitCode.INVALID if value > ceiling else ExitCode.UNKNOWN
-        yield Ruling(key, code, f"{said}; {most}")
+        yield Ruling(key, code, f"{text}; {most}")
 
 
 def _overall(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[Ruling]:
@@ -221,8 +223,8 @@ def _overall(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[Ruling]:
     if policy.detection is not None:
         yield from _detection(policy.detection, [run for run in last if run.mutant is not None])
         last = [run for run in last if run.mutant is None]
-    # Runs of planted bugs alone are a measurement of the harness, and may stand for themselves
-    # where the policy asks for no other runs.
+    # Runs of planted bugs measure the harness; they are enough by themselves if the policy
+    # asks for no other runs.
     is_asked = policy.floors.runs is not None or policy.detection is None
     if last or is_asked or not any(run.mutant for run in runs):
         count, floor = sum(run.outcome is not None for run in last), policy.floors.runs or RUNS_MIN
@@ -252,12 +254,12 @@ def _detection(asked: Detection, runs: Sequence[RunFacts]) -> Iterator[Ruling]:
         )
     for bug in asked.bugs:
         code = ExitCode.VALID if bug in found else ExitCode.UNKNOWN
-        said = "was found" if bug in found else "was not found" if bug in ran else "was not run"
-        yield Ruling(f"{DETECTION} {bug}", code, f"the planted bug {bug} {said}")
+        result = "was found" if bug in found else "was not found" if bug in ran else "was not run"
+        yield Ruling(f"{DETECTION} {bug}", code, f"the planted bug {bug} {result}")
 
 
 def _unneeded(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[str]:
-    """Name what the policy allows and no run needs: it may be taken out."""
+    """Report the allowances that no run needs: they can be removed."""
     for allowance in policy.allow:
         if not any(_is_needed(allowance, run) for run in runs):
             where = "" if allowance.runs == ("*",) else f" of {', '.join(allowance.runs)}"
@@ -267,6 +269,6 @@ def _unneeded(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[str]:
 
 
 def _is_needed(allowance: Allowance, run: RunFacts) -> bool:
-    day = datetime.date.min  # whether it has ended is another matter
+    day = datetime.date.min  # a day on which no allowance has expired
     rulings = _verdicts(Policy(allow=(allowance,)), run, day) if run.outcome is not None else ()
     return any(ruling.allowed is not None for ruling in rulings)

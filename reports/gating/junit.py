@@ -1,8 +1,8 @@
-"""What a gate came to -> one JUnit file: a run is a test suite, a rule on it a test case.
+"""Render a gate's result as one JUnit file: a run is a test suite, a rule on it a test case.
 
-A failure says that something is wrong, an error that it is not shown to be right; what the policy
-lets pass, and what was not run, is skipped and says why. Jenkins, GitLab, Azure and GitHub's
-reporters read it: elements and attributes are those of the schema of Jenkins' xUnit plug-in.
+A failure means that something is wrong, an error that it is not shown to be right. What the
+policy allows, and what was not run, is skipped with the reason. Jenkins, GitLab, Azure and
+GitHub's reporters read it: elements and attributes follow the schema of Jenkins' xUnit plug-in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shaketable.reports.gating.rulings import GateResult, Ruling, RunFacts, RunR
 from shaketable.reports.junit import xml_text
 
 ALL: Final = "all runs together"
-"""The suite of the rules on all of them."""
+"""The suite of the rules on all runs together."""
 NAME: Final = "shaketable gate"
 
 Tag = Literal["", "failure", "error", "skipped"]
@@ -26,7 +26,7 @@ Tag = Literal["", "failure", "error", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A test case: `tag` says how it ended, "" is passed."""
+    """A test case: `tag` is how it ended, "" for passed."""
 
     name: str
     tag: Tag
@@ -35,13 +35,13 @@ class _Case:
 
 
 def render(result: GateResult) -> str:
-    """Render the file; the same result gives the same text."""
+    """Render the file; deterministic."""
     root = ElementTree.Element("testsuites", {"name": NAME})
     cases: list[_Case] = []
     for run in result.runs:
         of_run = [_case(ruling) for ruling in run.rulings]
         cases += of_run
-        _suite(root, run.facts.name, of_run, run.facts.seconds, _told(run))
+        _suite(root, run.facts.name, of_run, run.facts.seconds, _reproduction(run))
     if result.overall:
         of_all = [_case(ruling) for ruling in result.overall]
         cases += of_all
@@ -51,7 +51,7 @@ def render(result: GateResult) -> str:
         cases += left_out
         _suite(root, facts.name, left_out, 0.0, "")
     counts = _counts(cases)
-    del counts["skipped"]  # the schema has it for suites alone
+    del counts["skipped"]  # the schema has it only for suites
     root.attrib.update(counts, time=_seconds(sum(run.facts.seconds for run in result.runs)))
     ElementTree.indent(root)
     body = ElementTree.tostring(root, encoding="unicode")
@@ -59,13 +59,13 @@ def render(result: GateResult) -> str:
 
 
 def _suite(
-    root: ElementTree.Element, name: str, cases: Sequence[_Case], seconds: float, told: str
+    root: ElementTree.Element, name: str, cases: Sequence[_Case], seconds: float, output: str
 ) -> None:
-    """Add a suite; each of its cases is told apart by class and name, as GitLab wants it."""
+    """Add a suite; class and name identify each case, as GitLab requires."""
     named = {"name": xml_text(name), **_counts(cases), "time": _seconds(seconds)}
     suite = ElementTree.SubElement(root, "testsuite", named)
     for number, case in enumerate(cases):
-        # The run took its time once: the first case has it all, so that sums are right.
+        # The run took its time once: the first case has all of it, so that sums are right.
         took = _seconds(seconds if number == 0 else 0.0)
         names = {"classname": xml_text(name), "name": xml_text(case.name), "time": took}
         element = ElementTree.SubElement(suite, "testcase", names)
@@ -75,8 +75,8 @@ def _suite(
             ElementTree.SubElement(element, case.tag, kind).text = message
         else:
             ElementTree.SubElement(element, "system-out").text = xml_text(case.message)
-    if told:
-        ElementTree.SubElement(suite, "system-out").text = xml_text(told)
+    if output:
+        ElementTree.SubElement(suite, "system-out").text = xml_text(output)
 
 
 def _case(ruling: Ruling) -> _Case:
@@ -92,8 +92,8 @@ def _case(ruling: Ruling) -> _Case:
     return _Case(ruling.rule, "error", kind, ruling.message)
 
 
-def _told(run: RunRulings) -> str:
-    """What helps to see it again."""
+def _reproduction(run: RunRulings) -> str:
+    """Return what helps to reproduce the run."""
     rows = [*_rows(run.facts), *((f"page of {kind}", page) for kind, page in run.pages)]
     return "\n".join(f"{label}: {text}" for label, text in rows if text)
 

@@ -1,7 +1,7 @@
-"""What a gate came to -> Markdown, for the summary page of a CI job.
+"""Render a gate's result as Markdown, for the summary page of a CI job.
 
-Names and values come from histories of others: everything that Markdown or HTML would take for its
-own is written as a character reference, which shows the character and means nothing.
+Names and values come from untrusted histories: every character with a meaning in Markdown or HTML
+is written as a character reference.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from shaketable.harness.printable import printable
 from shaketable.reports.gating.rulings import GateResult, Ruling, RunRulings
 
 SUMMARY_BYTES_MAX: Final = 1 << 20
-"""GitHub refuses a step's summary that is larger, and shows none of it."""
+"""GitHub rejects a larger step summary entirely."""
 TAIL_BYTES: Final = 256
-"""Kept free for saying that something was cut."""
+"""Reserved for the note that something was cut."""
 MESSAGE_CHARS_MAX: Final = 1_000
 LEFT_OUT_MAX: Final = 50
-WORDS: Final = {
+RESULT_TEXTS: Final = {
     int(ExitCode.VALID): "passed",
     int(ExitCode.INVALID): "failed: something is wrong",
     int(ExitCode.UNKNOWN): "failed: not shown to be right",
@@ -30,13 +30,13 @@ VERDICTS: Final = {
     int(ExitCode.INVALID): "broken",
     int(ExitCode.UNKNOWN): "unknown",
 }
-_STEERING: Final = {ord(sign): f"&#{ord(sign)};" for sign in "\\`*_[]<>#!|~&@:$"}
+_ESCAPES: Final = {ord(sign): f"&#{ord(sign)};" for sign in "\\`*_[]<>#!|~&@:$"}
 _WWW: Final = re.compile(r"(www)\.", re.IGNORECASE)
-"""What GitHub makes a link of though nothing in it steers."""
+"""GitHub turns this into a link although it has no special character."""
 
 
 def render(result: GateResult, bytes_max: int = SUMMARY_BYTES_MAX) -> str:
-    """Render the page, at most `bytes_max` bytes of it; the runs that fail come first."""
+    """Render the page in at most `bytes_max` bytes; failing runs come first."""
     text = ""
     size = 0
     for block in _blocks(result):
@@ -50,19 +50,19 @@ def render(result: GateResult, bytes_max: int = SUMMARY_BYTES_MAX) -> str:
 
 
 def escape(text: str) -> str:
-    """Return text that shows as it is, in one line, wherever it stands in Markdown."""
-    return _WWW.sub(r"\1&#46;", printable(text).translate(_STEERING))
+    """Escape text so that Markdown shows it as it is, in one line."""
+    return _WWW.sub(r"\1&#46;", printable(text).translate(_ESCAPES))
 
 
 def _blocks(result: GateResult) -> Iterator[str]:
-    word = WORDS.get(result.code, "failed: the harness failed")
-    yield f"## shaketable gate {word} (exit code {result.code})\n\n"
-    told = sorted(result.runs, key=lambda run: run.code == ExitCode.VALID)
-    if told:
+    text = RESULT_TEXTS.get(result.code, "failed: the harness failed")
+    yield f"## shaketable gate {text} (exit code {result.code})\n\n"
+    runs = sorted(result.runs, key=lambda run: run.code == ExitCode.VALID)
+    if runs:
         yield "| run | rules | broken |\n| --- | ---: | --- |\n"
-    for run in told:
+    for run in runs:
         yield _row(run)
-    details = [run for run in told if run.breaches or _let_pass(run)]
+    details = [run for run in runs if run.breaches or _let_pass(run)]
     for run in details:
         yield from _details(run)
     if breaches := [ruling for ruling in result.overall if not ruling.holds]:

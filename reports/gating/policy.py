@@ -1,7 +1,7 @@
-"""What a policy says: which verdicts pass, how much must be tried, how slow is too slow. Pure data.
+"""The policy: which verdicts pass, how much must be tried, how slow is too slow. Pure data.
 
-An invalid run never passes: no line of a policy can allow it. What a target does not promise
-belongs into its promises, not into a policy.
+An invalid run never passes: a policy cannot allow it. What a target does not promise belongs in
+its promises, not in a policy.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import msgspec
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Bound = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
-"""Bounded, so that infinity is no ceiling."""
+"""Bounded, so that infinity is not a valid ceiling."""
 
 UNKNOWN = "unknown"
 VACUOUS = "vacuous"
 UNAVAILABLE = "unavailable"
 RUNS_MIN = 1
-"""Runs that there must be if a policy does not say."""
+"""Runs required if a policy does not say."""
 
 
 class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much must have been tried, or it shows nothing.
+    """How much must have been tried for a run to show anything.
 
     Attributes:
-        runs: so many runs there must be, all together, and without planted bugs if [detection]
-            stands for these. None: one, or planted bugs that stand for themselves.
+        runs: number of runs required in total, without planted bugs if [detection] is given. None:
+            one, or runs of planted bugs alone.
         operations: of the clients, in each run.
-        faults_bit: faults that bit, in each run.
-        faults: of single faults, how often each must have bitten in each run that asked for it;
-            one for which no run asked is missed. A fault that is named here need not be done
-            more often than that: with 0 a run passes without it.
+        faults_bit: faults that took effect, in each run.
+        faults: for single faults, how often each must have taken effect in each run that asked for
+            it; a floor for which no run asked is missed. A fault named here is not required beyond
+            that: with 0 a run passes without it.
     """
 
     runs: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -47,7 +47,7 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What no run may exceed; None is not asked. See `reports.gating.policy.CEILINGS`."""
+    """Limits that no run may exceed; None for no limit. See `reports.gating.policy.CEILINGS`."""
 
     recovery_median_s: Bound | None = None
     recovery_worst_s: Bound | None = None
@@ -59,12 +59,12 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Detection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is asked of the planted bugs: a harness that sees none of them shows nothing.
+    """Requirements on planted bugs: a harness that finds none of them shows nothing.
 
     Attributes:
-        found: which share of those that were run must have been found.
-        bugs: those that must have been run and found, by name.
-        runs: so many different ones must have been run.
+        found: share of the planted bugs run that must have been found.
+        bugs: names of those that must have been run and found.
+        runs: number of different planted bugs that must have been run.
     """
 
     found: Share = 1.0
@@ -73,15 +73,15 @@ class Detection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A verdict that is let pass for a time.
+    """A verdict that passes for a limited time.
 
     Attributes:
-        verdict: which.
-        reason: why; it is shown wherever the verdict is.
+        verdict: the verdict.
+        reason: shown wherever the verdict is.
         until: the last day, UTC, on which it holds.
-        runs: names of runs, with * and ?; all if it is left out.
-        checkers: whose unknown; all if it is left out.
-        faults: of "unavailable", each by its name: those that a run may lack.
+        runs: names of runs, with * and ?; default all.
+        checkers: checkers whose unknown verdict is allowed; default all.
+        faults: for "unavailable", names of the faults that a run may lack.
     """
 
     verdict: Literal["unknown", "vacuous", "unavailable"]
@@ -92,7 +92,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     faults: tuple[str, ...] = ()
 
     def covers(self, verdict: str, run: str, about: str) -> bool:
-        """Whether it is about this verdict in this run, on whatever day.
+        """Return whether it applies to this verdict in this run, on any day.
 
         Args:
             verdict: unknown, vacuous or unavailable.
@@ -107,15 +107,15 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy. The default one asks for valid verdicts of runs that did the faults asked for.
+    """A policy. The default requires valid verdicts of runs that injected the faults asked for.
 
     Attributes:
         floors: how much must have been tried.
-        ceilings: what no run may exceed.
+        ceilings: limits that no run may exceed.
         unavailable_from_s: a stretch without an acknowledgement counts as unavailable from this
             length on.
-        detection: with it runs of planted bugs must end invalid; None: they are runs as any.
-        allow: what is let pass for a time.
+        detection: if given, runs of planted bugs must end invalid; if None, they are ordinary runs.
+        allow: verdicts that pass for a limited time.
     """
 
     floors: Floors = Floors()
@@ -125,10 +125,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow: tuple[Allowance, ...] = ()
 
 
-# What a policy can bound: the floors and ceilings, their units and words. Pure.
+# The measures that a policy can bound: floors and ceilings, their units and labels. Pure.
 #
-# A floor that is missed says that too little was tried; a ceiling that is exceeded says that the
-# system is worse than its policy allows. That is why they end in different exit codes.
+# A missed floor means that too little was tried; an exceeded ceiling means that the system is worse
+# than its policy allows. That is why they have different exit codes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +136,15 @@ class Measure:
     """A number of a run that a policy may bound.
 
     Attributes:
-        words: what it is, for people.
-        unit: behind the number, with its blank; "" for a count.
+        label: its description.
+        unit: placed after the number, with a leading space; "" for a count.
     """
 
-    words: str
+    label: str
     unit: str = ""
 
     def text(self, value: float) -> str:
-        """Say a value of it: "2.31 s", "never", "12,000"."""
+        """Format a value of it: "2.31 s", "never", "12,000"."""
         if math.isinf(value):
             return "never"
         if value == int(value):
@@ -167,4 +167,4 @@ FLOORS: Final[Mapping[str, Measure]] = {
     "operations": Measure("operations"),
     "faults_bit": Measure("faults that bit"),
 }
-"""Those keys of a policy's [floors] that bound a number of each run."""
+"""The keys of a policy's [floors] that bound a number of each run."""

@@ -1,4 +1,4 @@
-"""What a gate knows of each run, and what it rules. Pure data."""
+"""The facts of runs that a gate knows, and its rulings. Pure data."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from shaketable.harness.contracts.verdict import ExitCode, Outcome, worst_exit
 from shaketable.reports.gating.policy import Allowance
 
-PAGES_TOLD_MAX = 10
-"""Pages of violations that are named of one run."""
+PAGES_LISTED_MAX = 10
+"""Pages of violations that are listed for one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Findings of one kind: how many, the first in words, and where it stands in the history.
+    """Findings of one kind: how many, and the message and place of the first.
 
-    `is_least`: there may be more of them than `count`, for not all were kept.
-    `page` is the path of the first one's page, "" if there is none.
+    `is_least`: there may be more than `count`, because not all were kept. `page` is the path of the
+    first one's page, "" if there is none.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What one checker concluded. `observed` are findings that break no promise."""
+    """The conclusion of one checker. `observed` are findings that break no promise."""
 
     checker: str
     outcome: Outcome
@@ -43,7 +43,7 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class FaultEffects:
-    """How often a fault was done, and how often it took effect."""
+    """How often a fault was injected, and how often it took effect."""
 
     took_effect: int
     done: int
@@ -51,25 +51,26 @@ class FaultEffects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is known of a run.
+    """The facts of a run.
 
     Attributes:
-        name: campaign and time, or matrix and cell; what a policy's `runs` are about.
-        path: its folder or file, as it was given.
-        outcome: its verdict; None if there is none, and `failure` says why.
+        name: campaign and time, or matrix and cell; matched by a policy's `runs`.
+        path: its folder or file, as given.
+        outcome: its verdict; None if there is none (see `failure`).
         failure: why there is no verdict, or why it is worse than those of the checkers.
-        is_retried: this is an earlier attempt; only what it found against the system counts.
-        skipped: why there was no run at all, "" if there was one.
+        is_retried: an earlier attempt, of which only violations count.
+        skipped: why there was no run, "" if there was one.
         conclusions: of the checkers.
-        asked: the faults that it was to do and could do.
-        unavailable: those that it could not do, and why.
-        faults: how often each bit.
-        measures: numbers by their keys in a policy's [floors] and [ceilings]; what is not known
-            is not there, and `missing` may say why.
-        at_least: keys of those measures that may be more than they are known to be.
+        asked: the faults asked for that could be injected.
+        unavailable: the faults that could not be injected, and why.
+        faults: how often each took effect.
+        measures: numbers by their keys in a policy's [floors] and [ceilings]; an unknown one is
+            absent, and `missing` may have the reason.
+        missing: why measures are not known.
+        at_least: keys of those measures that are lower bounds.
         vacuous: why it shows too little although its checkers do not say so, "" if it does not.
         mutant: the planted bug that it was run with.
-        repeat: the command that repeats it; "" if none does.
+        repeat: the command that repeats it; "" if there is none.
         campaign: the campaign file; "" if there is none.
         report: its page; "" if there is none.
         seconds: how long it took.
@@ -98,9 +99,9 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the gate says of one rule: exit code 0 if it holds.
+    """The gate's decision on one rule: exit code 0 if it holds.
 
-    `allowed` is the line of the policy that lets it pass all the same.
+    `allowed` is the allowance of the policy by which it passes all the same.
     """
 
     rule: str
@@ -110,7 +111,7 @@ class Ruling:
 
     @property
     def holds(self) -> bool:
-        """Whether it fails nothing."""
+        """Whether it does not fail the gate."""
         return self.code == ExitCode.VALID
 
 
@@ -123,33 +124,33 @@ class RunRulings:
 
     @property
     def code(self) -> int:
-        """The worst of them."""
+        """The worst exit code of the rulings."""
         return worst_exit(ruling.code for ruling in self.rulings)
 
     @property
     def pages(self) -> tuple[tuple[str, str], ...]:
-        """Kind and page of what broken rules are about, of each page once."""
+        """Kind and page of what the broken rules found, each page once."""
         broken = {ruling.rule for ruling in self.breaches}
-        told = {
+        kinds = {
             kind.page: kind.name
             for one in self.facts.conclusions
             if one.checker in broken
             for kind in one.kinds
             if kind.page
         }
-        return tuple((name, page) for page, name in told.items())[:PAGES_TOLD_MAX]
+        return tuple((name, page) for page, name in kinds.items())[:PAGES_LISTED_MAX]
 
     @property
     def breaches(self) -> tuple[Ruling, ...]:
-        """Those that fail the gate."""
+        """The rulings that fail the gate."""
         return tuple(ruling for ruling in self.rulings if not ruling.holds)
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What a gate came to: rulings on each run, and on all of them together.
+    """The result of a gate: rulings on each run, and on all of them together.
 
-    `notes` are what a person should know of the policy itself: an allowance that nothing needed.
+    `notes` are about the policy itself, such as an allowance that no run needed.
     """
 
     runs: tuple[RunRulings, ...]
@@ -159,12 +160,12 @@ class GateResult:
 
     @property
     def code(self) -> int:
-        """The exit code: 255 > 1 > 2 > 0."""
+        """The exit code, the worst of 255 > 1 > 2 > 0."""
         codes = [run.code for run in self.runs]
         return worst_exit([*codes, *(ruling.code for ruling in self.overall)])
 
     @property
     def breaches(self) -> tuple[tuple[str, Ruling], ...]:
-        """All that fails it, as (run, ruling); the run is "" where it is about all of them."""
+        """The breaches as (run, ruling); the run is "" for rulings on all runs together."""
         of_runs = [(run.facts.name, ruling) for run in self.runs for ruling in run.breaches]
         return (*of_runs, *(("", ruling) for ruling in self.overall if not ruling.holds))

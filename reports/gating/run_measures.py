@@ -1,4 +1,4 @@
-"""A run's operations and faults -> the numbers that a policy may bound. Pure.
+"""Measure a run's operations and faults: the numbers that a policy may bound. Pure.
 
 Source: OpenChaos for recovery time (RTO) and loss (RPO); SRE's availability by time.
 """
@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import APPENDING
+from shaketable.reports.availability.client_activity import ClientActivity, outages, serving
 from shaketable.reports.availability.recovery import recovery_times
-from shaketable.reports.availability.worked import Worked, outages, serving
 from shaketable.reports.gating.rulings import Conclusion
 
 COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
-"""Of OPERATIONS: what is measured."""
+"""The columns of OPERATIONS that are measured."""
 NS_PER_S: Final = 1e9
 NS_PER_MS: Final = 1e6
 BY_TIME: Final = (
@@ -31,17 +31,17 @@ BY_TIME: Final = (
     "unavailable_longest_s",
     "unavailable_total_s",
 )
-"""Numbers that are known only where it is known when clients worked."""
+"""Measures that require knowing when clients worked."""
 LOSSES: Final = (
     ("lost-append", "altered", "lost-message", "lost-element", "lost-write", "unseen"),
     ("offset-lost", "offset-went-back"),
     ("lost-add",),
 )
-"""Kinds of findings that say that something acknowledged is gone: values, offsets that a group
-committed, adds to counters. Those of one line may be about the same operations."""
+"""Kinds of findings about lost acknowledged operations: values, offsets that a group committed,
+adds to counters. Those in one line may be about the same operations."""
 COUNTED: Final = ("lost-append", "altered")
-"""Kinds that count each operation that is lost. The others count where a loss was seen: there may
-be more that nobody looked for."""
+"""Kinds that count every lost operation. The others count observations of a loss: there may be
+more losses that no read observed."""
 LOSS_CHECKERS: Final = (
     "consumer-offsets",
     "counter",
@@ -54,16 +54,16 @@ LOSS_CHECKERS: Final = (
     "total-queue",
     "unseen",
 )
-"""Checkers that find these, where there are any."""
+"""Checkers that find losses."""
 
 Times = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class Measured:
-    """Numbers by their keys in a policy, and why those that lack are not known.
+    """Measures by their keys in a policy, and why the missing ones are not known.
 
-    Of the keys in `at_least` it is known that the number is so large, and may be larger.
+    Those with a key in `at_least` are lower bounds.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -74,37 +74,37 @@ class Measured:
 def measure_operations(
     operations: pa.Table,
     windows: Sequence[FaultWindow],
-    worked: Worked | None,
+    activity: ClientActivity | None,
     unavailable_from_s: float,
 ) -> Measured:
     """Measure recovery, latency and availability.
 
-    Recovery and availability go by operations that append; where a workload has none, by all of
-    them. They end when the clients' time is over, not with their last call: clients that wait
-    call nothing. A fault after which nothing was acknowledged again has an infinite recovery time.
+    Recovery and availability are measured on operations that append, or on all if the workload has
+    none. They end with the clients' working time, not with their last call: clients that wait call
+    nothing. A fault after which nothing was acknowledged again has an infinite recovery time.
 
     Args:
         operations: the columns COLUMNS of OPERATIONS.
-        windows: the faults as they were done.
-        worked: when clients worked; None if the run does not say.
+        windows: the faults as they were applied.
+        activity: when clients worked; None if the run does not say.
         unavailable_from_s: a stretch without an acknowledgement counts from this length on.
     """
     found = Measured({"operations": operations.num_rows})
     _latency(found, operations, windows)
-    if worked is None:
+    if activity is None:
         found.missing |= dict.fromkeys(BY_TIME, "the run does not say when clients worked")
         return found
     served = serving(operations)
-    _recovery(found, served, windows, worked)
-    _availability(found, served, worked, unavailable_from_s)
+    _recovery(found, served, windows, activity)
+    _availability(found, served, activity, unavailable_from_s)
     return found
 
 
 def measure_loss(conclusions: Sequence[Conclusion]) -> Measured:
     """Count acknowledged operations that were seen lost, whether or not a promise was broken.
 
-    Several checkers look at the same history: of what they count about the same operations the
-    largest number stands. It is the whole loss only if who found it looked at every operation.
+    Several checkers judge the same history, so for findings that may be about the same operations
+    the largest count is used. It is the whole loss only if the checker looked at every operation.
     """
     key = "acknowledged_loss"
     judges = [one for one in conclusions if one.checker in LOSS_CHECKERS]
@@ -122,7 +122,7 @@ def measure_loss(conclusions: Sequence[Conclusion]) -> Measured:
 
 
 def _loss(conclusions: Sequence[Conclusion], kinds: Sequence[str]) -> tuple[int, bool]:
-    """Count the losses of some kinds, by the checker that saw the most; say if that is exact."""
+    """Return the losses of some kinds by the checker that found most, and whether that is exact."""
     most, is_exact = 0, True
     for one in conclusions:
         seen = [kind for kind in (*one.kinds, *one.observed) if kind.name in kinds]
@@ -134,12 +134,12 @@ def _loss(conclusions: Sequence[Conclusion], kinds: Sequence[str]) -> tuple[int,
 
 
 def _recovery(
-    found: Measured, served: pa.Table, windows: Sequence[FaultWindow], worked: Worked
+    found: Measured, served: pa.Table, windows: Sequence[FaultWindow], activity: ClientActivity
 ) -> None:
     names = pa.array([APPENDING[0]] * served.num_rows, pa.string())
     served = served.set_column(served.column_names.index("f"), "f", names)
     asked = [
-        one for one in recovery_times(served, windows, worked) if one.took_effect and one.asked
+        one for one in recovery_times(served, windows, activity) if one.took_effect and one.asked
     ]
     if not asked:
         why = "no fault bit after which a client asked" if windows else "there was no fault"
@@ -148,7 +148,7 @@ def _recovery(
     times_s = sorted(
         np.inf if one.recovery_ns is None else one.recovery_ns / NS_PER_S for one in asked
     )
-    # Of an even number the later one of the middle: an infinite one has no mean with another.
+    # The upper median of an even number: an infinite time has no mean with another.
     found.values["recovery_median_s"] = float(times_s[len(times_s) // 2])
     found.values["recovery_worst_s"] = float(times_s[-1])
 
@@ -172,14 +172,14 @@ def _p99(found: Measured, key: str, took_ms: npt.NDArray[np.float64], why: str) 
 
 
 def _availability(
-    found: Measured, served: pa.Table, worked: Worked, unavailable_from_s: float
+    found: Measured, served: pa.Table, activity: ClientActivity, unavailable_from_s: float
 ) -> None:
     calls = served["call_ns"]
-    if not pc.any(pc.less_equal(calls, worked.until_ns)).as_py():
+    if not pc.any(pc.less_equal(calls, activity.until_ns)).as_py():
         why = "there are no operations"
         found.missing["unavailable_longest_s"] = found.missing["unavailable_total_s"] = why
         return
-    starts, stops = outages(served, worked)
+    starts, stops = outages(served, activity)
     lengths_s = (stops - starts) / NS_PER_S
     found.values["unavailable_longest_s"] = float(lengths_s.max(initial=0.0))
     found.values["unavailable_total_s"] = float(lengths_s[lengths_s >= unavailable_from_s].sum())

@@ -1,4 +1,4 @@
-"""What a gate came to -> SARIF 2.1.0, which code scanning shows: a rule an anomaly, a result a run.
+"""Render a gate's result as SARIF 2.1.0 for code scanning: a rule per anomaly, a result per run.
 
 Source: OASIS, Static Analysis Results Interchange Format 2.1.0.
 """
@@ -25,14 +25,14 @@ SCHEMA: Final = (
 VERSION: Final = "2.1.0"
 TOOL: Final = "shaketable"
 RESULTS_MAX: Final = 5_000
-"""Code scanning shows so many of a file; the worst come first."""
+"""Code scanning shows at most this many results of a file; the worst come first."""
 MESSAGE_CHARS_MAX: Final = 4_000
 OPERATIONS_MAX: Final = 50
-"""Operations of an anomaly that are named."""
+"""Operations of an anomaly that are listed."""
 NOWHERE: Final = "shaketable-gate"
-"""Stands for a file where a result is about all runs together."""
+"""Placeholder for a file in results about all runs together."""
 
-_STEERING: Final = {ord(sign): f"\\{sign}" for sign in "\\[]"} | {
+_ESCAPES: Final = {ord(sign): f"\\{sign}" for sign in "\\[]"} | {
     ord(sign): sign * 2 for sign in "{}"
 }
 
@@ -42,7 +42,7 @@ RANK: Final = {"error": 0, "warning": 1, "note": 2}
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A result: what is said by which rule, of which run; `evidence` tells one from its like."""
+    """A result: a rule's message about a run; `evidence` distinguishes it from similar ones."""
 
     rule: str
     level: Level
@@ -56,7 +56,7 @@ def render(result: GateResult, version: str) -> str:
     """Render the file.
 
     Args:
-        result: what the gate came to.
+        result: of the gate.
         version: of shaketable.
     """
     found = sorted(_results(result), key=lambda one: RANK[one.level])[:RESULTS_MAX]
@@ -86,7 +86,7 @@ def _results(result: GateResult) -> Iterator[_Result]:
     for run in result.runs:
         yield from _anomalies(run)
         for ruling in run.breaches:
-            if not _is_told(ruling, run.facts):
+            if not _is_reported(ruling, run.facts):
                 yield _breach(ruling, run.facts)
     for ruling in result.overall:
         if not ruling.holds:
@@ -94,26 +94,26 @@ def _results(result: GateResult) -> Iterator[_Result]:
 
 
 def _anomalies(run: RunRulings) -> Iterator[_Result]:
-    """What the checkers found: an error where a promise is broken, else a note."""
+    """Yield the findings of checkers: an error where a promise is broken, else a note."""
     broken = {ruling.rule for ruling in run.breaches if ruling.code == ExitCode.INVALID}
     for one in run.facts.conclusions:
         for level, kinds in (("error", one.kinds), ("note", one.observed)):
             if level == "error" and one.checker not in broken:
-                continue  # a planted bug that was to be found, or findings of an unknown verdict
+                continue  # a planted bug that should be found, or findings with an unknown verdict
             for kind in kinds:
                 text = finding_texts.phrase(kind.name, kind.count)
-                said = f"{text} ({one.checker}): {kind.message}" if kind.message else text
+                message = f"{text} ({one.checker}): {kind.message}" if kind.message else text
                 evidence = (kind.key or "", str(kind.offset), *map(str, kind.operations))
                 rule = printable(f"anomaly/{kind.name}")
-                yield _Result(rule, _level(level), said, run.facts, evidence, kind)
+                yield _Result(rule, _level(level), message, run.facts, evidence, kind)
 
 
 def _level(name: str) -> Level:
     return "error" if name == "error" else "note"
 
 
-def _is_told(ruling: Ruling, facts: RunFacts) -> bool:
-    """Whether the anomalies of a checker tell its verdict already."""
+def _is_reported(ruling: Ruling, facts: RunFacts) -> bool:
+    """Return whether the anomalies of a checker already report its verdict."""
     return any(
         one.checker == ruling.rule and one.outcome is Outcome.INVALID and one.kinds
         for one in facts.conclusions
@@ -138,9 +138,9 @@ def _rule(rule: str, found: list[_Result]) -> dict[str, Any]:
 def _about(rule: str) -> str:
     family, _, name = rule.partition("/")
     if family == "anomaly":
-        return finding_texts.WORDS[name][0] if name in finding_texts.WORDS else name
+        return finding_texts.TEXTS[name][0] if name in finding_texts.TEXTS else name
     if name in CEILINGS or name in FLOORS:
-        return (CEILINGS.get(name) or FLOORS[name]).words
+        return (CEILINGS.get(name) or FLOORS[name]).label
     return f"the gate's rule {name}"
 
 
@@ -150,8 +150,8 @@ def _result(one: _Result, place: int) -> dict[str, Any]:
     text = f"{name}: {one.message}" if name else one.message
     properties: dict[str, Any] = {}
     if facts is not None:
-        told = (("run", name), ("repeat", facts.repeat), ("report", facts.report))
-        properties = {key: printable(value) for key, value in told if value}
+        links = (("run", name), ("repeat", facts.repeat), ("report", facts.report))
+        properties = {key: printable(value) for key, value in links if value}
     if one.kind is not None and one.kind.operations:
         properties["operations"] = list(one.kind.operations[:OPERATIONS_MAX])
     if one.kind is not None and one.kind.page:
@@ -175,8 +175,8 @@ def _result(one: _Result, place: int) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """Return a text in which nothing is taken for a link or a placeholder (3.11.5, 3.11.6)."""
-    return text.translate(_STEERING)
+    """Escape text in which SARIF would see links or placeholders (3.11.5, 3.11.6)."""
+    return text.translate(_ESCAPES)
 
 
 def _location(campaign: str) -> dict[str, Any]:
@@ -186,10 +186,10 @@ def _location(campaign: str) -> dict[str, Any]:
 
 
 def _uri(path: str) -> str:
-    """A path as a URI: relative where it is, so that code scanning finds it in the repository."""
+    """Return a path as a URI; relative paths let code scanning find the file in the repository."""
     try:
         as_bytes = PurePath(path).as_posix().encode(errors="surrogateescape")
-    except UnicodeEncodeError:  # no name that a file system has
+    except UnicodeEncodeError:  # not a name that a file system has
         as_bytes = printable(path).encode(errors="replace")
     escaped = quote(as_bytes)
     return f"file://{escaped}" if path.startswith("/") else escaped

@@ -1,4 +1,4 @@
-"""A matrix -> ONE self-contained HTML page: its table, and why what is not valid is not."""
+"""Render a matrix as one self-contained HTML page: its table, and the reason for each failure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jinja2 import Environment
 
 from shaketable.reports import templating
 
-# What a matrix's table shows, in the terminal and on its page: pure data.
+# A matrix's table as shown in the terminal and on its page. Pure data.
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixAttempt:
-    """One attempt at a cell: its verdict in a word, why, and the run's page (relative; or "")."""
+    """One attempt at a cell: its verdict, the reason, and the run's page (relative path, or "")."""
 
     verdict: str
     why: str
@@ -28,13 +28,13 @@ class MatrixAttempt:
 class MatrixCell:
     """One cell: `verdict` is VALID, INVALID, UNKNOWN, ERROR, SKIPPED, OPEN or RUNNING.
 
-    `bit` says how often its faults bit ("9 of 10"), `recovery` how soon the group served again;
-    `lacking` are faults that were asked for and could not be done there, each with the reason.
+    `took_effect` is how many of its faults took effect ("9 of 10"), `recovery` how soon the group
+    served again; `lacking` are faults that were asked for and not available, with the reasons.
     """
 
     id: str
     verdict: str
-    bit: str
+    took_effect: str
     recovery: str
     why: str
     attempts: tuple[MatrixAttempt, ...] = ()
@@ -44,7 +44,7 @@ class MatrixCell:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
-    """The cells that differ in their column alone; None where there is no such cell."""
+    """The cells that differ only in their column; None where there is no such cell."""
 
     label: str
     family: str
@@ -53,7 +53,7 @@ class MatrixRow:
 
 @dataclass(frozen=True, slots=True)
 class MatrixView:
-    """A matrix: its rows, in which each column is a world, and how many cells came to what."""
+    """A matrix: its rows, in which each column is a world, and how many cells have each verdict."""
 
     name: str
     verdict: str
@@ -61,14 +61,14 @@ class MatrixView:
     row_head: str
     columns: tuple[str, ...]
     rows: tuple[MatrixRow, ...]
-    bites_min: int
+    effects_min: int
     resume: str
 
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 BADGES: Final = {"VALID": "VALID", "INVALID": "INVALID"}
-"""Of the page's three colours, those that are not for doubt."""
-WORDS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
+"""The verdicts with a colour of their own on the page; others have the colour of doubt."""
+LABELS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
 ENDS: Final = {"OPEN": "NOT DONE"}
 
 
@@ -78,7 +78,7 @@ def render_matrix(view: MatrixView) -> str:
         cell
         for row in view.rows
         for cell in row.cells
-        if cell is not None and cell.verdict not in ("VALID", *WORDS)
+        if cell is not None and cell.verdict not in ("VALID", *LABELS)
     ]
     partly = [cell for row in view.rows for cell in row.cells if cell is not None and cell.lacking]
     skipped: dict[tuple[str, str], list[str]] = {}
@@ -92,7 +92,7 @@ def render_matrix(view: MatrixView) -> str:
         .render(
             view=view,
             badges=BADGES,
-            words=WORDS,
+            labels=LABELS,
             ends=ENDS,
             troubles=troubles,
             partly=partly,

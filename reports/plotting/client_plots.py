@@ -1,4 +1,4 @@
-"""What clients saw over time: throughput, latency, errors, and what waits for consumers."""
+"""Plots of what clients saw over time: throughput, latency, errors, consumer lag."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from shaketable.reports.plotting.frame import (
     INK,
     OUTCOME_COLOURS,
     OUTCOME_DASHES,
-    Drawn,
+    DrawnPlot,
     Figure,
-    Stage,
+    PlotContext,
     legend,
     lines,
     new_figure,
@@ -35,33 +35,33 @@ from shaketable.reports.plotting.series import (
 )
 
 LEGEND_ROW: Final = 19
-"""Height of a legend's row."""
+"""Height of a row of the legend."""
 LATENCY_MIN_MS: Final = 0.001
-"""Shorter ones are drawn as this long: a logarithmic scale has no zero."""
+"""Shorter latencies are drawn as this: a logarithmic scale has no zero."""
 
 
-def draw_throughput(stage: Stage) -> Drawn:
+def draw_throughput(context: PlotContext) -> DrawnPlot:
     """Draw operations a second by outcome."""
-    view = stage.view
+    view = context.view
     series = throughput(view.operations, view.duration_ns)
-    plot = new_figure(stage, 200)
+    plot = new_figure(context, 200)
     plot.y_range.start = 0
     named = [("ok", series.ok), ("fail", series.fail), ("info", series.info)]
-    looks = [(OUTCOME_COLOURS[name], OUTCOME_DASHES[name]) for name, _ in named]
-    legend(plot, lines(plot, series.starts_s, named, steps=True, unit=" /s", looks=looks))
+    styles = [(OUTCOME_COLOURS[name], OUTCOME_DASHES[name]) for name, _ in named]
+    legend(plot, lines(plot, series.starts_s, named, steps=True, unit=" /s", styles=styles))
     rate = float(np.median(series.ok))
-    says = (
+    caption = (
         f"Half of the slices of {series.width_s:g} s had {rate:,.0f} acknowledged operations a "
         f"second or more, the best {float(series.ok.max()):,.0f}."
     )
-    return Drawn("plot-throughput", "Throughput, operations a second", says, plot)
+    return DrawnPlot("plot-throughput", "Throughput, operations a second", caption, plot)
 
 
-def draw_latency(stage: Stage) -> Drawn:
-    """Draw single operations as dots, p50, p99 and maximum as lines, on a logarithmic scale."""
-    view = stage.view
+def draw_latency(context: PlotContext) -> DrawnPlot:
+    """Draw single operations as dots, and p50, p99 and maximum as lines, on a logarithmic scale."""
+    view = context.view
     series = latency(view.operations, view.duration_ns)
-    plot = new_figure(stage, 260, y_axis_type="log", y_range=_decades(series))
+    plot = new_figure(context, 260, y_axis_type="log", y_range=_decades(series))
     plot.yaxis.formatter = CustomJSTickFormatter(
         code="return tick >= 1000 ? (tick / 1000) + ' s' : tick + ' ms'"
     )
@@ -74,55 +74,55 @@ def draw_latency(stage: Stage) -> Drawn:
         if dots is not None:
             items.append((outcome, [dots]))
     quantiles = [("p50", series.p50_ms), ("p99", series.p99_ms), ("max", series.max_ms)]
-    looks = [("#138a8a", "solid"), ("#c2536b", "dashed"), (INK, "dotted")]
-    items += lines(plot, series.middles_s, quantiles, unit=" ms", looks=looks)
+    styles = [("#138a8a", "solid"), ("#c2536b", "dashed"), (INK, "dotted")]
+    items += lines(plot, series.middles_s, quantiles, unit=" ms", styles=styles)
     legend(plot, items)
-    says = ""
+    caption = ""
     if shown < ended.num_rows:
-        says = (
+        caption = (
             f"{shown:,} of {ended.num_rows:,} operations are dots: the slowest, and an even sample "
             "of the others. The lines are made of all."
         )
     title = "Latency by the time of the call (logarithmic)"
-    return Drawn("plot-latency", title, says, plot)
+    return DrawnPlot("plot-latency", title, caption, plot)
 
 
-def draw_errors(stage: Stage) -> Drawn | None:
+def draw_errors(context: PlotContext) -> DrawnPlot | None:
     """Draw errors a second by kind; None if there were none."""
-    view = stage.view
+    view = context.view
     found = error_kinds(view.operations, view.duration_ns)
     if found is None:
         return None
-    plot = new_figure(stage, 150 + LEGEND_ROW * len(found.kinds))
+    plot = new_figure(context, 150 + LEGEND_ROW * len(found.kinds))
     plot.y_range.start = 0
     named = [(f"{name} ({total:,})", rates) for name, total, rates in found.kinds]
     legend(plot, lines(plot, found.starts_s, named, steps=True, unit=" /s"))
     plot.legend.ncols = 1
-    says = f"{sum(total for _, total, _ in found.kinds):,} in all."
-    return Drawn("plot-errors", "Errors a second by kind", says, plot)
+    caption = f"{sum(total for _, total, _ in found.kinds):,} in all."
+    return DrawnPlot("plot-errors", "Errors a second by kind", caption, plot)
 
 
-def draw_consumer_lag(stage: Stage) -> Drawn | None:
+def draw_consumer_lag(context: PlotContext) -> DrawnPlot | None:
     """Draw the messages that wait for consumers; None if there were no consumers."""
-    view = stage.view
+    view = context.view
     found = consumer_lag(view.operations, view.duration_ns)
     if found is None:
         return None
-    plot = new_figure(stage, 200)
+    plot = new_figure(context, 200)
     plot.y_range.start = 0
     named = [("all queues", found.undelivered_all), *found.undelivered]
     if found.uncommitted_all is not None:
         named.insert(1, ("not committed, all queues", found.uncommitted_all))
     legend(plot, lines(plot, found.ends_s, named))
-    says = f"At most {found.most:,} messages waited at once, over {found.queues:,} queues."
+    caption = f"At most {found.most:,} messages waited at once, over {found.queues:,} queues."
     if found.queues > len(found.undelivered):
-        says += f" The {len(found.undelivered)} queues with the most are drawn."
+        caption += f" The {len(found.undelivered)} queues with the most are drawn."
     title = "Consumers' lag: messages acknowledged and not delivered yet"
-    return Drawn("plot-consumers", title, says, plot)
+    return DrawnPlot("plot-consumers", title, caption, plot)
 
 
 def _decades(series: Latency) -> Range1d:
-    """Whole decades around the latencies shown, so that the scale always has marks."""
+    """Return whole decades around the latencies, so that the scale always has ticks."""
     known = np.concatenate([series.p50_ms, series.max_ms])
     known = known[~np.isnan(known)]
     if len(known) == 0:
@@ -133,7 +133,7 @@ def _decades(series: Latency) -> Range1d:
 
 
 def _dots(plot: Figure, operations: pa.Table, outcome: str) -> tuple[Any, int]:
-    """Scatter the slowest operations and a sample of the others; return how many, too."""
+    """Scatter the slowest operations and a sample of the others; return dots and count."""
     if operations.num_rows == 0:
         return None, 0
     calls = operations["call_ns"].to_numpy()
@@ -162,16 +162,15 @@ def _dots(plot: Figure, operations: pa.Table, outcome: str) -> tuple[Any, int]:
     return dots, len(chosen.rows)
 
 
-# How far consumers were behind producers over time, queue by queue: a pure function of operations.
+# Consumer lag over time, queue by queue: a pure function of operations.
 #
-# By offsets, which only rise: the acknowledged end of a queue at a moment, less how far
-# somebody had been given messages, or had committed, by then. What comes again makes no
-# lag smaller.
+# It is computed from offsets, which only grow: the acknowledged end of a queue at a moment, minus
+# how far messages had been delivered (or committed) by then. Redelivery does not reduce lag.
 
 QUEUES_MAX: Final = 6
-"""Queues that are shown by themselves: those with the largest lag. The sum is over all."""
+"""Queues with a line of their own: those with the largest lag. The sum is over all queues."""
 GROUP_MARK: Final = "@"
-"""Commits of a group bear the key "queue@group"."""
+"""Commits of a group have the key "queue@group"."""
 _LAST_PAIR: Final = r"\[(?P<offset>\d+),\s*[^\[\]]*\]\s*\]\s*\}\s*$"
 """In `extra` {"output": [[offset, value], ...]}: the offset of the last message."""
 
@@ -183,9 +182,9 @@ Ints = npt.NDArray[np.int64]
 class ConsumerLag:
     """Messages that wait, at the end of each slice of time.
 
-    `undelivered`: those acknowledged to producers and given to no consumer yet, by queue, the
+    `undelivered`: those acknowledged to producers and delivered to no consumer yet, by queue, the
     largest first; `undelivered_all` and `uncommitted_all` are sums over all queues. The last is
-    None where no group committed anything.
+    None if no group committed anything.
     """
 
     ends_s: Floats
@@ -201,7 +200,7 @@ class ConsumerLag:
 
 
 def consumer_lag(operations: pa.Table, duration_ns: int) -> ConsumerLag | None:
-    """Measure the lag at the end of each slice of [0, duration]; None if nobody polled."""
+    """Measure the lag at the end of each slice of [0, duration]; None if no client polled."""
     ok = operations.filter(
         pc.and_(pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"]))
     )
@@ -241,14 +240,14 @@ def consumer_lag(operations: pa.Table, duration_ns: int) -> ConsumerLag | None:
 
 def _last_offsets(polls: pa.Table) -> Any:
     """Return the offset of the last message of each poll; null where there was none."""
-    told = pc.struct_field(pc.extract_regex(polls["extra"], pattern=_LAST_PAIR), "offset")
-    lists = pc.cast(pc.if_else(pc.less(pc.utf8_length(told), 19), told, None), pa.int64())
+    digits = pc.struct_field(pc.extract_regex(polls["extra"], pattern=_LAST_PAIR), "offset")
+    lists = pc.cast(pc.if_else(pc.less(pc.utf8_length(digits), 19), digits, None), pa.int64())
     one = pc.if_else(pc.is_valid(polls["output"]), polls["offset"], None)
     return pc.coalesce(lists, one)
 
 
 def _ends(rows: pa.Table, offsets: Any, past: int, ends_ns: Ints) -> dict[str, Floats]:
-    """Return for each queue the largest offset (plus `past`) known by each of these moments."""
+    """Return for each queue the largest offset (plus `past`) known at each of these moments."""
     table = pa.table(
         {"key": rows["key"], "offset": pc.cast(offsets, pa.int64()), "time": rows["return_ns"]}
     )
@@ -274,12 +273,12 @@ def _ends(rows: pa.Table, offsets: Any, past: int, ends_ns: Ints) -> dict[str, F
     return found
 
 
-# Errors over time by kind: texts that differ in numbers and nodes alone are one kind. Pure.
+# Errors over time by kind: texts that differ only in numbers and nodes are one kind. Pure.
 
 KINDS_MAX: Final = 5
-"""Kinds that are shown by themselves, the commonest; the others are one more."""
+"""Kinds with a line of their own, the most frequent; the others are one more line."""
 TEXTS_MAX: Final = 5_000
-"""Different texts that are told apart by kind; the rarer ones are of the kind `OTHERS`."""
+"""Different texts that are assigned to kinds; the rarer ones are of the kind `OTHERS`."""
 KIND_CHARACTERS_MAX: Final = 70
 OTHERS: Final = "others"
 _NODE: Final = re.compile(r"\bn\d+\b")
@@ -296,9 +295,9 @@ class ErrorKinds:
 
 
 def error_kinds(operations: pa.Table, duration_ns: int) -> ErrorKinds | None:
-    """Count errors by kind over [0, duration]; None if there was none.
+    """Count errors by kind over [0, duration]; None if there were none.
 
-    An operation counts when it returned or, where its outcome stayed unknown, when it was called.
+    An operation counts when it returned or, if its outcome stayed unknown, when it was called.
     """
     failed = operations.filter(pc.is_valid(operations["error"]))
     if not failed.num_rows:
@@ -342,7 +341,7 @@ def _kinds(texts: list[str], counts: npt.NDArray[np.int64]) -> list[str]:
 
 
 def kind_of(text: str) -> str:
-    """Return the kind of an error: its text without nodes and numbers, cut to what can be read."""
+    """Return the kind of an error: its text without nodes and numbers, cut to a readable length."""
     first = text.strip().partition("\n")[0]
     kind = _NUMBER.sub("N", _NODE.sub("a node", first))
     if len(kind) > KIND_CHARACTERS_MAX:

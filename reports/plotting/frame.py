@@ -1,4 +1,4 @@
-"""What all plots share: their style, the time axis, fault bands and phase marks behind."""
+"""What all plots share: style, time axis, fault bands and phase markers in the background."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shaketable.reports.run_view import FaultRow, RunView
 INK: Final = "#7b7b7b"
 """Axes and text: 4:1 or better on white and on near-black."""
 TIME_NAME: Final = "time"
-"""The name of each plot's x axis, by which the page's script finds them and moves them as one."""
+"""The name of each plot's x axis, by which the page's script finds and moves them together."""
 
 OUTCOME_COLOURS: Final = {"ok": "#2f86d6", "fail": "#8a63c9", "info": "#d98a00"}
 OUTCOME_DASHES: Final = {"ok": "solid", "fail": "dashed", "info": "dotted"}
@@ -32,36 +32,36 @@ Figure = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """What all plots of a run stand on: the run, and the fault bands (columns by name)."""
+class PlotContext:
+    """Shared by all plots of a run: its view, and the fault bands (columns by name)."""
 
     view: RunView
     bands: Mapping[str, Sequence[float | str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """One plot: the name that it is linked by, its title, what it shows in words, the plot."""
+class DrawnPlot:
+    """One plot: its anchor, its title, a caption, and the figure."""
 
     name: str
     title: str
-    says: str
+    caption: str
     plot: Figure
 
 
 def fault_colours(names: Sequence[str]) -> dict[str, str]:
-    """Give each kind of fault its colour: the same in the plots, the pictures and the tables."""
+    """Assign each kind of fault a colour, the same in plots, pictures and tables."""
     distinct = sorted(set(names))
     return {name: FAULT_COLOURS[n % len(FAULT_COLOURS)] for n, name in enumerate(distinct)}
 
 
 def end_s(view: RunView) -> float:
-    """Where the x axis ends; never at its start."""
+    """Return the end of the x axis in seconds; never 0."""
     return max(view.duration_ns / 1e9, 0.1)
 
 
-def stage_of(view: RunView) -> Stage:
-    """Return what plots of a run stand on; of many faults the longest are bands."""
+def plot_context(view: RunView) -> PlotContext:
+    """Return the shared context of a run's plots; of many faults, the longest become bands."""
     colours = fault_colours([row.window.name for row in view.faults])
     shown = shown_faults(view)
     bands: dict[str, Sequence[float | str]] = {
@@ -69,7 +69,7 @@ def stage_of(view: RunView) -> Stage:
         "stop": [row.window.stop_ns / 1e9 for row in shown],
         "colour": [colours[row.window.name] for row in shown],
     }
-    return Stage(view, bands)
+    return PlotContext(view, bands)
 
 
 def shown_faults(view: RunView) -> Sequence[FaultRow]:
@@ -81,9 +81,9 @@ def shown_faults(view: RunView) -> Sequence[FaultRow]:
     return [row for row in view.faults if row.window.stop_ns - row.window.from_ns > least]
 
 
-def new_figure(stage: Stage, height: int, **options: Any) -> Figure:
-    """Make an empty figure in the page's style, with fault bands and phase marks behind."""
-    view = stage.view
+def new_figure(context: PlotContext, height: int, **options: Any) -> Figure:
+    """Make an empty figure in the page's style, with fault bands and phase markers."""
+    view = context.view
     plot = figure(
         height=height,
         x_range=Range1d(start=0, end=end_s(view), bounds="auto", name=TIME_NAME),
@@ -111,7 +111,7 @@ def new_figure(stage: Stage, height: int, **options: Any) -> Figure:
     plot.grid.grid_line_alpha = 0.18
     if view.faults:
         plot.vstrip(
-            x0="start", x1="stop", source=ColumnDataSource(dict(stage.bands)),
+            x0="start", x1="stop", source=ColumnDataSource(dict(context.bands)),
             fill_color="colour", fill_alpha=0.13, line_color=None,
         )  # fmt: skip
     starts = [phase.start_ns / 1e9 for phase in view.phases if phase.start_ns > 0]
@@ -121,7 +121,7 @@ def new_figure(stage: Stage, height: int, **options: Any) -> Figure:
 
 
 def whole_numbers(plot: Figure) -> None:
-    """Print the marks of the y axis as numbers with thousands apart."""
+    """Format the ticks of the y axis with thousands separators."""
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0")
 
 
@@ -132,17 +132,17 @@ def lines(
     *,
     steps: bool = False,
     unit: str = "",
-    looks: Sequence[tuple[str, str]] | None = None,
+    styles: Sequence[tuple[str, str]] | None = None,
 ) -> list[tuple[str, list[Any]]]:
-    """Draw lines over one x; return the legend's items. `looks` are (colour, dash), one each.
+    """Draw lines over one x; return the legend's items. `styles` are (colour, dash), one each.
 
-    Hovering tells the value of every line at that moment.
+    Hovering shows the values of all lines at that moment.
     """
     columns = {f"y{n}": values for n, (_, values) in enumerate(series)}
     source = ColumnDataSource({"x": x, **columns})
     items = []
     for n, (name, _) in enumerate(series):
-        colour, dash = looks[n] if looks else look(n)
+        colour, dash = styles[n] if styles else line_style(n)
         options: dict[str, Any] = {
             "x": "x", "y": f"y{n}", "source": source, "line_width": 1.8,
             "line_color": colour, "line_dash": dash,
@@ -157,13 +157,13 @@ def lines(
     return items
 
 
-def look(number: int) -> tuple[str, str]:
-    """Return colour and dash of the line of that number: two lines share at most one of them."""
+def line_style(number: int) -> tuple[str, str]:
+    """Return colour and dash of the n-th line: two lines share at most one of them."""
     return LINE_COLOURS[number % len(LINE_COLOURS)], LINE_DASHES[number % len(LINE_DASHES)]
 
 
 def legend(plot: Figure, items: list[tuple[str, list[Any]]]) -> None:
-    """Put a legend above the plot; a click on a name hides what it names."""
+    """Put a legend above the plot; a click on a name hides its line."""
     shown = Legend(
         items=items, orientation="horizontal", location="left", click_policy="hide",
         background_fill_alpha=0, border_line_color=None, label_text_color=INK,

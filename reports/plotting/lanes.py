@@ -1,4 +1,4 @@
-"""Rows over time: phases, outages, each kind of fault, each node with its role and term."""
+"""Draw lanes over time: phases, outages, each kind of fault, each node with its role and term."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final, TypeGuard
 
 from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, TapTool
 
-from shaketable.reports.availability.worked import PhaseSpan
+from shaketable.reports.availability.client_activity import PhaseSpan
 from shaketable.reports.plotting.frame import (
     INK,
-    Drawn,
+    DrawnPlot,
     Figure,
-    Stage,
+    PlotContext,
     end_s,
     fault_colours,
     new_figure,
@@ -28,53 +28,53 @@ OUTAGE_ROW: Final = "outage"
 LABEL_SHARE_MIN: Final = 0.10
 """A phase's name is printed if the phase is at least this share of the run."""
 NUMBER_SHARE_MIN: Final = 0.025
-"""Fault numbers (and terms) are printed if they stand at least this share apart."""
+"""Fault numbers (and terms) are printed if they are at least this share of the run apart."""
 ROWS_ROOMY_MAX: Final = 14
-"""More rows than these stand closer together."""
+"""More rows than this are drawn closer together."""
 STRETCHES_MAX: Final = 4_000
-"""Stretches of the nodes' roles that are drawn: of more, the longest."""
+"""Role spans that are drawn: the longest ones."""
 OUTAGES_MAX: Final = 2_000
-"""Outages that are drawn: of more, the longest."""
+"""Outages that are drawn: the longest ones."""
 EVIDENCE_CHARACTERS_MAX: Final = 160
 
-_TELL: Final = """
+_NOTIFY_JS: Final = """
 const chosen = source.selected.indices;
 if (chosen.length) {
   const fault = source.data.fault[chosen[0]];
   document.dispatchEvent(new CustomEvent("fault-chosen", {detail: fault}));
 }
 """
-"""Runs in the page when somebody clicks on a fault: templates/report.js shows its evidence."""
+"""Runs in the page on a click on a fault: templates/report.js shows its evidence."""
 
 
-def draw_lanes(stage: Stage) -> Drawn:
-    """Draw the rows, from the top."""
-    view = stage.view
+def draw_lanes(context: PlotContext) -> DrawnPlot:
+    """Draw the lanes from the top."""
+    view = context.view
     colours = fault_colours([row.window.name for row in view.faults])
     rows = ["phase"] if view.phases else []
     rows += [OUTAGE_ROW] if view.availability is not None else []
     nodes = sorted({lane.node for lane in view.lanes} | set(view.nodes))
     kinds = sorted({row.window.name for row in shown_faults(view)})
-    factors = list(dict.fromkeys(reversed([*rows, *kinds, *nodes]))) or ["run"]  # each once
+    factors = list(dict.fromkeys(reversed([*rows, *kinds, *nodes]))) or ["run"]  # unique
     row_height = 27 if len(factors) <= ROWS_ROOMY_MAX else 19
-    plot = new_figure(stage, 40 + row_height * len(factors), y_range=FactorRange(factors=factors))
+    plot = new_figure(context, 40 + row_height * len(factors), y_range=FactorRange(factors=factors))
     plot.ygrid.grid_line_color = None
     whole_s = end_s(view)
     _bars(plot, [_phase_bar(phase, whole_s) for phase in view.phases])
     _bars(plot, _outage_bars(view))
     _choosable(plot, _bars(plot, _fault_bars(view, colours, whole_s)))
     _bars(plot, _role_bars(view, whole_s))
-    return Drawn("plot-lanes", "Phases, outages, faults, and who led in which term", "", plot)
+    return DrawnPlot("plot-lanes", "Phases, outages, faults, and who led in which term", "", plot)
 
 
 def _bar(
-    row: str, start_ns: int, stop_ns: int, text: str, label: str, **look: Any
+    row: str, start_ns: int, stop_ns: int, text: str, label: str, **style: Any
 ) -> dict[str, Any]:
     start, stop = start_ns / 1e9, stop_ns / 1e9
     return {
         "row": row, "start": start, "stop": stop, "text": text, "label": label, "fault": -1,
         "length": f"{stop - start:.2f} s", "height": 0.72, "alpha": 0.85, "colour": INK,
-        "hatch": " ", "ink": "#ffffff", "proof": "", **look,
+        "hatch": " ", "ink": "#ffffff", "proof": "", **style,
     }  # fmt: skip
 
 
@@ -116,13 +116,13 @@ def _fault_bars(view: RunView, colours: dict[str, str], whole_s: float) -> list[
         free = start_s - labelled.get(window.name, -whole_s) >= NUMBER_SHARE_MIN * whole_s
         if free:
             labelled[window.name] = start_s
-        bit = "it bit" if window.took_effect else "it did not bite"
+        effect = "it bit" if window.took_effect else "it did not bite"
         bars.append(
             _bar(
                 window.name,
                 window.from_ns,
                 window.stop_ns,
-                f"fault {window.fault}: {window.description}; {bit}",
+                f"fault {window.fault}: {window.description}; {effect}",
                 str(window.fault) if free else "",
                 fault=window.fault,
                 proof=_cut(window.evidence),
@@ -170,7 +170,7 @@ def _role_bars(view: RunView, whole_s: float) -> list[dict[str, Any]]:
 
 
 def _bars(plot: Figure, bars: list[dict[str, Any]]) -> Any:
-    """Draw bars with their labels and tips; return what was drawn, None without any."""
+    """Draw bars with their labels and tooltips; return the glyphs, None if there are no bars."""
     if not bars:
         return None
     source = ColumnDataSource({name: [bar[name] for bar in bars] for name in bars[0]})
@@ -200,19 +200,19 @@ def _bars(plot: Figure, bars: list[dict[str, Any]]) -> Any:
 
 
 def _choosable(plot: Figure, faults: Any) -> None:
-    """Let a click on a fault tell the page which one it was."""
+    """Report a click on a fault to the page."""
     if faults is None:
         return
     plot.add_tools(TapTool(renderers=[faults]))
     source = faults.data_source
-    source.selected.js_on_change("indices", CustomJS(args={"source": source}, code=_TELL))
+    source.selected.js_on_change("indices", CustomJS(args={"source": source}, code=_NOTIFY_JS))
 
 
-# What happened to the nodes over time: phases, and who led in which term.
+# The nodes over time: phases, and who led in which term.
 
 PHASES_MAX: Final = 1_000
 TIME_NS_MAX: Final = 366 * 86_400 * 1_000_000_000
-"""No run lasts longer: a later time is a fault of the file that holds it."""
+"""No run lasts longer: a file with a later time is damaged."""
 NO_ANSWER = "no answer"
 """The role of a node that does not answer the poll."""
 
@@ -220,7 +220,7 @@ NO_ANSWER = "no answer"
 def phase_spans(phases: object, end_ns: int) -> tuple[PhaseSpan, ...]:
     """Read run.json's phases: rows or a map by name, with start_ns and (if it ended) stop_ns.
 
-    What is no phase of a run (other things than times, times that no run has) is left out.
+    Entries that are no valid phase (wrong types, impossible times) are skipped.
     """
     if isinstance(phases, Mapping):
         phases = [
@@ -242,13 +242,13 @@ def phase_spans(phases: object, end_ns: int) -> tuple[PhaseSpan, ...]:
 
 
 def _is_time(value: object) -> TypeGuard[int]:
-    """Whether a value of somebody's file can be a time of a run, in ns since its start."""
+    """Return whether a value of an untrusted file can be a time of a run, in ns since its start."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return is_number and 0 <= value <= TIME_NS_MAX  # type: ignore[operator]  # a number, as tested
 
 
 def role_spans(status: Iterable[Mapping[str, Any]], end_ns: int) -> tuple[RoleSpan, ...]:
-    """Turn the polled changes of the nodes' roles into spans, joined while role and term stay."""
+    """Turn polled changes of the nodes' roles into spans; equal role and term make one span."""
     changes: dict[str, list[tuple[int, str, int | None]]] = {}
     for row in sorted(status, key=lambda row: int(row.get("time_ns", 0))):
         role = str(row.get("role") or NO_ANSWER).lower()
@@ -266,7 +266,7 @@ def role_spans(status: Iterable[Mapping[str, Any]], end_ns: int) -> tuple[RoleSp
 
 
 def leader_changes(lanes: Iterable[RoleSpan]) -> int:
-    """Count how often another node led than in the term before (terms without a leader skipped)."""
+    """Count changes of the leader from term to term (terms without a leader are skipped)."""
     leaders = {span.term: span.node for span in lanes if span.role == "leader" and span.term}
     nodes = [leaders[term] for term in sorted(term for term in leaders if term is not None)]
     return sum(before != after for before, after in pairwise(nodes))

@@ -1,7 +1,7 @@
-"""How far each node's log was over time, how far behind, and how wrong its clocks were. Pure.
+"""Each node's log position, lag and clock errors over time. Pure.
 
-From the rows of samples.jsonl (harness.runtime.samples). Nodes are asked at moments of their own,
-so a node's lag is measured against where the others were at that moment, between their samples.
+From the rows of samples.jsonl (harness.runtime.samples). Nodes are sampled at different moments,
+so a node's lag is measured against the others' positions interpolated to its own moments.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 POINTS_MAX: Final = 1_200
-"""Samples of one node that are shown; of more, the most telling of each stretch of time."""
+"""Samples of one node that are shown; of more, the extremes of each stretch of time."""
 NODES_MAX: Final = 32
-"""Nodes that are shown: samples of more of them are left out, and that is said."""
+"""Nodes that are shown; samples of further nodes are skipped and counted."""
 NUMBER_MAX: Final = 2**53
-"""Larger numbers are no index and no offset that anybody measured."""
+"""Larger numbers are no measured index or offset."""
 BREAK_FROM_S: Final = 1.6
-"""Two samples of a node that stand so far apart have nothing between them: it did not answer."""
+"""Two samples of a node so far apart are not joined by a line: it did not answer in between."""
 BREAK_SHARE: Final = 0.0016
-"""... or this share of the run's age then, where long runs thin their samples out."""
+"""... or this share of the run's age then, where long runs thin out their samples."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -30,10 +30,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class NodeSeries:
-    """One node's samples, by time; an all-NaN sample stands where it did not answer for a while.
+    """One node's samples by time; a sample of NaNs marks a time in which it did not answer.
 
-    `lag` counts entries from its committed index to the furthest that any node of its group had
-    committed by then. Offsets are NaN of nodes that do not tell what their clocks show.
+    `lag` counts entries from its committed index to the highest that any node of its group had
+    committed by then. Clock offsets are NaN for nodes that do not report their clocks.
     """
 
     node: str
@@ -45,14 +45,14 @@ class NodeSeries:
     monotonic_ms: Floats
 
     @property
-    def tells_clocks(self) -> bool:
+    def has_clocks(self) -> bool:
         """Whether anything is known of its clocks."""
         return not (np.isnan(self.wall_ms).all() and np.isnan(self.monotonic_ms).all())
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """All nodes' series, by name; `left_out` counts rows that made no sense or were too many."""
+    """All nodes' series, by name; `left_out` counts rows that were malformed or too many."""
 
     nodes: tuple[NodeSeries, ...] = ()
     left_out: int = 0
@@ -62,7 +62,7 @@ NOT_SAMPLED: Final = Sampled()
 
 
 def read_samples(rows: Iterable[Mapping[str, Any]]) -> Sampled:
-    """Turn rows of samples.jsonl into series; what is no sample is counted and left out."""
+    """Turn rows of samples.jsonl into series; malformed ones are counted and skipped."""
     found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
     left_out = 0
     for row in rows:
@@ -82,14 +82,14 @@ def read_samples(rows: Iterable[Mapping[str, Any]]) -> Sampled:
 
 
 def _sample(row: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """Return time_s, committed, end, wall_ms, monotonic_ms; None if the row is no sample."""
+    """Return time_s, committed, end, wall_ms, monotonic_ms; None if the row is malformed."""
     numbers = [_number(row.get(name)) for name in ("time_ns", "committed_index", "end_index")]
     time_ns, committed, end = numbers
     if time_ns is None or committed is None or end is None or time_ns < 0:
         return None
     clocks = [_number(row.get(name)) for name in ("wall_offset_ms", "monotonic_offset_ms")]
-    told = [np.nan if number is None else number for number in clocks]
-    return (time_ns / 1e9, committed, end, *told)
+    offsets = [np.nan if number is None else number for number in clocks]
+    return (time_ns / 1e9, committed, end, *offsets)
 
 
 def _number(value: object) -> float | None:
@@ -113,11 +113,11 @@ def _series(node: str, columns: Floats, others: Sequence[Floats]) -> NodeSeries:
         there = np.interp(times_s, theirs[0], theirs[1], left=-np.inf)
         furthest = np.maximum(furthest, there)
     series = NodeSeries(node, times_s, committed, end, furthest - committed, wall_ms, monotonic_ms)
-    return _broken(_thinned(series))
+    return _with_breaks(_thinned(series))
 
 
 def _thinned(series: NodeSeries) -> NodeSeries:
-    """Keep the most telling samples of each stretch: the largest lag, the most wrong clocks."""
+    """Keep the extreme samples of each stretch: the largest lag, the largest clock errors."""
     total = len(series.times_s)
     if total <= POINTS_MAX:
         return series
@@ -128,10 +128,10 @@ def _thinned(series: NodeSeries) -> NodeSeries:
             int(part[np.argmax(np.nan_to_num(np.abs(values[part])))])
             for values in (series.lag, series.wall_ms, series.monotonic_ms)
         ]
-    return _taken(series, np.unique(np.array(kept, dtype=np.int64)))
+    return _selected(series, np.unique(np.array(kept, dtype=np.int64)))
 
 
-def _taken(series: NodeSeries, places: Ints) -> NodeSeries:
+def _selected(series: NodeSeries, places: Ints) -> NodeSeries:
     return replace(
         series,
         times_s=series.times_s[places],
@@ -143,24 +143,24 @@ def _taken(series: NodeSeries, places: Ints) -> NodeSeries:
     )
 
 
-def _broken(series: NodeSeries) -> NodeSeries:
-    """Put a sample of nothing where a node did not answer, so that no line is drawn over it."""
+def _with_breaks(series: NodeSeries) -> NodeSeries:
+    """Insert a NaN sample where a node did not answer, so that no line is drawn across."""
     times_s = series.times_s
     apart = np.diff(times_s)
-    usual = np.median(apart) if len(apart) else 0.0  # thinned out they stand further apart
+    usual = np.median(apart) if len(apart) else 0.0  # thinned-out samples are further apart
     longest = np.maximum(BREAK_FROM_S, np.maximum(BREAK_SHARE * times_s[1:], 4 * usual))
     at = np.flatnonzero(apart > longest) + 1
     if not len(at):
         return series
 
-    def broken(values: Floats) -> Floats:
+    def with_breaks(values: Floats) -> Floats:
         return np.insert(values, at, np.nan)
 
     return NodeSeries(
         series.node,
         np.insert(times_s, at, (times_s[at - 1] + times_s[at]) / 2),
         *map(
-            broken,
+            with_breaks,
             (series.committed, series.end, series.lag, series.wall_ms, series.monotonic_ms),
         ),
     )

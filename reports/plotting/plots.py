@@ -1,6 +1,6 @@
-"""The plots over time: who led, throughput, latency, errors, logs, clocks; one x axis for all.
+"""Draw the plots over time: who led, throughput, latency, errors, logs, clocks; one x axis.
 
-What each is made of stands in `reports.plotting`.
+The parts are in the other modules of `reports.plotting`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from bokeh.resources import Resources
 
 from shaketable.reports.plotting import client_plots, lanes
 from shaketable.reports.plotting.frame import (
-    Drawn,
+    DrawnPlot,
     Figure,
-    Stage,
+    PlotContext,
     end_s,
     fault_colours,
     legend,
-    look,
+    line_style,
     new_figure,
-    stage_of,
+    plot_context,
     whole_numbers,
 )
 from shaketable.reports.plotting.node_samples import Floats, NodeSeries
@@ -37,18 +37,18 @@ __all__ = ["Plot", "Plots", "draw", "fault_colours"]
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One plot: its id, title, what it shows in words, its height, and itself as Bokeh's JSON."""
+    """One plot: its id, title, caption, height, and Bokeh's JSON."""
 
     name: str
     title: str
-    says: str
+    caption: str
     height_px: int
     item: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plots:
-    """What the page embeds: the library, and plots that its script draws when they are seen."""
+    """What the page embeds: the library, and the plots that its script draws once visible."""
 
     library: str
     end_s: float
@@ -59,77 +59,77 @@ def draw(view: RunView) -> Plots | None:
     """Draw the plots of a run; None if there is nothing to draw."""
     if view.operations.num_rows == 0 and not view.lanes and not view.faults:
         return None
-    drawn = _figures(stage_of(view))
+    drawn = _figures(plot_context(view))
     drawn[-1].plot.xaxis.axis_label = "seconds since the run's start"
     library = Resources(mode="inline", components=["bokeh"], log_level="warn").render_js()
     return Plots(library, end_s(view), tuple(_plot(one) for one in drawn))
 
 
-def _plot(one: Drawn) -> Plot:
+def _plot(one: DrawnPlot) -> Plot:
     item = inside_script(serialize_json(json_item(one.plot)))
-    return Plot(one.name, one.title, one.says, one.plot.height, item)
+    return Plot(one.name, one.title, one.caption, one.plot.height, item)
 
 
-def _figures(stage: Stage) -> list[Drawn]:
-    """Return the plots for which there is anything to show, from the top."""
-    view = stage.view
-    found: list[Drawn | None] = [lanes.draw_lanes(stage)]
+def _figures(context: PlotContext) -> list[DrawnPlot]:
+    """Return the plots with anything to show, from the top."""
+    view = context.view
+    found: list[DrawnPlot | None] = [lanes.draw_lanes(context)]
     if view.operations.num_rows:
-        found += [client_plots.draw_throughput(stage), client_plots.draw_latency(stage)]
-        found += [client_plots.draw_errors(stage), client_plots.draw_consumer_lag(stage)]
+        found += [client_plots.draw_throughput(context), client_plots.draw_latency(context)]
+        found += [client_plots.draw_errors(context), client_plots.draw_consumer_lag(context)]
     if view.sampled.nodes:
         found += [
-            draw_committed(stage),
-            draw_lag(stage),
-            draw_clocks(stage),
+            draw_committed(context),
+            draw_lag(context),
+            draw_clocks(context),
         ]
     return [one for one in found if one is not None]
 
 
-# What nodes said of themselves over time: how far their logs were, and how wrong their clocks.
+# What nodes reported over time: their log positions and their clock errors.
 
 
-def draw_committed(stage: Stage) -> Drawn:
+def draw_committed(context: PlotContext) -> DrawnPlot:
     """Draw each node's committed index."""
-    view = stage.view
-    plot = new_figure(stage, 170)
+    view = context.view
+    plot = new_figure(context, 170)
     whole_numbers(plot)
     legend(plot, _node_lines(plot, view.sampled.nodes, lambda one: one.committed, ""))
     known = [(one.node, _last(one.committed)) for one in view.sampled.nodes]
-    says = "Last seen: " + ", ".join(f"{node} {value:,.0f}" for node, value in known) + "."
-    return Drawn("plot-committed", "Committed index of each node", says, plot)
+    caption = "Last seen: " + ", ".join(f"{node} {value:,.0f}" for node, value in known) + "."
+    return DrawnPlot("plot-committed", "Committed index of each node", caption, plot)
 
 
-def draw_lag(stage: Stage) -> Drawn:
-    """Draw how many entries each node was behind the furthest one."""
-    view = stage.view
-    plot = new_figure(stage, 170)
+def draw_lag(context: PlotContext) -> DrawnPlot:
+    """Draw how many entries each node was behind the most advanced one."""
+    view = context.view
+    plot = new_figure(context, 170)
     plot.y_range.start = 0
     whole_numbers(plot)
     legend(plot, _node_lines(plot, view.sampled.nodes, lambda one: one.lag, " entries"))
     most = [(one.node, _most(one.lag)) for one in view.sampled.nodes]
-    says = "At most: " + ", ".join(f"{node} {value:,.0f}" for node, value in most) + "."
+    caption = "At most: " + ", ".join(f"{node} {value:,.0f}" for node, value in most) + "."
     title = "Lag: committed entries that each node did not have committed yet"
-    return Drawn("plot-lag", title, says, plot)
+    return DrawnPlot("plot-lag", title, caption, plot)
 
 
-def draw_clocks(stage: Stage) -> Drawn | None:
-    """Draw how far each node's clocks were ahead of the harness'; None if no node tells."""
-    view = stage.view
-    nodes = [one for one in view.sampled.nodes if one.tells_clocks]
+def draw_clocks(context: PlotContext) -> DrawnPlot | None:
+    """Draw how far each node's clocks were ahead of the harness'; None if no node reports them."""
+    view = context.view
+    nodes = [one for one in view.sampled.nodes if one.has_clocks]
     if not nodes:
         return None
-    plot = new_figure(stage, 190)
+    plot = new_figure(context, 190)
     items = _node_lines(plot, nodes, lambda one: one.wall_ms, " ms", "wall")
     items += _node_lines(plot, nodes, lambda one: one.monotonic_ms, " ms", "monotonic", thin=True)
     legend(plot, items)
     most = [
         (one.node, _most(np.abs(one.wall_ms)), _most(np.abs(one.monotonic_ms))) for one in nodes
     ]
-    told = ", ".join(f"{node} {wall:,.1f} and {mono:,.1f}" for node, wall, mono in most)
-    says = f"Farthest off in ms, wall and monotonic clock: {told}."
+    offsets = ", ".join(f"{node} {wall:,.1f} and {mono:,.1f}" for node, wall, mono in most)
+    caption = f"Farthest off in ms, wall and monotonic clock: {offsets}."
     title = "Clock offsets: ms ahead of the harness' clocks"
-    return Drawn("plot-clocks", title, says, plot)
+    return DrawnPlot("plot-clocks", title, caption, plot)
 
 
 def _node_lines(
@@ -141,10 +141,10 @@ def _node_lines(
     *,
     thin: bool = False,
 ) -> list[tuple[str, list[Any]]]:
-    """Draw a line a node; thin ones stand beside others of the same nodes."""
+    """Draw a line for each node; thin ones are a second series of the same nodes."""
     items = []
     for number, one in enumerate(nodes):
-        colour, dash = look(number)
+        colour, dash = line_style(number)
         name = f"{one.node} {clock}".strip()
         source = ColumnDataSource(
             {

@@ -1,6 +1,6 @@
-"""Throughput and latency over time, reduced to what a page can carry: pure functions.
+"""Throughput and latency over time, reduced to the size of a page. Pure functions.
 
-Nothing that a verdict rests on is computed here; downsampling is for the eye only.
+No verdict is computed from these: downsampling is only for display.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Operations a second by outcome; `ok[n]` belongs to the bucket that begins at `starts_s[n]`.
+    """Operations a second by outcome; `ok[n]` is of the bucket that starts at `starts_s[n]`.
 
     An ok or fail counts when it returned, an info (which never did) when it was invoked.
     """
@@ -52,19 +52,19 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Single operations: rows of the table that they come from, chosen for a scatter plot."""
+    """Single operations: row numbers of the table, chosen for a scatter plot."""
 
     rows: Ints
     total: int
 
 
 def steps_ns() -> tuple[int, ...]:
-    """Return the widths of time that read well: 0.1, 0.2, 0.5, 1, ... s."""
+    """Return the round widths of buckets: 0.1, 0.2, 0.5, 1, ... s."""
     return _STEPS_NS
 
 
 def bucket_ns(duration_ns: int) -> int:
-    """Choose a bucket of 0.1, 0.2, 0.5, 1, ... s that makes at most `BUCKETS_MAX` of them."""
+    """Choose a bucket of 0.1, 0.2, 0.5, 1, ... s so that there are at most `BUCKETS_MAX`."""
     for step in _STEPS_NS:
         if duration_ns <= step * BUCKETS_MAX:
             return step
@@ -72,7 +72,7 @@ def bucket_ns(duration_ns: int) -> int:
 
 
 def _buckets(duration_ns: int, width_ns: int) -> int:
-    """How many buckets; a last one of less than half the width belongs to the one before."""
+    """Return the number of buckets; a last one of less than half the width joins the one before."""
     return max(1, (duration_ns + width_ns // 2) // width_ns)
 
 
@@ -117,12 +117,12 @@ def latency(operations: pa.Table, duration_ns: int) -> Latency:
 
 
 def _nearest_rank(ascending: Floats, percent: int) -> float:
-    """Return the percentile by nearest rank: always a latency that really was."""
+    """Return the percentile by nearest rank: always a measured latency."""
     return float(ascending[max(0, -(-len(ascending) * percent // 100) - 1)])
 
 
 def slowest_and_sample(elapsed_ms: Floats, points_max: int = POINTS_MAX) -> Points:
-    """Choose rows to show: the slowest quarter of the allowance, and every k-th of the rest."""
+    """Choose rows to show: the slowest as a quarter of `points_max`, and every k-th of the rest."""
     total = len(elapsed_ms)
     if total <= points_max:
         return Points(np.arange(total, dtype=np.int64), total)

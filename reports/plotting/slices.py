@@ -1,4 +1,4 @@
-"""The plots in numbers, for readers of text: the run in slices of time, a row each. Pure."""
+"""The plots as a table: the run in slices of time, a row each. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from shaketable.reports.plotting.series import steps_ns
 SLICES_MAX: Final = 40
 """Rows of the table."""
 NAMES_MAX: Final = 12
-"""Faults, or leaders, that are named in a row; of the others their number is."""
+"""Faults, or leaders, that are named in a row; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One stretch of the run: operations by outcome, latency of those that were ok in ms.
+    """One slice of the run: operations by outcome, latency in ms of those that were ok.
 
     An ok or fail counts when it returned, an info when it was called; latencies by the call.
-    `outage_ns` is how much of it the group did not serve. `faults` are those that were on.
+    `outage_ns` is how much of the slice the group did not serve. `faults` are the active ones.
     """
 
     start_ns: int
@@ -102,7 +102,7 @@ def _nearest_rank(ascending: np.ndarray, percent: int) -> float | None:
 
 
 def _during(spans: Sequence[tuple[str, int, int]], start_ns: int, stop_ns: int) -> tuple[str, ...]:
-    """Return the names of the spans that touch [start, stop), each once, in their order."""
+    """Return the names of the spans that overlap [start, stop), each once, in their order."""
     inside = (name for name, start, stop in spans if start < stop_ns and stop >= start_ns)
     names = tuple(dict.fromkeys(inside))
     return (

@@ -1,1 +1,1 @@
-"""The page of a run: what it shows, chosen and counted of the run's folder, and its HTML."""
+"""The page of a run: reads the run's folder, selects and counts what is shown, and renders HTML."""

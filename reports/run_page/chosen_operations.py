@@ -1,9 +1,9 @@
-"""Which operations the page's table holds: all of a small run, of a large one those that matter.
+"""Choose the operations in the page's table: all of a small run, the relevant ones of a large run.
 
-Nothing that a verdict rests on is sampled away: every operation that a finding names is in it, and
-its neighbours; every one that failed or whose outcome is unknown, up to limits that a run of a
-million reaches where more than one in a hundred fails; the slowest; the first and the last of each
-client; of the rest an even sample. What a limit cuts is counted.
+No evidence for a verdict is sampled away. The table has every operation that a finding names, and
+its neighbours; every one that failed or is indeterminate, up to limits that a run of a million
+exceeds only if more than one in a hundred fails; the slowest; the first and last of each client;
+and an even sample of the rest. What a limit cuts is counted.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from shaketable.reports.check_page.checked_history import accused_in
 from shaketable.reports.plain_json import is_whole, listed, mapping
 
 ALL_MAX: Final = 16_000
-"""A run of so many operations is shown whole."""
+"""A run with at most this many operations is shown whole."""
 NAMED_MAX: Final = 8_000
-"""Operations that findings name."""
+"""Limit of operations that findings name."""
 NEIGHBOURS: Final = 4
-"""Operations before and after a named one, on the same key."""
+"""Operations shown before and after a named one, on the same key."""
 NEAR_MAX: Final = 4_000
 UNKNOWN_MAX: Final = 12_000
 FAILED_MAX: Final = 12_000
 SLOWEST: Final = 400
 CLIENTS_MAX: Final = 500
-"""Clients whose first and last operations are shown. After an unknown outcome a client goes on
-under a new number, so that there may be many."""
+"""Clients whose first and last operations are shown. After an indeterminate operation a client
+continues as a new process, so there may be many."""
 SAMPLE_MAX: Final = 3_000
 
 NAMED, NEAR, UNKNOWN, FAILED, SLOW, EDGE, SAMPLE = (1 << bit for bit in range(7))
@@ -46,27 +46,27 @@ WHY: Final[Mapping[int, str]] = {
     EDGE: "first or last of a client",
     SAMPLE: "sample of the others",
 }
-"""Why an operation is in the table, worst first: bits of a number. None in a run shown whole."""
+"""Why an operation is in the table, most important first: bits of a number."""
 
 Places = npt.NDArray[np.int64]
 
 
-class Fewer(NamedTuple):
-    """By what limits are divided: of what failed or is unknown, of neighbours and the sample."""
+class LimitDivisors(NamedTuple):
+    """Divisors of the limits: of failed and indeterminate ones, of neighbours and samples."""
 
-    wrong: int = 1
+    unsuccessful: int = 1
     others: int = 1
 
 
-ALL: Final = Fewer()
+UNDIVIDED: Final = LimitDivisors()
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The operations of the table, by the time of their call.
 
-    `why` holds for each row the bits of `WHY`. `total` is how many the run had, `cut` says of which
-    sort there were more than the limit: (what, how many, how many of them are shown).
+    `why` has the bits of `WHY` for each row. `total` is how many the run had. `cut` lists
+    categories that exceed their limit: (category, how many, how many are shown).
     """
 
     rows: pa.Table
@@ -74,7 +74,7 @@ class Chosen:
     total: int
     cut: tuple[tuple[str, int, int], ...] = ()
     missing: int = 0
-    """Operations that findings name, and the history does not have."""
+    """Operations that findings name but the history does not have."""
 
     @property
     def is_whole(self) -> bool:
@@ -85,7 +85,7 @@ class Chosen:
 def named_operations(results: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the ids of all operations that findings in results.json name, broken or observed.
 
-    First those that are proven to be at fault: no limit cuts them off.
+    Those proven to be at fault come first, so that no limit cuts them off.
     """
     findings = list(_findings(results))
     accused = (accused_in(mapping(finding.get("details"))) for finding in findings)
@@ -102,14 +102,16 @@ def _findings(results: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
             yield from (mapping(finding) for finding in listed(mapping(verdict).get(place)))
 
 
-def choose(operations: pa.Table, named: Collection[int] = (), fewer: Fewer = ALL) -> Chosen:
+def choose(
+    operations: pa.Table, named: Collection[int] = (), divisors: LimitDivisors = UNDIVIDED
+) -> Chosen:
     """Choose the operations that a page shows.
 
     Args:
-        operations: rows of OPERATIONS; neighbours are those that stand beside each other, as the
-            export writes them: by key, then by the time of the call.
-        named: ids of those that findings name, the most important first.
-        fewer: by what the limits are divided.
+        operations: rows of OPERATIONS as the export sorts them, by key, then by call time, so that
+            neighbours are adjacent rows.
+        named: ids of the operations that findings name, the most important first.
+        divisors: divide the limits.
     """
     total = operations.num_rows
     is_whole = total <= ALL_MAX
@@ -128,11 +130,11 @@ def choose(operations: pa.Table, named: Collection[int] = (), fewer: Fewer = ALL
     at, missing = _places(operations["op"], named)
     at = mark(NAMED, at, NAMED_MAX, "that findings name")
     near = _near(operations["key"], at)
-    mark(NEAR, near, NEAR_MAX // fewer.others, "beside those that findings name")
+    mark(NEAR, near, NEAR_MAX // divisors.others, "beside those that findings name")
     by_call, outcome = operations["call_ns"].to_numpy(), operations["outcome"]
     unknown, failed = (_by(by_call, _where(pc.equal(outcome, kind))) for kind in ("info", "fail"))
-    mark(UNKNOWN, unknown, UNKNOWN_MAX // fewer.wrong, "of unknown outcome")
-    mark(FAILED, failed, FAILED_MAX // fewer.wrong, "that failed")
+    mark(UNKNOWN, unknown, UNKNOWN_MAX // divisors.unsuccessful, "of unknown outcome")
+    mark(FAILED, failed, FAILED_MAX // divisors.unsuccessful, "that failed")
     why[_slowest(operations)] |= SLOW
     edges, edges_total = _edges(operations["process"].to_numpy(), by_call)
     why[edges] |= EDGE
@@ -141,20 +143,22 @@ def choose(operations: pa.Table, named: Collection[int] = (), fewer: Fewer = ALL
     if is_whole:
         shown = _by(by_call, np.arange(total))
     else:
-        why[_evenly(_by(by_call, np.flatnonzero(why == 0)), SAMPLE_MAX // fewer.others)] |= SAMPLE
+        why[_evenly(_by(by_call, np.flatnonzero(why == 0)), SAMPLE_MAX // divisors.others)] |= (
+            SAMPLE
+        )
         shown = _by(by_call, np.flatnonzero(why))
     return Chosen(operations.take(pa.array(shown)), why[shown], total, tuple(cut), missing)
 
 
 def _places(ids: Any, named: Collection[int]) -> tuple[Places, int]:
-    """Return where the named operations stand, as they are named, and how many stand nowhere."""
+    """Return the rows of the named operations, in the order named, and how many are missing."""
     if not named:
         return np.zeros(0, dtype=np.int64), 0
     wanted = pa.array(named, pa.int64())
     column = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    at = _where(pc.is_in(column, value_set=wanted))  # several rows may be one operation
+    at = _where(pc.is_in(column, value_set=wanted))  # one operation may have several rows
     found = column.to_numpy()[at]
     rank = {op: place for place, op in enumerate(named)}
     order = np.argsort(np.array([rank[op] for op in found.tolist()], dtype=np.int64), kind="stable")
@@ -162,7 +166,7 @@ def _places(ids: Any, named: Collection[int]) -> tuple[Places, int]:
 
 
 def _near(keys: Any, at: Places) -> Places:
-    """Return the places beside those, of the same key, that are none of them."""
+    """Return the rows adjacent to those given, of the same key, without those given."""
     if not len(at):
         return at
     steps = [step for step in range(-NEIGHBOURS, NEIGHBOURS + 1) if step]
@@ -187,16 +191,16 @@ def _slowest(operations: pa.Table) -> Places:
 
 
 def _edges(processes: Places, by_call: Places) -> tuple[Places, int]:
-    """Return the first and the last operation of some clients, and how many all clients have."""
+    """Return the first and last operations of some clients, and how many all clients have."""
     order = np.lexsort((by_call, processes))
     sorted_processes = processes[order]
-    begins = np.flatnonzero(np.diff(sorted_processes, prepend=sorted_processes[:1] - 1))
-    if not len(begins):
-        return begins, 0
-    lasts = np.append(begins[1:], len(processes)) - 1
-    kept = _evenly(np.arange(len(begins)), CLIENTS_MAX)
-    total = len(begins) + int(np.count_nonzero(begins != lasts))
-    return np.unique(order[np.concatenate((begins[kept], lasts[kept]))]), total
+    firsts = np.flatnonzero(np.diff(sorted_processes, prepend=sorted_processes[:1] - 1))
+    if not len(firsts):
+        return firsts, 0
+    lasts = np.append(firsts[1:], len(processes)) - 1
+    kept = _evenly(np.arange(len(firsts)), CLIENTS_MAX)
+    total = len(firsts) + int(np.count_nonzero(firsts != lasts))
+    return np.unique(order[np.concatenate((firsts[kept], lasts[kept]))]), total
 
 
 def _where(mask: Any) -> Places:
@@ -204,32 +208,33 @@ def _where(mask: Any) -> Places:
 
 
 def _by(times: Places, places: Places) -> Places:
-    """Return the places in the order of their times."""
+    """Sort the rows by their times."""
     return places[np.argsort(times[places], kind="stable")]
 
 
 def _evenly(places: Places, most: int) -> Places:
-    """Return at most so many of them, as evenly apart as can be, first and last among them."""
+    """Return at most `most` of the rows, evenly spaced, including the first and last."""
     if len(places) <= most:
         return places
     return places[np.unique(np.linspace(0, len(places) - 1, most).round().astype(np.int64))]
 
 
-# The operations of the page's table as compact JSON: columns, differences, texts by number. Pure.
-# `pack` says how it looks. The script of the page (templates/operations.js) reads nothing else.
-# Numbers that a script cannot hold exactly are strings.
+# The page's table as compact JSON: columns, differences, numbered texts. Pure.
+#
+# `pack` documents the format. Only the page's script (templates/operations.js) reads it. Numbers
+# that JavaScript cannot represent exactly are strings.
 
 EXACT_MAX: Final = 2**53
-"""A script's numbers are exact below."""
+"""JavaScript represents whole numbers below this exactly."""
 TEXT_CHARACTERS_MAX: Final = 160
-"""Of an error or of what an operation answered besides; the rest is in the run's files."""
+"""Characters of an error or an extra output; the run's files have it in full."""
 TEXTS: Final = ("f", "key", "outcome", "node", "error", "extra")
 NUMBERS: Final = ("input", "output", "offset")
 NS_PER_US: Final = 1_000
 
 
 def pack(chosen: Chosen) -> str:
-    """Return the JSON, fit to stand inside a script element.
+    """Return the JSON, safe inside a script element.
 
     {"rows": n, "texts": {"f": [...], ...}, "why": ["named by a finding", ...], "columns":
       {"op": [first, difference, ...], "call": [likewise, in microseconds],
@@ -263,12 +268,12 @@ def pack(chosen: Chosen) -> str:
 
 
 def _differences(values: npt.NDArray[np.int64]) -> list[int]:
-    """Return the first value and what each adds to the one before: numbers with few digits."""
+    """Delta-encode the values, so that the numbers have few digits."""
     return [int(value) for value in np.diff(values, prepend=0)] if len(values) else []
 
 
 def _coded(column: Any) -> tuple[list[int], list[str]]:
-    cut = pc.utf8_slice_codeunits(column, 0, TEXT_CHARACTERS_MAX + 1)  # one more: was it cut?
+    cut = pc.utf8_slice_codeunits(column, 0, TEXT_CHARACTERS_MAX + 1)  # one more, to detect a cut
     codes = cut.combine_chunks().dictionary_encode()
     if isinstance(codes, pa.ChunkedArray):
         codes = codes.combine_chunks()
@@ -287,7 +292,7 @@ def _exact(column: Any) -> list[int | str | None]:
 
 
 def inside_script(text: str) -> str:
-    """Escape what could end the element, or begin a comment in it, as JSON's own escapes do."""
+    """Escape what could end a script element or start a comment in it, with JSON's own escapes."""
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

@@ -1,4 +1,4 @@
-"""Read what a run left in its folder, whole or not: every gap becomes a note, never a traceback."""
+"""Read a run folder, complete or not: what is missing becomes a note, never a traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 Part = TypeVar("Part")
 
 REBUILD = "`shaketable analyze` on this folder rebuilds it"
-"""What to do about a missing part that can be had from the recorded segments."""
+"""Advice for a missing part that the recorded segments can restore."""
 
 NEMESIS_COLUMNS = ["time_ns", "process", "f", "value"]
 
@@ -27,12 +27,12 @@ SAMPLES_MAX = 200_000
 """Rows of samples.jsonl that are read: as many as a run writes."""
 
 NOTES_MAX = 20
-"""More notes than these are counted, not shown."""
+"""Further notes are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The parts of a run folder, each empty where the file is absent or damaged."""
+    """The parts of a run folder, each empty if its file is missing or damaged."""
 
     folder: Path
     run: Json
@@ -49,7 +49,7 @@ class RunFiles:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads parts and collects notes about those that are not there or not whole."""
+    """Reads parts of the folder and collects notes about missing and damaged ones."""
 
     folder: Path
     notes: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class _Reader:
         if not path.exists():
             self.notes.append(f"{name} is missing: {consequence}")
             return absent
-        if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        if not (path.is_file() or path.is_dir()):  # reading a pipe would block
             self.notes.append(f"{name} is no regular file: {consequence}")
             return absent
         try:
@@ -72,7 +72,7 @@ class _Reader:
         return absent
 
     def lines(self, path: Path) -> tuple[Json, ...]:
-        """Read JSON lines; a last line without its end is what a killed writer leaves."""
+        """Read JSON lines; skip damaged ones, such as the cut last line of a killed writer."""
         texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
         rows, damaged = [], 0
         for text in texts:
@@ -91,7 +91,7 @@ class _Reader:
         return tuple(rows)
 
     def operations(self, directory: Path) -> pa.Table:
-        """Read operations/*.parquet, each file for itself: one cut file does not hide the rest."""
+        """Read operations/*.parquet file by file: one damaged file does not hide the rest."""
         tables = []
         for path in sorted(directory.glob("*.parquet")):
             name = f"history/operations/{path.name}"
@@ -145,7 +145,7 @@ def read_run(folder: Path) -> RunFiles:
 
 
 def _samples(reader: _Reader) -> tuple[Json, ...]:
-    """Read the samples, if there are any: runs of earlier versions took none."""
+    """Read the samples, if there are any: runs of earlier versions have none."""
     name = "samples.jsonl"
     if not (reader.folder / name).exists():
         return ()
@@ -181,7 +181,7 @@ def _read_operations(path: Path) -> pa.Table:
 
 
 def _read_events(path: Path) -> tuple[pa.Table, pa.Table]:
-    """Read the nemesis's rows, by time, and when clients gave up what stayed unknown."""
+    """Return the nemesis's rows by time, and when clients gave up on indeterminate operations."""
     schema = pa.schema([EVENTS.field(name) for name in NEMESIS_COLUMNS])
     is_nemesis = [("process", "=", NEMESIS_PROCESS)]
     nemesis = pq.read_table(path, columns=NEMESIS_COLUMNS, filters=is_nemesis)

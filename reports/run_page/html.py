@@ -1,4 +1,4 @@
-"""View model -> ONE self-contained HTML file: nothing in it is fetched from anywhere."""  # noqa: A005 - `reports.run_page.html` is the name that the design gives; it is never run as a script
+"""Render the view model as one self-contained HTML file that loads nothing from elsewhere."""  # noqa: A005 - `reports.run_page.html` is the name that the design gives; it is never run as a script
 
 from __future__ import annotations
 
@@ -11,27 +11,32 @@ from markupsafe import Markup
 
 from shaketable.reports import spacetime, templating
 from shaketable.reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
-from shaketable.reports.availability.outages import OUTAGE_FROM_NS
+from shaketable.reports.availability.outages import OUTAGE_MIN_NS
 from shaketable.reports.availability.recovery import summarise
 from shaketable.reports.plotting import plots
 from shaketable.reports.plotting.slices import slices
 from shaketable.reports.run_page import chosen_operations
-from shaketable.reports.run_page.chosen_operations import ALL, Chosen, Fewer, choose
+from shaketable.reports.run_page.chosen_operations import UNDIVIDED, Chosen, LimitDivisors, choose
 from shaketable.reports.run_page.view import number_text
 from shaketable.reports.run_view import FaultRow, RunView
 
 FAULTS_MAX = 1_000
-"""Faults in the page's table: of more, those that cost most."""
+"""Faults in the page's table: of more, the most costly ones."""
 
 PACKED_CHARACTERS_MAX = 1_500_000
-"""Of the operations' table: plots and the rest of a page take 2.5 MB, and 5 is the most."""
-FEWER = (ALL, Fewer(1, 4), Fewer(1, 16), *(Fewer(wrong, 16) for wrong in (2, 4, 8, 16)))
-"""By what the limits of the table are divided until it is small enough."""
+"""Limit for the operations' table: the rest of a page takes 2.5 MB, and a page at most 5."""
+DIVISORS = (
+    UNDIVIDED,
+    LimitDivisors(1, 4),
+    LimitDivisors(1, 16),
+    *(LimitDivisors(unsuccessful, 16) for unsuccessful in (2, 4, 8, 16)),
+)
+"""Divisors of the table's limits, tried until it is small enough."""
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 NOTHING = "-"
-"""What stands in a table where there is no value."""
+"""Shown in a table in place of a missing value."""
 
 
 def render(view: RunView) -> str:
@@ -54,32 +59,33 @@ def render(view: RunView) -> str:
             chosen=chosen,
             packed=Markup(packed),  # noqa: S704 - JSON that is escaped for it
             slices=slices(view.operations, view.duration_ns, windows, leads, view.availability),
-            outage_from_ns=OUTAGE_FROM_NS,
+            outage_min_ns=OUTAGE_MIN_NS,
             recovery=summarise(row.recovery for row in view.faults),
             failover=view.failover,
             goals=(GOAL_MEDIAN_NS, GOAL_P99_NS),
             timeout=None if view.op_timeout_s is None else f"{view.op_timeout_s:g} s",
-            told_faults=told_faults(view.faults),
-            bitten=sum(row.window.took_effect for row in view.faults),
+            listed_faults=listed_faults(view.faults),
+            took_effect=sum(row.window.took_effect for row in view.faults),
         )
     )
 
 
 def packed_table(view: RunView) -> tuple[Chosen, str]:
-    """Choose the operations of the page's table, so many that the page stays small, and pack them.
+    """Choose and pack the operations of the page's table, few enough that the page stays small.
 
-    What findings name is always among them; of failures with long words of their own fewer are.
+    Operations that findings name are always included; if errors have long distinct texts, fewer
+    failed ones are.
     """
-    for fewer in FEWER:
-        chosen = choose(view.operations, view.named, fewer)
+    for divisors in DIVISORS:
+        chosen = choose(view.operations, view.named, divisors)
         packed = chosen_operations.pack(chosen)
         if len(packed) <= PACKED_CHARACTERS_MAX or chosen.is_whole:
             break
     return chosen, packed
 
 
-def told_faults(faults: Sequence[FaultRow]) -> Sequence[FaultRow]:
-    """Return the faults of the page's table: all, or those that cost most, in their order."""
+def listed_faults(faults: Sequence[FaultRow]) -> Sequence[FaultRow]:
+    """Return the faults of the page's table: all, or the most costly ones, in their order."""
     if len(faults) <= FAULTS_MAX:
         return faults
 
@@ -109,7 +115,7 @@ def moment(time_ns: int | None) -> str:
 
 
 def span(length_ns: int | None) -> str:
-    """Print a length of time in the unit that suits it: 412 ms, 3.25 s, 2 min 5 s."""
+    """Print a length of time in a fitting unit: 412 ms, 3.25 s, 2 min 5 s."""
     if length_ns is None:
         return NOTHING
     if length_ns < 10_000_000:
@@ -128,5 +134,5 @@ def in_ms(length_ms: float | None) -> str:
 
 
 def or_nothing(value: object) -> object:
-    """Print a dash for what is not there."""
+    """Print a dash for a missing value."""
     return NOTHING if value is None or value == "" else value

@@ -1,4 +1,4 @@
-"""How much of what was acknowledged is gone (RPO), in all and by fault. Pure.
+"""Count how much acknowledged data was lost (RPO), in total and by fault. Pure.
 
 Source: recovery point objective, as OpenChaos reports it; the kinds are the gate's.
 """
@@ -15,7 +15,7 @@ from shaketable.reports.gating.run_measures import COUNTED, LOSS_CHECKERS, LOSSE
 from shaketable.reports.plain_json import mapping
 
 KINDS: Final = frozenset(kind for kinds in LOSSES for kind in kinds)
-"""Kinds of findings that say that something acknowledged is gone."""
+"""Kinds of findings about lost acknowledged operations."""
 _NUMBERED: Final = re.compile(r"^(?:just before )?\S+ (\d{1,9}) \(")
 """How evidence names a fault: "kill 3 (kill leader n1)"."""
 
@@ -24,10 +24,10 @@ _NUMBERED: Final = re.compile(r"^(?:just before )?\S+ (\d{1,9}) \(")
 class Losses:
     """Acknowledged operations that were seen lost, whether or not a promise was broken.
 
-    `total` is None where nobody can say; then `why` does. Of several checkers that count the same
-    the one that counted most tells; with `is_least` there may be more. `by_fault` counts by the
-    number of the fault under which they were acknowledged, and holds the findings that were kept
-    alone: with `is_cut` there are more than it says.
+    `total` is None if it is unknown, for the reason in `why`. Of several checkers that count the
+    same losses, the largest count is used; with `is_least` there may be more. `by_fault` counts by
+    the number of the fault under which they were acknowledged. It covers only the findings that
+    were kept: with `is_cut` there are more.
     """
 
     total: int | None
@@ -41,7 +41,7 @@ NOT_JUDGED: Final = Losses(None, "nothing was judged")
 
 
 def losses(results: Mapping[str, Any]) -> Losses:
-    """Count the losses that results.json tells of."""
+    """Count the losses in results.json."""
     checkers = results.get("checkers")
     verdicts = {
         str(name): verdict
@@ -56,7 +56,7 @@ def losses(results: Mapping[str, Any]) -> Losses:
     )
     by_fault: Counter[int] = Counter()
     for verdict in verdicts.values():
-        by_fault |= _by_fault(verdict)  # they look at the same history: the larger count of each
+        by_fault |= _by_fault(verdict)  # of the same history: take the larger count of each
     able = [
         name
         for name in LOSS_CHECKERS
@@ -75,11 +75,11 @@ def losses(results: Mapping[str, Any]) -> Losses:
 
 
 def _counts(verdict: Mapping[str, Any]) -> Counter[str]:
-    """Count what a checker found by kind, kept or not, promised not to be or not."""
+    """Count a checker's findings by kind, kept or not, promised or only observed."""
     found: Counter[str] = Counter(str(finding.get("kind")) for finding in _findings(verdict))
     broken = list(_listed(verdict, "findings"))
     if broken and len({str(finding.get("kind")) for finding in broken}) == 1:
-        # All of them are of this kind, those that were not kept as well.
+        # All of them are of this kind, including those that were not kept.
         kind, kept = str(broken[0].get("kind")), _number(verdict.get("findings_total"))
         found[kind] = max(found[kind], kept)
     for counts in (verdict.get("counts"), mapping(verdict.get("data")).get("observed")):
@@ -103,7 +103,7 @@ def _by_fault(verdict: Mapping[str, Any]) -> Counter[int]:
 
 
 def _fault(details: Mapping[str, Any]) -> int | None:
-    """Return the number of the fault that evidence names; None if it names none."""
+    """Return the number of the fault in the evidence; None if it has none."""
     fault = details.get("fault")
     if isinstance(fault, int) and not isinstance(fault, bool):
         return fault

@@ -1,4 +1,4 @@
-"""Promise by promise: in words, which checkers judged it, and what they found. Pure."""
+"""The table of promises: their texts, the checkers that judged them, and the findings. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
     "vacuity": (MEANT,),
     "stats": (MEANT,),
 }
-"""Which promises each of our checkers judges; another one judges what the target excludes."""
+"""Promises that each of our checkers judges; other checkers judge what the target excludes."""
 
 KINDS: Final[Mapping[str, int]] = {
     **dict.fromkeys(
@@ -44,18 +44,18 @@ KINDS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("reordered", "lost-message", "inconsistent-offsets"), DELIVERED),
     "divergent": PREFIX,
 }  # fmt: skip
-"""Kinds of findings that are about one promise, whichever others their checker judges."""
+"""Kinds of findings that are about one promise, whatever else their checker judges."""
 
 
 def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[PromiseRow, ...]:
-    """Return a row for each promise of the target, and one about whether the run tried them.
+    """Return a row for each promise of the target, and one on whether the run tested them.
 
     Args:
-        promises: contracts.plugins.Promises as JSON; anything else promises nothing that is known.
+        promises: contracts.plugins.Promises as JSON; anything else promises nothing.
         checkers: the verdicts of the run.
     """
     stated: Mapping[str, Any] = promises if isinstance(promises, Mapping) else {}
-    rows = [_row(which, words, checkers) for which, words in _stated(stated)]
+    rows = [_row(which, text, checkers) for which, text in _stated(stated)]
     if any(RULES in JUDGES.get(checker.name, ()) for checker in checkers):
         rows.append(
             _row(RULES, "Nodes and clients keep the rules of their own protocol.", checkers)
@@ -65,7 +65,7 @@ def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[Pro
             "The run tried this: it took its course, faults bit, and enough was done under them."
         )
         rows.append(_row(MEANT, meant, checkers))
-    return tuple(row for row in rows if row.judged_by or row.words)
+    return tuple(row for row in rows if row.judged_by or row.text)
 
 
 def _stated(stated: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
@@ -89,14 +89,14 @@ def _stated(stated: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
         yield EXCLUDED, f"None of these is ever seen: {', '.join(sorted(excludes))}."
 
 
-def _row(which: int, words: str, checkers: Sequence[CheckerView]) -> PromiseRow:
+def _row(which: int, text: str, checkers: Sequence[CheckerView]) -> PromiseRow:
     judges = [checker for checker in checkers if which in JUDGES.get(checker.name, (EXCLUDED,))]
     if not judges:
-        return PromiseRow(words, (), "nothing in this run looks at it", "")
+        return PromiseRow(text, (), "nothing in this run looks at it", "")
     against = {checker.name: _against(which, checker) for checker in judges}
     verdict = _verdict(judges, against)
     return PromiseRow(
-        words,
+        text,
         tuple((checker.name, _own_verdict(checker, against)) for checker in judges),
         _found(judges, against, verdict),
         verdict,
@@ -104,7 +104,7 @@ def _row(which: int, words: str, checkers: Sequence[CheckerView]) -> PromiseRow:
 
 
 def _against(which: int, checker: CheckerView) -> tuple[tuple[str, int], ...]:
-    """Return what a checker found that breaks this promise, by kind."""
+    """Return the checker's findings that break this promise, by kind."""
     return tuple(
         (kind, count)
         for kind, count in checker.totals
@@ -113,7 +113,7 @@ def _against(which: int, checker: CheckerView) -> tuple[tuple[str, int], ...]:
 
 
 def _own_verdict(checker: CheckerView, against: Mapping[str, Sequence[object]]) -> str:
-    """Return a checker's word about this promise: what it found may be about another one."""
+    """Return the checker's verdict on this promise: its findings may be about another one."""
     is_about_another = checker.verdict == "INVALID" and checker.totals and not against[checker.name]
     return "VALID" if is_about_another else checker.verdict
 
@@ -130,25 +130,29 @@ def _found(
 ) -> str:
     if verdict == "VALID":
         return "nothing against it"
-    said = finding_texts.say(finding_texts.add_up(against.values())) if verdict == "INVALID" else ""
+    found = (
+        finding_texts.summarize(finding_texts.merge_totals(against.values()))
+        if verdict == "INVALID"
+        else ""
+    )
     silent = [
         f"{checker.name}: {checker.summary}"
         for checker in judges
         if _own_verdict(checker, against) == verdict
         and not (verdict == "INVALID" and against[checker.name])
     ]
-    return "; ".join(part for part in (said, *silent) if part) or "not known"
+    return "; ".join(part for part in (found, *silent) if part) or "not known"
 
 
 def _names(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list | tuple) else ()
 
 
-# What a target promises, in sentences: from `contracts.plugins.Promises` as JSON.
+# A target's promises as sentences, from `contracts.plugins.Promises` as JSON.
 
 
 def promised(promises: object) -> tuple[str, ...]:
-    """Say a target's promises (contracts.plugins.Promises as JSON) as sentences."""
+    """Return a target's promises (contracts.plugins.Promises as JSON) as sentences."""
     stated: Mapping[str, Any] = promises if isinstance(promises, Mapping) else {}
     sentences = []
     if durable := _names(stated.get("durable_under")):

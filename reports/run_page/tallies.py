@@ -1,4 +1,4 @@
-"""Countings and lists of the run's page: outcomes, errors, what nodes said last, which files."""
+"""Counts and lists of the run's page: outcomes, errors, the nodes' last status, files."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def outcomes(operations: pa.Table) -> tuple[int, int, int]:
 
 
 def stats_rows(operations: pa.Table, windows: Sequence[FaultWindow]) -> tuple[StatsRow, ...]:
-    """Count operations by f and outcome, inside of fault windows (by their call) and outside."""
+    """Count operations by f and outcome, inside and outside of fault windows (by their call)."""
     if operations.num_rows == 0:
         return ()
     calls = operations["call_ns"]
-    inside = pc.less(calls, 0)  # nothing is, until a window says so
+    inside = pc.less(calls, 0)  # false everywhere
     for window in windows:
         during = pc.and_(
             pc.greater_equal(calls, window.start_ns), pc.less_equal(calls, window.stop_ns)
@@ -53,7 +53,7 @@ def stats_rows(operations: pa.Table, windows: Sequence[FaultWindow]) -> tuple[St
 
 
 def error_texts(operations: pa.Table) -> tuple[tuple[str, str, int], ...]:
-    """Count errors by outcome and text, the commonest first."""
+    """Count errors by outcome and text, the most frequent first."""
     failed = operations.filter(pc.is_valid(operations["error"]))
     rows = failed.group_by(["outcome", "error"]).aggregate([([], "count_all")]).to_pylist()
     rows.sort(key=lambda row: (-row["count_all"], row["error"]))
@@ -64,7 +64,7 @@ def error_texts(operations: pa.Table) -> tuple[tuple[str, str, int], ...]:
 
 
 def drain_rows(drain: Mapping[str, Any]) -> tuple[DrainRow, ...]:
-    """Return what each node said while draining."""
+    """Return the status that each node reported while draining."""
     rows = []
     for node, answer in sorted(mapping(drain.get("nodes")).items()):
         status = mapping(answer)
@@ -82,7 +82,7 @@ def drain_rows(drain: Mapping[str, Any]) -> tuple[DrainRow, ...]:
 
 
 def existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
-    """Relative paths of what a reader may want to open, those that exist."""
+    """Return the relative paths and descriptions of files to open, those that exist."""
     named = [
         ("campaign.toml", "the campaign as resolved, seed included"),
         ("schedule.json", "the faults as drawn, with their times"),
@@ -108,17 +108,17 @@ def existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
     return tuple(files)
 
 
-# How many faults of each family were done, and how many of them bit: from results.json.
+# Faults by family: how many were injected and how many took effect, from results.json.
 
 NOT_KNOWN = "other"
 
 
 def families(results: Mapping[str, Any]) -> tuple[tuple[str, int, int], ...]:
-    """Return (family, how many bit, how many were done), by family; nothing of older results."""
-    bit: Counter[str] = Counter()
+    """Return (family, took effect, injected) by family; empty for results of older versions."""
+    took_effect: Counter[str] = Counter()
     done: Counter[str] = Counter()
     for of_fault in mapping(mapping(results.get("faults")).get("by_name")).values():
         family = str(of_fault["family"]) if "family" in mapping(of_fault) else NOT_KNOWN
-        bit[family] += int(mapping(of_fault).get("bit") or 0)
+        took_effect[family] += int(mapping(of_fault).get("bit") or 0)
         done[family] += int(mapping(of_fault).get("done") or 0)
-    return tuple((family, bit[family], done[family]) for family in sorted(done))
+    return tuple((family, took_effect[family], done[family]) for family in sorted(done))

@@ -1,4 +1,4 @@
-"""The run folder's files -> a pure view model, tolerant of what a killed run did not write."""
+"""Build the view model from the files of a run folder; a killed run may lack some of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.promises import RAISED_BY_HAND
 from shaketable.harness.history.export import fault_windows
 from shaketable.reports import finding_texts
+from shaketable.reports.availability.client_activity import ClientActivity, PhaseSpan, active_until
 from shaketable.reports.availability.elections import aimed_plans, elections
 from shaketable.reports.availability.failover import kills_leader
 from shaketable.reports.availability.outages import Availability, availability
 from shaketable.reports.availability.recovery import recovery_times
-from shaketable.reports.availability.worked import PhaseSpan, Worked, worked_until
 from shaketable.reports.plain_json import listed, mapping
 from shaketable.reports.plotting.lanes import leader_changes, phase_spans, role_spans
 from shaketable.reports.plotting.node_samples import Sampled, read_samples
@@ -27,7 +27,7 @@ from shaketable.reports.run_page.folder import RunFiles, read_run
 from shaketable.reports.run_page.losses import NOT_JUDGED, Losses, losses
 from shaketable.reports.run_page.promise_table import promise_rows, promised
 from shaketable.reports.run_page.tallies import families
-from shaketable.reports.run_page.violations import Surroundings, group_findings, kind_totals
+from shaketable.reports.run_page.violations import OperationLookup, group_findings, kind_totals
 from shaketable.reports.run_view import (
     CheckerView,
     FaultRow,
@@ -39,20 +39,20 @@ from shaketable.reports.violation_page.building import with_pages
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
 
 PROBLEMS_MAX = 20
-"""Problems that the run itself noted (a node ended by itself) that are shown."""
+"""Problems noted by the run itself (such as a node that exited) that are shown."""
 
 NOT_KNOWN = "not known"
-NO_KIND = len(finding_texts.WORDS) + 1
+NO_KIND = len(finding_texts.TEXTS) + 1
 RULES = "invariants"
-"""Who judges whether the nodes kept their own rules (harness.judging.invariants)."""
+"""The checker of whether the nodes kept their own invariants (harness.judging.invariants)."""
 EXPLAINS_LAST = ("stats", "vacuity")
-"""Checkers whose doubts say least, the least first: what is amiss elsewhere may explain them."""
+"""Checkers whose UNKNOWN explains least, the least first: other problems may be its cause."""
 
 
 def build_view(folder_path: Path) -> RunView:
     """Read a run folder into the view model of its report.
 
-    Whatever is missing or damaged is named in the view's `notes`.
+    Missing and damaged parts are listed in the view's `notes`.
 
     Raises:
         NotADirectoryError: there is no such folder.
@@ -63,11 +63,11 @@ def build_view(folder_path: Path) -> RunView:
     windows = _windows(files, end_ns, notes)
     lanes = role_spans(files.status, end_ns)
     results: Mapping[str, Any] = files.results or {}
-    checkers = with_pages(_checkers(results, Surroundings(files.operations, windows)))
+    checkers = with_pages(_checkers(results, OperationLookup(files.operations, windows)))
     unavailable = mapping(files.run.get("faults_unavailable"))
     sampled = read_samples(files.samples)
     notes += _run_notes(files, results, sampled)
-    available = availability(files.operations, _worked(files))
+    available = availability(files.operations, _client_activity(files))
     lost = losses(results) if results else NOT_JUDGED
     promises = results.get("promises") or _fact(files, "promises")
     verdict = _verdict(results)
@@ -84,7 +84,7 @@ def build_view(folder_path: Path) -> RunView:
         mutant=_fact(files, "mutant") or None,
         workload=str(_fact(files, "workload") or NOT_KNOWN),
         seed=_seed(files),
-        faults_asked=(NOT_KNOWN,) if asked is None else _words(asked),
+        faults_asked=(NOT_KNOWN,) if asked is None else _names(asked),
         faults_unavailable=tuple((str(f), str(why)) for f, why in unavailable.items()),
         families=families(results),
         nodes=nodes,
@@ -122,7 +122,7 @@ def build_view(folder_path: Path) -> RunView:
 
 
 def _run_notes(files: RunFiles, results: Mapping[str, Any], sampled: Sampled) -> list[str]:
-    """Say what the run and its judgement themselves noted, and what of the samples is no sample."""
+    """Return what the run and its judging noted, and how many samples were malformed."""
     incomplete = results.get("incomplete")
     notes = [f"the history is incomplete: {incomplete}"] if incomplete else []
     unavailable = mapping(files.run.get("faults_unavailable"))
@@ -138,7 +138,7 @@ def _linearizable(promises: object) -> frozenset[str]:
 
 
 def _own_note(promises: object) -> str:
-    """Return what the target says of itself; "" where it is held to another one's promises."""
+    """Return the target's own note; "" if it is held to another target's promises."""
     note = str(mapping(promises).get("note") or "").rstrip(".")
     return "" if note.startswith(RAISED_BY_HAND) else note
 
@@ -153,7 +153,7 @@ def _leader_changes(lanes: Sequence[RoleSpan]) -> int | None:
 
 
 def _fact(files: RunFiles, *names: str) -> Any:
-    """Look a fact up where it stands first: run.json, results.json, campaign.toml (any table)."""
+    """Return a fact from the first source that has it: run, results, campaign (any table)."""
     campaign_tables = [table for table in files.campaign.values() if isinstance(table, dict)]
     for name in names:
         for source in (files.run, files.results or {}, files.campaign, *campaign_tables):
@@ -172,7 +172,7 @@ def _windows(files: RunFiles, end_ns: int, notes: list[str]) -> tuple[FaultWindo
 
 
 def _elects(promises: object) -> bool:
-    """Whether the target promises that others take over from a leader: the goals are for that."""
+    """Return whether the target promises failover: only then do its goals apply."""
     return bool(mapping(promises).get("committed_prefix", True))
 
 
@@ -186,10 +186,10 @@ def _faults(
     *,
     elects: bool,
 ) -> tuple[FaultRow, ...]:
-    """Join each fault with how the group recovered from it, and what that cost."""
+    """Join each fault with the group's recovery from it and its cost."""
     plans = aimed_plans(files.nemesis)
     followed = elections(lanes, windows, plans, nodes)
-    recoveries = recovery_times(files.operations, windows, _worked(files))
+    recoveries = recovery_times(files.operations, windows, _client_activity(files))
     rows = []
     for window, recovery in zip(windows, recoveries, strict=True):
         election = followed.get(window.fault)
@@ -209,11 +209,11 @@ def _faults(
     return tuple(rows)
 
 
-def _worked(files: RunFiles) -> Worked | None:
-    """When clients worked, if the run says so."""
+def _client_activity(files: RunFiles) -> ClientActivity | None:
+    """Return when clients worked, if the run has phases."""
     phases = phase_spans(files.run.get("phases"), _end_ns(files))
-    until_ns = worked_until(phases, _seconds(_fact(files, "time_limit")))
-    return None if until_ns is None else Worked(until_ns, files.given_up)
+    until_ns = active_until(phases, _seconds(_fact(files, "time_limit")))
+    return None if until_ns is None else ClientActivity(until_ns, files.given_up)
 
 
 def _seconds(value: object) -> float | None:
@@ -222,7 +222,7 @@ def _seconds(value: object) -> float | None:
 
 
 def _memory(memory: object) -> tuple[tuple[str, int, int, int], ...]:
-    """Return of each process (name, first, last, most), in bytes; nothing of older runs."""
+    """Return (name, first, last, most) in bytes for each process; empty for older runs."""
     used = {str(name): mapping(of) for name, of in mapping(memory).items()}
     return tuple(
         (name, int(of["first"]), int(of["last"]), int(of["most"]))
@@ -236,7 +236,7 @@ def _verdict(judged: Mapping[str, Any]) -> str:
     return VERDICTS.get(valid, "UNKNOWN") if isinstance(valid, bool | str) else "UNKNOWN"
 
 
-def _words(value: object) -> tuple[str, ...]:
+def _names(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip() not in ("", "none"))
     if isinstance(value, Mapping):
@@ -245,7 +245,7 @@ def _words(value: object) -> tuple[str, ...]:
 
 
 def _end_ns(files: RunFiles) -> int:
-    """When the run ended, as far as anything that was written shows."""
+    """Return the end of the run: the latest time in any file."""
     columns = (files.operations["call_ns"], files.operations["return_ns"], files.nemesis["time_ns"])
     times = [pc.max(column).as_py() or 0 for column in columns]
     times += [int(row["time_ns"]) for row in files.status if "time_ns" in row]
@@ -255,7 +255,7 @@ def _end_ns(files: RunFiles) -> int:
 
 
 def _started(files: RunFiles) -> str:
-    """When the run began, UTC: run.json's word, else the folder's name."""
+    """Return the start of the run, UTC, from run.json, else the folder's name."""
     started = files.run.get("started") or files.run.get("started_utc")
     return str(started or files.folder.resolve().name)
 
@@ -264,12 +264,12 @@ def _nodes(files: RunFiles, seen: Iterable[str]) -> tuple[str, ...]:
     nodes = _fact(files, "nodes")
     if isinstance(nodes, int):
         return tuple(f"n{number}" for number in range(nodes))
-    named = _words(nodes) or tuple(mapping(files.drain.get("nodes")))
+    named = _names(nodes) or tuple(mapping(files.drain.get("nodes")))
     return tuple(sorted(set(named or seen)))
 
 
 def _command(files: RunFiles, seed: str) -> str:
-    """The command line of the run, with its seed even where chance drew it."""
+    """Return the command line of the run, with its seed even if that was chosen at random."""
     if repeat := (files.results or {}).get("repeat"):
         return str(repeat)
     command = _fact(files, "command")
@@ -282,7 +282,7 @@ def _command(files: RunFiles, seed: str) -> str:
 
 
 def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerView]) -> str:
-    """One sentence, the worst first: what the checkers found that made the verdict what it is."""
+    """Return one sentence on what decided the verdict, the gravest first."""
     if stated := results.get("why"):
         return str(stated)
     if not results:
@@ -292,35 +292,37 @@ def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerVie
     decisive = [checker for checker in checkers if checker.verdict == verdict]
     if not decisive:
         return "no checker said more"
-    if verdict == "UNKNOWN":  # why it is not known is in the summaries, not in what was found
+    if verdict == "UNKNOWN":  # the summaries have the reason for UNKNOWN, not the findings
         return _summaries(sorted(decisive, key=_explains))
-    # Of a broken rule its own words say more than its kind.
+    # The summary of a broken invariant is more specific than its kind.
     rules = [checker.summary for checker in decisive if checker.name == RULES]
     others = [checker for checker in decisive if checker.name != RULES]
-    found = finding_texts.say(finding_texts.add_up(checker.totals for checker in others))
+    found = finding_texts.summarize(
+        finding_texts.merge_totals(checker.totals for checker in others)
+    )
     silent = _summaries(checker for checker in others if not checker.totals)
     return "; ".join(part for part in (*rules, found, silent) if part)
 
 
 def _explains(checker: CheckerView) -> int:
-    """Where a checker's doubt stands among others: first how the run went, last what it did not."""
+    """Return the rank of a checker's UNKNOWN as an explanation, the best first."""
     if checker.name == "run-as-planned":
         return -1
     return EXPLAINS_LAST[::-1].index(checker.name) + 1 if checker.name in EXPLAINS_LAST else 0
 
 
 def _observed(checkers: Sequence[CheckerView], promises: object) -> str:
-    """Say what was found that was never promised, and what the target's documentation says."""
-    totals = finding_texts.add_up(checker.observed_totals for checker in checkers)
+    """Return what was found that was never promised, and what the target documents about it."""
+    totals = finding_texts.merge_totals(checker.observed_totals for checker in checkers)
     if not totals:
         return ""
     documented = mapping(promises).get("documented")
-    said = finding_texts.say(totals)
-    return f"{said}. Documented: {documented}" if documented else said
+    text = finding_texts.summarize(totals)
+    return f"{text}. Documented: {documented}" if documented else text
 
 
 def _why_kinds(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerView]) -> str:
-    """Return the decisive checkers' own summaries, where the plain words stand for them."""
+    """Return the decisive checkers' own summaries, where `why` has short texts in their place."""
     decisive = [
         checker
         for checker in checkers
@@ -333,10 +335,10 @@ def _summaries(checkers: Iterable[CheckerView]) -> str:
     return "; ".join(f"{checker.name}: {checker.summary}" for checker in checkers)
 
 
-def _checkers(results: Mapping[str, Any], surroundings: Surroundings) -> tuple[CheckerView, ...]:
-    """View the checkers, the gravest first: by their verdicts, then by what they found."""
+def _checkers(results: Mapping[str, Any], lookup: OperationLookup) -> tuple[CheckerView, ...]:
+    """Return the checkers, the gravest first: by verdict, then by findings."""
     views = [
-        _checker(str(name), mapping(verdict), surroundings)
+        _checker(str(name), mapping(verdict), lookup)
         for name, verdict in mapping(results.get("checkers")).items()
     ]
     return tuple(sorted(views, key=_gravity))
@@ -347,7 +349,7 @@ def _gravity(checker: CheckerView) -> tuple[int, int]:
     return ("INVALID", "UNKNOWN", "VALID").index(checker.verdict), gravest
 
 
-def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) -> CheckerView:
+def _checker(name: str, verdict: Mapping[str, Any], lookup: OperationLookup) -> CheckerView:
     findings = list(verdict.get("findings") or ())
     observed = list(verdict.get("observed") or ())
     data = mapping(verdict.get("data"))
@@ -361,13 +363,13 @@ def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) 
             (str(key).replace("_", " "), number_text(value))
             for key, value in mapping(verdict.get("counts")).items()
         ),
-        groups=group_findings(findings, totals, surroundings, name),
+        groups=group_findings(findings, totals, lookup, name),
         findings_total=int(verdict.get("findings_total") or len(findings)),
         findings_kept=len(findings),
-        observed=group_findings(observed, {}, surroundings, name),
+        observed=group_findings(observed, {}, lookup, name),
         crash=None if crash is None else str(crash),
         totals=tuple(totals.items()),
-        closed=tuple(map(str, data.get("closed") or ())),
+        resolved=tuple(map(str, data.get("closed") or ())),
         observed_totals=tuple(
             (str(kind), int(count)) for kind, count in mapping(data.get("observed")).items()
         ),
@@ -375,7 +377,7 @@ def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) 
 
 
 def number_text(value: object) -> str:
-    """Print a number with thousands apart; anything else as it is."""
+    """Print a number with thousands separators; anything else as it is."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"

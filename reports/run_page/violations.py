@@ -1,8 +1,8 @@
-"""Findings of results.json -> groups with their evidence and the operations around them.
+"""Group the findings of results.json, with their evidence and the operations around them.
 
-Evidence stands in a finding's `details` or follows from the operations that it names:
-`details` may hold value, acknowledged_by, acknowledged_ns, fault or faults, and instead
-(what stands there on each node); whatever else it holds is shown as it is.
+The evidence is in a finding's `details`, or follows from the operations that it names: `details`
+may hold value, acknowledged_by, acknowledged_ns, fault or faults, and instead (what each node
+holds in its place). Other details are shown as they are.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from shaketable.reports.plain_json import ID_MAX, is_whole
 from shaketable.reports.run_view import OperationRow, Violation, ViolationGroup, named_operations
 
 SHOWN_MAX = 20
-"""Findings of one checker that are shown; the number of the rest is said."""
+"""Findings of one checker that are shown; the others are counted."""
 
 PICTURES_MAX = 8
 """Findings of one checker that are shown with a picture and the operations around them."""
 
 AROUND = 12
-"""Operations before and after the one in question that are shown with it."""
+"""Operations shown before and after the one in question."""
 
 TEXT_MAX = 300
 """Characters of one piece of evidence that are shown."""
 
-TOLD_MAX = 60
-"""Characters that are shown of what an operation returned."""
+OUTPUT_TEXT_MAX = 60
+"""Characters of an operation's output that are shown."""
 
 SEEN_BY = "linearizable-log"
-"""The checker that says of a read finding under which fault it was read, not what broke it."""
+"""In findings about reads, the fault that this checker names is that of the read, not a cause."""
 
 _ABOUT_READS = frozenset({"read", "end"})
 
 JUST_BEFORE = "just before "
-"""How evidence begins that names a fault which began only after the acknowledgement."""
+"""Prefix in the evidence for a fault that began only after the acknowledgement."""
 
-_TAKEN = frozenset({"value", "acknowledged_by", "acknowledged_ns", "fault", "instead"})
+_SHOWN_ELSEWHERE = frozenset({"value", "acknowledged_by", "acknowledged_ns", "fault", "instead"})
 
 Finding = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """Finds operations by id and by neighbourhood; one queue's operations are split off once."""
+class OperationLookup:
+    """Looks up operations by id, place and neighbourhood; caches each queue's operations."""
 
     operations: pa.Table
     windows: tuple[FaultWindow, ...]
@@ -68,7 +68,7 @@ class Surroundings:
         return rows_of(found, set(ids))
 
     def appends_at(self, key: str | None, offset: int | None) -> list[OperationRow]:
-        """Return the acknowledged appends that were given this offset."""
+        """Return the acknowledged appends that got this offset."""
         if key is None or offset is None:
             return []
         queue = self.queue(key)
@@ -77,8 +77,8 @@ class Surroundings:
         found = queue.filter(pc.and_(at_offset, pc.equal(queue["outcome"], "ok")))
         return rows_of(found, set(found["op"].to_pylist()))
 
-    def looks_at(self, key: str | None, offset: int | None, count: int) -> list[OperationRow]:
-        """Return the first and the last of the answered looks at this offset, `count` of each."""
+    def reads_at(self, key: str | None, offset: int | None, count: int) -> list[OperationRow]:
+        """Return the first and last `count` answered reads and polls of this offset."""
         if key is None or offset is None:
             return []
         queue = self.queue(key)
@@ -91,7 +91,7 @@ class Surroundings:
         return rows_of(found, set())
 
     def appends_of(self, key: str | None, values: Sequence[int]) -> list[OperationRow]:
-        """Return the operations that appended these values to a queue, however they ended."""
+        """Return the operations that appended these values to a queue, whatever their outcome."""
         if not values:
             return []
         queue = self.queue(key)
@@ -100,7 +100,7 @@ class Surroundings:
         return rows_of(queue.filter(pc.and_(is_append, is_one)), set())
 
     def end_before(self, key: str | None, time_ns: int) -> int | None:
-        """Return the least end of a queue that appends acknowledged before a time prove."""
+        """Return a lower bound of a queue's end, by the appends acknowledged before `time_ns`."""
         queue = self.queue(key)
         is_acked = pc.and_(
             pc.is_in(queue["f"], value_set=pa.array(APPENDING)), pc.equal(queue["outcome"], "ok")
@@ -133,7 +133,7 @@ class Surroundings:
         return tuple(sorted(rows, key=lambda row: (row.call_ns, row.op)))
 
     def window_at(self, time_ns: int) -> FaultWindow | None:
-        """Return the fault during which `time_ns` was, or the last one that began before it."""
+        """Return the fault that was active at `time_ns`, the last one to begin."""
         inside = [w for w in self.windows if w.from_ns <= time_ns <= w.stop_ns]
         return inside[-1] if inside else None
 
@@ -151,7 +151,7 @@ class Surroundings:
 def kind_totals(verdict: Mapping[str, Any]) -> dict[str, int]:
     """Return how many findings of each kind a checker's verdict counted, kept or not.
 
-    Of every kind at least one finding is kept; `counts` has the kinds' numbers.
+    At least one finding of every kind is kept; `counts` has the numbers by kind.
     """
     kept = Counter(_kind(finding) for finding in verdict.get("findings") or ())
     counts = verdict.get("counts")
@@ -160,7 +160,7 @@ def kind_totals(verdict: Mapping[str, Any]) -> dict[str, int]:
     for kind, number in kept.items():
         counted = counts.get(kind)
         totals[kind] = max(number, counted) if isinstance(counted, int) else number
-    if len(totals) == 1:  # then all of them are of this kind, counted by it or not
+    if len(totals) == 1:  # then all findings are of this kind, whether it was counted or not
         kind, number = totals.popitem()
         totals[kind] = max(number, int(verdict.get("findings_total") or 0))
     return totals
@@ -169,25 +169,25 @@ def kind_totals(verdict: Mapping[str, Any]) -> dict[str, int]:
 def group_findings(
     findings: Iterable[Finding],
     totals: Mapping[str, int],
-    surroundings: Surroundings,
+    lookup: OperationLookup,
     checker: str = "",
 ) -> tuple[ViolationGroup, ...]:
-    """Group findings by kind and fault, the gravest kind first, of each the largest group.
+    """Group findings by kind and fault, the gravest kind first, and its largest group first.
 
-    The first ones of each group are detailed.
+    The first findings of each group get the operations around them.
 
-    `totals` counts the checker's findings by kind, kept or not; a kind that it lacks, or has
-    no more of than there are, was kept whole.
+    `totals` counts the checker's findings by kind, kept or not. A kind that is missing in it, or
+    counted no higher than the findings given, was kept completely.
     """
     grouped: dict[tuple[str, str], list[tuple[Finding, Violation]]] = {}
     kept: Counter[str] = Counter()
     for finding in findings:
-        violation = _violation(finding, surroundings, checker)
+        violation = _violation(finding, lookup, checker)
         kept[violation.kind] += 1
         grouped.setdefault((violation.kind, violation.fault or ""), []).append((finding, violation))
     ordered = sorted(grouped.values(), key=lambda group: (rank(group[0][1].kind), -len(group)))
     largest = {members[0][1].kind: members for members in reversed(ordered)}
-    if len(ordered) > SHOWN_MAX:  # a kind of few findings must not be left out for its faults
+    if len(ordered) > SHOWN_MAX:  # leave out no kind because others have many faults
         ordered.sort(key=lambda members: largest[members[0][1].kind] is not members)
     cut = {kind: total for kind, total in totals.items() if total > kept[kind] > 0}
     groups = []
@@ -197,7 +197,7 @@ def group_findings(
         shown_here = max(1, shown_left // groups_left) if place else SHOWN_MAX - groups_left + 1
         pictures_here = max(1, pictures_left // groups_left) if pictures_left > 0 else 0
         shown = [
-            _with_surroundings(finding, violation, surroundings) if n < pictures_here else violation
+            _with_surroundings(finding, violation, lookup) if n < pictures_here else violation
             for n, (finding, violation) in enumerate(members[: max(1, shown_here)])
         ]
         shown_left -= len(shown)
@@ -220,12 +220,12 @@ def _rest(groups: Sequence[Sequence[tuple[Finding, Violation]]]) -> ViolationGro
 
 
 def _title(violations: Sequence[Violation], cut: Mapping[str, int]) -> str:
-    """Say what a group is: how many, of what kind, in which queues and offsets, under what."""
+    """Return the title of a group: count, kind, queues and offsets, and fault."""
     first = violations[0]
     count = len(violations)
-    words = f"{first.kind}, {count:,} times" if count > 1 else first.kind
+    text = f"{first.kind}, {count:,} times" if count > 1 else first.kind
     if first.kind in cut:
-        words = f"{first.kind}, {count:,} kept of {cut[first.kind]:,} in all"
+        text = f"{first.kind}, {count:,} kept of {cut[first.kind]:,} in all"
     places = []
     for key in sorted({violation.key or "" for violation in violations}):
         offsets = [v.offset for v in violations if (v.key or "") == key and v.offset is not None]
@@ -237,8 +237,8 @@ def _title(violations: Sequence[Violation], cut: Mapping[str, int]) -> str:
             span = f" offset {low}" if low == high else f" offsets {low} to {high}"
         places.append(f"{key}{span}".strip())
     where = "; ".join(places[:4]) + (f"; and {len(places) - 4} more queues" if places[4:] else "")
-    under = f", {first.fault_words}" if first.fault else ""
-    return f"{words}{': ' if where else ''}{where}{under}"
+    under = f", {first.fault_text}" if first.fault else ""
+    return f"{text}{': ' if where else ''}{where}{under}"
 
 
 def _kind(finding: Finding) -> str:
@@ -246,22 +246,22 @@ def _kind(finding: Finding) -> str:
 
 
 def _is_read(checker: str, kind: str) -> bool:
-    """Whether a finding is about what somebody read: the fault then is when it showed."""
-    words = kind.partition(" ")[0].split("-")  # behind the blank: "(not promised)"
-    return checker == SEEN_BY and (words == ["duplicate"] or not _ABOUT_READS.isdisjoint(words))
+    """Return whether a finding is about a read, whose fault is the one under which it showed."""
+    text = kind.partition(" ")[0].split("-")  # the space precedes "(not promised)"
+    return checker == SEEN_BY and (text == ["duplicate"] or not _ABOUT_READS.isdisjoint(text))
 
 
-def _violation(finding: Finding, surroundings: Surroundings, checker: str) -> Violation:
-    """Join a finding's own evidence with what the operations say."""
+def _violation(finding: Finding, lookup: OperationLookup, checker: str) -> Violation:
+    """Combine a finding's own evidence with its operations."""
     details = finding.get("details")
     details = details if isinstance(details, Mapping) else {}
     key, offset = finding.get("key"), finding.get("offset")
     key = key if isinstance(key, str) else None
     offset = offset if is_whole(offset) and abs(offset) <= ID_MAX else None
     ids = list(named_operations(finding))
-    marked = surroundings.by_id(ids)
+    marked = lookup.by_id(ids)
     acked = [row for row in marked if row.f in APPENDING and row.outcome == "ok"]
-    # Of several appends the one of the value that the finding is about, else the first.
+    # Of several appends prefer the one of the finding's value, else the first.
     append = next((row for row in acked if row.input == details.get("value")), None)
     append = append or next(iter(acked), None)
     value = details.get("value", append.input if append else None)
@@ -269,18 +269,18 @@ def _violation(finding: Finding, surroundings: Surroundings, checker: str) -> Vi
     time_ns = details.get("acknowledged_ns", append.return_ns if append else None)
     moment_ns = time_ns if time_ns is not None else (marked[-1].call_ns if marked else None)
     is_read = _is_read(checker, _kind(finding))
-    if is_read:  # its first operation is the read
+    if is_read:  # the first operation is the read
         moment_ns = next((row.call_ns for row in marked if row.op == ids[0]), None)
     fault, faults = details.get("fault"), details.get("faults")
     faults = faults if isinstance(faults, list) else []
     if faults and (fault is None or str(faults[0]).startswith(JUST_BEFORE)):
         fault = faults[0]
-    told = _TAKEN if len(faults) > 1 else _TAKEN | {"faults"}
+    hidden = _SHOWN_ELSEWHERE if len(faults) > 1 else _SHOWN_ELSEWHERE | {"faults"}
     if fault is None or isinstance(fault, int):
-        numbered = [w for w in surroundings.windows if w.fault == fault]
+        numbered = [w for w in lookup.windows if w.fault == fault]
         window = numbered[0] if numbered else None
         if window is None and moment_ns is not None:
-            window = surroundings.window_at(int(moment_ns))
+            window = lookup.window_at(int(moment_ns))
         fault = f"{window.name} {window.fault} ({window.description})" if window else None
     return Violation(
         kind=_kind(finding),
@@ -291,38 +291,36 @@ def _violation(finding: Finding, surroundings: Surroundings, checker: str) -> Vi
         acknowledged_by=None if node is None else str(node),
         acknowledged_ns=int(time_ns) if isinstance(time_ns, int) else None,
         fault=None if fault is None else _text(fault),
-        fault_words="" if fault is None else _fault_words(_text(fault), is_read),
+        fault_text="" if fault is None else _fault_text(_text(fault), is_read),
         instead=_instead(details.get("instead")),
-        evidence=tuple((str(k), _text(v)) for k, v in details.items() if k not in told),
+        evidence=tuple((str(k), _text(v)) for k, v in details.items() if k not in hidden),
         finding=finding,
     )
 
 
-def _fault_words(fault: str, is_read: bool) -> str:
+def _fault_text(fault: str, is_read: bool) -> str:
     if fault.startswith(JUST_BEFORE):
         return fault
     return f"seen under {fault}" if is_read else f"under {fault}"
 
 
 def _with_surroundings(
-    finding: Finding, violation: Violation, surroundings: Surroundings
+    finding: Finding, violation: Violation, lookup: OperationLookup
 ) -> Violation:
-    marked = surroundings.by_id(list(named_operations(finding)))
-    marked = marked or surroundings.appends_at(violation.key, violation.offset)
+    marked = lookup.by_id(list(named_operations(finding)))
+    marked = marked or lookup.appends_at(violation.key, violation.offset)
     key = violation.key if violation.key is not None else (marked[0].key if marked else None)
-    around = surroundings.around(key, marked, violation.offset)
+    around = lookup.around(key, marked, violation.offset)
     if not around:
         return violation
     first_ns = min(row.call_ns for row in around)
     last_ns = max(row.return_ns or row.call_ns for row in around)
-    windows = tuple(
-        w for w in surroundings.windows if w.from_ns <= last_ns and w.stop_ns >= first_ns
-    )
+    windows = tuple(w for w in lookup.windows if w.from_ns <= last_ns and w.stop_ns >= first_ns)
     return replace(violation, around=around, windows=windows)
 
 
 def _instead(instead: object) -> tuple[tuple[str, str], ...]:
-    """What stands there instead, by node; a single sentence stands under no node's name."""
+    """Return what is stored in its place, by node; a single sentence has the node ""."""
     if not instead:
         return ()
     if isinstance(instead, Mapping):
@@ -331,7 +329,7 @@ def _instead(instead: object) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: object) -> str:
-    """Print a piece of evidence for a person: lists and maps without their brackets."""
+    """Print a piece of evidence, lists and maps without their brackets."""
     if value is None:
         text = "nothing"
     elif isinstance(value, Mapping):
@@ -344,23 +342,23 @@ def _text(value: object) -> str:
 
 
 def rows_of(table: pa.Table, marked: set[int]) -> list[OperationRow]:
-    """Return rows of OPERATIONS as a page shows them, by the time of their call."""
+    """Convert rows of OPERATIONS for a page, by the time of their call."""
     names = [
         "op", "process", "f", "key", "input", "expected", "output", "offset",
         "call_ns", "return_ns", "outcome", "error", "node", "extra",
     ]  # fmt: skip
     rows = table.select(names).sort_by([("call_ns", "ascending"), ("op", "ascending")]).to_pylist()
-    told = [_told(row.pop("extra"), row["f"]) for row in rows]
+    texts = [_output_text(row.pop("extra"), row["f"]) for row in rows]
     return [
-        OperationRow(**row, marked=row["op"] in marked, told=said)
-        for row, said in zip(rows, told, strict=True)
+        OperationRow(**row, marked=row["op"] in marked, output_text=text)
+        for row, text in zip(rows, texts, strict=True)
     ]
 
 
-def _told(extra: str | None, f: str) -> str:
-    """Say what an operation returned that the columns have no place for; "" where nothing is.
+def _output_text(extra: str | None, f: str) -> str:
+    """Return the output of an operation that does not fit the columns; "" if there is none.
 
-    A poll's messages are told as a read's is: "7 @3" is the value 7 at offset 3.
+    Messages of a poll are printed as reads are: "7 @3" is the value 7 at offset 3.
     """
     if not extra:
         return ""
@@ -374,11 +372,11 @@ def _told(extra: str | None, f: str) -> str:
         text = ", ".join(f"{value} @{offset}" for offset, value in output) or "nothing"
     else:
         text = output if isinstance(output, str) else json.dumps(output)
-    return text if len(text) <= TOLD_MAX else text[: TOLD_MAX - 1] + "…"
+    return text if len(text) <= OUTPUT_TEXT_MAX else text[: OUTPUT_TEXT_MAX - 1] + "…"
 
 
 def polled_messages(extra: str | None) -> list[tuple[int, int]]:
-    """Return what a poll brought, (offset, value) each; what makes no sense counts as nothing."""
+    """Return what a poll returned as (offset, value) pairs; empty if malformed."""
     try:
         output = json.loads(extra or "{}").get("output")
     except (ValueError, AttributeError, RecursionError):
@@ -387,7 +385,7 @@ def polled_messages(extra: str | None) -> list[tuple[int, int]]:
 
 
 def are_messages(output: object) -> TypeGuard[list[list[int]]]:
-    """Whether this is what a poll brings: a list of offsets and values."""
+    """Return whether this is the output of a poll: a list of offsets and values."""
     return isinstance(output, list) and all(
         isinstance(each, list) and len(each) == 2 and all(map(is_whole, each)) for each in output
     )

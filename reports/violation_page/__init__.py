@@ -1,1 +1,1 @@
-"""A page for each violation that a report shows: what was promised, what happened, and why."""
+"""A page for each violation in a report: what was promised, what happened, and why."""

@@ -1,4 +1,4 @@
-"""A run's view, and what lies in its folder -> the pages of its violations."""
+"""Build the pages of a run's violations from its view and its folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shaketable.reports.check_page.failing_picture import lay_out as lay_out_par
 from shaketable.reports.check_page.page import part_story
 from shaketable.reports.finding_texts import title
 from shaketable.reports.plain_json import ID_MAX, mapping
-from shaketable.reports.run_page.violations import Surroundings
+from shaketable.reports.run_page.violations import OperationLookup
 from shaketable.reports.run_view import (
     CheckerView,
     FaultRow,
@@ -35,20 +35,20 @@ from shaketable.reports.violation_page.kept_entries import (
     map_around,
     read_kept,
 )
-from shaketable.reports.violation_page.loss_window import loss_window_of, struck_between, told
+from shaketable.reports.violation_page.loss_window import faults_during, loss_text, loss_window_of
 from shaketable.reports.violation_page.meaning import meaning_of, terms_there
 from shaketable.reports.violation_page.moments import (
     Story,
     ends_of,
     faults_near,
     leader_at,
-    moment_is,
+    moment_label,
     moment_of,
     moments_of,
     next_leader,
     of_faults,
     seen_at,
-    turns_of,
+    turning_points_of,
 )
 from shaketable.reports.violation_page.node_lines import (
     Clock,
@@ -57,7 +57,7 @@ from shaketable.reports.violation_page.node_lines import (
     lines_around,
     read_logs,
 )
-from shaketable.reports.violation_page.steps import minimal, steps_of
+from shaketable.reports.violation_page.steps import minimal_operations, steps_of
 from shaketable.reports.violation_page.violation_view import (
     Entries,
     LogLines,
@@ -72,30 +72,30 @@ from shaketable.reports.violation_page.violation_view import (
 FACTS_BYTES_MAX: Final = 16 << 20
 """A larger run.json is not read."""
 LOSSES_MAX: Final = 20
-"""Findings like this one that its page lists."""
+"""Similar findings that a page lists."""
 EVIDENCE_MAX: Final = 24
 """Details of a finding that are shown as they are."""
 LINES_OF_FAULTS_MAX: Final = 3
-"""Faults around which the nodes' lines are shown."""
+"""Faults around which the nodes' log lines are shown."""
 INSTEAD_MAX: Final = 6
-"""Values that stand in the place of a lost one whose appends are looked up."""
+"""Values stored in place of a lost one whose appends are looked up."""
 _SHOWN_ELSEWHERE: Final = frozenset(
     {
         "operations", "prefix", "could_not", "states", "stuck", "before", "model", "method",
         "cycle", "component", "process", "stale", "accused",
     }
 )  # fmt: skip
-_SAID_IN_WORDS: Final = frozenset({"at_ns", "finding", "matters", "promise", "last_line"})
-"""Details of what was seen live (`SEEN_LIVE`) that the claim and the course tell."""
+_IN_TIMELINE: Final = frozenset({"at_ns", "finding", "matters", "promise", "last_line"})
+"""Details of violations seen live (`SEEN_LIVE`) that the claim and the timeline already show."""
 _OF_DURABILITY: Final = "durability"
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What all pages of a run are made of."""
+    """Shared by all pages of a run."""
 
     view: RunView
-    surroundings: Surroundings
+    lookup: OperationLookup
     kept: Kept
     logs: Sequence[NodeLog]
     clock: Clock
@@ -112,7 +112,7 @@ def build_pages(view: RunView) -> tuple[ViolationPage, ...]:
     facts = _facts(folder / "run.json")
     run = _Run(
         view,
-        Surroundings(view.operations, windows),
+        OperationLookup(view.operations, windows),
         read_kept(folder),
         read_logs(folder, view.nodes),
         clock_of(facts),
@@ -136,15 +136,15 @@ def _page(
     kind = base_kind(violation.kind)
     entries = entries_around(run.kept, violation.key, violation.offset, _indices(kind, details))
     instead = _values_there(entries)
-    rows = minimal(violation, run.surroundings, instead)
-    steps = steps_of(violation, rows, run.surroundings)
+    rows = minimal_operations(violation, run.lookup, instead)
+    steps = steps_of(violation, rows, run.lookup)
     moment_ns = moment_of(violation, rows, view.lanes, terms_there(entries))
-    gone = loss_window_of(violation, run.surroundings, view.linearizable)
-    turns = turns_of(moment_ns, gone)
+    gone = loss_window_of(violation, run.lookup, view.linearizable)
+    turning_points = turning_points_of(moment_ns, gone)
     spans = _spans(rows, violation.named, moment_ns, gone, view.duration_ns)
-    faults = faults_near(view.faults, spans, turns)
+    faults = faults_near(view.faults, spans, turning_points)
     seen = _seen(violation)
-    story = Story(steps, view.lanes, faults, run.ends, entries, turns, gone, seen)
+    story = Story(steps, view.lanes, faults, run.ends, entries, turning_points, gone, seen)
     moments = moments_of(story)
     losses = _losses(checker, violation)
     return ViolationPage(
@@ -160,17 +160,17 @@ def _page(
             tuple(row for row in rows if row.marked),
             view.nodes,
             faults,
-            (moment_ns, moment_is(violation, rows, moment_ns)),
-            "" if gone is None else told(gone, violation, view.faults),
+            (moment_ns, moment_label(violation, rows, moment_ns)),
+            "" if gone is None else loss_text(gone, violation, view.faults),
             "" if is_observed else view.promise_note,
         ),
         moments=moments,
         meaning=meaning_of(violation, story, moment_ns),
         steps=steps,
-        picture=_picture(view, rows, faults, turns),
+        picture=_picture(view, rows, faults, turning_points),
         leaders=() if moment_ns is None else _leaders(view.lanes, moment_ns),
         moment_ns=moment_ns,
-        moment_is=moment_is(violation, rows, moment_ns),
+        moment_label=moment_label(violation, rows, moment_ns),
         faults=faults,
         entries=entries,
         log_map=map_around(run.kept, violation.key, violation.offset),
@@ -178,27 +178,27 @@ def _page(
         losses=_nearest(losses),
         losses_shown=len(losses),
         losses_total=dict((*checker.totals, *checker.observed_totals)).get(violation.kind, 0),
-        cycle=_cycle(details, steps, run.surroundings),
+        cycle=_cycle(details, steps, run.lookup),
         part=_part(violation),
-        lines=_lines(run, moments, turns, gone, faults),
+        lines=_lines(run, moments, turning_points, gone, faults),
         evidence=tuple(
             (name, what)
             for name, what in violation.evidence
-            if name not in _SHOWN_ELSEWHERE and not (kind in SEEN_LIVE and name in _SAID_IN_WORDS)
+            if name not in _SHOWN_ELSEWHERE and not (kind in SEEN_LIVE and name in _IN_TIMELINE)
         )[:EVIDENCE_MAX],
         notes=_notes(run, moment_ns),
     )
 
 
 def _title(kind: str, details: Mapping[str, Any]) -> str:
-    """Say what broke as a heading; an invariant has a name of its own."""
+    """Return what broke as a heading; an invariant has its own name."""
     name = details.get("invariant")
     is_named = kind == "invariant-broken" and isinstance(name, str)
     return f"Invariant {name} was broken" if is_named else title(kind)
 
 
 def _seen(violation: Violation) -> Moment | None:
-    """Return when a world saw an invariant broken: no operation and no node's end tells that."""
+    """Return when a world saw an invariant broken; no operation or exit of a node shows that."""
     at_ns = seen_at(violation)
     details = violation.details
     if at_ns is None or base_kind(violation.kind) != "invariant-broken":
@@ -212,22 +212,22 @@ def _facts(path: Path) -> Mapping[str, Any]:
     try:
         return mapping(json.loads(read_plain(path, FACTS_BYTES_MAX)))
     except (NoPlainFileError, ValueError, RecursionError):
-        return {}  # the view's notes say so
+        return {}  # the view's notes mention it
 
 
 def _indices(kind: str, details: Mapping[str, Any]) -> list[int]:
-    """Return the indices of the log that a finding about the log is about."""
+    """Return the log indices that a finding is about."""
     found = [details.get(name) for name in INDEX_DETAILS.get(kind, ())]
     return [index for index in found if isinstance(index, int) and not isinstance(index, bool)]
 
 
 def _values_there(entries: Entries | None) -> list[int]:
-    """Return the values that stand at the place on any node."""
+    """Return the values that any node has stored at the place."""
     if entries is None:
         return []
     values = [
         entry.value for row in entries.rows for cell in row.cells for entry in cell
-        if entry.is_it and entry.value is not None and abs(entry.value) <= ID_MAX
+        if entry.is_at_place and entry.value is not None and abs(entry.value) <= ID_MAX
     ]  # fmt: skip
     return list(dict.fromkeys(values))[:INSTEAD_MAX]
 
@@ -239,7 +239,7 @@ def _spans(
     gone: LossWindow | None,
     end_ns: int,
 ) -> list[tuple[int, int]]:
-    """Return when it happened: what the finding names, and what of it went missing."""
+    """Return the times of the violation: of the operations it names, and of the loss window."""
     spans = [
         (row.call_ns, row.call_ns if row.return_ns is None else row.return_ns)
         for row in rows
@@ -254,35 +254,38 @@ def _spans(
 def _lines(
     run: _Run,
     moments: Sequence[Moment],
-    turns: Sequence[int],
+    turning_points: Sequence[int],
     gone: LossWindow | None,
     faults: Sequence[FaultRow],
 ) -> LogLines | None:
-    """Return the nodes' lines around where the story turns, and around what struck in between."""
-    if not turns:
+    """Return the nodes' log lines around the turning points and the faults in the loss window."""
+    if not turning_points:
         return None
-    struck = () if gone is None else struck_between(gone, faults)
-    around = [*turns, *(row.window.from_ns for row in struck[:LINES_OF_FAULTS_MAX])]
-    around += [row.window.stop_ns for row in struck[:LINES_OF_FAULTS_MAX]]
+    during = () if gone is None else faults_during(gone, faults)
+    around = [*turning_points, *(row.window.from_ns for row in during[:LINES_OF_FAULTS_MAX])]
+    around += [row.window.stop_ns for row in during[:LINES_OF_FAULTS_MAX]]
     turning = [each for each in moments if each.role != "fault" and each.is_key]
-    told_too = [
+    events = [
         (each.time_ns, each.what)
         for each in (*turning, *of_faults(run.view.faults))
         if each.time_ns is not None
     ]
-    return lines_around(run.logs, run.clock, sorted(set(around)), told_too)
+    return lines_around(run.logs, run.clock, sorted(set(around)), events)
 
 
 def _picture(
-    view: RunView, rows: Sequence[OperationRow], faults: Sequence[FaultRow], turns: Sequence[int]
+    view: RunView,
+    rows: Sequence[OperationRow],
+    faults: Sequence[FaultRow],
+    turning_points: Sequence[int],
 ) -> Picture | None:
-    """Draw the operations over the nodes' lanes; with what changed around them."""
-    if not rows and not turns:
+    """Lay out the operations over the nodes' lanes, with leaders and faults around them."""
+    if not rows and not turning_points:
         return None
-    moments = list(turns)
-    if turns:
-        led = leader_at(view.lanes, turns[0])
-        after = next_leader(view.lanes, led[0], turns[0]) if led else None
+    moments = list(turning_points)
+    if turning_points:
+        led = leader_at(view.lanes, turning_points[0])
+        after = next_leader(view.lanes, led[0], turning_points[0]) if led else None
         moments += [] if after is None else [after.start_ns]
     for row in faults:
         moments += [row.window.from_ns, row.window.stop_ns]
@@ -291,14 +294,14 @@ def _picture(
 
 
 def _leaders(lanes: Sequence[RoleSpan], moment_ns: int) -> tuple[RoleSpan, ...]:
-    """Return what each node was at that moment."""
+    """Return the role of each node at that moment."""
     return tuple(
         {span.node: span for span in lanes if span.start_ns <= moment_ns <= span.stop_ns}.values()
     )
 
 
 def _losses(checker: CheckerView, violation: Violation) -> tuple[Loss, ...]:
-    """Return the findings of durability in the same queue, this one among them."""
+    """Return the durability findings in the same queue, this one included."""
     if checker.name != _OF_DURABILITY:
         return ()
     alike = [
@@ -313,20 +316,20 @@ def _losses(checker: CheckerView, violation: Violation) -> tuple[Loss, ...]:
 
 
 def _nearest(losses: Sequence[Loss]) -> tuple[Loss, ...]:
-    """Return those beside this one."""
+    """Return the findings nearest to this one."""
     place = next((n for n, loss in enumerate(losses) if loss.is_this), 0)
-    begin = max(0, min(place - LOSSES_MAX // 2, len(losses) - LOSSES_MAX))
-    return tuple(losses[begin : begin + LOSSES_MAX])
+    first = max(0, min(place - LOSSES_MAX // 2, len(losses) - LOSSES_MAX))
+    return tuple(losses[first : first + LOSSES_MAX])
 
 
 def _cycle(
-    details: Mapping[str, Any], steps: Sequence[Step], surroundings: Surroundings
+    details: Mapping[str, Any], steps: Sequence[Step], lookup: OperationLookup
 ) -> CycleGraph | None:
     def describe_op(op: int) -> tuple[str, str]:
-        rows = [step.row for step in steps if step.row.op == op] or surroundings.by_id([op])
+        rows = [step.row for step in steps if step.row.op == op] or lookup.by_id([op])
         if not rows:
             return f"op {op}", ""
-        row = rows[0]  # a transaction has several: of one client, at the same time
+        row = rows[0]  # a transaction has several rows, all of one client and time
         end = "open" if row.return_ns is None else f"{row.return_ns / 1e9:.3f}"
         what = "; ".join(map(describe, rows))
         return what, f"client {row.process}, {row.call_ns / 1e9:.3f} to {end} s"
@@ -335,7 +338,7 @@ def _cycle(
 
 
 def _part(violation: Violation) -> Part | None:
-    """Return the failing part of a search, if the finding carries one that makes sense."""
+    """Return the failing part of a search, if the finding has a valid one."""
     details = dict(violation.details)
     if "operations" not in details or "prefix" not in details:
         return None
@@ -363,7 +366,7 @@ def _notes(run: _Run, moment_ns: int | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# Which violations get a page, and what the pages' files are called.
+# Which violations get a page, and the names of the pages' files.
 
 PAGES_MAX: Final = 60
 """Pages of one run; the first violation of each kind and fault comes before second ones."""
@@ -372,22 +375,22 @@ PAGES_OF_GROUP_MAX: Final = 4
 FOLDER: Final = "violations"
 BROKEN: Final = "INVALID"
 NAME: Final = re.compile(r"[0-9]{3}-[a-z0-9-]{1,40}\.html")
-"""What a page's file is called: its number and the kind of its violation."""
+"""The name of a page's file: its number and the kind of its violation."""
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
 SLUG_MAX: Final = 40
 
 
 def with_pages(checkers: Sequence[CheckerView]) -> tuple[CheckerView, ...]:
-    """Return the checkers' views, in which violations that get a page know its name.
+    """Return the checkers' views, in which violations with a page have its name.
 
-    What a checker found that calls the run unknown (a node that ended by itself) is none.
+    Findings of a checker whose verdict is UNKNOWN (such as a node that exited) get none.
     """
-    groups, are_told = [], []
+    groups, have_pages = [], []
     for checker in checkers:
         groups += [*checker.groups, *checker.observed]
-        are_told += [checker.verdict == BROKEN] * len(checker.groups)
-        are_told += [True] * len(checker.observed)
-    chosen = _chosen(groups, are_told)
+        have_pages += [checker.verdict == BROKEN] * len(checker.groups)
+        have_pages += [True] * len(checker.observed)
+    chosen = _chosen(groups, have_pages)
     names: dict[tuple[int, int], str] = {}
     for number, (group, place) in enumerate(sorted(chosen), start=1):
         kind = groups[group].shown[place].kind
@@ -404,7 +407,7 @@ def with_pages(checkers: Sequence[CheckerView]) -> tuple[CheckerView, ...]:
 
 
 def slug(kind: str) -> str:
-    """Return a kind as a part of a file's name."""
+    """Return a kind as a part of a file name."""
     return _NOT_IN_NAMES.sub("-", kind.lower()).strip("-")[:SLUG_MAX].strip("-") or "violation"
 
 
@@ -418,16 +421,16 @@ def pages_of(checkers: Iterable[CheckerView]) -> Iterator[tuple[CheckerView, Vio
                         yield checker, violation, is_observed
 
 
-def _chosen(groups: Sequence[ViolationGroup], are_told: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return (group, place in what is shown of it), the first of each group before others."""
+def _chosen(groups: Sequence[ViolationGroup], have_pages: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return (group, place among those it shows), the first of each group before second ones."""
     wanted: list[tuple[int, int, int]] = []
     for number, group in enumerate(groups):
-        if not are_told[number]:
+        if not have_pages[number]:
             continue
         detailed = group.detailed or group.shown[:1]
-        # By identity: two findings may be equal, and each has a place of its own.
+        # By identity: two findings may be equal, and each has its own place.
         places = [n for n, each in enumerate(group.shown) if any(each is one for one in detailed)]
-        wanted += [(turn, number, place) for turn, place in enumerate(places[:PAGES_OF_GROUP_MAX])]
+        wanted += [(rank, number, place) for rank, place in enumerate(places[:PAGES_OF_GROUP_MAX])]
     return [(number, place) for _, number, place in sorted(wanted)[:PAGES_MAX]]
 
 

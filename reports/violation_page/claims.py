@@ -1,4 +1,4 @@
-"""A violation's claim in words, for somebody who did not write the test."""
+"""Explain a violation's claim to a reader who did not write the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ONE_OFFSET: Final = "A value that was sent once stands at one offset."
 _SENT: Final = "A read returns only what somebody has sent."
 _FORWARD: Final = "A consumer that goes on is given the next messages, never those before."
 _NONE_LEFT_OUT: Final = "A consumer that goes on is given the next message; none is left out."
-_CIRCLE: Final = (
+_CYCLE: Final = (
     "There is one order of all operations with which everything agrees: the offsets, who read"
     " what, the order inside each client, and real time."
 )
@@ -139,17 +139,17 @@ PROMISED: Final[Mapping[str, str]] = {
         "Each operation takes effect at one moment between its call and its return, so that the"
         " answers are those of one object that is asked by one client at a time."
     ),
-    "G0": _CIRCLE,
-    "G1c": _CIRCLE,
-    "G0-process": _CIRCLE,
-    "G1c-process": _CIRCLE,
-    "G0-realtime": _CIRCLE,
-    "G1c-realtime": _CIRCLE,
+    "G0": _CYCLE,
+    "G1c": _CYCLE,
+    "G0-process": _CYCLE,
+    "G1c-process": _CYCLE,
+    "G0-realtime": _CYCLE,
+    "G1c-realtime": _CYCLE,
 }
-"""What is promised, by the kind of a finding that says it was broken."""
+"""The promise that a finding of a kind breaks."""
 SEEN_LIVE: Final = frozenset({"invariant-broken", "rule-broken", "damage-found", "ended-unharmed"})
-"""Kinds that were seen while the run went on, by its world or by a node that ended."""
-UNNAMED: Final = "The checker holds the group to a rule of its own; see what it says."
+"""Kinds that were seen during the run, by its world or by a node that exited."""
+DEFAULT_PROMISE: Final = "The checker holds the group to a rule of its own; see what it says."
 DURABLE: Final = frozenset({"lost-append", "altered", "reordered", "missing-on-node"})
 """Kinds about an acknowledged append that is not where it must be."""
 _BECAME: Final[Mapping[str, str]] = {
@@ -160,14 +160,14 @@ _BECAME: Final[Mapping[str, str]] = {
 }
 NS_PER_S: Final = 1e9
 TERM_BEGAN: Final = "its term began"
-"""What is known of when an entry came to be of which no client was told anything."""
+"""The only known time of an entry that no client was told about."""
 _PROCESS: Final = re.compile(r"\bprocess ([0-9]+)")
 """Checkers say process, as histories do; pages say client, as their tables do."""
 _NAMES_FIRST: Final = re.compile(r"\S+(, \S+)*: ")
 
 
 def base_kind(kind: str) -> str:
-    """Return a kind without what stands behind it in brackets: "stale-read (not promised)"."""
+    """Return a kind without its suffix in brackets: "stale-read (not promised)"."""
     return kind.partition(" (")[0]
 
 
@@ -178,7 +178,7 @@ def claim_of(
     faults: tuple[FaultRow, ...] = (),
     moment: tuple[int | None, str] = (None, ""),
     gone: str = "",
-    own: str = "",
+    target_note: str = "",
 ) -> Claim:
     """Put a violation into two or three sentences.
 
@@ -186,109 +186,117 @@ def claim_of(
         violation: what was found.
         marked: the operations that it names.
         nodes: of the group.
-        faults: those that were on around it.
-        moment: when it was, if that is known, and what was then (`moments.moment_is`).
-        gone: when it went missing, in words (`disappearance.told`).
-        own: what the target promises of itself, in its own words.
+        faults: those that were active around it.
+        moment: when it was, if known, and what happened then (`moments.moment_label`).
+        gone: when it went missing, as text (`loss_window.loss_text`).
+        target_note: the target's own note on its promises.
     """
     kind = base_kind(violation.kind)
-    own_words = violation.details.get("promise")
-    is_told = kind == "invariant-broken" and isinstance(own_words, str) and own_words
-    promised = str(own_words) if is_told else PROMISED.get(kind, UNNAMED)
+    invariant_text = violation.details.get("promise")
+    has_text = kind == "invariant-broken" and isinstance(invariant_text, str) and invariant_text
+    promised = str(invariant_text) if has_text else PROMISED.get(kind, DEFAULT_PROMISE)
     instead = ""
     if kind in DURABLE and violation.value is not None:
         instead = _durable(violation, kind, marked, nodes)
     where = _where(violation, faults, *moment)
     return Claim(
-        promised, instead or _sentence(violation), where, gone, own if kind in DURABLE else ""
+        promised,
+        instead or _sentence(violation),
+        where,
+        gone,
+        target_note if kind in DURABLE else "",
     )
 
 
 def _durable(
     violation: Violation, kind: str, marked: tuple[OperationRow, ...], nodes: tuple[str, ...]
 ) -> str:
-    """Say what became of an acknowledged append: who appended what, who said yes, who has it."""
+    """Return what became of an acknowledged append: who acknowledged it, and who has it."""
     append = next((row for row in marked if row.input == violation.value), None)
     who = "A client" if append is None else f"Client {append.process}"
-    said = f"{who} appended the value {violation.value} to {violation.key or 'the queue'}."
+    text = f"{who} appended the value {violation.value} to {violation.key or 'the queue'}."
     by = violation.acknowledged_by or "A node that is not named"
     at = (
         ""
         if violation.acknowledged_ns is None
         else f", {violation.acknowledged_ns / NS_PER_S:.3f} s into the run"
     )
-    said += f" {by} acknowledged it at offset {violation.offset}{at}."
-    said += f" At the end of the run this append {_BECAME[kind]}"
+    text += f" {by} acknowledged it at offset {violation.offset}{at}."
+    text += f" At the end of the run this append {_BECAME[kind]}"
     held = violation.details.get("held_by")
     if isinstance(held, list) and nodes:
         holders = [str(node) for node in held]
         verb = "holds" if len(holders) == 1 else "hold"
-        said += (
+        text += (
             f": of the {len(nodes)} nodes only {', '.join(holders)} {verb} it there"
             if holders
             else f": none of the {len(nodes)} nodes holds it there"
         )
-    return f"{said}."
+    return f"{text}."
 
 
 def _sentence(violation: Violation) -> str:
-    """The checker's own sentence, without the queue's name before it: it is said elsewhere."""
-    said = violation.message or violation.kind
-    if violation.key and said.startswith(f"{violation.key}: "):
-        said = said[len(violation.key) + 2 :]
-    said = _PROCESS.sub(r"client \1", said)
-    # "n0: its log lacks ..." begins with a name, which stays as it is.
-    return said if _NAMES_FIRST.match(said) else said[:1].upper() + said[1:]
+    """Return the checker's own message without the queue's name, which is shown elsewhere."""
+    text = violation.message or violation.kind
+    if violation.key and text.startswith(f"{violation.key}: "):
+        text = text[len(violation.key) + 2 :]
+    text = _PROCESS.sub(r"client \1", text)
+    # "n0: its log lacks ..." starts with a name, which is not capitalized.
+    return text if _NAMES_FIRST.match(text) else text[:1].upper() + text[1:]
 
 
 def _on(faults: tuple[FaultRow, ...], moment_ns: int | None) -> list[FaultWindow]:
-    """The faults that were on at a moment; none where the moment is not known."""
+    """Return the faults that were active at a moment; none if the moment is not known."""
     if moment_ns is None:
         return []
     return [row.window for row in faults if row.window.from_ns <= moment_ns <= row.window.stop_ns]
 
 
 def _since(on: list[FaultWindow], moment_ns: int | None) -> str:
-    """Say for how long the fault had been on; "" where there was none, or more than one."""
+    """Return how long the fault had been active; "" if there was none, or more than one."""
     if moment_ns is None:
         return ""
-    return f", which had begun {in_words(moment_ns - on[0].from_ns)} before" if len(on) == 1 else ""
+    return (
+        f", which had begun {duration_text(moment_ns - on[0].from_ns)} before"
+        if len(on) == 1
+        else ""
+    )
 
 
-def in_words(length_ns: int) -> str:
-    """Print a length of time in the unit that suits it."""
+def duration_text(length_ns: int) -> str:
+    """Print a length of time in a fitting unit."""
     if length_ns < NS_PER_S:
         return f"{length_ns / 1e6:.0f} ms"
     return f"{length_ns / NS_PER_S:.2f} s"
 
 
 def _where(
-    violation: Violation, faults: tuple[FaultRow, ...], moment_ns: int | None, moment_is: str
+    violation: Violation, faults: tuple[FaultRow, ...], moment_ns: int | None, moment_label: str
 ) -> str:
-    """Under which fault it stands, and for how long that had been on; "" if nothing says when."""
-    words, on = violation.fault_words, _on(faults, moment_ns)
+    """Return under which fault it happened, and how long after its start; "" if unknown."""
+    fault_text, on = violation.fault_text, _on(faults, moment_ns)
     since = _since(on, moment_ns)
-    if not words and moment_ns is None:
+    if not fault_text and moment_ns is None:
         return ""
-    if not words:
-        return _at_moment(on, moment_ns, moment_is)
-    if words.startswith("under ") and base_kind(violation.kind) in DURABLE:
-        return f"It was acknowledged under a fault: {words.removeprefix('under ')}{since}."
-    if words.startswith("under "):
-        return f"This happened under a fault: {words.removeprefix('under ')}{since}."
-    if words.startswith("seen under "):
-        return f"It was seen under a fault: {words.removeprefix('seen under ')}{since}."
-    return f"This happened {words}."
+    if not fault_text:
+        return _at_moment(on, moment_ns, moment_label)
+    if fault_text.startswith("under ") and base_kind(violation.kind) in DURABLE:
+        return f"It was acknowledged under a fault: {fault_text.removeprefix('under ')}{since}."
+    if fault_text.startswith("under "):
+        return f"This happened under a fault: {fault_text.removeprefix('under ')}{since}."
+    if fault_text.startswith("seen under "):
+        return f"It was seen under a fault: {fault_text.removeprefix('seen under ')}{since}."
+    return f"This happened {fault_text}."
 
 
-def _at_moment(on: list[FaultWindow], moment_ns: int | None, moment_is: str) -> str:
-    """Say which faults were on at a moment of which the finding itself names none."""
+def _at_moment(on: list[FaultWindow], moment_ns: int | None, moment_label: str) -> str:
+    """Return which faults were active at a moment, if the finding itself names none."""
     named = ", ".join(f"{one.name} {one.fault} ({one.description})" for one in on)
-    if moment_is == TERM_BEGAN and moment_ns is not None:
+    if moment_label == TERM_BEGAN and moment_ns is not None:
         began = f"the entry's term began {moment_ns / NS_PER_S:.3f} s into the run, as polled"
         faults = f"with {named} on" if on else "with no fault on"
         return f"Nothing says when it came to be; {began}, {faults}."
     if on:
         return f"Faults that were on at that moment: {named}."
-    when = f"when it was {moment_is}" if moment_is else "at that moment"
+    when = f"when it was {moment_label}" if moment_label else "at that moment"
     return f"No fault was on {when}, as far as the history says."

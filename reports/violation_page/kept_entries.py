@@ -1,7 +1,6 @@
-"""evidence/entries.json -> the nodes' entries around a place side by side, and the log's map.
+"""Read evidence/entries.json: the nodes' entries around a place side by side, and the log's map.
 
-The file may be of another version, cut, or written by somebody else: what makes no sense in it is
-left out, with a note.
+The file may be of another version, cut, or untrusted: what is malformed is skipped with a note.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from shaketable.reports.violation_page.violation_view import (
 
 FILE: Final = "evidence/entries.json"
 FILE_BYTES_MAX: Final = 8 << 20
-"""A larger file was not written by `harness.judging.kept_evidence`."""
+"""The largest file that `harness.judging.log_entries` writes."""
 KEPT_MAX: Final = 4_000
-"""Of a node of which so many entries are in the file, those behind them were not kept."""
+"""If the file has this many entries of a node, later ones were not kept."""
 FORMAT: Final = 1
 AROUND: Final = 4
-"""Indices before and behind a place that are shown."""
+"""Indices shown before and after a place."""
 ROWS_MAX: Final = 40
 """Indices that one page shows."""
 STRETCHES_MAX: Final = 2_000
@@ -57,7 +56,7 @@ NOT_THIS: Final = "The entries around this place were not kept: there were too m
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The file's content, as far as it makes sense; `note` says what does not."""
+    """The file's content, as far as it is valid; `note` says why it is empty."""
 
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     places: tuple[Mapping[str, Any], ...] = ()
@@ -67,7 +66,7 @@ class Kept:
 
 
 def read_kept(folder: Path) -> Kept:
-    """Read what was kept; where there is no file, or a damaged one, that is its note."""
+    """Read the entries that were kept; for a missing or damaged file, return a note."""
     path = folder / FILE
     if not path.exists():
         return Kept(note=NOT_KEPT)
@@ -98,7 +97,7 @@ def entries_around(
 ) -> Entries | None:
     """Return the entries around an offset of a queue, or around indices of the log.
 
-    None where the violation is about neither.
+    Return None if the violation is about neither.
     """
     if offset is None and not indices:
         return None
@@ -111,10 +110,10 @@ def entries_around(
         entry.index
         for entries in by_node.values()
         for entry in entries
-        if _is_it(entry, key, offset, wanted)
+        if _is_at_place(entry, key, offset, wanted)
     }
     spots |= wanted
-    if not spots and offset is not None:  # nobody has it: where the queue ends before it
+    if not spots and offset is not None:  # no node has it: show where each queue ends before it
         before = [
             max((e for e in entries if e.key == key and (e.offset or 0) < offset),
                 key=lambda e: e.offset or 0, default=None)
@@ -147,8 +146,8 @@ def _rows(
     known: dict[str, _Known] = {}
     for node in nodes:
         entries = kept.entries.get(node, ())
-        # Where indices are far apart (a byte is one), neighbours count, not numbers.
-        places = [n for n, e in enumerate(entries) if _is_it(e, key, offset, wanted)]
+        # Where an index is a byte position, show neighbouring entries, not adjacent numbers.
+        places = [n for n, e in enumerate(entries) if _is_at_place(e, key, offset, wanted)]
         beside = [] if is_dense else [_beside(place, len(entries)) for place in places]
         known[node] = _known(entries, near, beside, kept.nodes[node])
         chosen = {n for stretch in beside for n in stretch}
@@ -161,12 +160,12 @@ def _rows(
         kinds = {_what(entry) for entries in present.values() for entry in entries}
         cells = tuple(
             tuple(
-                _marked(entry, _is_it(entry, key, offset, wanted), len(kinds) > 1)
+                _marked(entry, _is_at_place(entry, key, offset, wanted), len(kinds) > 1)
                 for entry in present.get(node, ())
             )
             for node in nodes
         )
-        # Of a log whose index is a byte nothing is left out between two rows.
+        # In a log with byte indices, nothing is left out between two rows.
         is_gap = bool(rows) and is_dense and index - rows[-1].index > 1
         rows.append(EntryRow(index, cells, is_gap, tuple(known[node].has(index) for node in nodes)))
     return tuple(rows)
@@ -174,7 +173,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Of which indices it is known what a node has there: all that it has was kept."""
+    """The indices for which it is known what a node has: all that it had there was kept."""
 
     near: Collection[int]
     stretches: tuple[tuple[int, int], ...]
@@ -203,7 +202,7 @@ def _beside(place: int, count: int) -> range:
 
 
 def _is_dense(entries: Sequence[Entry]) -> bool:
-    """Whether the indices of a log count entries: two that follow each other differ by one."""
+    """Return whether a log's indices count entries, so that adjacent ones differ by one."""
     return any(after.index - before.index == 1 for before, after in pairwise(entries))
 
 
@@ -231,19 +230,19 @@ def _entries(columns: Sequence[str], rows: Iterable[Any]) -> Iterator[Entry]:
             offset=whole(named.get("offset")),
             value=whole(named.get("value")),
             problem=_text(named.get("problem")),
-            is_it=False,
-            is_odd=False,
+            is_at_place=False,
+            differs=False,
         )
 
 
-def _marked(entry: Entry, is_it: bool, is_odd: bool) -> Entry:
+def _marked(entry: Entry, is_at_place: bool, differs: bool) -> Entry:
     return Entry(
         entry.index, entry.term, entry.crc, entry.key, entry.offset, entry.value, entry.problem,
-        is_it, is_odd,
+        is_at_place, differs,
     )  # fmt: skip
 
 
-def _is_it(entry: Entry, key: str | None, offset: int | None, wanted: set[int]) -> bool:
+def _is_at_place(entry: Entry, key: str | None, offset: int | None, wanted: set[int]) -> bool:
     if entry.index in wanted:
         return True
     return offset is not None and entry.key == key and entry.offset == offset
@@ -260,19 +259,19 @@ def _holds(
     offset: int | None,
     wanted: set[int],
 ) -> str:
-    """Say what a node has at the place, and how far its log goes."""
-    found = [entry for entry in entries if _is_it(entry, key, offset, wanted)]
-    said = " and ".join(said_of(entry) for entry in found[:3]) or "nothing"
+    """Return what a node has at the place, and how far its log goes."""
+    found = [entry for entry in entries if _is_at_place(entry, key, offset, wanted)]
+    text = " and ".join(entry_summary(entry) for entry in found[:3]) or "nothing"
     if problem := facts.get("problem"):
-        return f"a log that was not read whole ({problem}); found of it: {said}"
+        return f"a log that was not read whole ({problem}); found of it: {text}"
     last, committed = whole(facts.get("last")), whole(facts.get("committed"))
     ends = "its log is empty" if last is None else f"its log ends at index {last}"
     upto = "" if committed is None else f", committed up to {committed}"
-    return f"{said}; {ends}{upto}"
+    return f"{text}; {ends}{upto}"
 
 
-def said_of(entry: Entry) -> str:
-    """Say an entry in a few words: "value 17 (entry 40, term 2)"."""
+def entry_summary(entry: Entry) -> str:
+    """Summarize an entry: "value 17 (entry 40, term 2)"."""
     if entry.problem is not None:
         return f"a damaged entry ({entry.problem})"
     what = "an entry of the group's own" if entry.key is None else f"value {entry.value}"
@@ -283,7 +282,7 @@ def said_of(entry: Entry) -> str:
 
 
 def map_around(kept: Kept, key: str | None, offset: int | None) -> LogMap | None:
-    """Return the map of a queue, with a marker at an offset; None where none was kept."""
+    """Return the map of a queue, with a marker at an offset; None if none was kept."""
     found = next((each for each in kept.maps if each.get("key") == key), None)
     first = None if found is None else whole(found.get("first"))
     last = None if found is None else whole(found.get("last"))
@@ -291,15 +290,15 @@ def map_around(kept: Kept, key: str | None, offset: int | None) -> LogMap | None
         return None
     scale = (MAP_WIDTH - LEFT - RIGHT) / (last - first + 1)
     strips = []
-    for number, (node, told) in enumerate(sorted(mapping(found.get("nodes")).items())):
-        if not isinstance(told, Mapping):
+    for number, (node, strip) in enumerate(sorted(mapping(found.get("nodes")).items())):
+        if not isinstance(strip, Mapping):
             continue
-        counts = mapping(told.get("counts"))
+        counts = mapping(strip.get("counts"))
         strips.append(
             Strip(
                 node=str(node),
                 y=float(TOP + number * STRIP),
-                stretches=tuple(_stretches(listed(told.get("stretches")), first, last, scale)),
+                stretches=tuple(_stretches(listed(strip.get("stretches")), first, last, scale)),
                 counts=tuple((state, whole(counts.get(state)) or 0) for state in STATES),
             )
         )
@@ -324,20 +323,20 @@ def _stretches(rows: Sequence[Any], first: int, last: int, scale: float) -> Iter
     for row in rows[:STRETCHES_MAX]:
         if not isinstance(row, list) or len(row) < 4 or row[2] not in STATES:
             continue
-        begin, end, count = whole(row[0]), whole(row[1]), whole(row[3]) or 0
-        if begin is None or end is None or not first <= begin <= end <= last:
+        start, end, count = whole(row[0]), whole(row[1]), whole(row[3]) or 0
+        if start is None or end is None or not first <= start <= end <= last:
             continue
-        offsets = f"offset {begin}" if begin == end else f"offsets {begin} to {end}"
+        offsets = f"offset {start}" if start == end else f"offsets {start} to {end}"
         title = f"{offsets}: {STATES[row[2]]}"
-        if row[2] != "present" and end > begin:
+        if row[2] != "present" and end > start:
             title = f"{offsets}: {row[2]} for {count} acknowledged appends"
-        width = max(2.0, (end - begin + 1) * scale)
-        x = min(LEFT + (begin - first) * scale, MAP_WIDTH - RIGHT - width)
+        width = max(2.0, (end - start + 1) * scale)
+        x = min(LEFT + (start - first) * scale, MAP_WIDTH - RIGHT - width)
         yield Stretch(round(x, 2), round(width, 2), row[2], title)
 
 
 def _ticks(first: int, last: int, scale: float) -> Iterator[tuple[float, str]]:
-    """Yield (x, label) of some offsets."""
+    """Yield (x, label) of some round offsets."""
     step = max(1, (last - first) // TICKS)
     scaled = 1
     while scaled * 10 <= step:

@@ -1,7 +1,8 @@
-"""When something acknowledged was last there and first not, and what struck the group in between.
+"""When something acknowledged was last seen and first seen gone, and the faults in between.
 
-By what clients were told alone: looks that still found it, and the first answer that cannot be if
-it is still there. What was acknowledged under no fault at all may be lost under a later one.
+Judged only by answers to clients: reads that still found it, and the first answer that is
+impossible while it is stored. An append acknowledged without any fault may be lost under a later
+one.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ import pyarrow.compute as pc
 
 from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.plain_json import whole
-from shaketable.reports.run_page.violations import Surroundings, polled_messages, rows_of
+from shaketable.reports.run_page.violations import OperationLookup, polled_messages, rows_of
 from shaketable.reports.run_view import FaultRow, OperationRow, Violation
 from shaketable.reports.violation_page.claims import base_kind
 from shaketable.reports.violation_page.violation_view import LossWindow
 
 LOST: Final = frozenset({"lost-append", "altered"})
-"""Kinds about something that was there and is not."""
-STRUCK_MAX: Final = 3
-"""Faults in between that are told in words."""
+"""Kinds about something that was stored and is gone."""
+FAULTS_LISTED_MAX: Final = 3
+"""Faults in the loss window that are listed."""
 NS_PER_S: Final = 1e9
 
 
 def loss_window_of(
-    violation: Violation, surroundings: Surroundings, current: frozenset[str]
+    violation: Violation, lookup: OperationLookup, current: frozenset[str]
 ) -> LossWindow | None:
-    """Find between which answers it went missing; None where that is not what was found.
+    """Find between which answers it went missing; None for violations of other kinds.
 
     Args:
         violation: what was lost.
-        surroundings: the run's operations.
-        current: of which operations the target promises that they show what is (linearizable);
-            what the others do not show they may only not show yet.
+        lookup: the run's operations.
+        current: the operations that the target promises to be linearizable. Others may be stale, so
+            they do not show that something is gone.
     """
     acknowledged_ns, offset = whole(violation.acknowledged_ns), whole(violation.offset)
     value = whole(violation.value)
@@ -43,14 +44,14 @@ def loss_window_of(
         return None
     if acknowledged_ns is None or offset is None or value is None:
         return None
-    queue = surroundings.queue(violation.key)
+    queue = lookup.queue(violation.key)
     answered = queue.filter(pc.equal(queue["outcome"], "ok"))
     polls = _polled(answered, offset)
     since = pc.greater_equal(answered["return_ns"], acknowledged_ns)
-    is_look = _all(_is(answered, "read"), pc.equal(answered["offset"], offset), since)
-    looks = answered.filter(_all(is_look, pc.equal(answered["output"], value)))
+    is_read = _all(_is(answered, "read"), pc.equal(answered["offset"], offset), since)
+    reads = answered.filter(_all(is_read, pc.equal(answered["output"], value)))
     found = _of_polls(polls, offset, lambda message: message == value)
-    last = _last(pa.concat_tables([looks, found]))
+    last = _last(pa.concat_tables([reads, found]))
     last_ns = acknowledged_ns if last is None else max(acknowledged_ns, last.return_ns or 0)
     later = answered.filter(pc.greater(answered["call_ns"], acknowledged_ns))
     signs = _signs(later, offset, value, last_ns, current)
@@ -58,7 +59,7 @@ def loss_window_of(
     signs.append(others.filter(pc.greater(others["call_ns"], acknowledged_ns)))
     sign = _first(pa.concat_tables(signs))
     until_ns = None if sign is None else sign.return_ns
-    # Two who lead may answer side by side; then the sign comes before the last look.
+    # Two leaders may answer at the same time; then the first sign may precede the last read.
     since_ns = last_ns if until_ns is None or last_ns <= until_ns else acknowledged_ns
     return LossWindow(since_ns, last, sign)
 
@@ -66,9 +67,10 @@ def loss_window_of(
 def _signs(
     later: pa.Table, offset: int, value: int, last_ns: int, current: frozenset[str]
 ) -> list[pa.Table]:
-    """Return what cannot be answered while the value stands at its offset.
+    """Return answers that are impossible while the value is stored at its offset.
 
-    What is told to look too early may be only late: looks count from when it was last seen.
+    A read called too early may have been answered before it: reads count from when it was last
+    seen.
     """
     is_late = pc.greater(later["call_ns"], last_ns)
     is_there = pc.fill_null(pc.equal(later["output"], value), False)
@@ -76,22 +78,22 @@ def _signs(
     is_other = pc.fill_null(pc.not_equal(later["input"], value), False)
     masks = [_all(is_append, pc.less_equal(later["offset"], offset), is_other)]
     if "read" in current:
-        is_look = _all(_is(later, "read"), pc.equal(later["offset"], offset), is_late)
-        masks.append(_all(is_look, pc.invert(is_there)))
+        is_read = _all(_is(later, "read"), pc.equal(later["offset"], offset), is_late)
+        masks.append(_all(is_read, pc.invert(is_there)))
     if "end" in current:
         masks.append(_all(_is(later, "end"), pc.less_equal(later["output"], offset), is_late))
     return [later.filter(mask) for mask in masks]
 
 
 def _polled(answered: pa.Table, offset: int) -> pa.Table:
-    """Return the polls that may have brought the message at an offset: their text has it."""
+    """Return the polls that may have returned the message at an offset, by their text."""
     text = pc.fill_null(answered["extra"], "")
     pattern = rf"\[\s*{offset}\s*,"
     return answered.filter(_all(_is(answered, "poll"), pc.match_substring_regex(text, pattern)))
 
 
 def _of_polls(polls: pa.Table, offset: int, is_wanted: Callable[[int], bool]) -> pa.Table:
-    """Return the polls that brought a wanted value at an offset."""
+    """Return the polls that returned a wanted value at an offset."""
     return polls.filter(
         pa.array(
             [
@@ -123,14 +125,14 @@ def _first(table: pa.Table) -> OperationRow | None:
 
 
 def _at(table: pa.Table, return_ns: pa.Scalar) -> OperationRow | None:
-    """Return the operation that returned at that moment; None where no operation did."""
+    """Return the operation that returned at that time; None if none did."""
     if not return_ns.is_valid:
         return None
     return next(iter(rows_of(table.filter(pc.equal(table["return_ns"], return_ns)), set())), None)
 
 
-def struck_between(gone: LossWindow, faults: Sequence[FaultRow]) -> tuple[FaultRow, ...]:
-    """Return the faults that were on, and may have bitten, while it went missing."""
+def faults_during(gone: LossWindow, faults: Sequence[FaultRow]) -> tuple[FaultRow, ...]:
+    """Return the faults active in the loss window that may have taken effect."""
     until_ns = gone.until_ns
     return tuple(
         row
@@ -141,37 +143,39 @@ def struck_between(gone: LossWindow, faults: Sequence[FaultRow]) -> tuple[FaultR
     )
 
 
-def told(gone: LossWindow, violation: Violation, faults: Sequence[FaultRow]) -> str:
-    """Say in sentences until when it was there, what first showed that it is not, and what struck.
+def loss_text(gone: LossWindow, violation: Violation, faults: Sequence[FaultRow]) -> str:
+    """Describe when it was last seen, what first showed it gone, and the faults in between.
 
     Args:
-        gone: what `loss_window_of` found.
+        gone: the result of `loss_window_of`.
         violation: what was lost.
         faults: all faults of the run.
     """
-    said = [_last_words(gone), _first_words(gone, violation)]
-    struck = struck_between(gone, faults)
+    sentences = [_last_read_text(gone), _first_sign_text(gone, violation)]
+    during = faults_during(gone, faults)
     between = "In between" if gone.until_ns is not None else "After that"
-    for row in struck[:STRUCK_MAX]:
+    for row in during[:FAULTS_LISTED_MAX]:
         window, until_ns = row.window, gone.until_ns
         did = f" ({window.evidence})" if window.evidence else ""
         what = f"{window.name} {window.fault}, {window.description}, from {_s(window.from_ns)} to"
         what += f" {_s(window.stop_ns)}{did}"
         if window.from_ns > gone.since_ns:
-            said.append(f"{between} came {what}.")
+            sentences.append(f"{between} came {what}.")
         elif until_ns is not None and window.stop_ns >= until_ns:
-            said.append(f"All the while there was {what}.")
+            sentences.append(f"All the while there was {what}.")
         else:
-            said.append(f"At first there was {what}.")
-    if (more := len(struck) - STRUCK_MAX) > 0:
-        said.append(f"{more} more {'fault' if more == 1 else 'faults'} struck {between.lower()}.")
-    if not struck:
-        said.append(f"{between} no fault is known to have struck anything.")
-    return " ".join(said)
+            sentences.append(f"At first there was {what}.")
+    if (more := len(during) - FAULTS_LISTED_MAX) > 0:
+        sentences.append(
+            f"{more} more {'fault' if more == 1 else 'faults'} struck {between.lower()}."
+        )
+    if not during:
+        sentences.append(f"{between} no fault is known to have struck anything.")
+    return " ".join(sentences)
 
 
-def _last_words(gone: LossWindow) -> str:
-    look = gone.last_look
+def _last_read_text(gone: LossWindow) -> str:
+    look = gone.last_read
     if look is None or look.return_ns is None:
         return "No client is known to have read it afterwards."
     by = f", answered by {look.node}" if look.node else ""
@@ -181,7 +185,7 @@ def _last_words(gone: LossWindow) -> str:
     return f"Client {look.process} still read it at {_s(look.return_ns)}{by}{aside}."
 
 
-def _first_words(gone: LossWindow, violation: Violation) -> str:
+def _first_sign_text(gone: LossWindow, violation: Violation) -> str:
     sign = gone.first_sign
     if sign is None or sign.return_ns is None:
         return (
@@ -195,7 +199,7 @@ def _first_words(gone: LossWindow, violation: Violation) -> str:
     elif sign.f == "end":
         did = f"{by}told client {sign.process} that the queue ends at {sign.output}"
     else:
-        found = sign.told or ("nothing" if sign.output is None else str(sign.output))
+        found = sign.output_text or ("nothing" if sign.output is None else str(sign.output))
         did = f"{by}answered client {sign.process}'s {sign.f} of it with {found}"
     return f"The first sign that it was gone came at {_s(sign.return_ns)}: {did}."
 

@@ -1,7 +1,7 @@
-"""What follows from what was recorded of a violation, as to why it came about; and what does not.
+"""What the records of a violation imply about its cause, and what they do not.
 
-Source: the Raft paper, section 5.4: a leader is elected by a majority, and who has an entry votes
-for nobody who lacks it.
+Source: the Raft paper, section 5.4: a leader is elected by a majority, and a node that has an
+entry votes for no candidate that lacks it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.run_view import OperationRow, RoleSpan, Violation
-from shaketable.reports.violation_page.claims import DURABLE, SEEN_LIVE, base_kind, in_words
-from shaketable.reports.violation_page.loss_window import struck_between
+from shaketable.reports.violation_page.claims import DURABLE, SEEN_LIVE, base_kind, duration_text
+from shaketable.reports.violation_page.loss_window import faults_during
 from shaketable.reports.violation_page.moments import LEADER, Story, in_term, leader_at, next_leader
 from shaketable.reports.violation_page.violation_view import Entries
 
@@ -20,11 +20,11 @@ NS_PER_S: Final = 1e9
 _ABOUT_READS: Final = frozenset(
     {"stale-read", "stale-end", "read-went-back", "end-went-back", "unseen"}
 )
-_TAKING: Final = frozenset({"power", "wipe", "rollback", "damage"})
-"""Faults that take away what nodes had stored."""
-TAKEN_WORDS: Final = "bytes lost"
-"""How the evidence of other faults says that they did (a kill of a node on a volatile disk)."""
-_OF_ENDS: Final[Mapping[str, str]] = {
+_DESTRUCTIVE: Final = frozenset({"power", "wipe", "rollback", "damage"})
+"""Faults that delete data that nodes had stored."""
+DATA_LOSS_PHRASE: Final = "bytes lost"
+"""Phrase in the evidence of other faults that lose data (a kill of a node on a volatile disk)."""
+_EXIT_MEANINGS: Final[Mapping[str, str]] = {
     "rule-broken": (
         "The node saw it when it stopped; what broke the rule was done before, by itself or by a"
         " node that it heard of. What all of them printed until then stands below."
@@ -45,12 +45,12 @@ NOT_RECORDED: Final = (
 
 
 def meaning_of(violation: Violation, story: Story, moment_ns: int | None) -> str:
-    """Say what follows of why, where the records allow it; "" where they do not.
+    """Return what the records imply about the cause; "" if nothing.
 
     Args:
         violation: what was found.
-        story: what its course is told from.
-        moment_ns: when it was, since the run's begin; None if nothing says that.
+        story: the records around it.
+        moment_ns: when it was, since the run's start; None if unknown.
     """
     kind = base_kind(violation.kind)
     if kind in DURABLE and kind != "missing-on-node":
@@ -63,18 +63,20 @@ def meaning_of(violation: Violation, story: Story, moment_ns: int | None) -> str
         )
     if kind in SEEN_LIVE:
         matters = violation.details.get("matters")
-        return str(matters) if kind == "invariant-broken" and matters else _OF_ENDS.get(kind, "")
+        return (
+            str(matters) if kind == "invariant-broken" and matters else _EXIT_MEANINGS.get(kind, "")
+        )
     if kind == "unexplained-offset":
-        return _who_took_it(violation, story)
+        return _owner_text(violation, story)
     if kind in _ABOUT_READS:
-        return _who_answered(violation, [step.row for step in story.steps], story.lanes)
+        return _answerer_text(violation, [step.row for step in story.steps], story.lanes)
     return ""
 
 
 def _why_lost(violation: Violation, story: Story, moment_ns: int | None) -> Iterator[str]:
-    """Compare who acknowledged it with the terms of what stands there now.
+    """Compare the term of the leader that acknowledged it with the term of what is stored now.
 
-    Only of an append that a later term replaced something follows about votes.
+    Only if a later term replaced the append does anything follow about votes.
     """
     lanes = story.lanes
     led = () if moment_ns is None else leader_at(lanes, moment_ns)
@@ -103,17 +105,18 @@ def _why_lost(violation: Violation, story: Story, moment_ns: int | None) -> Iter
         " acknowledged, or (2) nodes that held it lost it again, or (3) one that held it voted"
         " against that rule."
     )
-    if first := _for_early(violation, story):
+    if first := _evidence_for_early_ack(violation, story):
         yield f"Evidence for (1): {first}."
-    if second := "; ".join(_for_lost_again(violation, by, story)):
+    if second := "; ".join(_evidence_for_later_loss(violation, by, story)):
         yield f"Evidence for (2): {second}."
     yield NOT_RECORDED.format(term=newer[-1])
 
 
-def _for_early(violation: Violation, story: Story) -> str:
-    """Say what shows that an append was acknowledged before a majority held it; "" if nothing.
+def _evidence_for_early_ack(violation: Violation, story: Story) -> str:
+    """Return evidence that an append was acknowledged before a majority held it; "" if none.
 
-    That is a fault which struck the one that acknowledged, as the leader, before it was asked.
+    The evidence is a fault that hit the acknowledging node, as the leader, before the append was
+    called.
     """
     called = [
         step.row.call_ns
@@ -128,35 +131,35 @@ def _for_early(violation: Violation, story: Story) -> str:
         )
         if row.hit_leader and struck and window.from_ns <= called[0] <= window.stop_ns:
             return (
-                f"it was called {in_words(called[0] - window.from_ns)} after {window.name}"
+                f"it was called {duration_text(called[0] - window.from_ns)} after {window.name}"
                 f" {window.fault} had begun, which struck the leader ({window.description})"
             )
     return ""
 
 
-def _for_lost_again(violation: Violation, by: str, story: Story) -> Iterator[str]:
-    """Say what shows that nodes had it, and lost it again.
+def _evidence_for_later_loss(violation: Violation, by: str, story: Story) -> Iterator[str]:
+    """Yield evidence that nodes had it and lost it again.
 
-    The leader that acknowledged it had it in any case, and rightly gives it up for the log of
-    another leader; if it led again itself (`by`), it lost it.
+    The acknowledging leader had it in any case, and may rightly truncate it for another leader's
+    log; if it led again itself (`by`), it must have lost it.
     """
     gone = story.gone
     if gone is None:
         return
-    held, look = violation.details.get("held_by"), gone.last_look
-    had = "" if look is None or not look.node else look.node
+    held, read = violation.details.get("held_by"), gone.last_read
+    had = "" if read is None or not read.node else read.node
     lacks = isinstance(held, list) and had not in held
-    if look is not None and had and lacks and (had != violation.acknowledged_by or had == by):
+    if read is not None and had and lacks and (had != violation.acknowledged_by or had == by):
         yield (
-            f"{look.node} still answered a read with it at"
-            f" {(look.return_ns or 0) / NS_PER_S:.3f} s, and does not hold it now"
+            f"{read.node} still answered a read with it at"
+            f" {(read.return_ns or 0) / NS_PER_S:.3f} s, and does not hold it now"
         )
-    for row in struck_between(gone, story.faults):
+    for row in faults_during(gone, story.faults):
         window = row.window
         if window.from_ns <= gone.since_ns:
-            continue  # what it took was taken before
-        if window.name in _TAKING or TAKEN_WORDS in window.evidence:
-            what = "stored" if window.name in _TAKING - {"power"} else "not yet durable"
+            continue  # what it deleted was deleted before
+        if window.name in _DESTRUCTIVE or DATA_LOSS_PHRASE in window.evidence:
+            what = "stored" if window.name in _DESTRUCTIVE - {"power"} else "not yet durable"
             yield (
                 f"{window.name} {window.fault} ({window.description}) came in between, at"
                 f" {window.from_ns / NS_PER_S:.3f} s, and takes away what was {what}"
@@ -165,7 +168,7 @@ def _for_lost_again(violation: Violation, by: str, story: Story) -> Iterator[str
 
 
 def terms_there(entries: Entries | None) -> set[int]:
-    """Return the terms of what stands at the place, on any node."""
+    """Return the terms of the entries that any node has at the place."""
     if entries is None:
         return set()
     return {
@@ -173,25 +176,25 @@ def terms_there(entries: Entries | None) -> set[int]:
         for row in entries.rows
         for cell in row.cells
         for entry in cell
-        if entry.is_it and entry.term is not None
+        if entry.is_at_place and entry.term is not None
     }
 
 
-def _who_took_it(violation: Violation, story: Story) -> str:
-    """Say whose value stands at an offset that no append was to take, by the nodes' logs."""
+def _owner_text(violation: Violation, story: Story) -> str:
+    """Return whose value is at an offset that no append should have taken, by the nodes' logs."""
     rows = () if story.entries is None else story.entries.rows
-    there = {entry.value for row in rows for cell in row.cells for entry in cell if entry.is_it} - {
-        None
-    }
+    there = {
+        entry.value for row in rows for cell in row.cells for entry in cell if entry.is_at_place
+    } - {None}
     for step in story.steps:
         row = step.row
         if row.f not in APPENDING or row.input not in there:
             continue
         if row.outcome == "fail":
-            said = f": {row.error}" if row.error else ""
+            error = f": {row.error}" if row.error else ""
             return (
                 f"The nodes' logs hold {row.input} there. Client {row.process}, which appended it,"
-                f" was answered that this had certainly failed{said}. It was answered as failed,"
+                f" was answered that this had certainly failed{error}. It was answered as failed,"
                 " yet stored."
             )
         if row.outcome == "ok" and row.offset not in (None, violation.offset):
@@ -202,10 +205,10 @@ def _who_took_it(violation: Violation, story: Story) -> str:
     return ""
 
 
-def _who_answered(
+def _answerer_text(
     violation: Violation, rows: Sequence[OperationRow], lanes: Sequence[RoleSpan]
 ) -> str:
-    """Say whether the node that answered was the one that led."""
+    """Return whether the node that answered was the leader."""
     by_id = {row.op: row for row in rows if row.f not in APPENDING}
     read = next((by_id[op] for op in violation.named if op in by_id), None)
     if read is None or read.node is None or read.return_ns is None:

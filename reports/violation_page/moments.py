@@ -1,7 +1,7 @@
-"""How a violation came about, moment by moment.
+"""The timeline of a violation.
 
-Only what is recorded is told: what clients called and were told, who led by the status that was
-polled, which faults were on, and what the nodes' logs held at the end.
+It uses only what was recorded: calls and answers of clients, leaders by the polled status, active
+faults, and the nodes' logs at the end.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from shaketable.reports.plain_json import is_whole
 from shaketable.reports.run_view import FaultRow, OperationRow, RoleSpan, Violation
 from shaketable.reports.spacetime import describe
 from shaketable.reports.violation_page.claims import SEEN_LIVE, TERM_BEGAN, base_kind
-from shaketable.reports.violation_page.steps import PUTTING
+from shaketable.reports.violation_page.steps import WITHOUT_RESULT
 from shaketable.reports.violation_page.violation_view import Entries, LossWindow, Moment, Step
 
 MOMENTS_MAX: Final = 40
-"""Steps of a course that are told, beside what the logs hold; those nearest to the moment."""
+"""Events of a timeline besides the logs' content; those nearest to a turning point."""
 FAULTS_MAX: Final = 8
 """Faults that a page shows."""
 SOON_NS: Final = 2_000_000_000
-"""Faults and leaders so long before and after the core of a violation belong to it."""
+"""Faults and leaders up to this long before and after the core of a violation belong to it."""
 NEXT_LEADER_NS: Final = 10_000_000_000
-"""How long after it the next leader is looked for."""
+"""How long after it to look for the next leader."""
 LEADERS_MAX: Final = 6
-"""Leaders between two turns that are told."""
+"""Leaders between two turning points that are listed."""
 SIGN: Final = ": the first sign that it is gone"
-LAST_WORDS_MAX: Final = 200
+LAST_LINE_MAX: Final = 200
 NODE_MAX: Final = 60
-"""Characters that are shown of what a node said last, and of its name."""
+"""Characters of a node's last log line and of its name that are shown."""
 LEADER: Final = "leader"
 ACKNOWLEDGED: Final = "acknowledged"
 
@@ -40,17 +40,17 @@ ACKNOWLEDGED: Final = "acknowledged"
 def moment_of(
     violation: Violation, rows: Sequence[OperationRow], lanes: Sequence[RoleSpan], terms: set[int]
 ) -> int | None:
-    """Return the moment that a violation is about; None where nothing says it.
+    """Return the time that a violation is about; None if unknown.
 
-    Of what was seen while the run went on it is then. Where the finding is about a read, it is
-    when that returned, else when the append was acknowledged; of what is about the logs alone,
-    when the first leader of the entry's term began to lead.
+    If it was seen live, that is the time. If the finding is about a read, the time is when that
+    returned, else when the append was acknowledged. For findings about logs alone, it is when the
+    first leader of the entry's term started to lead.
     """
     if (seen_ns := seen_at(violation)) is not None:
         return seen_ns
     first = next((row for row in rows if row.marked and row.op in violation.named[:1]), None)
-    is_look = first is not None and first.f not in APPENDING
-    if violation.acknowledged_ns is not None and not is_look:
+    is_read = first is not None and first.f not in APPENDING
+    if violation.acknowledged_ns is not None and not is_read:
         return violation.acknowledged_ns
     row = _row_of(violation, rows)
     if row is not None:
@@ -60,20 +60,20 @@ def moment_of(
 
 
 def seen_at(violation: Violation) -> int | None:
-    """Return when it was seen, of what was seen while the run went on and is in no history."""
+    """Return when a violation was seen live; None for violations in the history."""
     at_ns = violation.details.get("at_ns")
     return at_ns if base_kind(violation.kind) in SEEN_LIVE and is_whole(at_ns) else None
 
 
 def _row_of(violation: Violation, rows: Sequence[OperationRow]) -> OperationRow | None:
-    """Return the operation that a violation is about: the one named first, if it is there."""
+    """Return the operation that a violation is about: the first named one, if it is present."""
     marked = [row for row in rows if row.marked]
     first = next((row for row in marked if row.op in violation.named[:1]), None)
     return first or (marked[-1] if marked else rows[0] if rows else None)
 
 
-def moment_is(violation: Violation, rows: Sequence[OperationRow], moment_ns: int | None) -> str:
-    """Say in a word or two what was at the moment that `moment_of` found."""
+def moment_label(violation: Violation, rows: Sequence[OperationRow], moment_ns: int | None) -> str:
+    """Return a word or two for what happened at the moment that `moment_of` found."""
     if moment_ns is None:
         return ""
     if moment_ns == seen_at(violation):
@@ -85,11 +85,11 @@ def moment_is(violation: Violation, rows: Sequence[OperationRow], moment_ns: int
         return TERM_BEGAN
     if row.return_ns is None:
         return "called"
-    return ACKNOWLEDGED if row.f in PUTTING else "answered"
+    return ACKNOWLEDGED if row.f in WITHOUT_RESULT else "answered"
 
 
 def leader_at(lanes: Sequence[RoleSpan], time_ns: int) -> tuple[RoleSpan, ...]:
-    """Return who said to lead at that time, the highest term first."""
+    """Return the nodes that claimed to lead at that time, the highest term first."""
     led = [
         span for span in lanes if span.role == LEADER and span.start_ns <= time_ns <= span.stop_ns
     ]
@@ -97,7 +97,7 @@ def leader_at(lanes: Sequence[RoleSpan], time_ns: int) -> tuple[RoleSpan, ...]:
 
 
 def next_leader(lanes: Sequence[RoleSpan], after: RoleSpan, time_ns: int) -> RoleSpan | None:
-    """Return the first one that led a higher term than `after`; None if there is none."""
+    """Return the first leader of a higher term than `after`; None if there is none."""
     higher = [
         span
         for span in lanes
@@ -109,9 +109,9 @@ def next_leader(lanes: Sequence[RoleSpan], after: RoleSpan, time_ns: int) -> Rol
 def faults_near(
     faults: Sequence[FaultRow], spans: Sequence[tuple[int, int]], moments_ns: Sequence[int]
 ) -> tuple[FaultRow, ...]:
-    """Return the faults that were on in any of these spans, or soon before or after.
+    """Return the faults that were active during any of these spans, or shortly before or after.
 
-    Of more than FAULTS_MAX those that began nearest to a moment.
+    Of more than FAULTS_MAX, return those that began nearest to a moment.
     """
     near = [
         row
@@ -132,18 +132,18 @@ def _distance(time_ns: int, moments_ns: Sequence[int]) -> int:
     return min(abs(time_ns - each) for each in moments_ns)
 
 
-def turns_of(moment_ns: int | None, gone: LossWindow | None) -> tuple[int, ...]:
-    """Return when the story turns: what it is about, and when that was seen to be gone."""
+def turning_points_of(moment_ns: int | None, gone: LossWindow | None) -> tuple[int, ...]:
+    """Return the turning points: the violation's moment, and when its subject was seen gone."""
     found = (moment_ns, None if gone is None else gone.until_ns)
     return tuple(sorted({each for each in found if each is not None}))
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a course is told from.
+    """The records from which a timeline is built.
 
-    `ends` are what nodes said when they ended by themselves, `seen` is what was seen live and
-    stands in none of the rest.
+    `ends` are the last log lines of nodes that exited by themselves. `seen` is the moment of a
+    violation seen live that no other record has.
     """
 
     steps: Sequence[Step]
@@ -151,28 +151,30 @@ class Story:
     faults: Sequence[FaultRow]
     ends: Sequence[Moment]
     entries: Entries | None
-    turns: Sequence[int]
+    turning_points: Sequence[int]
     gone: LossWindow | None = None
     seen: Moment | None = None
 
 
 def moments_of(story: Story) -> tuple[Moment, ...]:
-    """Tell it in the order of time; what the logs hold stands last."""
-    told = list(_of_operations(story))
-    if story.turns:
-        from_ns, to_ns = story.turns[0] - SOON_NS, story.turns[-1] + SOON_NS
-        told += _of_leaders(story.lanes, story.turns)
-        told += of_faults(story.faults)
-        told += [
-            replace(each, is_key=each.time_ns in story.turns)
+    """Return the timeline; the logs' content at the end of the run is last."""
+    moments = list(_of_operations(story))
+    if story.turning_points:
+        from_ns, to_ns = story.turning_points[0] - SOON_NS, story.turning_points[-1] + SOON_NS
+        moments += _of_leaders(story.lanes, story.turning_points)
+        moments += of_faults(story.faults)
+        moments += [
+            replace(each, is_key=each.time_ns in story.turning_points)
             for each in story.ends
             if from_ns <= (each.time_ns or 0) <= to_ns
         ]
-        told += [] if story.seen is None else [story.seen]
-    if len(told) > MOMENTS_MAX and story.turns:
-        told.sort(key=lambda each: (not each.is_key, _distance(each.time_ns or 0, story.turns)))
-    told = sorted(told[:MOMENTS_MAX], key=lambda each: each.time_ns or 0)
-    return (*told, *_of_logs(story.entries))
+        moments += [] if story.seen is None else [story.seen]
+    if len(moments) > MOMENTS_MAX and story.turning_points:
+        moments.sort(
+            key=lambda each: (not each.is_key, _distance(each.time_ns or 0, story.turning_points))
+        )
+    moments = sorted(moments[:MOMENTS_MAX], key=lambda each: each.time_ns or 0)
+    return (*moments, *_of_logs(story.entries))
 
 
 def _of_operations(story: Story) -> Iterator[Moment]:
@@ -183,17 +185,20 @@ def _of_operations(story: Story) -> Iterator[Moment]:
     for step in story.steps:
         row = step.row
         is_sign = sign is not None and row.op == sign.op
-        is_key = is_sign or (row.call_ns if row.return_ns is None else row.return_ns) in story.turns
+        is_key = (
+            is_sign
+            or (row.call_ns if row.return_ns is None else row.return_ns) in story.turning_points
+        )
         more = SIGN if is_sign else ""
         who = f"client {row.process}"
         if row.f in APPENDING:
             what = f"{who} calls {row.f} {row.input} on {row.key}"
-            yield Moment(row.call_ns, "client", what, is_key=row.call_ns in story.turns)
+            yield Moment(row.call_ns, "client", what, is_key=row.call_ns in story.turning_points)
             if row.outcome == "ok" and row.return_ns is not None:
                 by = row.node or "a node that is not named"
-                said = f"{by} answers {who}: {row.f} {row.input} is acknowledged"
+                text = f"{by} answers {who}: {row.f} {row.input} is acknowledged"
                 at = "" if row.offset is None else f", at offset {row.offset}"
-                yield Moment(row.return_ns, "client", f"{said}{at}{more}", is_key=is_key)
+                yield Moment(row.return_ns, "client", f"{text}{at}{more}", is_key=is_key)
             continue
         when = row.call_ns if row.return_ns is None else row.return_ns
         by = f", answered by {row.node}" if row.node else ""
@@ -201,49 +206,54 @@ def _of_operations(story: Story) -> Iterator[Moment]:
         yield Moment(when, "client", f"{who}: {describe(row)}{by}{wrong}{more}", is_key=is_key)
 
 
-def _of_leaders(lanes: Sequence[RoleSpan], turns: Sequence[int]) -> Iterator[Moment]:
-    """Say who led at the first turn, who led next, and who came to lead until the last one."""
-    led = leader_at(lanes, turns[0])
-    told = list(led)
-    after = next_leader(lanes, led[0], turns[0]) if led else None
-    if after is not None and after.start_ns - turns[0] <= NEXT_LEADER_NS:
-        told.append(after)
-    if len(turns) > 1:
+def _of_leaders(lanes: Sequence[RoleSpan], turning_points: Sequence[int]) -> Iterator[Moment]:
+    """Yield the leader at the first turning point, the next one, and those until the last one."""
+    led = leader_at(lanes, turning_points[0])
+    moments = list(led)
+    after = next_leader(lanes, led[0], turning_points[0]) if led else None
+    if after is not None and after.start_ns - turning_points[0] <= NEXT_LEADER_NS:
+        moments.append(after)
+    if len(turning_points) > 1:
         came = [
-            span for span in lanes
-            if span.role == LEADER and turns[0] < span.start_ns <= turns[-1] and span not in told
-        ]  # fmt: skip
-        told += sorted(came, key=lambda span: _distance(span.start_ns, turns))[:LEADERS_MAX]
-    for span in told:
+            span
+            for span in lanes
+            if span.role == LEADER
+            and turning_points[0] < span.start_ns <= turning_points[-1]
+            and span not in moments
+        ]
+        moments += sorted(came, key=lambda span: _distance(span.start_ns, turning_points))[
+            :LEADERS_MAX
+        ]
+    for span in moments:
         what = f"{span.node} leads{in_term(span)}, as polled"
-        yield Moment(span.start_ns, "leader", what, is_key=span.start_ns in turns)
+        yield Moment(span.start_ns, "leader", what, is_key=span.start_ns in turning_points)
 
 
 def of_faults(faults: Sequence[FaultRow]) -> Iterator[Moment]:
-    """Say when each fault began and was over, and what it did."""
+    """Yield when each fault began and ended, and what it did."""
     for row in faults:
         window = row.window
-        bit = f"; it bit: {window.evidence}" if window.took_effect and window.evidence else ""
-        bit = bit if window.may_have_taken_effect else ", which did not bite"
+        effect = f"; it bit: {window.evidence}" if window.took_effect and window.evidence else ""
+        effect = effect if window.may_have_taken_effect else ", which did not bite"
         what = f"fault {window.fault}, {window.name}: {window.description}"
         yield Moment(
-            window.from_ns, "fault", f"{what}, begins{bit}", is_key=window.may_have_taken_effect
+            window.from_ns, "fault", f"{what}, begins{effect}", is_key=window.may_have_taken_effect
         )
         yield Moment(window.stop_ns, "fault", f"fault {window.fault}, {window.name}, is over")
 
 
 def ends_of(run: Mapping[str, Any]) -> tuple[Moment, ...]:
-    """Read run.json's `exits`: which nodes ended by themselves, and their last words."""
+    """Read run.json's `exits`: which nodes exited by themselves, and their last log lines."""
     exits = run.get("exits")
     ends = []
     for each in exits if isinstance(exits, list) else ():
         if not isinstance(each, Mapping) or each.get("asked") or not is_whole(each.get("at_ns")):
             continue
-        words, node = each.get("last_line"), visible(str(each.get("node"))[:NODE_MAX])
-        said = f": {visible(str(words)[:LAST_WORDS_MAX])}" if words else ""
+        line, node = each.get("last_line"), visible(str(each.get("node"))[:NODE_MAX])
+        text = f": {visible(str(line)[:LAST_LINE_MAX])}" if line else ""
         code = f" with exit code {each['returncode']}" if is_whole(each.get("returncode")) else ""
         ends.append(
-            Moment(each["at_ns"], "node", f"{node} is seen to have ended by itself{code}{said}")
+            Moment(each["at_ns"], "node", f"{node} is seen to have ended by itself{code}{text}")
         )
     return tuple(ends)
 
@@ -254,5 +264,5 @@ def _of_logs(entries: Entries | None) -> Iterator[Moment]:
 
 
 def in_term(span: RoleSpan) -> str:
-    """Say the term that somebody led, where it is known."""
+    """Return the term of a leader, if known."""
     return "" if span.term is None else f" in term {span.term}"

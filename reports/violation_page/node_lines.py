@@ -1,8 +1,8 @@
-"""The lines of the nodes' logs around a moment, in one order of time.
+"""The lines of the nodes' logs around some moments, merged by time.
 
-Lines bear the wall clock of their node, marks of the harness the run's own time. They are related
-by run.json's `clock`; where that is missing (older runs) by the marks themselves: what a node
-wrote after a mark was written after it, so the run's begin is bounded from above.
+Log lines have the wall clock of their node, the harness' markers the run's own time. Run.json's
+`clock` relates the two. If it is missing (older runs), the markers bound it: a node wrote a line
+after the marker before it, so each such pair is an upper bound of the clock at the run's start.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from shaketable.reports.check_page.checked_history import visible
 from shaketable.reports.violation_page.violation_view import LogLine, LogLines
 
 FILE_BYTES_MAX: Final = 16 << 20
-"""Of a larger log only the last so many bytes are looked at."""
+"""Only the end of a larger log is read."""
 LINES_OF_NODE_MAX: Final = 40
-"""Lines of one node that are shown; those nearest to the moment stay."""
+"""Lines of one node that are shown, those nearest to a moment."""
 LINE_MAX: Final = 300
 """Characters of a line that are shown."""
 REPEATS_MIN: Final = 4
-"""A line that a node wrote so often in these seconds is shown once, with how often."""
+"""A line repeated at least this often is shown once, with its count."""
 BEFORE_NS: Final = 5_000_000_000
 AFTER_NS: Final = 5_000_000_000
-"""How far around the moment lines are shown."""
+"""How far around a moment lines are shown."""
 NS_PER_S: Final = 1_000_000_000
-MARK: Final = re.compile(r"--- shaketable: (?P<what>.*) at (?P<at>[0-9]{1,9}\.[0-9]{3}) s")
+MARKER: Final = re.compile(r"--- shaketable: (?P<what>.*) at (?P<at>[0-9]{1,9}\.[0-9]{3}) s")
 _STAMP: Final = re.compile(
     r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ](?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2})"
     r"(?:[.,](?P<part>[0-9]{1,9}))?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
 STAMP_WITHIN: Final = 60
-"""How far from a line's begin a stamp may begin: some programs write JSON."""
+"""A timestamp must start within this many characters: some programs write JSON."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NO_CLOCK: Final = (
     "This run does not say what the nodes' clocks showed when it began; their lines are placed by"
@@ -49,9 +49,9 @@ CUT: Final = "The log of {node} is large: only the end of it was looked at."
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What the nodes' wall clock showed at the run's begin; `unix_ns` is None if not known.
+    """The nodes' wall clock at the run's start; `unix_ns` is None if not known.
 
-    `utc_offset_s`: how far the local time of their stamps is from UTC.
+    `utc_offset_s`: offset from UTC of the local time in their timestamps.
     """
 
     unix_ns: int | None
@@ -60,9 +60,9 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class RawLine:
-    """A line as it is written: a mark has `run_ns`, a stamped line `unix_ns`, others neither.
+    """A line as written: a marker has `run_ns`, a line with a timestamp `unix_ns`, others neither.
 
-    `is_local`: the stamp names no zone, so `unix_ns` is as if the node's zone were UTC.
+    `is_local`: the timestamp has no zone, so `unix_ns` is as if the node's zone were UTC.
     """
 
     text: str
@@ -73,9 +73,9 @@ class RawLine:
 
 @dataclass(slots=True)
 class NodeLog:
-    """One node's log; `is_cut`: it has more before these lines.
+    """One node's log; `is_cut`: earlier lines were not read.
 
-    `related`: its lines by a clock, in the order of time. Many pages ask for the same.
+    `related`: its lines in the order of time, by clock; cached for the other pages.
     """
 
     node: str
@@ -85,7 +85,7 @@ class NodeLog:
 
 
 def clock_of(run: Mapping[str, Any]) -> Clock:
-    """Read run.json's `clock`; what makes no sense counts as not there."""
+    """Read run.json's `clock`; a malformed one counts as missing."""
     clock = run.get("clock")
     if not isinstance(clock, Mapping):
         return Clock(None, 0)
@@ -96,7 +96,7 @@ def clock_of(run: Mapping[str, Any]) -> Clock:
 
 
 def read_logs(folder: Path, nodes: Iterable[str]) -> list[NodeLog]:
-    """Read the nodes' logs, as far as they are there."""
+    """Read the nodes' logs that exist."""
     logs = []
     for node in nodes:
         path = folder / "nodes" / node / "node.log"
@@ -108,7 +108,7 @@ def read_logs(folder: Path, nodes: Iterable[str]) -> list[NodeLog]:
                 file.seek(max(0, size - FILE_BYTES_MAX))
                 data = file.read(FILE_BYTES_MAX)
         except (NoPlainFileError, OSError, ValueError, RuntimeError):
-            continue  # RuntimeError: a link that leads to itself
+            continue  # RuntimeError: a symbolic link to itself
         text = data.decode("utf-8", "replace")
         log = NodeLog(node, is_cut=size > FILE_BYTES_MAX)
         log.lines = [parsed(line) for line in text.split("\n") if line.strip()]
@@ -117,11 +117,11 @@ def read_logs(folder: Path, nodes: Iterable[str]) -> list[NodeLog]:
 
 
 def parsed(line: str) -> RawLine:
-    """Read a line's time off it, if it bears one."""
+    """Parse a line's timestamp, if it has one."""
     text = visible(line.strip())
     text = text if len(text) <= LINE_MAX else text[: LINE_MAX - 1] + "…"
-    if mark := MARK.match(line):
-        return RawLine(visible(mark["what"])[:LINE_MAX], round(float(mark["at"]) * NS_PER_S))
+    if marker := MARKER.match(line):
+        return RawLine(visible(marker["what"])[:LINE_MAX], round(float(marker["at"]) * NS_PER_S))
     stamp = _STAMP.search(line, 0, STAMP_WITHIN + 40)
     if stamp is None or stamp.start() > STAMP_WITHIN:
         return RawLine(text)
@@ -143,29 +143,29 @@ def lines_around(
     logs: Sequence[NodeLog],
     clock: Clock,
     moments_ns: Sequence[int],
-    told: Sequence[tuple[int, str]] = (),
+    events: Sequence[tuple[int, str]] = (),
 ) -> LogLines | None:
-    """Return the lines around some moments; None where no node has a log that bears times.
+    """Return the lines around some moments; None if there are no logs.
 
     Args:
         logs: of the nodes.
-        clock: what relates their times to the run's.
-        moments_ns: since the run's begin; at least one.
-        told: what else happened then (when, what), to stand among the lines.
+        clock: relates their times to the run's.
+        moments_ns: since the run's start; at least one.
+        events: other events (when, what) to show among the lines.
     """
     notes, found = [], []
     spans = _spans(moments_ns)
-    is_guessed = False
+    is_estimated = False
     for log in logs:
-        timed, guessed = _related(log, clock)
-        is_guessed |= guessed
+        timed, estimated = _related(log, clock)
+        is_estimated |= estimated
         if log.is_cut:
             notes.append(CUT.format(node=log.node))
         if not timed:
             if log.lines:
                 notes.append(NO_TIMES.format(node=log.node))
             continue
-        inside = _told_once([line for span in spans for line in _inside(timed, span)])
+        inside = _without_repeats([line for span in spans for line in _inside(timed, span)])
         nearest = sorted(
             inside, key=lambda line: min(abs(line.time_ns - each) for each in moments_ns)
         )
@@ -178,12 +178,12 @@ def lines_around(
         found += [line for line in inside if id(line) in kept]
     if not logs:
         return None
-    if is_guessed:
+    if is_estimated:
         notes.insert(0, NO_CLOCK)
     if found:
         found += [
-            LogLine(time_ns, "", what, is_mark=False)
-            for time_ns, what in told
+            LogLine(time_ns, "", what, is_marker=False)
+            for time_ns, what in events
             if any(from_ns <= time_ns <= to_ns for from_ns, to_ns in spans)
         ]
     found.sort(key=lambda line: line.time_ns)
@@ -191,7 +191,7 @@ def lines_around(
 
 
 def _spans(moments_ns: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the stretches of time around moments, those that meet as one."""
+    """Return the spans of time around moments, overlapping ones merged."""
     spans: list[tuple[int, int]] = []
     for moment_ns in sorted(moments_ns):
         from_ns, to_ns = max(0, moment_ns - BEFORE_NS), moment_ns + AFTER_NS
@@ -202,34 +202,34 @@ def _spans(moments_ns: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _inside(timed: Sequence[LogLine], span: tuple[int, int]) -> Sequence[LogLine]:
-    begin = bisect_left(timed, span[0], key=_time_of)
-    return timed[begin : bisect_right(timed, span[1], key=_time_of)]
+    first = bisect_left(timed, span[0], key=_time_of)
+    return timed[first : bisect_right(timed, span[1], key=_time_of)]
 
 
-def _told_once(lines: Sequence[LogLine]) -> list[LogLine]:
-    """Leave of lines that say the same again and again the first, and add how often it came."""
+def _without_repeats(lines: Sequence[LogLine]) -> list[LogLine]:
+    """Keep the first of identical lines that are repeated often, and append the count."""
     again: dict[str, list[LogLine]] = {}
     for line in lines:
-        if not line.is_mark:
+        if not line.is_marker:
             again.setdefault(line.text, []).append(line)
-    told = []
+    events = []
     for line in lines:
-        same = again.get(line.text, ()) if not line.is_mark else ()
+        same = again.get(line.text, ()) if not line.is_marker else ()
         if len(same) < REPEATS_MIN:
-            told.append(line)
+            events.append(line)
         elif same[0] is line:
             until_s = same[-1].time_ns / NS_PER_S
             more = f"{line.text} (again {len(same) - 1} times until {until_s:.3f} s)"
-            told.append(replace(line, text=more))
-    return told
+            events.append(replace(line, text=more))
+    return events
 
 
 def _related(log: NodeLog, clock: Clock) -> tuple[list[LogLine], bool]:
-    """Return a log's lines in the order of time, and whether their times are a guess."""
+    """Return a log's lines in the order of time, and whether their times are an estimate."""
     if clock not in log.related:
-        begin_ns, guessed = _begin(log, clock)
-        timed = sorted(_timed(log, begin_ns, clock.utc_offset_s * NS_PER_S), key=_time_of)
-        log.related[clock] = timed, guessed
+        start_ns, estimated = _clock_at_start(log, clock)
+        timed = sorted(_timed(log, start_ns, clock.utc_offset_s * NS_PER_S), key=_time_of)
+        log.related[clock] = timed, estimated
     return log.related[clock]
 
 
@@ -237,20 +237,20 @@ def _time_of(line: LogLine) -> int:
     return line.time_ns
 
 
-def _timed(log: NodeLog, begin_ns: int | None, offset_ns: int) -> Iterator[LogLine]:
-    """Yield the lines with the run's time; one without a stamp is of the time of the one before."""
+def _timed(log: NodeLog, start_ns: int | None, offset_ns: int) -> Iterator[LogLine]:
+    """Yield the lines with the run's time; without a timestamp, that of the line before."""
     last_ns = None
     for line in log.lines:
         if line.run_ns is not None:
             last_ns = line.run_ns
-        elif line.unix_ns is not None and begin_ns is not None:
-            last_ns = line.unix_ns - begin_ns - (offset_ns if line.is_local else 0)
+        elif line.unix_ns is not None and start_ns is not None:
+            last_ns = line.unix_ns - start_ns - (offset_ns if line.is_local else 0)
         if last_ns is not None:
             yield LogLine(last_ns, log.node, line.text, line.run_ns is not None)
 
 
-def _begin(log: NodeLog, clock: Clock) -> tuple[int | None, bool]:
-    """Return what a node's clock showed at the run's begin, and whether that is a guess."""
+def _clock_at_start(log: NodeLog, clock: Clock) -> tuple[int | None, bool]:
+    """Return what a node's clock showed at the run's start, and whether that is an estimate."""
     if clock.unix_ns is not None:
         return clock.unix_ns, False
     latest: int | None = None
@@ -259,6 +259,7 @@ def _begin(log: NodeLog, clock: Clock) -> tuple[int | None, bool]:
         if line.run_ns is not None:
             latest = line.run_ns
         elif line.unix_ns is not None and latest is not None:
+            # The clock at the start, plus the time since the marker: an upper bound of the former.
             bounds.append(line.unix_ns - latest)
     return (min(bounds), True) if bounds else (None, False)
 

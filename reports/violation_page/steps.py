@@ -8,21 +8,21 @@ from typing import Final
 
 from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.check_page.checked_history import accused_in
-from shaketable.reports.run_page.violations import Surroundings
+from shaketable.reports.run_page.violations import OperationLookup
 from shaketable.reports.run_view import OperationRow, Violation
 from shaketable.reports.violation_page.claims import DURABLE, base_kind
 from shaketable.reports.violation_page.violation_view import Step
 
 OPERATIONS_MAX: Final = 16
 """Operations of a minimal set; those that the finding names come first."""
-LOOKS_MAX: Final = 3
-"""Looks at the place that are shown, of the first ones and of the last ones."""
-_LOOKING: Final = ("read", "poll")
-PUTTING: Final = (
+READS_MAX: Final = 3
+"""Reads of the place that are shown, of the first ones and of the last ones."""
+_READING: Final = ("read", "poll")
+WITHOUT_RESULT: Final = (
     *APPENDING, "delay", "batch", "write", "cas", "add", "enqueue", "commit", "commit-oneway",
     "reset", "unlock", "assign", "seek", "subscribe",
 )  # fmt: skip
-"""Operations of which nothing comes back but that they were done."""
+"""Operations whose only result is that they were done."""
 NOTHING: Final = "nothing"
 CAS_SEEN: Final = {0: "another value stood there", 1: "it took effect"}
 _MUST_APPEND: Final[Mapping[str, str]] = {
@@ -37,7 +37,7 @@ _MUST_APPEND: Final[Mapping[str, str]] = {
     "unexplained-offset": "an offset of at most {offset}",
     "unseen": "it is there for whoever looks",
 }
-"""What must follow from the append that a violation of this kind is about."""
+"""What an acknowledged append guarantees, for kinds of violations about an append."""
 _MUST_SHOW: Final[Mapping[str, str]] = {
     "G1a": "anything but {value}",
     "aborted-read": "anything but {value}",
@@ -70,7 +70,7 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
     "duplicated-element": "{value} as often as it was put in",
     "unexplained-offset": "no more than offsets below {offset}",
 }
-"""What the answer that a violation of this kind is about could have been."""
+"""What the answer could have been, for kinds of violations about an answer."""
 _ACCUSED_FIRST: Final = frozenset(
     {
         "aborted-read",
@@ -82,34 +82,34 @@ _ACCUSED_FIRST: Final = frozenset(
         "unwanted-key",
     }
 )
-"""Kinds of which a checker names the wrong answer first; of the others it was called last."""
+"""Kinds for which a checker names the wrong answer first; for others it was called last."""
 _SEARCHED: Final = frozenset({"not-linearizable"})
-"""Kinds that name all operations that were searched; the first is the one that fits nowhere."""
+"""Kinds that name all operations of the search; the first cannot be linearized."""
 ACCUSED_MAX: Final = 4
-"""Of more of these the first alone is marked."""
+"""If more are named, only the first is marked."""
 _OF_COMMITS: Final = frozenset({"offset-lost", "offset-went-back", "offset-ran-ahead"})
 
 
-def minimal(
-    violation: Violation, surroundings: Surroundings, instead: Sequence[int] = ()
+def minimal_operations(
+    violation: Violation, lookup: OperationLookup, instead: Sequence[int] = ()
 ) -> tuple[OperationRow, ...]:
-    """Return the operations that show it, in the order of their calls.
+    """Return the operations that show the violation, in the order of their calls.
 
-    Those that the finding names; of a place in a log also who was told that it is theirs, who
-    looked there, and who appended what stands there now (`instead`, values).
+    These are the ones that the finding names; for a place in a log, also the appends acknowledged
+    there, the reads of it, and the appends of the values stored there now (`instead`).
     """
-    marked = _nearest_first(surroundings.by_id(list(violation.named)), violation)
+    marked = _nearest_first(lookup.by_id(list(violation.named)), violation)
     key, offset = violation.key, violation.offset
-    at_place = surroundings.appends_at(key, offset)
-    looks = surroundings.looks_at(key, offset, LOOKS_MAX)
-    others = surroundings.appends_of(key, list(instead)) if key is not None else []
+    at_place = lookup.appends_at(key, offset)
+    reads = lookup.reads_at(key, offset, READS_MAX)
+    others = lookup.appends_of(key, list(instead)) if key is not None else []
     rows: dict[tuple[object, ...], OperationRow] = {}
     named = {row.op for row in marked} or {row.op for row in at_place}
     if accused := set(accused_in(violation.details)):
-        named &= accused  # the others are what these do not agree with
+        named &= accused  # the others only contradict these
     elif base_kind(violation.kind) in _SEARCHED and len(named) > ACCUSED_MAX:
         named &= set(violation.named[:1])
-    for row in (*marked, *at_place, *others, *looks):
+    for row in (*marked, *at_place, *others, *reads):
         if len(rows) < OPERATIONS_MAX:
             # A transaction is one operation of several rows.
             which = (row.op, row.f, row.key, row.input, row.offset)
@@ -118,7 +118,7 @@ def minimal(
 
 
 def _nearest_first(rows: Sequence[OperationRow], violation: Violation) -> list[OperationRow]:
-    """Sort operations: those that the violation is about, and how near others are to the first."""
+    """Sort operations: those that the violation is about, then by distance in time to the first."""
     first = next((row for row in rows if row.op in violation.named[:1]), None)
     if first is None:
         return list(rows)
@@ -127,11 +127,11 @@ def _nearest_first(rows: Sequence[OperationRow], violation: Violation) -> list[O
 
 
 def steps_of(
-    violation: Violation, rows: Sequence[OperationRow], surroundings: Surroundings
+    violation: Violation, rows: Sequence[OperationRow], lookup: OperationLookup
 ) -> tuple[Step, ...]:
-    """Say of each operation what it saw, and what it could have seen."""
+    """Return what each operation saw, and what it could have seen."""
     kind = base_kind(violation.kind)
-    return tuple(_step(row, rows, violation, kind, surroundings) for row in rows)
+    return tuple(_step(row, rows, violation, kind, lookup) for row in rows)
 
 
 def _step(
@@ -139,7 +139,7 @@ def _step(
     rows: Sequence[OperationRow],
     violation: Violation,
     kind: str,
-    surroundings: Surroundings,
+    lookup: OperationLookup,
 ) -> Step:
     details = violation.details
     seen, legal, is_wrong = _seen(row), "", False
@@ -147,12 +147,12 @@ def _step(
         legal, is_wrong = _of_append(row, rows, violation, kind)
     elif row.outcome != "ok":
         legal = ""
-    elif row.f in _LOOKING and row.offset is not None and row.offset == violation.offset:
-        legal, is_wrong = _of_look(row, rows)
+    elif row.f in _READING and row.offset is not None and row.offset == violation.offset:
+        legal, is_wrong = _of_read(row, rows)
     elif kind == "future-end" and row.f == "end" and row.marked:
         legal, is_wrong = "no further than what had been appended by then", True
     elif row.f == "end" and row.output is not None:
-        end = surroundings.end_before(row.key, row.call_ns)
+        end = lookup.end_before(row.key, row.call_ns)
         legal = "" if end is None else f"at least {end}"
         is_wrong = end is not None and row.output < end
     elif "low" in details and "high" in details and row.marked:
@@ -161,24 +161,24 @@ def _step(
     elif kind in ("lost-element", "stale-element") and row.f == "read" and row.marked:
         is_wrong = row.op == violation.named[-1]
         legal = f"a list with {violation.value}"
-    if not legal and _is_wrong_look(row, rows, violation):
+    if not legal and _is_wrong_read(row, rows, violation):
         legal, is_wrong = _of_kind(row, rows, violation, kind), True
     return Step(row, seen, legal, is_wrong and bool(legal))
 
 
 def _seen(row: OperationRow) -> str:
-    """Say what came back."""
+    """Return the operation's result as text."""
     if row.outcome == "fail":
         return f"it certainly failed{f' ({row.error})' if row.error else ''}"
     if row.outcome == "info":
         return f"no answer: its outcome is unknown{f' ({row.error})' if row.error else ''}"
     if row.f in APPENDING:
         return "acknowledged" if row.offset is None else f"acknowledged at offset {row.offset}"
-    if row.told:
-        return row.told
+    if row.output_text:
+        return row.output_text
     if row.f == "cas" and row.expected is not None and row.output in CAS_SEEN:
         return CAS_SEEN[row.output]
-    if row.f in PUTTING and row.output is None:
+    if row.f in WITHOUT_RESULT and row.output is None:
         return "acknowledged"
     return NOTHING if row.output is None else str(row.output)
 
@@ -186,7 +186,7 @@ def _seen(row: OperationRow) -> str:
 def _of_append(
     row: OperationRow, rows: Sequence[OperationRow], violation: Violation, kind: str
 ) -> tuple[str, bool]:
-    """Say what must follow from an append, or where it should have been put."""
+    """Return what must follow from an append, or where it should have been put."""
     if row.outcome != "ok":
         return "", False
     if not row.marked:
@@ -207,7 +207,7 @@ def _of_append(
 
 
 def _of_later_append(row: OperationRow, violation: Violation, kind: str) -> tuple[str, bool]:
-    """Say that an offset which was acknowledged to one append is no other's."""
+    """Judge a later append that got an offset already acknowledged to another append."""
     acknowledged_ns = violation.acknowledged_ns
     if kind not in DURABLE or acknowledged_ns is None or row.offset != violation.offset:
         return "", False
@@ -216,18 +216,18 @@ def _of_later_append(row: OperationRow, violation: Violation, kind: str) -> tupl
     return f"any other offset: this one was given to the append of {violation.value}", True
 
 
-def _is_wrong_look(row: OperationRow, rows: Sequence[OperationRow], violation: Violation) -> bool:
-    """Whether a row is the answer that a violation is about."""
-    looks = [each for each in rows if each.marked and each.f not in PUTTING]
+def _is_wrong_read(row: OperationRow, rows: Sequence[OperationRow], violation: Violation) -> bool:
+    """Return whether a row is the answer that a violation is about."""
+    reads = [each for each in rows if each.marked and each.f not in WITHOUT_RESULT]
     is_first = base_kind(violation.kind) in _ACCUSED_FIRST
-    first = [each for each in looks if is_first and each.op in violation.named[:1]]
-    return row.outcome == "ok" and any(each is row for each in first or looks[-1:])
+    first = [each for each in reads if is_first and each.op in violation.named[:1]]
+    return row.outcome == "ok" and any(each is row for each in first or reads[-1:])
 
 
 def _of_kind(
     row: OperationRow, rows: Sequence[OperationRow], violation: Violation, kind: str
 ) -> str:
-    """Say what an answer could have been, by the kind of what is wrong with it."""
+    """Return what an answer could have been, by the kind of violation."""
     if kind in _OF_COMMITS:
         known = [
             each.input if each.f == "commit" else each.output
@@ -240,37 +240,39 @@ def _of_kind(
     return must.format(value=violation.value, offset=violation.offset) if is_known else ""
 
 
-def _of_look(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool]:
-    """Say what a look at an offset could find, by the appends that were acknowledged there."""
+def _of_read(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool]:
+    """Return what a read of an offset could find, by the appends acknowledged there."""
     there = [
         each
         for each in rows
         if each.f in APPENDING and each.outcome == "ok" and each.offset == row.offset
     ]
     if not there:
-        return _of_look_again(row, rows)
+        return _of_repeated_read(row, rows)
     if row.return_ns is not None and all(row.return_ns < each.call_ns for each in there):
         return NOTHING, row.output is not None
     known = sorted((each.return_ns, each.input) for each in there
                    if each.return_ns is not None and each.return_ns < row.call_ns)  # fmt: skip
     over = [given for _, given in known]
     called = [each.input for each in there if row.return_ns is None or each.call_ns < row.return_ns]
-    values = over[:1] or called  # who was first told it is theirs
-    said = " or ".join(str(value) for value in dict.fromkeys(values))
-    if row.output is None and row.told:  # a poll's answer is a list: it is shown, not judged here
-        return said, False
+    values = over[:1] or called  # the first append acknowledged there
+    text = " or ".join(str(value) for value in dict.fromkeys(values))
+    if (
+        row.output is None and row.output_text
+    ):  # a poll's answer is a list: shown, but not judged here
+        return text, False
     if over:
-        first = f"{said}: it was acknowledged there first" if len(over) > 1 else said
+        first = f"{text}: it was acknowledged there first" if len(over) > 1 else text
         return first, row.output not in values
-    return f"{said}, or {NOTHING} yet", row.output is not None and row.output not in values
+    return f"{text}, or {NOTHING} yet", row.output is not None and row.output not in values
 
 
-def _of_look_again(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool]:
-    """Say what a look can find where only other looks tell what stands there."""
+def _of_repeated_read(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool]:
+    """Return what a read can find if only other reads show what is there."""
     seen = [
         each.output
         for each in rows
-        if each.f in _LOOKING and each.offset == row.offset and each.output is not None
+        if each.f in _READING and each.offset == row.offset and each.output is not None
         and each.return_ns is not None and each.return_ns < row.call_ns
     ]  # fmt: skip
     return (f"{seen[0]}", row.output not in seen) if seen else ("", False)

@@ -1,7 +1,7 @@
-"""What a violation's page shows, and nothing else: pure data.
+"""The content of a violation's page: pure data.
 
-Built by `reports.violation_page.building`, read by `reports.violation_page.writing`. Times are
-ns since the run's start.
+Built by `reports.violation_page.building`, read by `reports.violation_page.writing`. Times are ns
+since the run's start.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from shaketable.reports.spacetime import Picture
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim in words: what was promised, what happened instead, and where and when.
+    """The claim as text: what was promised, what happened instead, and where and when.
 
-    `gone` says between which answers something acknowledged went missing, "" where nothing did;
-    `own` is what the target itself promises of it, in its own words.
+    `gone` says between which answers something acknowledged went missing, "" if nothing did;
+    `target_note` is the target's own note on its promises.
     """
 
     promised: str
     instead: str
     where: str
     gone: str = ""
-    own: str = ""
+    target_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LossWindow:
-    """When something acknowledged went missing, by what clients were told.
+    """When something acknowledged went missing, by the answers to clients.
 
-    `since_ns`: until then it was there. `last_look` is the last answer that had it, `first_sign`
-    the first one that cannot be while it stands there; None if there was none.
+    `since_ns`: it was stored until then. `last_read` is the last answer that had it, `first_sign`
+    the first answer that is impossible while it is stored; None if there was none.
     """
 
     since_ns: int
-    last_look: OperationRow | None
+    last_read: OperationRow | None
     first_sign: OperationRow | None
 
     @property
@@ -51,9 +51,9 @@ class LossWindow:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One step of how it came about; `time_ns` is None for what stands at the end of the run.
+    """One event of the timeline; `time_ns` is None for the state at the end of the run.
 
-    `role` is what it is about: client, leader, fault, node or log. `is_key`: the story turns here.
+    `role` is its subject: client, leader, fault, node or log. `is_key`: it is a turning point.
     """
 
     time_ns: int | None
@@ -64,9 +64,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation of the minimal set: what it saw, what it could have seen.
+    """One operation of the minimal set: what it saw, and what it could have seen.
 
-    `is_wrong`: what it saw is none of what was legal. `legal` is "" where nothing is to be said.
+    `is_wrong`: what it saw was not legal. `legal` is "" if there is nothing to say.
     """
 
     row: OperationRow
@@ -77,7 +77,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a node's log as it was kept; None is what could not be read of it."""
+    """One entry of a node's log as it was kept; None for fields that could not be read."""
 
     index: int
     term: int | None
@@ -86,18 +86,17 @@ class Entry:
     offset: int | None
     value: int | None
     problem: str | None
-    is_it: bool
-    """Whether it stands at the place that the violation is about."""
-    is_odd: bool
-    """Whether another node has something else at its index."""
+    is_at_place: bool
+    """Whether it is at the place that the violation is about."""
+    differs: bool
+    """Whether another node has a different entry at its index."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRow:
-    """What each node has at one index, in the order of the nodes; `gap`: indices are left out.
+    """What each node has at one index, in node order; `gap`: indices are left out before it.
 
-    Where a node has nothing, `kept` says whether that is known: what it has there may not have
-    been kept.
+    Where a node has nothing, `kept` says whether that is known, or may only not have been kept.
     """
 
     index: int
@@ -108,7 +107,7 @@ class EntryRow:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The nodes' entries around a place, side by side. `of_nodes` says of each what it holds."""
+    """The nodes' entries around a place, side by side. `of_nodes` describes what each holds."""
 
     nodes: tuple[str, ...]
     rows: tuple[EntryRow, ...]
@@ -128,7 +127,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One node over a queue's offsets; `counts` are (state, acknowledged appends)."""
+    """One node's strip over a queue's offsets; `counts` are (state, acknowledged appends)."""
 
     node: str
     y: float
@@ -138,7 +137,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class LogMap:
-    """Strips of all nodes over the offsets of one queue; `marker` is where the violation stands."""
+    """Strips of all nodes over the offsets of one queue; `marker` is the violation's place."""
 
     key: str
     first: int
@@ -154,22 +153,22 @@ class LogMap:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a node's log; `is_mark` if the harness wrote it.
+    """One line of a node's log; `is_marker` if the harness wrote it.
 
-    Without `node` it is no line of a log, but what happened then.
+    Without a `node` it is an event, not a log line.
     """
 
     time_ns: int
     node: str
     text: str
-    is_mark: bool
+    is_marker: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LogLines:
-    """The nodes' lines around some moments in one order of time.
+    """The nodes' log lines around some moments, merged by time.
 
-    `spans` are the stretches of time they are from, `notes` say how times were related.
+    `spans` are the times that they cover; `notes` say how clocks were related.
     """
 
     nodes: tuple[str, ...]
@@ -178,14 +177,14 @@ class LogLines:
     notes: tuple[str, ...] = ()
 
     @property
-    def has_marks(self) -> bool:
-        """Whether any line is the harness' own."""
-        return any(line.is_mark for line in self.lines)
+    def has_markers(self) -> bool:
+        """Whether the harness wrote any of the lines."""
+        return any(line.is_marker for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One row of the table of what a checker of durability found, this one's like included."""
+    """One row of the table of durability findings, this page's finding included."""
 
     violation: Violation
     is_this: bool
@@ -193,7 +192,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The failing part of a search: its picture and its words."""
+    """The failing part of a search: its picture and its explanation."""
 
     part: FailingPart
     picture: PartPicture
@@ -204,9 +203,9 @@ class Part:
 class ViolationPage:
     """One page. `name` is its path in the run's folder, `total` how many pages there are.
 
-    `moment_is` says what was at `moment_ns`: "acknowledged", "its term began". `losses` are
-    those of `losses_shown` findings that are nearest in the queue; `losses_total` counts those of
-    its kind in all queues, kept or not.
+    `moment_label` says what happened at `moment_ns`: "acknowledged", "its term began". `losses` are
+    the nearest of `losses_shown` findings in the queue; `losses_total` counts those of its kind in
+    all queues, kept or not.
     """
 
     name: str
@@ -223,7 +222,7 @@ class ViolationPage:
     picture: Picture | None
     leaders: tuple[RoleSpan, ...]
     moment_ns: int | None
-    moment_is: str
+    moment_label: str
     faults: tuple[FaultRow, ...]
     entries: Entries | None
     log_map: LogMap | None
@@ -241,13 +240,13 @@ class ViolationPage:
 
     @property
     def has_marked_entries(self) -> bool:
-        """Whether any entry that is shown stands at the place itself."""
-        return any(entry.is_it for entry in self._entries())
+        """Whether any entry shown is at the violation's place."""
+        return any(entry.is_at_place for entry in self._entries())
 
     @property
-    def has_odd_entries(self) -> bool:
-        """Whether nodes hold different entries at an index that is shown."""
-        return any(entry.is_odd for entry in self._entries())
+    def has_differing_entries(self) -> bool:
+        """Whether nodes hold different entries at an index shown."""
+        return any(entry.differs for entry in self._entries())
 
     def _entries(self) -> Iterator[Entry]:
         for row in () if self.entries is None else self.entries.rows:

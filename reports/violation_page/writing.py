@@ -1,4 +1,4 @@
-"""Puts the violations' pages into a run's folder."""
+"""Write the violation pages into a run's folder."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from shaketable.reports.violation_page.violation_view import Entry, ViolationPag
 
 
 def write_pages(folder: Path, view: RunView) -> list[Path]:
-    """Write a run's pages; those of an earlier report go. Returns their paths.
+    """Write a run's violation pages and delete those of an earlier report; return the paths.
 
     Raises:
-        HarnessError: a file cannot be written, or something else stands where the pages go.
+        HarnessError: a file cannot be written, or something else is in the place of the folder.
         OSError: an earlier page cannot be deleted.
     """
     pages = build_pages(view)
@@ -50,17 +50,16 @@ def write_pages(folder: Path, view: RunView) -> list[Path]:
     here.mkdir(exist_ok=True)
     written = []
     for page in pages:
-        text = render_violation(page, view).encode("utf-8", "replace")  # halves of surrogates
+        text = render_violation(page, view).encode("utf-8", "replace")  # lone surrogates: "?"
         write_atomically(folder / page.name, text)
         written.append(folder / page.name)
-    write_atomically(here / FILE, told(pages))
+    write_atomically(here / FILE, index_text(pages))
     return written
 
 
-# A violation's page -> ONE self-contained HTML file: nothing in it is fetched from anywhere.
+# Renders a violation's page as one self-contained HTML file that loads nothing from elsewhere.
 #
-# What the page may do is said in its policy: its own styles, its own one script by its hash, and
-# nothing else.
+# Its content security policy allows its own styles, and its own script by hash.
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 SCRIPT: Final = "report.js"
@@ -98,7 +97,7 @@ def crc_text(crc: int | None) -> str:
 
 
 def entry_text(entry: Entry) -> str:
-    """Say what an entry holds."""
+    """Return what an entry holds."""
     if entry.key is None:
         return "an entry of the group's own"
     value = "no value" if entry.value is None else f"{entry.value}"
@@ -121,7 +120,7 @@ def _script() -> str:
 
 
 def _hash(script: str) -> str:
-    """Return what a policy knows a script by: it is allowed to run if not a byte is another."""
+    """Return the hash by which the content security policy allows the script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -129,14 +128,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 
-# violations/index.json: which page is about what, for those who judge a run without its view.
+# violations/index.json: the subject of each page, for readers that have no view of the run.
 
 FILE: Final = "index.json"
 FILE_BYTES_MAX: Final = 1 << 20
 
 
 class IndexedPage(msgspec.Struct, frozen=True):
-    """A page: its file in the folder, and what it is about."""
+    """A page: its file in the folder, and its subject."""
 
     file: str
     checker: str = ""
@@ -146,12 +145,12 @@ class IndexedPage(msgspec.Struct, frozen=True):
 
 
 class PageIndex(msgspec.Struct, frozen=True):
-    """The file."""
+    """The content of the file."""
 
     pages: tuple[IndexedPage, ...] = ()
 
 
-def told(pages: Iterable[ViolationPage]) -> str:
+def index_text(pages: Iterable[ViolationPage]) -> str:
     """Return the file's text."""
     rows = [
         {
@@ -167,10 +166,10 @@ def told(pages: Iterable[ViolationPage]) -> str:
     return json.dumps({"pages": rows}, indent=1) + "\n"
 
 
-def read(folder: Path) -> tuple[IndexedPage, ...]:
-    """Read the file of a run's folder of pages; nothing where there is none that makes sense.
+def read_index(folder: Path) -> tuple[IndexedPage, ...]:
+    """Read the index of a folder of pages; empty if there is no valid one.
 
-    Files that are not called as pages are, or are not there, are left out.
+    Pages with unexpected names and missing files are skipped.
     """
     try:
         index = msgspec.json.decode(read_plain(folder / FILE, FILE_BYTES_MAX), type=PageIndex)

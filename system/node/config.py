@@ -182,7 +182,7 @@ def parse(text: str) -> NodeConfig:
 
 def _member(values: Mapping[str, str]) -> NodeConfig:
     """Read the configuration of a DLedger group's member."""
-    peers = _peers(values["dLegerPeers"])
+    peers = _peers(values, "dLegerPeers")
     self_id = values["dLegerSelfId"]
     if self_id not in peers:
         raise ConfigError(f"dLegerSelfId {self_id} is not among dLegerPeers {', '.join(peers)}")
@@ -202,7 +202,7 @@ def _member(values: Mapping[str, str]) -> NodeConfig:
         group=values["dLegerGroup"],
         peers=peers,
         is_joining=read_choice(values, "shaketableJoin", TRUTH, "false"),
-        reach=_peers(values["shaketableReach"]) if values.get("shaketableReach") else {},
+        reach=_peers(values, "shaketableReach"),
         ack_policy=read_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
         raft=raft,
         native_log=Path(native) if (native := values.get("storePathCommitLog")) else None,
@@ -268,18 +268,18 @@ def _common(values: Mapping[str, str], self_id: str) -> NodeConfig:
     )
 
 
-def _peers(text: str) -> dict[str, tuple[str, int]]:
-    """Parse "n0-127.0.0.1:40911;n1-127.0.0.1:40912" (DLedger's form)."""
+def _peers(values: Mapping[str, str], key: str) -> dict[str, tuple[str, int]]:
+    """Read addresses in DLedger's form: "n0-127.0.0.1:40911;n1-127.0.0.1:40912"."""
     peers: dict[str, tuple[str, int]] = {}
-    for part in filter(None, text.split(";")):
+    for part in filter(None, values.get(key, "").split(";")):
         name, dash, address = part.strip().partition("-")
         host, colon, port = address.rpartition(":")
         if not (dash and colon and host and is_number(port) and int(port) <= PORT_MAX):
-            raise ConfigError(f"dLegerPeers: {part!r} is not of the form n0-127.0.0.1:40911")
+            raise ConfigError(f"{key}: {part!r} is not of the form n0-127.0.0.1:40911")
         if not _ID.fullmatch(name):
-            raise ConfigError(f"dLegerPeers: {name!r} is no id: letters, digits, '_' and '.'")
+            raise ConfigError(f"{key}: {name!r} is no id: letters, digits, '_' and '.'")
         if name in peers:
-            raise ConfigError(f"dLegerPeers: {name} stands there twice")
+            raise ConfigError(f"{key}: {name} stands there twice")
         peers[name] = (host, int(port))
     return peers
 

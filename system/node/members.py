@@ -123,6 +123,7 @@ class Members:
         address = self._config.reach.get(sender, self._config.peers.get(sender, address))
         if address is None or self._unknown_senders.get(sender) == address:
             return
+        self._unknown_senders.pop(sender, None)  # one that moved needs no more room
         if len(self._unknown_senders) >= UNKNOWN_SENDERS_MAX:
             del self._unknown_senders[next(iter(self._unknown_senders))]
         self._unknown_senders[sender] = address

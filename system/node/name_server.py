@@ -47,6 +47,8 @@ OUT_BYTES_MAX = 32 << 20
 """Limit of the outgoing buffer of one connection."""
 REFUSALS_LOGGED_MAX = 100
 """How many kinds of refusals are logged as a warning, each once."""
+KV_RETRY_MS = 1000.0
+"""How soon the key-value configuration is saved again after the disk refused it."""
 EXIT_USAGE = 2
 
 log = logging.getLogger("shaketable.name_server")
@@ -73,6 +75,7 @@ class NameServerNode:
         if kv_path is not None and kv_path.exists():
             self.server.kv.load(kv_path.read_bytes())
         self._kv_version = self.server.kv.version
+        self._is_kv_saved = True
         self._host = host
         self._port = port
         self._clock = clock
@@ -87,6 +90,8 @@ class NameServerNode:
         log.info("event=serving address=%s:%d", self._host, self._port)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._scan)
+            if self._kv_path is not None:
+                nursery.start_soon(self._retry_kv_config, self._kv_path)
             await trio.serve_listeners(guarded(self._serve, self._connections_max), listeners)
 
     async def _scan(self) -> None:
@@ -122,16 +127,34 @@ class NameServerNode:
             for address in self.server.connection_closed(number):
                 log.info("event=broker_gone address=%s connection=%d", address, number)
 
+    async def _retry_kv_config(self, path: Path) -> None:
+        while True:
+            await sleep(self._clock, KV_RETRY_MS)
+            if not self._is_kv_saved:
+                self._write_kv_config(path)
+
     def _save_kv_config(self) -> None:
         """Save the key-value configuration if it changed. Blocks the event loop, but is rare."""
-        kv = self.server.kv
-        if self._kv_path is None or kv.version == self._kv_version:
-            return
-        self._kv_version = kv.version
+        if self._kv_path is not None and self.server.kv.version != self._kv_version:
+            self._write_kv_config(self._kv_path)
+
+    def _write_kv_config(self, path: Path) -> None:
+        """Write the key-value configuration to its file; log only the first failure in a row.
+
+        All of the file is written anew, so a retry is safe after a failed fsync, too.
+        """
+        was_saved = self._is_kv_saved
+        self._kv_version = self.server.kv.version
         try:
-            replace_file(RealDisk(), str(self._kv_path.absolute()), kv.encode())
+            replace_file(RealDisk(), str(path.absolute()), self.server.kv.encode())
         except StoreError as error:
-            log.warning("event=kv_config_not_kept path=%s error=%s", self._kv_path, error)
+            self._is_kv_saved = False
+            level = logging.WARNING if was_saved else logging.DEBUG
+            log.log(level, "event=kv_config_not_kept path=%s error=%s", path, error)
+            return
+        self._is_kv_saved = True
+        if not was_saved:
+            log.info("event=kv_config_kept path=%s", path)
 
     def _note_refusal(self, request_code: int, response: Command) -> None:
         """Log a refusal, except for unknown topics, which clients ask for all the time."""

@@ -1,7 +1,7 @@
 """A node's process: its exit statuses, its limit of open files, its memory.
 
 By its exit status a supervisor can tell which error ended a node.
-Source: the names and numbers of sysexits.h (EX_DATAERR, EX_SOFTWARE, EX_IOERR).
+Source: the names and numbers of sysexits.h (EX_DATAERR, EX_SOFTWARE, EX_OSERR, EX_IOERR).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ EXIT_OTHER: Final = 1
 """Python's own status: the operating system refused a resource that the node needs."""
 EXIT_DAMAGED: Final = 65
 EXIT_INVARIANT: Final = 70
+EXIT_NO_MEMORY: Final = 71
+"""A thread ran out of memory (`exit_when_out_of_memory`)."""
 EXIT_DISK: Final = 74
 
 INVARIANT_ERRORS: Final = (InvariantError, AssertionError, NotContiguous, OutsideLog)
@@ -124,7 +126,6 @@ def tune_malloc() -> None:
 # A MemoryError while a thread starts, or while it passes on its result, reaches no task, so the
 # task that waits for that thread would wait for ever. Crashing is better than hanging.
 
-EXIT_NO_MEMORY = 71
 THREAD_ERROR_TEXT = "thread started"
 """Part of Python's message for an error in a thread before its function ran or after it ended."""
 _OUT_OF_MEMORY_TEXT = b"MemoryError: a thread could not go on\n"

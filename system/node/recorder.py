@@ -17,6 +17,7 @@ import logging
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -167,14 +168,24 @@ class Recorder:
         if self._file is None or not self._buffer:
             return
         try:
-            self._file.write(self._buffer)
+            self._write_out(self._file)
         except OSError as error:
             self._end(str(error.strerror or error))
             return
-        self._written_bytes += len(self._buffer)
-        self._buffer.clear()
         if self._written_bytes >= RECORDING_BYTES_MAX:
             self._end(f"it has {self._written_bytes} bytes")
+
+    def _write_out(self, file: BinaryIO) -> None:
+        """Write the buffer and empty it. Raises OSError.
+
+        It is emptied on an error too: part of it may have been written, so writing it again would
+        leave a torn record before others.
+        """
+        pending, self._buffer = memoryview(self._buffer), bytearray()
+        while pending:  # the file is unbuffered, so a write may be short
+            written = file.write(pending)
+            self._written_bytes += written
+            pending = pending[written:]
 
     def _end(self, why: str) -> None:
         log.warning("event=recording_ended path=%s why=%s", self.path, why)
@@ -185,11 +196,10 @@ class Recorder:
         if self._file is not None:
             file, self._file = self._file, None
             try:
-                file.write(self._buffer)
+                with closing(file):
+                    self._write_out(file)
             except OSError as error:
                 log.warning("event=recording_torn path=%s error=%s", self.path, error)
-            self._buffer.clear()
-            file.close()
 
 
 def _new_file(path: Path) -> tuple[Path, BinaryIO | None]:

@@ -193,18 +193,19 @@ def test_a_heartbeat_that_is_no_good_is_refused_and_changes_nothing(body: bytes)
 def test_so_many_groups_and_clients_are_kept_and_no_more() -> None:
     groups = ConsumerGroups(groups_max=1, members_max=1)
     client = Client("a", A, 0.0)
-    assert groups.has_room("g", "a")
+    assert groups.first_full(["g"], "a") is None
     assert groups.register("g", client, Consumption(), {}) == [A]
-    assert groups.has_room("g", "a")
-    assert not groups.has_room("g", "b")
-    assert not groups.has_room("h", "a")
+    assert groups.first_full(["g", "g"], "a") is None
+    assert groups.first_full(["g"], "b") == "g"
+    assert groups.first_full(["g", "h"], "a") == "h"
     assert groups.unregister("g", "a") == []
-    assert groups.has_room("h", "b")
+    assert groups.first_full(["h"], "b") is None
+    assert groups.first_full(["h", "g"], "b") == "g", "there is room for one of them"
 
 
 def test_a_full_broker_refuses_a_heartbeat_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        consumer_groups.ConsumerGroups, "has_room", lambda _, name, __: name != "full"
+        consumer_groups.ConsumerGroups, "first_full", lambda _, names, __: names[-1]
     )
     leader = BrokerGroup(1).lead()
     assert beat(leader, A, "a", "g", "full") == ResponseCode.SYSTEM_BUSY

@@ -19,7 +19,7 @@ from shaketable.system.broker.groups import offset_commits
 from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.broker.groups.offset_commits import encode_bodies
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.raft.protocol import PushResponse, Role
+from shaketable.system.raft.protocol import DiskFullError, PushResponse, Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import PullMessage
@@ -321,6 +321,84 @@ def test_offsets_go_with_their_topic() -> None:
     group.pass_time(500)
     for member in group.members.values():
         assert member.broker._reput.tables.offsets.state() == {"u@g": {0: 1}}
+
+
+def pull_and_commit(group: str, topic: str, offset: int) -> Command:
+    fields = PullMessage(group, topic, 0, 0, sys_flag=1, commit_offset=offset)
+    return Command(RequestCode.PULL_MESSAGE, 1, ext=fields.to_ext())
+
+
+def make_again(leader: Member, topic: str) -> None:
+    """Delete a topic, and let a message make it again."""
+    assert leader.answer(delete_topic(topic))[0].code == 0
+    assert leader.answer(send(topic, 0, b"two"))[0].code == 0
+
+
+def test_the_same_offset_is_committed_in_a_topic_that_was_made_again() -> None:
+    leader = BrokerGroup(1).lead()
+    leader.answer(send("t", 0, b"one"))
+    acknowledged(leader, "g", "t", 0, 1)
+    make_again(leader, "t")
+    leader.answer(pull_and_commit("g", "t", 1))
+    assert committed(leader, "g", "t", 0) == 1
+
+
+def test_the_same_offset_is_committed_while_other_commits_are_always_on_their_way() -> None:
+    leader = BrokerGroup(1).lead()
+    leader.answer(send("t", 0, b"one"))
+    leader.is_slow_disk = True
+    for number, asked in enumerate((commit("g", "t", 0, 1), delete_topic("t"))):
+        leader.ask(asked, connection=2)
+        leader.pump()
+        leader._write()  # it is durable, and applied with the next turn: that of another commit
+        leader.ask(commit(f"other{number}", "u", 0, 1), connection=2)
+        leader.pump()
+    leader.ask(send("t", 0, b"two"), pull_and_commit("g", "t", 1), connection=2)
+    leader.pump()
+    leader.is_slow_disk = False
+    leader.sync()
+    assert committed(leader, "g", "t", 0) == 1
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_the_same_offset_is_committed_while_the_deletion_is_on_its_way(is_applied: bool) -> None:
+    leader = BrokerGroup(1).lead()
+    leader.answer(send("t", 0, b"one"))
+    leader.is_slow_disk = not is_applied
+    leader.ask(commit("g", "t", 0, 1), connection=2)
+    leader.pump()
+    leader.is_slow_disk = True
+    leader.ask(delete_topic("t"), send("t", 0, b"two"), pull_and_commit("g", "t", 1), connection=2)
+    leader.pump()
+    leader.ask(pull_and_commit("g", "t", 1), connection=2)  # this one is not written again
+    leader.pump()
+    leader.is_slow_disk = False
+    leader.sync()
+    assert committed(leader, "g", "t", 0) == 1
+    assert leader.broker._groups.offsets_version == 2
+
+
+def test_a_refused_append_forgets_no_commit_that_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = BrokerGroup(1).lead()
+    acknowledged(leader, "g", "t", 0, 5)
+    leader.is_slow_disk = True
+    leader.ask(commit("g", "t", 0, 9, oneway=True), connection=2)
+    leader.pump()
+
+    def full(*_: object) -> None:
+        raise DiskFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(leader.core), "append", full)
+        leader.ask(commit("other", "t", 0, 1), connection=2)
+        leader.pump()
+    leader.ask(commit("g", "t", 0, 5, oneway=True), connection=2)
+    leader.pump()
+    leader.is_slow_disk = False
+    leader.sync()
+    assert committed(leader, "g", "t", 0) == 5
 
 
 def test_an_entry_that_cannot_be_read_stops_the_broker() -> None:

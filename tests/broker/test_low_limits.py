@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, send
+from consumer_requests import back
 from group_requests import consumer_list, create_topic, heartbeat, unregister
 
 from shaketable.system.broker.groups.consumer_groups import QueueLocks
@@ -14,8 +15,10 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.membership_log import MEMBERS_MAX, AddLearner, Remove, changed
 from shaketable.system.raft.protocol import MembershipError
-from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import PullMessage
+from shaketable.system.store.message import walk_messages
 
 USUAL = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST)
 
@@ -55,6 +58,36 @@ def test_there_are_so_many_groups() -> None:
     assert code(leader, heartbeat("b", "h")) == ResponseCode.SYSTEM_BUSY
     assert code(leader, unregister("a", "g")) == 0
     assert code(leader, heartbeat("b", "h")) == 0
+
+
+def test_groups_of_one_heartbeat_count_together() -> None:
+    leader = leader_of(groups_max=2)
+    assert code(leader, heartbeat("a", "g", "h", "i")) == ResponseCode.SYSTEM_BUSY
+    assert code(leader, consumer_list("g")) == ResponseCode.SYSTEM_ERROR, "all or none"
+    assert code(leader, heartbeat("a", "g", "g", "h")) == 0
+    assert code(leader, heartbeat("b", "g", "i")) == ResponseCode.SYSTEM_BUSY
+    assert code(leader, heartbeat("b", "h", "g")) == 0
+    assert clients(leader) == ["a", "b"]
+
+
+def test_a_group_consumes_without_a_retry_topic_and_is_told_that_it_has_none() -> None:
+    leader = leader_of(topics_max=2)
+    assert code(leader, create_topic("t")) == 0
+    assert code(leader, send("t", 0, b"a")) == 0
+    assert answer(leader, heartbeat("a", "g")).remark is None
+    reply = answer(leader, heartbeat("a", "g", "h", "i"))
+    assert reply.code == 0, "a refusal would be that of a client that is not registered"
+    assert reply.remark == (
+        "registered, but %RETRY%h and 1 more cannot be created for messages sent back: "
+        "there are 2 topics already: use one of them"
+    )
+    ids = msgspec.json.decode(answer(leader, consumer_list("h")).body)["consumerIdList"]
+    assert ids == ["a"]
+    pull = Command(RequestCode.PULL_MESSAGE, 1, ext=PullMessage("h", "t", 0, 0).to_ext())
+    (message,) = walk_messages(answer(leader, pull).body)
+    sent_back = answer(leader, back(message.physical_offset, "h"))
+    assert sent_back.code == ResponseCode.NO_PERMISSION
+    assert "there are 2 topics already" in (sent_back.remark or "")
 
 
 def test_there_are_so_many_topics_and_those_may_still_be_changed_and_written() -> None:

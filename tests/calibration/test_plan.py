@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shaketable.harness import discovery
 from shaketable.harness.calibration import hunting
-from shaketable.harness.calibration.hunting import attempts, hunt_down
+from shaketable.harness.calibration.hunting import attempts, run_hunt
 from shaketable.harness.calibration.plan import (
     CLEAN,
     METHODS,
@@ -83,8 +83,8 @@ def test_a_seed_that_cannot_be_run_is_told_of_a_planted_bug_and_hides_nothing_of
     hunt = msgspec.structs.replace(hunt, is_simulated=True)
     if bug == CLEAN:
         with pytest.raises(IndexError):
-            hunt_down(tmp_path, plan.effort, hunt)
+            run_hunt(tmp_path, plan.effort, hunt)
         return
-    outcome = hunt_down(tmp_path, plan.effort, hunt)
+    outcome = run_hunt(tmp_path, plan.effort, hunt)
     assert len(outcome.failed) == 2, "one of each world"
     assert "pop from empty list" in outcome.failed[0]

@@ -36,9 +36,9 @@ OTHER = Other()
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    discovery.forget()
+    discovery.clear_caches()
     yield
-    discovery.forget()
+    discovery.clear_caches()
     sys.modules.pop("other_workload", None)
 
 

@@ -44,7 +44,7 @@ def shell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Shell:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(check_terminal, "TOLD_EVERY_S", 3600.0)  # on a slow machine, too
+    monkeypatch.setattr(check_terminal, "LINE_EVERY_S", 3600.0)  # on a slow machine, too
     return Shell(tmp_path, capsys)
 
 
@@ -56,7 +56,7 @@ def test_a_valid_history(shell: Shell) -> None:
 
 
 def test_a_step_that_takes_long_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_terminal, "TOLD_EVERY_S", 0.001)
+    monkeypatch.setattr(check_terminal, "LINE_EVERY_S", 0.001)
     monkeypatch.setattr(Linearizable, "check", lambda *_: time.sleep(0.3))
     monkeypatch.setattr(Linearizable, "check_keys", lambda *_: time.sleep(0.3))
     shell.check(shell.write("h.edn", VALID_EDN))

@@ -38,7 +38,7 @@ def shell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Shell:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(check_terminal, "TOLD_EVERY_S", 3600.0)  # on a slow machine, too
+    monkeypatch.setattr(check_terminal, "LINE_EVERY_S", 3600.0)  # on a slow machine, too
     shell = Shell(tmp_path, capsys)
     shell.write("valid.log", VALID)
     shell.write("invalid.log", INVALID)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shaketable.checkers.api import Operation, Outcome, check, to_operations
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.testing.objects import OBJECTS, Answer, Asked, Choose
+from shaketable.harness.testing.objects import OBJECTS, Answer, Choose, Request
 from shaketable.harness.testing.strategies import histories, models, perturbed_histories
 
 CALM = settings(
@@ -74,10 +74,10 @@ def test_an_object_of_ones_own() -> None:
         def __init__(self, values: int) -> None:
             self.value = 0
 
-        def ask(self, choose: Choose, client: int) -> Asked:
-            return Asked("write", choose(2)) if choose(2) else Asked("read")
+        def ask(self, choose: Choose, client: int) -> Request:
+            return Request("write", choose(2)) if choose(2) else Request("read")
 
-        def answer(self, asked: Asked, choose: Choose, client: int) -> Answer:
+        def answer(self, asked: Request, choose: Choose, client: int) -> Answer:
             if asked.f == "read":
                 return Answer(self.value)
             self.value = asked.input

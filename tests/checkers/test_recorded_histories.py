@@ -10,7 +10,7 @@ import pytest
 
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.judging import judge
-from shaketable.harness.judging.checking import Wanted, check_path
+from shaketable.harness.judging.checking import CheckSettings, check_path
 
 FOLDER = os.environ.get("SHAKETABLE_HISTORIES")
 TABLE = "VERDICTS.tsv"
@@ -39,10 +39,10 @@ def test_there_are_recorded_histories():
 
 @pytest.mark.parametrize(("file", "model", "verdict"), recorded())
 def test_recorded_history(file, model, verdict):
-    wanted = Wanted(
+    settings = CheckSettings(
         model=MODELS.get(model, model), initial=INITIAL.get(file.split("/")[0]), engine="local"
     )
-    checked = check_path(Path(FOLDER) / file, wanted, local, lambda _text: None)
+    checked = check_path(Path(FOLDER) / file, settings, local, lambda _text: None)
     (found,) = (each for each in checked.verdicts if each.checker == "linearizable")
     assert found.outcome is Outcome[verdict.upper()], found.summary
     for finding in found.findings:

@@ -28,7 +28,7 @@ def shaketable(
     )
     monkeypatch.syspath_prepend(str(tmp_path))  # the processes that run seeds inherit it
     importlib.invalidate_caches()
-    discovery.forget()
+    discovery.clear_caches()
     monkeypatch.setattr(output.out, "width", 100)
     work = tmp_path / "work"
     work.mkdir()
@@ -40,7 +40,7 @@ def shaketable(
         return code, told.out, told.err
 
     yield run
-    discovery.forget()
+    discovery.clear_caches()
 
 
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, *runs: int) -> None:

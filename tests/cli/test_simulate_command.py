@@ -26,7 +26,7 @@ def shaketable(
     )
     monkeypatch.syspath_prepend(str(tmp_path))  # the processes that run seeds inherit it
     importlib.invalidate_caches()
-    discovery.forget()
+    discovery.clear_caches()
     monkeypatch.setattr(output.out, "width", 100)
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -35,7 +35,7 @@ def shaketable(
         return code, told.out, told.err
 
     yield run
-    discovery.forget()
+    discovery.clear_caches()
 
 
 def test_clean_seeds_are_valid_and_counted(shaketable: Run) -> None:

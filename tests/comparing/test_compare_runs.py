@@ -12,14 +12,14 @@ import pytest
 
 from shaketable.harness import cli
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.comparing import chance, comparison
+from shaketable.reports.comparing import comparison, significance
 from shaketable.reports.comparing.compared_measures import (
     CALM,
     WINDOWS_MAX,
+    FaultPeriod,
     Measured,
     Recoveries,
     Series,
-    Shaken,
     Window,
     series_of,
     windows,
@@ -161,7 +161,7 @@ def test_verdicts_and_findings_need_no_statistics() -> None:
 def test_runs_of_which_little_was_recorded_are_not_called_alike() -> None:
     empty = Measured("x", "x", "UNKNOWN", "", 0, {}, {})
     compared = compare(empty, empty)
-    assert not compared.is_told
+    assert not compared.is_conclusive
     assert result(compared) == "UNKNOWN"
     short = run(1, conditions={CALM: series(1, 3)}, recoveries={})
     assert not compare(short, run(2)).worse
@@ -173,7 +173,9 @@ def test_runs_of_which_little_was_recorded_are_not_called_alike() -> None:
 
 
 def test_windows_of_conditions_leave_nothing_out_and_count_nothing_twice() -> None:
-    cut = windows([(0, 20 * S)], [Shaken("kill", 3 * S, 7 * S), Shaken("pause", 6 * S, 9 * S)])
+    cut = windows(
+        [(0, 20 * S)], [FaultPeriod("kill", 3 * S, 7 * S), FaultPeriod("pause", 6 * S, 9 * S)]
+    )
     assert set(cut) == {CALM, "kill", "kill + pause", "pause"}
     assert cut["kill + pause"] == (Window(6 * S, 7 * S),)
     every = sorted((window.start_ns, window.stop_ns) for of in cut.values() for window in of)
@@ -208,21 +210,19 @@ def test_windows_are_measured_as_they_were() -> None:
 def test_chance_is_what_it_is_said_to_be() -> None:
     pieces = np.arange(40) // 3
     values = np.tile(np.arange(1.0, 11), 4)
-    a, b = chance.Sample(values, pieces), chance.Sample(values * 3, pieces)
-    by = chance.ratio(a, b, chance.mean, 0.05)
+    a, b = significance.Sample(values, pieces), significance.Sample(values * 3, pieces)
+    by = significance.ratio(a, b, significance.mean, 0.05)
     assert by.low < 3 < by.high
     assert by.high / by.low < 3
     assert sum(map(len, a.blocks)) == 40
     assert max(map(len, a.blocks)) == 3
-    assert [len(of) for of in chance.Sample(values, pieces * 0).blocks] == [4] * 10
-    of_equal = chance.difference(a, a, chance.mean, 0.05)
+    assert [len(of) for of in significance.Sample(values, pieces * 0).blocks] == [4] * 10
+    of_equal = significance.difference(a, a, significance.mean, 0.05)
     assert of_equal.low < 0 < of_equal.high
-    assert chance.chance_of_being_greater([((1, 2, 3), (4, 5, 6))]) == pytest.approx(
-        1 / 20, abs=0.01
-    )
-    assert chance.chance_of_being_greater([((4, 5, 6), (1, 2, 3))]) == pytest.approx(1, abs=0.01)
-    assert chance.chance_of_being_greater([((), (1,))]) == 1
-    assert chance.chance_of_being_greater([((2,), (2,)), ((5, 5), (5, 5))]) == 1
+    assert significance.p_value_greater([((1, 2, 3), (4, 5, 6))]) == pytest.approx(1 / 20, abs=0.01)
+    assert significance.p_value_greater([((4, 5, 6), (1, 2, 3))]) == pytest.approx(1, abs=0.01)
+    assert significance.p_value_greater([((), (1,))]) == 1
+    assert significance.p_value_greater([((2,), (2,)), ((5, 5), (5, 5))]) == 1
 
 
 def test_a_page_does_not_run_what_a_run_is_named() -> None:
@@ -235,14 +235,14 @@ def test_a_page_does_not_run_what_a_run_is_named() -> None:
 
 
 def test_a_machine_that_others_kept_busy_is_no_slower_group() -> None:
-    slowed = run(4, conditions={CALM: series(4, slower=8)}, others=0.6)
-    idle = run(1, others=0.1)
+    slowed = run(4, conditions={CALM: series(4, slower=8)}, busy_with_others=0.6)
+    idle = run(1, busy_with_others=0.1)
     compared = compare(idle, slowed)
     assert not compared.worse
     assert any("60% of B's" in note for note in compared.notes)
-    assert len(compare(idle, replace(slowed, others=0.2)).worse) == 3
-    assert len(compare(idle, replace(slowed, others=None)).worse) == 3
-    assert len(compare(replace(idle, others=0.9), slowed).worse) == 3
+    assert len(compare(idle, replace(slowed, busy_with_others=0.2)).worse) == 3
+    assert len(compare(idle, replace(slowed, busy_with_others=None)).worse) == 3
+    assert len(compare(replace(idle, busy_with_others=0.9), slowed).worse) == 3
     broken = replace(slowed, verdict="INVALID", why="lost", findings={"lost": 1})
     assert {each.what for each in compare(idle, broken).worse} == {"verdict", "lost"}
 
@@ -280,7 +280,7 @@ def test_runs_that_were_killed_at_once_are_compared_without_a_traceback(
 
 
 def test_a_time_that_no_run_has_needs_no_memory() -> None:
-    cut = windows([(0, 10**18)], [Shaken("kill", 5 * S, 9 * S)])
+    cut = windows([(0, 10**18)], [FaultPeriod("kill", 5 * S, 9 * S)])
     assert sum(map(len, cut.values())) <= WINDOWS_MAX + 2
     assert max(window.stop_ns for window in cut[CALM]) == 10**18
 

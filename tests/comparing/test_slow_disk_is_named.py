@@ -47,7 +47,7 @@ def test_a_slowed_disk_is_named_and_two_healthy_runs_are_alike(
     healthy, other = (recorded(tmp_path, seed, "kill") for seed in ("1", "2"))
     slowed = recorded(tmp_path, "4", "disk-slow", "majority")
     alike = compare_folders(healthy, other)
-    assert alike.is_told
+    assert alike.is_conclusive
     assert [each.text for each in (*alike.worse, *alike.better)] == []
     worse = {(each.where, each.what) for each in compare_folders(healthy, slowed).worse}
     where = "under disk-slow (A: calm)"

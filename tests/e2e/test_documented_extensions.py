@@ -38,9 +38,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def one_winner(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(site))
-    discovery.forget()
+    discovery.clear_caches()
     yield importlib.import_module("one_winner")
-    discovery.forget()
+    discovery.clear_caches()
     for module in MODULES:
         sys.modules.pop(module, None)
 

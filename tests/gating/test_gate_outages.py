@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.availability.recovery import recovery_times
-from shaketable.reports.availability.worked import (
+from shaketable.reports.availability.client_activity import (
     NEVER_NS,
+    ClientActivity,
     PhaseSpan,
-    Worked,
+    active_until,
     outages,
-    worked_until,
 )
+from shaketable.reports.availability.recovery import recovery_times
 from shaketable.reports.gating.run_measures import measure_operations
 
 S = 1_000_000_000
@@ -53,13 +53,13 @@ def table(operations: Sequence[Op]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=OPERATIONS)
 
 
-def worked(operations: Sequence[Op], until_ns: int = LIMIT) -> Worked:
+def activity(operations: Sequence[Op], until_ns: int = LIMIT) -> ClientActivity:
     rows = [
         {"process": op.process, "time_ns": ns(op.end)}
         for op in operations
         if op.outcome == "info" and op.end is not None
     ]
-    return Worked(until_ns, pa.Table.from_pylist(rows, schema=GIVEN_UP))
+    return ClientActivity(until_ns, pa.Table.from_pylist(rows, schema=GIVEN_UP))
 
 
 def steady(until: float, every: float = 0.01, process: int = 0, f: str = "append") -> list[Op]:
@@ -72,7 +72,7 @@ def measured(operations: Sequence[Op], kill_s: float = 30.0) -> dict[str, float]
     window = FaultWindow(
         0, "kill", "kill n0", ns(kill_s), ns(kill_s + 2), took_effect=True, evidence=""
     )
-    found = measure_operations(table(operations), [window], worked(operations), 1.0)
+    found = measure_operations(table(operations), [window], activity(operations), 1.0)
     return {**found.values, **dict.fromkeys(found.missing, float("nan"))}
 
 
@@ -132,7 +132,7 @@ def test_who_waits_through_one_fault_into_the_next_waits_for_the_first_one_too()
         FaultWindow(number, "kill", "", ns(start), ns(start + 1), took_effect=True, evidence="")
         for number, start in enumerate((10.0, 15.0))
     ]
-    first, second = recovery_times(table(operations), windows, worked(operations))
+    first, second = recovery_times(table(operations), windows, activity(operations))
     assert (first.asked, second.asked > 0) == (1, True)
     assert first.recovery_ns == pytest.approx(11.002 * S)
     assert second.recovery_ns == pytest.approx(6.002 * S)
@@ -150,7 +150,7 @@ def test_outages_against_a_clock_that_ticks(drawn: list[tuple[int, int, str]], u
         Op(number, float(call), float(call + took), outcome)
         for number, (call, took, outcome) in enumerate(drawn)
     ]
-    starts, stops = outages(table(operations), worked(operations, until * S))
+    starts, stops = outages(table(operations), activity(operations, until * S))
     mine = [op for op in operations if op.call <= until]
     ok_ends = sorted(op.end or 0 for op in mine if op.outcome == "ok")
     for start, stop in zip((starts / S).tolist(), (stops / S).tolist(), strict=True):
@@ -181,5 +181,5 @@ def test_until_when_clients_worked(
     phases: list[tuple[str, int, int]], limit: float | None, until: int | None
 ) -> None:
     spans = [PhaseSpan(name, start * S, stop * S) for name, start, stop in phases]
-    found = worked_until(spans, limit)
+    found = active_until(spans, limit)
     assert found == (None if until is None else until * S)

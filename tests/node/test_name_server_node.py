@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.nameserver.registry import Registration
+from shaketable.system.node import name_server
 from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
@@ -23,6 +26,7 @@ from shaketable.system.remoting.name_server_requests import (
     TopicConfig,
     decode_route,
 )
+from shaketable.system.store.disk import Disk, DiskFull, replace_file
 
 ROOT = Path(__file__).parent.parent.parent
 HOST = "127.0.0.1"
@@ -69,10 +73,10 @@ class Peer:
 def serve(
     story: Callable[[NameServerNode, Callable[[], Awaitable[Peer]]], Awaitable[None]],
     clock: SystemClock | None = None,
-    **limits: int,
+    **settings: Any,
 ) -> None:
     (port,) = find_free(1)
-    node = NameServerNode(HOST, port, clock or SystemClock(), **limits)
+    node = NameServerNode(HOST, port, clock or SystemClock(), **settings)
     peers: list[Peer] = []
 
     async def connect() -> Peer:
@@ -213,6 +217,35 @@ def test_odd_ports_are_named(port: str) -> None:
     )
     assert done.returncode == 2
     assert "is no port, 0..65535" in done.stderr
+
+
+def test_what_operators_set_is_kept_once_the_disk_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "kvConfig.json"
+    tries = count(1)
+
+    def full_at_first(disk: Disk, target: str, data: bytes) -> None:
+        if next(tries) <= 3:
+            raise DiskFull("cannot write: No space left on device")
+        replace_file(disk, target, data)
+
+    monkeypatch.setattr(name_server, "replace_file", full_at_first)
+
+    async def story(_: NameServerNode, connect: Callable[[], Awaitable[Peer]]) -> None:
+        peer = await connect()
+        fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "t", "value": "b:4"}
+        await peer.send(Command(RequestCode.PUT_KV_CONFIG, 1, ext=fields))
+        assert [answer.code for answer in await peer.answers(1)] == [ResponseCode.SUCCESS]
+        while not path.exists():
+            await trio.sleep(0.01)
+
+    caplog.set_level("INFO")
+    serve(story, FastClock(), kv_path=path)
+    again = NameServerNode(HOST, 0, SystemClock(), kv_path=path)
+    assert again.server.kv.get("ORDER_TOPIC_CONFIG", "t") == "b:4"
+    events = [record.message.split()[0] for record in caplog.records if "kv_" in record.message]
+    assert events == ["event=kv_config_not_kept", "event=kv_config_kept"]
 
 
 def test_what_operators_set_is_kept_and_a_bad_file_is_told(tmp_path: Path) -> None:

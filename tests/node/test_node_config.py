@@ -109,6 +109,22 @@ def test_what_is_wrong_is_named(change: tuple[str, str], said: str) -> None:
         parse(GOOD.replace(*change))
 
 
+@pytest.mark.parametrize("key", ["dLegerPeers", "shaketableReach"])
+@pytest.mark.parametrize(
+    ("peers", "said"),
+    [
+        ("n0-:1", "'n0-:1' is not of the form n0-127.0.0.1:40911"),
+        ("n 0-a:1", "'n 0' is no id"),
+        ("n0-a:1;n0-a:2", "n0 stands there twice"),
+    ],
+)
+def test_a_wrong_address_of_a_peer_is_reported_under_its_key(
+    key: str, peers: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: {re.escape(said)}"):
+        parse(f"{GOOD}\n{key}={peers}\n")
+
+
 def test_a_node_that_registers_has_a_number() -> None:
     with pytest.raises(ConfigError, match="dLegerSelfId here gives no broker id"):
         parse(GOOD.replace("n0", "here"))

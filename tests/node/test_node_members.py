@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -16,7 +17,11 @@ import trio
 from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.admin import AdminClient
+from shaketable.system.node.config import parse
 from shaketable.system.node.connections import wire
+from shaketable.system.node.machine import SystemClock
+from shaketable.system.node.members import UNKNOWN_SENDERS_MAX, Members
+from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import VoteRequest
 
 STOP_WAIT_S = 60
@@ -177,3 +182,22 @@ def test_a_message_from_nobody_of_this_group_ends_its_connection(group: Group) -
         sock.sendall(wire.encode(VoteRequest(1, "n9", 0, 0, True), "another"))
         assert sock.recv(10) == b""
     assert "message of group 'another', this is 'g'" in group.log("n0")
+
+
+def test_an_unknown_sender_that_moves_takes_no_others_place() -> None:
+    config = parse(
+        "enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerSelfId=n0\ndLegerPeers=n0-127.0.0.1:1\n"
+        "listenPort=2\nstorePathRootDir=/nowhere\n"
+    )
+    broker = SimpleNamespace(core=SimpleNamespace(membership=Membership(("n0",))))
+    members = Members(config, SystemClock(), broker, lambda: None, None)
+    for number in range(UNKNOWN_SENDERS_MAX):
+        members._remember_sender(f"x{number}", ("127.0.0.1", 100 + number))
+    members._remember_sender("x3", ("127.0.0.1", 99))
+    addresses = members._peers._addresses
+    assert sorted(addresses) == sorted(f"x{number}" for number in range(UNKNOWN_SENDERS_MAX))
+    assert addresses["x3"] == ("127.0.0.1", 99)
+    members._remember_sender("new", ("127.0.0.1", 98))
+    addresses = members._peers._addresses
+    assert len(addresses) == UNKNOWN_SENDERS_MAX
+    assert "x0" not in addresses

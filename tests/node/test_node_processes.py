@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ import trio
 
 from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
+from shaketable.system.node import __main__ as program
 from shaketable.system.node import process as node_process
 from shaketable.system.node.connections import wire
 from shaketable.system.node.disks.disk_threads import DiskThreads
@@ -309,9 +311,9 @@ sys.exit(program.main(sys.argv[1:]))
 def test_an_error_that_nobody_foresaw_is_a_broken_rule(
     single: Nodes, error: str, status: int, last: str
 ) -> None:
-    program = MEETS_A_BUG.format(error=error)
+    code = MEETS_A_BUG.format(error=error)
     done = subprocess.run(
-        [sys.executable, "-c", program, "-c", str(single.conf("n0"))],
+        [sys.executable, "-c", code, "-c", str(single.conf("n0"))],
         capture_output=True, text=True, timeout=STOP_WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == status, done.stderr
@@ -319,6 +321,12 @@ def test_an_error_that_nobody_foresaw_is_a_broken_rule(
     lines = done.stderr.splitlines()
     assert any(line.endswith(last) for line in lines)
     assert ("event=stopped" in lines[-1]) == (status == node_process.EXIT_INVARIANT)
+
+
+def test_the_help_names_every_exit_status() -> None:
+    named = {int(number) for number in re.findall(r"\b\d+\b", program.__doc__ or "")}
+    statuses = {value for name, value in vars(node_process).items() if name.startswith("EXIT_")}
+    assert named == {0, *statuses}
 
 
 @pytest.mark.e2e

@@ -122,6 +122,36 @@ def test_a_flickering_clock_jumps_and_stands_but_never_goes_back(
     assert clock.now_ms() == shown[-1]
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.5, 2.0, 7.0])
+@pytest.mark.parametrize("offset_ms", [1000.0, 50.0])
+def test_a_strobing_monotonic_clock_neither_jumps_nor_goes_back_when_its_rate_changes(
+    clock: SteeredClock, machine: Machine, rate: float, offset_ms: float
+) -> None:
+    """The orders arrive in the second half of a strobe, in which the clock stops."""
+    strobe = ClockOrder(1, offset_ms=offset_ms, strobe_ms=200)
+    clock.follow((strobe,))
+    machine.ms += 350
+    before_ms = clock.now_ms()
+    clock.follow((strobe, ClockOrder(2, rate=rate)))
+    shown = [before_ms, clock.now_ms()]
+    assert shown[1] == before_ms
+    for _ in range(100):
+        machine.ms += 7
+        shown.append(clock.now_ms())
+    assert all(a <= b for a, b in pairwise(shown))
+
+
+def test_an_offset_in_the_second_half_of_a_strobe_advances_the_clock_at_once(
+    clock: SteeredClock, machine: Machine
+) -> None:
+    strobe = ClockOrder(1, offset_ms=1000, strobe_ms=200)
+    clock.follow((strobe,))
+    machine.ms += 350
+    before_ms = clock.now_ms()
+    clock.follow((strobe, ClockOrder(2, offset_ms=70, which="monotonic")))
+    assert clock.now_ms() == before_ms + 70
+
+
 def test_who_waits_waits_as_the_clock_goes_now() -> None:
     async def main() -> None:
         began = trio.current_time()

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from unittest.mock import patch
 
@@ -119,6 +120,61 @@ def test_what_was_not_synced_is_not_on_the_real_disk(before, after):
             if step[0] not in {"sync", "sync_dir", "replace"}:
                 take(volatile, folder, step)
         assert contents(RealDisk(), folder) == safe
+
+
+@contextmanager
+def full_at_call(nth: int):
+    """Fail the `nth` call that may need space with ENOSPC, and no other."""
+    calls = count(1)
+
+    def failing(call):
+        def may_fail(*arguments, **more):
+            if next(calls) == nth:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return call(*arguments, **more)
+
+        return may_fail
+
+    with ExitStack() as patches:
+        for name in ("pwritev", "posix_fallocate", "replace", "unlink"):
+            patches.enter_context(patch(f"os.{name}", failing(getattr(os, name))))
+        yield
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps=st.lists(STEP, max_size=10), nth=st.integers(1, 9))
+def test_a_real_disk_that_was_full_for_a_moment_lost_nothing(steps, nth):
+    """Every step is repeated until it fits; so are the syncs at the end."""
+    folder = tempfile.TemporaryDirectory
+    unsynced: list[int] = []
+    with folder() as real, folder() as held, disk_not_waited_for():
+        disk, volatile = RealDisk(), VolatileDisk(RealDisk(), unsynced.append)
+        for step in steps:
+            take(disk, real, step)
+        with full_at_call(nth):
+            for step in (*steps, ("sync_dir",), *(("sync", name) for name in "abc")):
+                with suppress(DiskFull):
+                    take(volatile, held, step)
+                    continue
+                take(volatile, held, step)
+        assert contents(volatile, held) == contents(disk, real)
+        assert contents(RealDisk(), held) == contents(disk, real)
+        assert volatile.unsynced_bytes == 0
+        assert min(unsynced, default=0) == 0
+
+
+def test_a_disk_that_stays_full_keeps_no_file_that_was_replaced(tmp_path):
+    """A node writes its checkpoint anew every few seconds, however long its disk stays full."""
+    volatile = VolatileDisk(RealDisk())
+    full = patch("os.pwritev", side_effect=OSError(errno.ENOSPC, "No space left"))
+    for number in range(20):
+        with full, pytest.raises(DiskFull):
+            replace_file(volatile, f"{tmp_path}/f", b"%d" % number)
+    assert RealDisk().names(str(tmp_path)) == []
+    with patch("os.pwritev", wraps=os.pwritev) as writes:
+        replace_file(volatile, f"{tmp_path}/f", b"last")
+    assert writes.call_count == 1
+    assert contents(RealDisk(), str(tmp_path)) == {"f": b"last"}
 
 
 APPEND_AND_DIE = """

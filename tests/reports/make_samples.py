@@ -112,7 +112,7 @@ class Studio:
         """Return the page of the first violation of a kind: of a campaign, if one shows it."""
         runs = [self.folder(sample) for sample in SAMPLES if sample.verdict == "invalid"]
         for folder in (*runs, *map(self.golden_folder, every_kind.RUNS)):
-            for page in () if folder is None else writing.read(folder / "violations"):
+            for page in () if folder is None else writing.read_index(folder / "violations"):
                 if page.kind == kind:
                     return folder / "violations" / page.file
         return None

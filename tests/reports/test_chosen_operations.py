@@ -20,7 +20,7 @@ from shaketable.reports.run_page.chosen_operations import (
     named_operations,
     pack,
 )
-from shaketable.reports.run_page.html import FEWER, PACKED_CHARACTERS_MAX, packed_table
+from shaketable.reports.run_page.html import DIVISORS, PACKED_CHARACTERS_MAX, packed_table
 
 COUNT = 60_000
 MS = 1_000_000
@@ -197,8 +197,11 @@ def test_the_documents_say_the_limits() -> None:
     assert f"A run of up to {chosen.ALL_MAX:,} operations" in text
     table_of_limits = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("|")]
     limits = {which.strip(): most.strip() for which, most in table_of_limits}
-    assert limits["all that findings name, broken promises or not"] == f"{chosen.NAMED_MAX:,}"
-    assert limits["all whose outcome is unknown"] == f"{chosen.UNKNOWN_MAX:,}"
+    assert (
+        limits["all that findings name, whether or not they break a promise"]
+        == f"{chosen.NAMED_MAX:,}"
+    )
+    assert limits["all that are indeterminate"] == f"{chosen.UNKNOWN_MAX:,}"
     assert limits["all that failed"] == f"{chosen.FAILED_MAX:,}"
     assert limits["the slowest"] == f"{chosen.SLOWEST:,}"
     assert limits["the first and the last of each client"] == f"{chosen.CLIENTS_MAX:,} clients"
@@ -219,7 +222,7 @@ def test_with_long_words_of_their_own_fewer_failures_are_shown_and_what_is_named
     assert set(named) <= shown(found)
     of, kept = next((of, kept) for what, of, kept in found.cut if what == "that failed")
     assert of == COUNT
-    assert kept in [chosen.FAILED_MAX // fewer.wrong for fewer in FEWER[1:]]
+    assert kept in [chosen.FAILED_MAX // each.unsuccessful for each in DIVISORS[1:]]
 
 
 def test_first_and_last_operations_are_counted_once() -> None:

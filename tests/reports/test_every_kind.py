@@ -63,7 +63,7 @@ def test_every_kind_that_a_checker_can_report_stands_in_a_run_and_has_words(runs
     assert known - shown == set(), "tests/histories needs a history that shows it"
     assert shown - known == set(), "tests.support.reported_kinds does not see who reports it"
     assert known - set(PROMISED) == set(), "reports.violation_page.claims says what was promised"
-    assert known - set(finding_texts.WORDS) == set(), "reports.finding_texts says it to everybody"
+    assert known - set(finding_texts.TEXTS) == set(), "reports.finding_texts says it to everybody"
 
 
 @pytest.mark.parametrize("name", RUNS)

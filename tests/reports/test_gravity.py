@@ -61,7 +61,7 @@ def row(**more: Any) -> OperationRow:
 
 
 def meaning(append: OperationRow) -> str:
-    there = Entry(9, 2, 1, "q/0", 4, 17, None, is_it=True, is_odd=False)
+    there = Entry(9, 2, 1, "q/0", 4, 17, None, is_at_place=True, differs=False)
     rows = (EntryRow(9, ((there,),), gap=False, kept=(True,)),)
     entries = Entries(("n0",), rows, (("n0", "value 17"),))
     story = Story((Step(append, "", "", False),), (), (), (), entries, ())

@@ -43,7 +43,7 @@ def test_no_line_goes_over_the_time_in_which_a_node_did_not_answer() -> None:
     [series] = read_samples(row(time, "n0", 7, wall_offset_ms=1.5) for time in times).nodes
     assert np.isnan(series.committed).tolist() == [False] * 4 + [True] + [False] * 2
     assert series.times_s[4] == pytest.approx(5.25)
-    assert series.tells_clocks
+    assert series.has_clocks
     assert np.isnan(series.monotonic_ms).all()
 
 
@@ -78,7 +78,7 @@ def test_clocks_that_are_no_numbers_are_not_known() -> None:
     [series] = read_samples(
         [row(0, "n0", 1, wall_offset_ms="soon", monotonic_offset_ms=2**60)]
     ).nodes
-    assert not series.tells_clocks
+    assert not series.has_clocks
 
 
 def test_only_so_many_nodes_are_shown() -> None:

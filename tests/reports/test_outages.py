@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from shaketable.harness.history.schema import OPERATIONS
+from shaketable.reports.availability.client_activity import ClientActivity
 from shaketable.reports.availability.outages import availability
 from shaketable.reports.availability.recovery import Gap
-from shaketable.reports.availability.worked import Worked
 
 MS, S = 1_000_000, 1_000_000_000
-WORKED = Worked(20 * S)
+WORKED = ClientActivity(20 * S)
 
 
 def table(*rows: tuple[str, int, int | None, str]) -> pa.Table:

@@ -33,7 +33,7 @@ def view(name: str, verdict: str, summary: str = "", **totals: int) -> CheckerVi
 def rows(*views: CheckerView, **more: Any) -> dict[str, Any]:
     named = ("offset", "kept", "linearizable", "same, entry", "None of these", "tried")
     found = promise_rows({**PROMISES, **more}, views)
-    return {next(name for name in named if name in row.words): row for row in found}
+    return {next(name for name in named if name in row.text): row for row in found}
 
 
 def test_each_promise_has_its_judges_and_their_word() -> None:

@@ -238,7 +238,7 @@ def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 def test_promises_are_told_one_by_one(invalid_run: Any) -> None:
     view = build_view(invalid_run.folder)
     kept = view.promise_rows[0]
-    assert "every process fault" in kept.words or "kill" in kept.words
+    assert "every process fault" in kept.text or "kill" in kept.text
     assert kept.judged_by == (("durability", "INVALID"),)
     assert "acknowledged appends are lost" in kept.found
     text = " ".join(outline(html.render(view)).text)
@@ -306,7 +306,7 @@ def test_of_very_many_faults_those_that_cost_most_are_told(
 ) -> None:
     monkeypatch.setattr(html, "FAULTS_MAX", 2)
     view = build_view(clean_run.folder)
-    told = html.told_faults(view.faults)
+    told = html.listed_faults(view.faults)
     costs = sorted((row.lost_ns or 0 for row in view.faults), reverse=True)
     assert [row.lost_ns for row in told if row.lost_ns] != []
     assert {row.lost_ns for row in told} <= set(costs[:2])

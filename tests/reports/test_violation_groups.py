@@ -9,7 +9,7 @@ from shaketable.reports.run_page.violations import (
     AROUND,
     PICTURES_MAX,
     SHOWN_MAX,
-    Surroundings,
+    OperationLookup,
     group_findings,
     kind_totals,
 )
@@ -43,7 +43,7 @@ def lost(n: int, **details: object) -> dict:
 
 def test_many_alike_are_one_group_and_the_rest_is_counted() -> None:
     findings = [lost(n) for n in range(110, 190)]
-    [group] = group_findings(findings, {}, Surroundings(operations(), (WINDOW,)))
+    [group] = group_findings(findings, {}, OperationLookup(operations(), (WINDOW,)))
     assert group.total == 80
     assert len(group.shown) == SHOWN_MAX
     assert group.title == (
@@ -54,7 +54,7 @@ def test_many_alike_are_one_group_and_the_rest_is_counted() -> None:
 
 
 def test_evidence_comes_from_the_operation_where_the_checker_gave_none() -> None:
-    [group] = group_findings([lost(150)], {}, Surroundings(operations(), (WINDOW,)))
+    [group] = group_findings([lost(150)], {}, OperationLookup(operations(), (WINDOW,)))
     [violation] = group.shown
     assert (violation.value, violation.acknowledged_by) == (1150, "n0")
     assert violation.acknowledged_ns == 150 * MS + MS // 2
@@ -73,7 +73,7 @@ def test_the_checkers_own_evidence_is_kept_and_the_unknown_is_shown() -> None:
         faults=["kill 4 (kill n1)", "partition 3 (isolate leader n0)"],
         held_by=[],
     )
-    [group] = group_findings([finding], {}, Surroundings(operations(), (WINDOW,)))
+    [group] = group_findings([finding], {}, OperationLookup(operations(), (WINDOW,)))
     [violation] = group.shown
     assert (violation.value, violation.acknowledged_by) == (7, "n2")
     assert violation.instead == (("n1", "value 9"), ("n2", "nothing"))
@@ -88,7 +88,7 @@ def test_the_checkers_own_evidence_is_kept_and_the_unknown_is_shown() -> None:
 
 def test_the_neighbours_are_of_the_same_queue_and_near() -> None:
     both = pa.concat_tables([operations(), operations(key="t/1")])
-    [group] = group_findings([lost(150)], {}, Surroundings(both, ()))
+    [group] = group_findings([lost(150)], {}, OperationLookup(both, ()))
     around = group.shown[0].around
     assert {row.key for row in around} == {"t/0"}
     assert {row.op for row in around if row.marked} == {300}
@@ -97,14 +97,14 @@ def test_the_neighbours_are_of_the_same_queue_and_near() -> None:
 
 def test_two_operations_far_apart_are_both_shown() -> None:
     finding = {**lost(20), "operations": [40, 760]}
-    [group] = group_findings([finding], {}, Surroundings(operations(), ()))
+    [group] = group_findings([finding], {}, OperationLookup(operations(), ()))
     assert {row.op for row in group.shown[0].around if row.marked} == {40, 760}
 
 
 def test_kinds_and_faults_separate_groups_and_each_gets_room() -> None:
     findings = [lost(n) for n in range(60, 180)]
     findings += [{**lost(n), "kind": "wrong-read"} for n in range(5)]
-    groups = group_findings(findings, {}, Surroundings(operations(), (WINDOW,)))
+    groups = group_findings(findings, {}, OperationLookup(operations(), (WINDOW,)))
     assert [(group.kind, group.total) for group in groups] == [
         ("lost-append", 80), ("lost-append", 40), ("wrong-read", 5),
     ]  # fmt: skip
@@ -115,7 +115,7 @@ def test_kinds_and_faults_separate_groups_and_each_gets_room() -> None:
 
 def test_more_groups_than_room_are_counted() -> None:
     findings = [{**lost(n), "kind": f"kind-{n}"} for n in range(30)]
-    groups = group_findings(findings, {}, Surroundings(operations(), ()))
+    groups = group_findings(findings, {}, OperationLookup(operations(), ()))
     assert sum(group.total for group in groups) == 30
     assert groups[-1].shown == ()
     assert "more in" in groups[-1].title
@@ -124,7 +124,7 @@ def test_more_groups_than_room_are_counted() -> None:
 def test_a_finding_without_a_place_or_operations_is_shown_plainly() -> None:
     finding = {"kind": "prefix", "message": "n1 and n2 differ at index 4", "key": None,
                "offset": None, "operations": [], "details": {"terms": {"n1": 2}}}  # fmt: skip
-    [group] = group_findings([finding], {}, Surroundings(OPERATIONS.empty_table(), ()))
+    [group] = group_findings([finding], {}, OperationLookup(OPERATIONS.empty_table(), ()))
     assert group.title == "prefix"
     assert group.shown[0].around == ()
     assert group.detailed == group.shown
@@ -133,7 +133,7 @@ def test_a_finding_without_a_place_or_operations_is_shown_plainly() -> None:
 def test_a_kind_of_which_not_all_were_kept_says_so_and_no_other_does() -> None:
     findings = [lost(n) for n in range(60, 180)] + [{**lost(7), "kind": "gap"}]
     totals = {"lost-append": 15_447, "gap": 1}
-    groups = group_findings(findings, totals, Surroundings(operations(), (WINDOW,)))
+    groups = group_findings(findings, totals, OperationLookup(operations(), (WINDOW,)))
     assert [group.title.partition(":")[0] for group in groups] == [
         "lost-append, 80 kept of 15,447 in all", "lost-append, 40 kept of 15,447 in all", "gap",
     ]  # fmt: skip
@@ -170,7 +170,7 @@ UNDER = "under partition 3 (isolate leader n0)"
 )
 def test_what_was_read_is_seen_under_a_fault(checker: str, kind: str, words: str) -> None:
     finding = {**lost(150), "kind": kind, "details": {"faults": [UNDER.removeprefix("under ")]}}
-    [group] = group_findings([finding], {}, Surroundings(operations(), (WINDOW,)), checker)
+    [group] = group_findings([finding], {}, OperationLookup(operations(), (WINDOW,)), checker)
     assert group.title == f"{kind}: t/0 offset 150, {words}"
 
 
@@ -178,7 +178,7 @@ def test_a_read_finding_takes_the_fault_of_its_read_not_of_the_append_it_contrad
     late = operations().to_pylist()[390] | {"op": 9001, "f": "read", "offset": 150}
     table = pa.concat_tables([operations(), pa.Table.from_pylist([late], schema=OPERATIONS)])
     finding = {**lost(150), "kind": "inconsistent-read", "operations": [9001, 300]}
-    around = Surroundings(table, (WINDOW,))
+    around = OperationLookup(table, (WINDOW,))
     [group] = group_findings([finding], {}, around, "linearizable-log")
     assert group.title == "inconsistent-read: t/0 offset 150"  # the append's fault was long over
 
@@ -187,5 +187,5 @@ def test_a_fault_that_began_after_the_acknowledgement_is_said_as_it_is() -> None
     said = "just before partition 3 (isolate leader n0)"
     for details in ({"faults": [said]}, {"faults": [said], "fault": 3}):
         finding = lost(90, **details)
-        [group] = group_findings([finding], {}, Surroundings(operations(), (WINDOW,)))
+        [group] = group_findings([finding], {}, OperationLookup(operations(), (WINDOW,)))
         assert group.title == f"lost-append: t/0 offset 90, {said}"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from shaketable.harness import marks
-from shaketable.harness.doctoring import surroundings
+from shaketable.harness import run_markers
+from shaketable.harness.doctoring import machine_checks
 from shaketable.harness.runtime.processes import children
 
 PATIENCE_S = 20.0
@@ -46,7 +46,9 @@ def still_running(left: Path) -> list[int]:
     pids = [int(pid) for pid in left.read_text().split()]
     assert len(pids) >= 2
     until_s = time.monotonic() + 2.0
-    while (alive := [pid for pid in pids if marks.who(pid)]) and time.monotonic() < until_s:
+    while (
+        alive := [pid for pid in pids if run_markers.identify(pid)]
+    ) and time.monotonic() < until_s:
         time.sleep(0.01)
     return alive
 
@@ -91,8 +93,8 @@ def test_what_a_child_that_is_listened_to_left_running_ends(left: Path, how: str
 def test_a_spark_that_does_not_start_in_time_leaves_no_jvm(
     left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surroundings, "SPARK_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(surroundings.guard, "command", lambda *_: program(left, "hangs"))
-    fact = surroundings._spark(left.parent)
-    assert (fact.what, fact.is_well) == ("did not start and end within 2 s", False)
+    monkeypatch.setattr(machine_checks, "SPARK_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(machine_checks.guard, "command", lambda *_: program(left, "hangs"))
+    fact = machine_checks._spark(left.parent)
+    assert (fact.what, fact.is_ok) == ("did not start and end within 2 s", False)
     assert not still_running(left)

@@ -17,7 +17,7 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Evidence
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.doctoring import examination as examination_module
-from shaketable.harness.doctoring import surroundings, trials
+from shaketable.harness.doctoring import machine_checks, trials
 from shaketable.harness.doctoring import survey as survey_module
 from shaketable.harness.doctoring.examination import examine
 from shaketable.harness.doctoring.findings import Examination, Fact, Finding
@@ -225,8 +225,8 @@ def test_what_ended_the_trials_is_the_last_line_whatever_group_it_is_in(tmp_path
 def test_where_spark_does_not_start_it_is_said_how_to_judge_without_it(tmp_path, monkeypatch):
     failed = children.Answer(False, 1, b"", b"a stack\nno gateway\n")
     monkeypatch.setattr(children, "ask", lambda *_, **__: failed)
-    fact = surroundings._spark(tmp_path)
-    assert (fact.what, fact.is_well) == ("no gateway", False)
+    fact = machine_checks._spark(tmp_path)
+    assert (fact.what, fact.is_ok) == ("no gateway", False)
     command = shlex.split(fact.advice.partition("./shaketable ")[2])
     app.parse_args(command, exit_on_error=False, print_error=False)
     assert command == ["analyze", "RUN", "--engine", "local"]
@@ -238,9 +238,9 @@ def scratch(tmp_path, monkeypatch):
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    monkeypatch.setattr(surroundings, "look", lambda _: [])
+    monkeypatch.setattr(machine_checks, "run_checks", lambda _: [])
     yield folder
-    discovery.forget()
+    discovery.clear_caches()
 
 
 def test_a_fault_that_ends_the_trials_is_named_and_the_rest_tried_anew(scratch, monkeypatch):
@@ -306,11 +306,11 @@ def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_t
     put_in(tmp_path / "site", monkeypatch, FAULTS)
     monkeypatch.setattr(survey_module, "IMPORT_TIMEOUT_S", 8.0)
     monkeypatch.setattr(examination_module, "FAULT_TIMEOUT_S", 20.0)
-    look = survey_module.look
+    look = survey_module.find_faults
     names = {"kill", "pause", *FAULTS}
     monkeypatch.setattr(
         survey_module,
-        "look",
+        "find_faults",
         lambda folder: replace(
             found := look(folder), names=tuple(name for name in found.names if name in names)
         ),
@@ -350,8 +350,8 @@ def test_broken_plug_ins_of_one_name_are_rows_of_their_own(tmp_path, monkeypatch
     async def look_once(log, without):
         return found, None
 
-    monkeypatch.setattr(survey_module, "_look_once", look_once)
-    survey = survey_module.look(tmp_path)
+    monkeypatch.setattr(survey_module, "_import_once", look_once)
+    survey = survey_module.find_faults(tmp_path)
     assert survey.broken == {
         "door = north:PLUGIN": "cannot be imported: no hinges",
         "door = south:PLUGIN": "cannot be imported: no lock",
@@ -361,15 +361,15 @@ def test_broken_plug_ins_of_one_name_are_rows_of_their_own(tmp_path, monkeypatch
     assert survey.rows == 5
 
 
-def examination(*findings: Finding, is_well: bool = True) -> Examination:
-    return Examination(findings, [Fact("Java", "17", is_well)], "root", ("kill", "pause"))
+def examination(*findings: Finding, is_ok: bool = True) -> Examination:
+    return Examination(findings, [Fact("Java", "17", is_ok)], "root", ("kill", "pause"))
 
 
 KILL = Finding("kill", "process", "works", "gone")
 
 
 @pytest.mark.parametrize(
-    ("state", "is_well", "code"),
+    ("state", "is_ok", "code"),
     [
         ("works", True, ExitCode.VALID),
         ("works", False, ExitCode.HARNESS),
@@ -378,10 +378,10 @@ KILL = Finding("kill", "process", "works", "gone")
         ("untried", True, ExitCode.HARNESS),
     ],
 )
-def test_the_exit_code_says_how_the_default_campaign_would_end_at_best(state, is_well, code):
+def test_the_exit_code_says_how_the_default_campaign_would_end_at_best(state, is_ok, code):
     pause = Finding("pause", "process", state, "")
     on_sim = Finding("pause", "sim", "works", "stopped")  # another world does not make up for it
-    found = examination(KILL, pause, on_sim, is_well=is_well)
+    found = examination(KILL, pause, on_sim, is_ok=is_ok)
     assert found.exit_code == code
     assert found.to_json()["exit_code"] == code
 

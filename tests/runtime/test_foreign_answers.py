@@ -10,10 +10,10 @@ import pytest
 import trio
 from nemesis_stage import Stage, planned
 
-from shaketable.harness import blame
-from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness import plugin_calls
 from shaketable.harness.contracts.plugins import Evidence
 from shaketable.harness.faults.process import signals, transfer
+from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import open_faults
 
@@ -334,20 +334,20 @@ def test_words_of_a_plug_in_are_made_plain(stage, kind):
 
 def test_lists_may_be_tuples_and_seconds_are_no_longer_than_anything():
     given = {"links": (("n0", "n1"),), "none": None, "deep": {"much": [1, 2.5, True]}}
-    assert blame.json_object(given, "it returned") is given
+    assert plugin_calls.json_object(given, "it returned") is given
     with pytest.raises(PlugInError, match="in place of seconds"):
-        blame.seconds(10**400, "it returned")
+        plugin_calls.seconds(10**400, "it returned")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
 def test_who_interrupts_is_no_plug_in(error):
-    with pytest.raises(error), blamed():
+    with pytest.raises(error), as_plugin_error():
         raise error
 
 
 def test_who_cancels_a_plug_in_cancels_it():
     async def main():
-        with trio.move_on_after(0) as scope, blamed():
+        with trio.move_on_after(0) as scope, as_plugin_error():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.sleep_forever)
                 await trio.sleep_forever()

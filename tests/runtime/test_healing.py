@@ -8,16 +8,16 @@ import tempfile
 import pytest
 from foreign_faults import put_in
 
-from shaketable.harness import discovery, marks
+from shaketable.harness import discovery, run_markers
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.marks import Mark, Who
+from shaketable.harness.run_markers import ProcessIdentity, RunMarker
 from shaketable.harness.runtime import ledger
 from shaketable.harness.runtime.undoing import foreign_undo, healing
 from shaketable.harness.terminal.heal import heal
 from tests.support.left_behind import Sleepers, killed_ledger, make_run
 
-NOBODY = Who(1, 1)
+NOBODY = ProcessIdentity(1, 1)
 """Pid 1 did not start at the first tick: this process is gone."""
 
 
@@ -41,44 +41,44 @@ def test_all_processes_of_a_run_are_ended_and_nobody_elses(tmp_path, sleepers, s
     run = make_run(tmp_path)
     log = run / "node.log"
     written = killed_ledger(run)
-    marked, stopped = (sleepers.sleeper(str(Mark(NOBODY, run))) for _ in range(2))
+    marked, stopped = (sleepers.sleeper(str(RunMarker(NOBODY, run))) for _ in range(2))
     os.kill(stopped, signal.SIGSTOP)
     named, child = sleepers.parent(log)
     written.process("n0", named)
     reused = sleepers.sleeper(cwd=run)
     written.process("n1", reused)
     text = (run / "faults.jsonl").read_text()
-    started = marks.who(reused).started
+    started = run_markers.identify(reused).started
     (run / "faults.jsonl").write_text(
         text.replace(
             f'"pid":{reused},"started":{started}', f'"pid":{reused},"started":{started - 9}'
         )
     )  # the ledger names one that had that pid before
     reader = sleepers.sleeper(cwd=run)
-    other = sleepers.sleeper(str(Mark(NOBODY, make_run(tmp_path, "two"))))
+    other = sleepers.sleeper(str(RunMarker(NOBODY, make_run(tmp_path, "two"))))
 
     (healed,) = healing.heal_store(run.parent, depth=1)[:1]
     assert (healed.folder, healed.left) == (run, ())
     gone = {marked, stopped, named, child}
     assert {int(line.split()[2]) for line in healed.did} == gone
-    assert [pid for pid in gone if marks.who(pid) is not None] == []
-    assert marks.who(reused) is not None
-    assert marks.who(reader) is not None
+    assert [pid for pid in gone if run_markers.identify(pid) is not None] == []
+    assert run_markers.identify(reused) is not None
+    assert run_markers.identify(reader) is not None
 
     assert healing.heal_run(run).did == ()
-    assert marks.who(other) is None  # of the same store: it was healed, too
+    assert run_markers.identify(other) is None  # of the same store: it was healed, too
 
 
 def test_a_run_whose_harness_lives_is_not_touched(tmp_path, sleepers, scratch):
     run = make_run(tmp_path)
-    with marks.occupied(run):  # we are its harness
-        pid = sleepers.sleeper(os.environ[marks.VARIABLE])
+    with run_markers.working_in(run):  # we are its harness
+        pid = sleepers.sleeper(os.environ[run_markers.VARIABLE])
         assert [each.is_alive for each in healing.heal_store(tmp_path)] == [True]
         with pytest.raises(UsageError, match="its harness is at work"):
             healing.heal_run(run)
-    assert marks.VARIABLE not in os.environ
+    assert run_markers.VARIABLE not in os.environ
     assert healing.heal_store(tmp_path)[0].is_alive  # by the mark, though nobody holds the lock
-    assert marks.who(pid) is not None
+    assert run_markers.identify(pid) is not None
 
     written = ledger.Ledger(run / "faults.jsonl", lambda: 0)
     with pytest.raises(UsageError, match="its harness is at work"):  # by the ledger
@@ -102,7 +102,7 @@ DOOR = """
 def _found_anew():
     """No plug-in of one test is known in the next one."""
     yield
-    discovery.forget()
+    discovery.clear_caches()
 
 
 def test_open_faults_are_undone_by_what_the_ledger_says_newest_first(
@@ -201,7 +201,7 @@ def test_an_undo_of_somebody_elses_can_neither_hang_nor_end_a_heal(tmp_path, scr
         "SystemExit: not here",
     ]
     assert healed[4].did == ("undid fault 0 (pause)",)
-    assert marks.who(int(child.read_text())) is None
+    assert run_markers.identify(int(child.read_text())) is None
 
 
 def test_what_a_fault_did_that_was_killed_half_way_is_not_known_unless_it_is_ours(
@@ -249,8 +249,8 @@ def test_a_run_that_ended_by_itself_is_left_as_it_is(tmp_path, scratch):
 def test_a_ledger_that_cannot_be_read_hinders_no_other_run(tmp_path, sleepers, scratch):
     broken, run = make_run(tmp_path, "broken"), make_run(tmp_path)
     (broken / "faults.jsonl").write_text('{"event"\n{"event":"applied"}\n')
-    pid = sleepers.sleeper(str(Mark(NOBODY, run)))
-    of_the_broken = sleepers.sleeper(str(Mark(NOBODY, broken)))
+    pid = sleepers.sleeper(str(RunMarker(NOBODY, run)))
+    of_the_broken = sleepers.sleeper(str(RunMarker(NOBODY, broken)))
     first, second = healing.heal_store(tmp_path)
     assert first.folder == broken
     assert [line.partition(" (")[0] for line in first.did] == [f"ended process {of_the_broken}"]
@@ -261,8 +261,8 @@ def test_a_ledger_that_cannot_be_read_hinders_no_other_run(tmp_path, sleepers, s
 
 
 def test_scratch_folders_of_the_dead_are_removed_and_only_these(scratch):
-    of_the_living = scratch / f"{marks.scratch_prefix('spark')}x"
-    here = str(marks.me())
+    of_the_living = scratch / f"{run_markers.scratch_prefix('spark')}x"
+    here = str(run_markers.this_process())
     of_the_dead = scratch / of_the_living.name.replace(here, f"{os.getpid()}.1")
     of_elsewhere = scratch / f"shaketable-spark-{os.getpid()}.1.7-x"  # of a container, say
     foreign = scratch / "shaketable-notes"

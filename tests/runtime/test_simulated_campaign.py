@@ -27,7 +27,7 @@ from shaketable.harness.runtime.simulated.run import groups_of, run_simulated
 from shaketable.harness.runtime.supervisor import RunResult
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.terminal import summary
-from shaketable.reports.availability.worked import worked_until
+from shaketable.reports.availability.client_activity import active_until
 from shaketable.reports.plotting.lanes import phase_spans
 from shaketable.reports.run_page.view import build_view
 from shaketable.system.sim.rules.violation import Violated
@@ -118,7 +118,7 @@ def test_a_kind_of_fault_that_never_bit_is_tried_again_while_clients_go_on(
     assert set(judged(result.folder, campaign).values()) == {True}
     told = json.loads(result.folder.run_json.read_bytes())["phases"]
     phases = {phase["name"]: phase for phase in told}
-    assert worked_until(phase_spans(told, 10**12), 8.0) == phases["retry"]["stop_ns"] > 8 * 10**9
+    assert active_until(phase_spans(told, 10**12), 8.0) == phases["retry"]["stop_ns"] > 8 * 10**9
     last_call_ns = pc.max(load_operations(result.folder, ("call_ns",))["call_ns"]).as_py()
     assert phases["retry"]["start_ns"] < last_call_ns
 

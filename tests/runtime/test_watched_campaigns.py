@@ -17,7 +17,7 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging.judge import judge_course
+from shaketable.harness.judging.judge import judge_run_as_planned
 from shaketable.harness.runtime import supervisor
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.simulated.run import run_simulated
@@ -72,7 +72,7 @@ def test_a_planted_bug_is_seen_while_clients_work_and_may_end_the_run(tmp_path: 
     phases = {span["name"]: span["stop_ns"] - span["start_ns"] for span in early["phases"]}
     assert {"heal", "drain"} <= phases.keys(), "faults are undone, and clients finish"
     assert phases["chaos"] < 18e9 - 1e9
-    course = judge_course(again)
+    course = judge_run_as_planned(again)
     assert course.outcome is Outcome.UNKNOWN
     assert "ended at the first violation that was seen" in course.summary
 

@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 import pytest
 
-from shaketable.harness import marks
+from shaketable.harness import run_markers
 from shaketable.harness.history.run_folder import RunFolder, link_latest
 from shaketable.harness.history.segments import Event, SegmentWriter
-from shaketable.harness.serving.answers import Answer, Site, zipped
 from shaketable.harness.serving.index import Entry
+from shaketable.harness.serving.responses import Response, Site, zipped
 from shaketable.harness.serving.trends import chart
 
 Write = Callable[..., Path]
@@ -40,18 +40,18 @@ class _Seen(HTMLParser):
         self.handlers += [name for name, _ in attrs if name.startswith("on") or name == "style"]
 
 
-def seen(answer: Answer) -> _Seen:
+def seen(answer: Response) -> _Seen:
     parser = _Seen()
     parser.feed(text(answer))
     return parser
 
 
-def text(answer: Answer) -> str:
+def text(answer: Response) -> str:
     body = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
     return body.decode()
 
 
-def close(answer: Answer) -> None:
+def close(answer: Response) -> None:
     if not isinstance(answer.body, bytes):
         getattr(answer.body, "close")()  # noqa: B009 - pieces and zips both have it
 
@@ -66,7 +66,7 @@ def test_runs_are_listed_newest_first_searched_and_filtered(store: Path, write_r
         write_run("kill-sim", "20261122T000001.000Z"), cell / "kill-sim" / "20261122T000001.000Z"
     )
     site = Site(store)
-    shown = text(site.answer("/"))
+    shown = text(site.respond("/"))
     assert shown.index("2026-11-22 11:15:00") < shown.index("2026-11-22 10:15:00")
     assert "5 of 5 runs" in shown
     assert "3 acknowledged appends are lost" in shown
@@ -84,16 +84,16 @@ def test_runs_are_listed_newest_first_searched_and_filtered(store: Path, write_r
         (f"page={'9' * 5000}", 5),
         ("page=-1&state=", 5),
     ):
-        assert f"{count} of 5 runs" in text(site.answer(f"/?{query}")), query
+        assert f"{count} of 5 runs" in text(site.respond(f"/?{query}")), query
 
 
 def test_many_runs_are_shown_page_by_page(store: Path, write_run: Write) -> None:
     for number in range(101):
         write_run(time=f"20261122T101500.{number:03d}Z")
     site = Site(store)
-    assert text(site.answer("/")).count('<td class="time">') == 100
-    assert 'href="/?page=2"' in text(site.answer("/"))
-    assert text(site.answer("/?page=2")).count('<td class="time">') == 1
+    assert text(site.respond("/")).count('<td class="time">') == 100
+    assert 'href="/?page=2"' in text(site.respond("/"))
+    assert text(site.respond("/?page=2")).count('<td class="time">') == 1
 
 
 def test_a_run_leads_to_its_report_its_files_and_its_zip(store: Path, write_run: Write) -> None:
@@ -101,16 +101,16 @@ def test_a_run_leads_to_its_report_its_files_and_its_zip(store: Path, write_run:
     link_latest(RunFolder(folder))
     site = Site(store)
     id_ = "quick/20261122T101500.000Z"
-    page = seen(site.answer(f"/run/{id_}"))
+    page = seen(site.respond(f"/run/{id_}"))
     assert {f"/files/{id_}/report.html", f"/files/{id_}", f"/zip/{id_}"} <= set(page.links)
     for link in page.links:
         if link.startswith("/"):
-            answer = site.answer(link)
+            answer = site.respond(link)
             assert answer.status == 200, link
             close(answer)
-    assert site.answer("/run/latest").status == 200
-    assert "node.log" in text(site.answer(f"/files/{id_}/nodes/n0"))
-    results = site.answer(f"/files/{id_}/results.json")
+    assert site.respond("/run/latest").status == 200
+    assert "node.log" in text(site.respond(f"/files/{id_}/nodes/n0"))
+    results = site.respond(f"/files/{id_}/results.json")
     assert results.kind.startswith("text/plain")
     assert '"valid": true' in text(results)
 
@@ -124,7 +124,7 @@ def test_a_zip_holds_the_files_and_not_what_links_lead_to(store: Path, write_run
     os.mkfifo(folder / "pipe")
     (folder / "large").write_bytes(os.urandom(600_000))
     (folder / ".half.tmp").write_text("half")
-    pieces = list(Site(store).answer("/zip/quick/20261122T101500.000Z").body)
+    pieces = list(Site(store).respond("/zip/quick/20261122T101500.000Z").body)
     assert len(pieces) > 2
     with zipfile.ZipFile(io.BytesIO(b"".join(pieces))) as archive:
         assert archive.testzip() is None
@@ -139,7 +139,7 @@ def test_a_zip_is_bounded_and_says_what_it_lacks(
 ) -> None:
     folder = write_run()
     (folder / "large").write_bytes(b"x" * 5000)
-    monkeypatch.setattr("shaketable.harness.serving.answers.ZIP_BYTES_MAX", 4000)
+    monkeypatch.setattr("shaketable.harness.serving.responses.ZIP_BYTES_MAX", 4000)
     with zipfile.ZipFile(io.BytesIO(b"".join(zipped(folder)))) as archive:
         assert "large: 5,000 bytes" in archive.read("20261122T101500.000Z/LEFT-OUT.txt").decode()
         assert "20261122T101500.000Z/campaign.toml" in archive.namelist()
@@ -168,10 +168,10 @@ def test_nothing_outside_the_store_is_shown(store: Path, write_run: Write, named
     os.mkfifo(folder / "pipe")
     site = Site(store)
     for what in ("files", "run", "zip", "live"):
-        answer = site.answer(f"/{what}/{named}")
+        answer = site.respond(f"/{what}/{named}")
         assert answer.status == 404, what
         assert "the secret" not in text(answer)
-    compared = site.answer(f"/compare?a={named}&b=quick/20261122T101500.000Z")
+    compared = site.respond(f"/compare?a={named}&b=quick/20261122T101500.000Z")
     assert compared.status == 404
 
 
@@ -179,7 +179,7 @@ def test_nothing_outside_the_store_is_shown(store: Path, write_run: Write, named
     "target", ["", "*", "//evil/", "http://evil/", "/?" + "a=1&" * 50, "/nope"]
 )
 def test_what_is_no_page_is_not_there(store: Path, target: str) -> None:
-    assert Site(store).answer(target).status == 404
+    assert Site(store).respond(target).status == 404
 
 
 def test_hostile_names_and_values_are_text(store: Path, write_run: Write) -> None:
@@ -197,18 +197,18 @@ def test_hostile_names_and_values_are_text(store: Path, write_run: Write) -> Non
     id_ = quote(f"{name}/{folder.name}")
     for target in ("/", f"/?q={quote(HOSTILE)}", f"/run/{id_}", f"/files/{id_}", "/trends",
                    f"/trends?name={quote(HOSTILE)}"):  # fmt: skip
-        answer = site.answer(target)
+        answer = site.respond(target)
         page = seen(answer)
         assert answer.status == 200
         assert "img" not in page.tags
         assert "script" not in page.tags
         assert page.handlers == []
         assert "unsafe" not in answer.policy
-    as_file = site.answer(f"/files/{id_}/{quote(name)}.html")
+    as_file = site.respond(f"/files/{id_}/{quote(name)}.html")
     close(as_file)
     assert as_file.kind.startswith("text/plain")
     assert as_file.policy.startswith("sandbox;")
-    archive = site.answer(f"/zip/{id_}")
+    archive = site.respond(f"/zip/{id_}")
     close(archive)
     disposition = dict(archive.headers)["Content-Disposition"]
     assert set("<>'\r\n") & set(disposition) == set()
@@ -220,7 +220,7 @@ def test_a_report_is_shown_in_a_sandbox_and_nowhere_else_as_html(
     folder = write_run(report=HOSTILE)
     (folder / "nodes" / "n0" / "report.html").write_text(HOSTILE)
     site = Site(store)
-    report = site.answer("/files/quick/20261122T101500.000Z/report.html")
+    report = site.respond("/files/quick/20261122T101500.000Z/report.html")
     close(report)
     assert report.kind.startswith("text/html")
     assert report.policy.startswith("sandbox allow-scripts")
@@ -229,7 +229,7 @@ def test_a_report_is_shown_in_a_sandbox_and_nowhere_else_as_html(
     assert "default-src 'none'" in report.policy
     headers = dict(report.all_headers)
     assert headers["X-Content-Type-Options"] == "nosniff"
-    deeper = site.answer("/files/quick/20261122T101500.000Z/nodes/n0/report.html")
+    deeper = site.respond("/files/quick/20261122T101500.000Z/nodes/n0/report.html")
     close(deeper)
     assert deeper.kind.startswith("text/plain")
 
@@ -243,10 +243,10 @@ def test_damaged_runs_are_listed_and_do_not_hide_the_others(store: Path, write_r
     (nested / "results.json").write_text("[" * 100_000)
     (nested / "run.json").write_text('{"counts": [1]}')
     site = Site(store)
-    assert "3 of 3 runs" in text(site.answer("/"))
+    assert "3 of 3 runs" in text(site.respond("/"))
     for run in (broken, nested):
-        assert site.answer(f"/run/quick/{run.name}").status == 200
-    assert site.answer("/trends?name=quick").status == 200
+        assert site.respond(f"/run/quick/{run.name}").status == 200
+    assert site.respond("/trends?name=quick").status == 200
 
 
 def test_a_run_in_progress_is_followed(store: Path, write_run: Write) -> None:
@@ -263,8 +263,8 @@ def test_a_run_in_progress_is_followed(store: Path, write_run: Write) -> None:
     site = Site(store)
     id_ = "quick/20261122T101500.000Z"
     writer = SegmentWriter(folder.segment("worker-0"))
-    with marks.occupied(folder.path):
-        assert "RUNNING" in text(site.answer("/"))
+    with run_markers.working_in(folder.path):
+        assert "RUNNING" in text(site.respond("/"))
         writer.write(
             event
             for n in range(10)
@@ -273,7 +273,7 @@ def test_a_run_in_progress_is_followed(store: Path, write_run: Write) -> None:
                 Event(n * 10**9 + 5, 1, "info" if n == 9 else "ok", "append"),
             )
         )
-        page = text(site.answer(f"/run/{id_}"))
+        page = text(site.respond(f"/run/{id_}"))
         assert "In progress: chaos, 9 s" in page
         assert "9 ok,0 fail,1 info" in re.sub(r"\s*,\s*", ",", page)
         assert "leader" in page
@@ -281,10 +281,10 @@ def test_a_run_in_progress_is_followed(store: Path, write_run: Write) -> None:
         assert "<td>on</td>" in page
         assert "last line &lt;b&gt;" in page
         writer.write([Event(11 * 10**9, 1, "ok", "append")])
-        assert "10 ok" in text(site.answer(f"/live/{id_}"))
+        assert "10 ok" in text(site.respond(f"/live/{id_}"))
     writer.close()
-    assert "NOT JUDGED" in text(site.answer("/"))
-    assert 'data-state="ended"' in text(site.answer(f"/live/{id_}"))
+    assert "NOT JUDGED" in text(site.respond("/"))
+    assert 'data-state="ended"' in text(site.respond(f"/live/{id_}"))
 
 
 def test_a_chart_leaves_a_gap_where_a_run_says_nothing() -> None:
@@ -308,15 +308,15 @@ def test_what_takes_long_is_left_for_the_next_time_or_the_command_line(
     site = Site(store)
     with monkeypatch.context() as patched:
         patched.setattr("shaketable.harness.serving.trends.MEASURING_S", -1.0)
-        assert "2 of these runs are not measured yet" in text(site.answer("/trends"))
-    assert "not measured yet" not in text(site.answer("/trends"))
+        assert "2 of these runs are not measured yet" in text(site.respond("/trends"))
+    assert "not measured yet" not in text(site.respond("/trends"))
     runs = "a=quick/20261122T101000.000Z&b=quick/20261122T101100.000Z"
-    assert site.answer(f"/compare?{runs}").status == 200
+    assert site.respond(f"/compare?{runs}").status == 200
     (operations / "part-0.parquet").write_bytes(b"PAR1" * 100)
     monkeypatch.setattr("shaketable.harness.serving.trends.OPERATIONS_BYTES_MAX", 100)
-    assert site.answer(f"/compare?{runs}").status == 413
+    assert site.respond(f"/compare?{runs}").status == 413
 
 
 def test_an_empty_store_says_how_to_begin(store: Path) -> None:
-    assert "./shaketable run" in text(Site(store).answer("/"))
-    assert "No judged run" in text(Site(store).answer("/trends"))
+    assert "./shaketable run" in text(Site(store).respond("/"))
+    assert "No judged run" in text(Site(store).respond("/trends"))

@@ -15,16 +15,16 @@ from urllib.parse import quote
 import pytest
 
 from shaketable.harness.serving import index, trends
-from shaketable.harness.serving.answers import Answer, Site
 from shaketable.harness.serving.index import Entry
-from shaketable.harness.serving.trends import Numbers, Trends, drawn
+from shaketable.harness.serving.responses import Response, Site
+from shaketable.harness.serving.trends import Numbers, Trends, draw_charts
 
 Write = Callable[..., Path]
 ODD = os.fsdecode(b"caf\xe9 <b>%2F")
 """A folder's name that is no UTF-8, and that a page and an address must not take for their own."""
 
 
-def body(answer: Answer) -> bytes:
+def body(answer: Response) -> bytes:
     return answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
 
 
@@ -36,21 +36,21 @@ def test_a_run_whose_folder_is_no_utf_8_is_listed_and_leads_to_its_files(
     (store / ODD).mkdir()
     odd.rename(store / ODD / odd.name)
     site = Site(store)
-    page = site.answer("/")
+    page = site.respond("/")
     assert (page.status, b"2 of 2 runs" in body(page)) == (200, True)
     address = quote(os.fsencode(f"{ODD}/{odd.name}"))
     assert f'href="/run/{address}"'.encode() in body(page)
     for what in ("run", "files", "zip"):
-        answer = site.answer(f"/{what}/{address}")
+        answer = site.respond(f"/{what}/{address}")
         assert (answer.status, bool(body(answer))) == (200, True)
-    links = re.findall(rb'href="(/files/[^"]*/report.html)"', body(site.answer(f"/run/{address}")))
-    assert [body(site.answer(link.decode())) for link in links] == [
+    links = re.findall(rb'href="(/files/[^"]*/report.html)"', body(site.respond(f"/run/{address}")))
+    assert [body(site.respond(link.decode())) for link in links] == [
         b"<!DOCTYPE html><title>a report</title>"
     ]
     picked = re.findall(rb'name="a" value="([^"]*)"', body(page))
     assert address.encode() in picked
     asked = f"/compare?a={quote(address)}&b={quote(address)}"
-    assert site.answer(asked).status == 200
+    assert site.respond(asked).status == 200
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_one_run_with_odd_values_hides_no_other(
     bad = write_run("bad", campaign=campaign)
     (bad / "run.json").write_text(run)
     site = Site(store)
-    page = site.answer("/")
+    page = site.respond("/")
     assert (page.status, b"2 of 2 runs" in body(page)) == (200, True)
     for what in ("run", "files"):
-        assert site.answer(f"/{what}/bad/{bad.name}").status == 200
-    assert site.answer("/trends?name=good").status == 200
+        assert site.respond(f"/{what}/bad/{bad.name}").status == 200
+    assert site.respond("/trends?name=good").status == 200
 
 
 def test_what_cannot_be_read_at_all_is_listed_as_that(
@@ -91,7 +91,7 @@ def test_what_cannot_be_read_at_all_is_listed_as_that(
         return read(id_, folder)
 
     monkeypatch.setattr(index, "_read", fails)
-    page = body(Site(store).answer("/"))
+    page = body(Site(store).respond("/"))
     assert b"2 of 2 runs" in page
     assert b"what it wrote of itself cannot be read" in page
 
@@ -132,9 +132,9 @@ def test_nothing_is_measured_through_links_and_no_pipe_is_waited_for(
     else:
         os.mkfifo(path)
     site = Site(store)
-    assert site.answer("/").status == 200
+    assert site.respond("/").status == 200
     runs = [f"{run.parent.name}/{run.name}" for run in (good, bad)]
-    compared = site.answer(f"/compare?a={runs[0]}&b={runs[1]}")
+    compared = site.respond(f"/compare?a={runs[0]}&b={runs[1]}")
     assert compared.status in (404, 422), "a link for campaign.toml is no run at all"
     assert b"somebody else" not in body(compared)
     entry = Entry(runs[1], "bad", bad.name, "VALID")
@@ -146,8 +146,8 @@ def test_a_history_behind_a_link_is_no_run(store: Path, write_run: Write, tmp_pa
     (run / "history").rename(tmp_path / "history")
     (run / "history").symlink_to(tmp_path / "history")
     site = Site(store)
-    assert b"no runs in this store" in body(site.answer("/"))
-    assert site.answer(f"/run/bad/{run.name}").status == 404
+    assert b"no runs in this store" in body(site.respond("/"))
+    assert site.respond(f"/run/bad/{run.name}").status == 404
 
 
 def test_runs_that_are_not_listed_are_counted_and_are_the_oldest(
@@ -157,7 +157,7 @@ def test_runs_that_are_not_listed_are_counted_and_are_the_oldest(
     # By name alone the walk would come by "zz" first, and leave the newest out.
     for number, name in enumerate(("zz", "zz", "zz", "aa", "mm")):
         write_run(name, f"2026112{number}T101500.000Z")
-    page = body(Site(store).answer("/"))
+    page = body(Site(store).respond("/"))
     assert b"2 older runs are not listed" in page
     assert re.findall(rb"/run/(\w+)/(\d{8})", page) == [
         (b"mm", b"20261124"),
@@ -165,12 +165,12 @@ def test_runs_that_are_not_listed_are_counted_and_are_the_oldest(
         (b"zz", b"20261122"),
     ]
     monkeypatch.setattr(index, "FOLDERS_MAX", 4)
-    assert b"only 4 folders were looked into" in body(Site(store).answer("/"))
+    assert b"only 4 folders were looked into" in body(Site(store).respond("/"))
 
 
 def test_a_walk_that_was_whole_tells_nothing(store: Path, write_run: Write) -> None:
     write_run("quick")
-    assert b"not listed" not in body(Site(store).answer("/"))
+    assert b"not listed" not in body(Site(store).respond("/"))
 
 
 def test_pages_of_matrices_are_linked(store: Path, write_run: Write) -> None:
@@ -179,16 +179,16 @@ def test_pages_of_matrices_are_linked(store: Path, write_run: Write) -> None:
     (matrix / "matrix.html").write_text("<!doctype html><title>all cells</title>")
     site = Site(store)
     link = f"/files/{matrix.relative_to(store)}/matrix.html"
-    assert f'href="{link}"'.encode() in body(site.answer("/"))
-    assert f'href="{link}"'.encode() in body(site.answer(f"/run/{cell.relative_to(store)}"))
-    assert b"all cells" in body(site.answer(link))
+    assert f'href="{link}"'.encode() in body(site.respond("/"))
+    assert f'href="{link}"'.encode() in body(site.respond(f"/run/{cell.relative_to(store)}"))
+    assert b"all cells" in body(site.respond(link))
 
 
 def test_a_zip_takes_names_that_are_no_utf_8(store: Path, write_run: Write) -> None:
     run = write_run("quick")
     for name in (b"a\xff", b"a\xfe", b"a\xef\xbf\xbd"):
         Path(run, "nodes", os.fsdecode(name)).write_text("x")
-    data = body(Site(store).answer(f"/zip/quick/{run.name}"))
+    data = body(Site(store).respond(f"/zip/quick/{run.name}"))
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
         names = archive.namelist()
@@ -209,7 +209,7 @@ def test_a_run_that_never_recovered_is_not_drawn_as_one_that_did() -> None:
             assert until_s > time.monotonic() - 60
             return known[entry.id]
 
-    charts, _ = drawn(entries, Known(Path()))
+    charts, _ = draw_charts(entries, Known(Path()))
     points = charts[2].points
     assert [point.text for point in points] == ["3 s; 1 of 3 never", "never; 2 of 3 never", "2 s"]
     assert points[1].y == trends.TOP
@@ -220,5 +220,5 @@ def test_a_run_that_never_recovered_is_not_drawn_as_one_that_did() -> None:
 def test_a_foreign_run_is_measured_as_before(store: Path, write_run: Write) -> None:
     good = measurable(write_run("good"))
     (good / "run.json").write_text(json.dumps({"machine": {"busy_with_others": 10**400}}))
-    answer = Site(store).answer(f"/compare?a=good/{good.name}&b=good/{good.name}")
+    answer = Site(store).respond(f"/compare?a=good/{good.name}&b=good/{good.name}")
     assert answer.status == 200

@@ -11,7 +11,7 @@ from chromium import driven, needs_chromium
 from selenium import webdriver
 from selenium.webdriver.support.wait import WebDriverWait
 
-from shaketable.harness import marks
+from shaketable.harness import run_markers
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import Event, SegmentWriter
 from shaketable.harness.serving.server import StoreServer
@@ -51,7 +51,7 @@ def test_pages_are_quiet_and_a_hostile_report_reads_no_other_page(
                 browser.get(at + path)
                 assert len(browser.title) > 1, path
                 assert browser.get_log("browser") == [], path
-            with marks.occupied(live.path):
+            with run_markers.working_in(live.path):
                 browser.get(f"{at}/run/nightly/20261122T120000.000Z")
                 assert "1 ok" in browser.find_element("id", "live").text
                 writer.write([Event(2 * 10**9, 0, "ok", "append")])

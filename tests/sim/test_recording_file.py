@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pytest
@@ -237,6 +239,49 @@ def test_a_recording_ends_at_its_limit_and_the_node_runs_on(
     path = tmp_path / "n0.recording"
     record_an_append(path)
     assert limit <= path.stat().st_size < limit + 200
+    assert differences(path) == []
+
+
+@dataclass
+class ShortFile:
+    """A file that takes few bytes a write; at `full_at` bytes one write fails."""
+
+    file: BinaryIO
+    full_at: int = 1 << 60
+    size: int = 0
+
+    def write(self, data: bytes) -> int:
+        if self.size == self.full_at:
+            self.full_at = 1 << 60  # somebody deletes something
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self.file.write(data[: min(97, self.full_at - self.size)])
+        self.size += written
+        return written
+
+    def close(self) -> None:
+        self.file.close()
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")  # as NFS reports it
+
+
+@pytest.mark.parametrize("full_at", [1 << 60, 0, 50, 97, 200])
+def test_short_writes_tear_no_record_but_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: int
+) -> None:
+    record_an_append(whole := tmp_path / "whole.recording")
+    starts_at = len(MAGIC) + len(frame(msgspec.msgpack.encode(["start", start()])))
+    short: list[ShortFile] = []
+
+    def attach(self: Recorder, broker: Broker) -> None:
+        short.append(ShortFile(self._file, full_at))
+        self._file = short[0]
+        plain_attach(self, broker)
+
+    plain_attach = Recorder.attach
+    monkeypatch.setattr(recorder_module, "BUFFER_BYTES_MAX", 100)
+    monkeypatch.setattr(Recorder, "attach", attach)
+    record_an_append(path := tmp_path / "n0.recording")
+    expected = whole.read_bytes()[: starts_at + full_at]
+    assert path.read_bytes() == expected
     assert differences(path) == []
 
 

@@ -73,4 +73,4 @@ def put_in(site: Path, monkeypatch: pytest.MonkeyPatch, faults: Mapping[str, str
     install(project, site)
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", str(site))
-    discovery.forget()
+    discovery.clear_caches()

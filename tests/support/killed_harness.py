@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from shaketable.harness import marks
+from shaketable.harness import run_markers
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.runtime import ledger
 
@@ -305,12 +305,12 @@ def _run(folder: Path) -> RunFolder:
 def _processes(token: str) -> Iterator[tuple[int, str]]:
     """The processes that were started with that token and live: pid and program."""
     wanted = f"{TOKEN}={token}".encode()
-    for pid in marks.pids():
+    for pid in run_markers.pids():
         try:
             entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if wanted in entries and marks.who(pid) is not None:
+        if wanted in entries and run_markers.identify(pid) is not None:
             yield pid, _text(Path(f"/proc/{pid}/comm")).strip()
 
 

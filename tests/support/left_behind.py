@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from shaketable.harness import marks
+from shaketable.harness import run_markers
 from shaketable.harness.runtime.ledger import Ledger
 
 ASLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -23,7 +23,7 @@ class Sleepers:
 
     def sleeper(self, mark: str | None = None, cwd: Path | None = None) -> int:
         """Start one with that mark in its environment; return its pid."""
-        environment = {**os.environ, marks.VARIABLE: mark} if mark else None
+        environment = {**os.environ, run_markers.VARIABLE: mark} if mark else None
         return self._start([sys.executable, "-c", ASLEEP], environment, cwd)
 
     def parent(self, log: Path) -> tuple[int, int]:
@@ -51,8 +51,8 @@ class Sleepers:
     def end(self) -> None:
         """End all of them, and what they started in their sessions."""
         for process in self._started:
-            for pid in marks.pids():
-                fields = marks.stat(pid)
+            for pid in run_markers.pids():
+                fields = run_markers.proc_stat(pid)
                 if fields is not None and int(fields[3]) == process.pid:
                     os.kill(pid, signal.SIGKILL)
             process.wait()
@@ -72,6 +72,6 @@ def killed_ledger(folder: Path) -> Ledger:
     """Begin a ledger as if by a harness that is dead: its first line names nobody who lives."""
     path = folder / "faults.jsonl"
     ledger = Ledger(path, lambda: 0)
-    here = marks.me()
+    here = run_markers.this_process()
     path.write_text(path.read_text().replace(f'"started":{here.started}', '"started":1'))
     return ledger

@@ -17,7 +17,7 @@ def test_lines_and_marks_are_read_back_at_their_times() -> None:
     read = NodeLog("n0", [parsed(line) for line in logs.text("n0").splitlines()])
     found = lines_around([read], Clock(0, 0), [3_000_000_000])
     assert found is not None
-    assert [(line.time_ns, line.text, line.is_mark) for line in found.lines] == [
+    assert [(line.time_ns, line.text, line.is_marker) for line in found.lines] == [
         (1_250_000_000, "level=INFO event=role role=leader", False),
         (4_500_000_000, "n0 killed", True),
     ]

@@ -11,7 +11,7 @@ import pytest
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging.judge import judge_course
+from shaketable.harness.judging.judge import judge_run_as_planned
 
 GOOD: dict[str, Any] = {"status": "complete", "exits": [], "problems": [], "drained": True}
 ENDED = {"node": "n0", "incarnation": 2, "returncode": 74, "last_line": "disk failed"}
@@ -19,7 +19,7 @@ ENDED = {"node": "n0", "incarnation": 2, "returncode": 74, "last_line": "disk fa
 
 def course(tmp_path: Path, **changes: Any) -> tuple[Outcome, str, list[str]]:
     (tmp_path / "run.json").write_text(json.dumps({**GOOD, **changes}))
-    verdict = judge_course(RunFolder(tmp_path))
+    verdict = judge_run_as_planned(RunFolder(tmp_path))
     return verdict.outcome, verdict.summary, [found.kind for found in verdict.findings]
 
 
@@ -51,7 +51,7 @@ def test_what_went_wrong_makes_it_unknown(
 
 
 def test_what_is_not_recorded_is_unknown_and_what_is_damaged_is_an_error(tmp_path: Path) -> None:
-    assert judge_course(RunFolder(tmp_path)).outcome is Outcome.UNKNOWN
+    assert judge_run_as_planned(RunFolder(tmp_path)).outcome is Outcome.UNKNOWN
     (tmp_path / "run.json").write_text('{"status": ')
     with pytest.raises(HarnessError, match=r"run\.json"):
-        judge_course(RunFolder(tmp_path))
+        judge_run_as_planned(RunFolder(tmp_path))

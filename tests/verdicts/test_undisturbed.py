@@ -16,7 +16,7 @@ from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.judging.invariants import judge_invariants
-from shaketable.harness.judging.undisturbed import COLUMNS, KNOWN, REFUSED_MIN, SUCCEED, broken_by
+from shaketable.harness.judging.undisturbed import COLUMNS, KNOWN, REFUSED_MIN, SUCCEED, find_broken
 
 S = 1_000_000_000
 QUIET_S = 50
@@ -51,7 +51,7 @@ def judged(
     schema = pa.schema([OPERATIONS.field(name) for name in COLUMNS])
     rows = [{name: one[name] for name in COLUMNS} for one in operations]
     table = pa.Table.from_pylist(rows, schema)
-    return broken_by(table, pa.Table.from_pylist(given_up, GIVEN_UP), context)
+    return find_broken(table, pa.Table.from_pylist(given_up, GIVEN_UP), context)
 
 
 def test_a_call_of_unknown_outcome_is_named_with_what_its_client_was_told() -> None:

@@ -42,8 +42,8 @@ def test_entries_stand_side_by_side_and_those_that_differ_are_marked(tmp_path: P
     assert [row.index for row in found.rows] == [0, 1, 2, 3]
     last = found.rows[-1].cells
     assert [[each.value for each in cell] for cell in last] == [[17], [99], []]
-    assert all(each.is_it and each.is_odd for cell in last for each in cell)
-    assert not any(each.is_odd for row in found.rows[:3] for cell in row.cells for each in cell)
+    assert all(each.is_at_place and each.differs for cell in last for each in cell)
+    assert not any(each.differs for row in found.rows[:3] for cell in row.cells for each in cell)
     assert dict(found.of_nodes)["n2"].startswith("nothing; its log ends at index 2")
     assert dict(found.of_nodes)["n0"].startswith("value 17 (entry 3, term 1)")
 

@@ -76,7 +76,7 @@ def test_without_a_clock_marks_bound_the_runs_begin() -> None:
     assert found is not None
     assert found.notes == (NO_CLOCK,)
     assert [
-        (round(line.time_ns / S, 3), line.text) for line in found.lines if not line.is_mark
+        (round(line.time_ns / S, 3), line.text) for line in found.lines if not line.is_marker
     ] == [
         (1.3, "first"),
         (3.0, "second"),

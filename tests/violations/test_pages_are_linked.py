@@ -12,7 +12,7 @@ import pytest
 from shaketable import reports
 from shaketable.harness.gating.stored_runs import read
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.serving.answers import SELF_CONTAINED, Answer, Site
+from shaketable.harness.serving.responses import SELF_CONTAINED, Response, Site
 from shaketable.reports.gating import junit, markdown, sarif
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.policy import Policy
@@ -86,12 +86,12 @@ def test_the_store_shows_a_page_and_nothing_else_as_html(folder: Path) -> None:
         "/files/violations/001-lost-append.html",
     ):  # fmt: skip
         assert not answer(site, path).kind.startswith("text/html"), path
-    assert site.answer(f"{run}/violations/%2e%2e/%2e%2e/x").status == 404
+    assert site.respond(f"{run}/violations/%2e%2e/%2e%2e/x").status == 404
 
 
-def answer(site: Site, path: str) -> Answer:
+def answer(site: Site, path: str) -> Response:
     """Ask for a path, and let go of the file that is answered with."""
-    found = site.answer(path)
+    found = site.respond(path)
     if not isinstance(found.body, bytes):
         b"".join(found.body)
     return found

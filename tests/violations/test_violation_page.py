@@ -22,7 +22,7 @@ from shaketable.reports.run_view import CheckerView, RoleSpan, Violation, Violat
 from shaketable.reports.spacetime import ROLES_MAX, lay_out
 from shaketable.reports.violation_page import building, writing
 from shaketable.reports.violation_page.building import build_pages
-from shaketable.reports.violation_page.claims import PROMISED, UNNAMED
+from shaketable.reports.violation_page.claims import DEFAULT_PROMISE, PROMISED
 from shaketable.reports.violation_page.moments import FAULTS_MAX, faults_near
 from shaketable.reports.violation_page.violation_view import ViolationPage
 
@@ -179,7 +179,7 @@ def test_faults_of_the_logs_moment_are_told_and_none_of_no_moment(lost: Any) -> 
         "Nothing says when it came to be; the entry's term began 11.000 s into the run, as polled,"
         " with partition 0 (isolate leader n0) on."
     )
-    assert found["divergent"].moment_is == "its term began"
+    assert found["divergent"].moment_label == "its term began"
     assert found["gap"].claim.where == ""
 
 
@@ -203,7 +203,7 @@ def test_half_a_character_and_numbers_without_end_are_no_traceback(lost: Any) ->
     path.write_text(json.dumps(json.loads(path.read_text()) | {"maps": maps}))
     reports.write(folder)
     (folder / "violations" / "index.json").write_text('{"x": ' + "[" * 100_000)
-    assert writing.read(folder / "violations") == ()
+    assert writing.read_index(folder / "violations") == ()
 
 
 def test_a_stale_answer_of_another_than_the_leader_is_said(lost: Any) -> None:
@@ -310,7 +310,9 @@ def test_a_finding_of_the_logs_alone_takes_its_moment_from_the_term(lost: Any) -
     page = pages(lost.write())["divergent"]
     assert page.moment_ns == 11 * S
     assert page.entries is not None
-    assert any(entry.is_it for row in page.entries.rows for cell in row.cells for entry in cell)
+    assert any(
+        entry.is_at_place for row in page.entries.rows for cell in row.cells for entry in cell
+    )
 
 
 def test_what_has_no_moment_says_so(lost: Any) -> None:
@@ -349,8 +351,8 @@ def test_what_was_never_promised_is_told_as_observed(lost: Any, page_of: PageOf)
 
 
 def test_every_kind_that_has_plain_words_says_what_was_promised() -> None:
-    assert set(finding_texts.WORDS) - set(PROMISED) == set()
-    assert UNNAMED not in PROMISED.values()
+    assert set(finding_texts.TEXTS) - set(PROMISED) == set()
+    assert DEFAULT_PROMISE not in PROMISED.values()
 
 
 @pytest.mark.parametrize("kind", sorted(PROMISED))

@@ -65,7 +65,7 @@ def test_a_sentence_begins_large_but_a_name_stays_as_it_is(
         (row("enqueue", input=5, outcome="fail"), "enqueue 5: fail"),
         (row("cas", input=5, output=0), "cas 5: 0"),
         (row("read", offset=3), "read @3: nothing"),
-        (row("poll", told="7 @3"), "poll: 7 @3"),
+        (row("poll", output_text="7 @3"), "poll: 7 @3"),
     ],
 )
 def test_an_operation_says_what_it_was_given_and_what_came_back(
@@ -130,7 +130,7 @@ def test_the_moment_is_called_by_what_was_then(lost: Any) -> None:
     lost.find("set-full", "lost-element", [lost.op("add", S, 2 * S, input=7, key="s")], key="s")
     lost.find("committed-prefix", "divergent", [], key=None, index=4)
     folder = lost.write()
-    said = {kind: page_of(folder, kind).moment_is
+    said = {kind: page_of(folder, kind).moment_label
             for kind in ("lost-append", "stale-read", "lost-element", "divergent")}  # fmt: skip
     assert said == {
         "lost-append": "acknowledged", "stale-read": "answered",
@@ -143,7 +143,7 @@ def test_of_many_operations_the_accused_one_and_its_neighbours_are_shown(bad: An
     bad.find("linearizable-register", "not-linearizable", [ops[-1], *ops[:-1]], key="r/0")
     page = page_of(bad.write(), "not-linearizable")
     assert [step.row.op for step in page.steps] == ops[-OPERATIONS_MAX:]
-    assert (page.moment_ns, page.moment_is) == (39 * S + MS, "answered")
+    assert (page.moment_ns, page.moment_label) == (39 * S + MS, "answered")
 
 
 def test_stretches_left_out_side_by_side_are_labelled_as_far_as_there_is_room() -> None:

@@ -19,7 +19,7 @@ from typing import IO, Final
 
 import trio
 
-from shaketable.harness import guard, marks
+from shaketable.harness import guard, run_markers
 
 END_POLL_S: Final = 0.01
 ROUNDS_MAX: Final = 20
@@ -142,8 +142,8 @@ def _members(session: int) -> set[int]:
     """Return the live processes of a session, and their descendants."""
     parents: dict[int, int] = {}
     found: set[int] = set()
-    for pid in marks.pids():
-        fields = marks.stat(pid)
+    for pid in run_markers.pids():
+        fields = run_markers.proc_stat(pid)
         if fields is None or fields[0] in "ZX":
             continue
         parents[pid] = int(fields[1])

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import trio
 
-from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.contracts.abilities import ChangesMembers, TransfersLeadership
 from shaketable.harness.contracts.broken_rules import ENDED_UNHARMED, Broken
 from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape, Resources
@@ -25,6 +24,7 @@ from shaketable.harness.contracts.simulation import (
     SimulatedGroup,
     SimulatedShape,
 )
+from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 from shaketable.harness.runtime.admin_requests import (
     add_member,
     remove_member,
@@ -341,7 +341,7 @@ class SimulatedWorld(SteeredCapabilities):
 
     async def _give_disk_back(self, node: str) -> None:
         try:
-            with blamed():
+            with as_plugin_error():
                 if not self._group.is_running(node):
                     await self._disks.renew(node)
                 await self._disks.readmit(node)

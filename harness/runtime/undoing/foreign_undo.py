@@ -16,11 +16,11 @@ from typing import Final
 import trio
 
 from shaketable.harness import discovery, guard
-from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.contracts.plugins import Fault, Json
+from shaketable.harness.error_output import one_line
+from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 from shaketable.harness.runtime.processes import children
 from shaketable.harness.runtime.undoing.ended_world import EndedWorld
-from shaketable.harness.telling import sentence
 
 UNDO_TIMEOUT_S: Final = 15.0
 START_TIMEOUT_S: Final = 15.0
@@ -60,10 +60,10 @@ def _undo_here(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
         return _late() if scope.cancelled_caught else None
 
     try:
-        with blamed():
+        with as_plugin_error():
             return trio.run(main)
     except PlugInError as error:
-        return sentence(error)
+        return one_line(error)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -28,13 +28,13 @@ from typing import Final
 
 import trio
 
-from shaketable.harness import discovery, marks
+from shaketable.harness import discovery, run_markers
 from shaketable.harness.campaigns.campaign import Campaign, load, node_names
 from shaketable.harness.contracts.abilities import SteersNodes
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Address, Fault, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.marks import Who
+from shaketable.harness.run_markers import ProcessIdentity
 from shaketable.harness.runtime import ledger
 from shaketable.harness.runtime.ledger import Account, Lines, OpenFault
 from shaketable.harness.runtime.processes import faketime
@@ -73,7 +73,7 @@ def heal_store(store: Path, depth: int = 2) -> list[Healed]:
     """
     store = store.resolve()
     found = processes_by_folder()
-    lost = marks.left_scratch(Path(tempfile.gettempdir()))
+    lost = run_markers.abandoned_scratch(Path(tempfile.gettempdir()))
     runs = {path for path in found if any(map(path.is_relative_to, (store, *lost)))}
     for below in range(1, depth + 1):
         ledgers = store.glob("/".join(["*"] * below + ["faults.jsonl"]))
@@ -102,14 +102,14 @@ def heal_run(folder: Path, forget: Collection[int] = ()) -> Healed:
 def remove_scratch() -> tuple[str, ...]:
     """Remove the scratch folders of killed processes; return which."""
     removed = []
-    for path in marks.left_scratch(Path(tempfile.gettempdir())):
+    for path in run_markers.abandoned_scratch(Path(tempfile.gettempdir())):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
             removed.append(f"removed {path}, whose process is gone")
     return tuple(removed)
 
 
-def _heal_or_tell(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
+def _heal_or_tell(path: Path, marked: Mapping[int, run_markers.RunMarker]) -> Healed:
     """Heal a run; an error is reported in the result, so that other runs are healed too."""
     try:
         return _heal(path, marked)
@@ -120,13 +120,15 @@ def _heal_or_tell(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
 # ---- one run -------------------------------------------------------------------------------
 
 
-def _heal(path: Path, marked: Mapping[int, marks.Mark], forget: Collection[int] = ()) -> Healed:
+def _heal(
+    path: Path, marked: Mapping[int, run_markers.RunMarker], forget: Collection[int] = ()
+) -> Healed:
     folder = RunFolder(path)
     if not path.is_dir():  # it was deleted: only processes are left
         if any(mark.harness.is_alive for mark in marked.values()):
             return Healed(path, is_alive=True)
         return Healed(path, *end_processes(path, None))
-    with marks.alone(path) as is_alone:
+    with run_markers.try_exclusive(path) as is_alone:
         try:
             account = ledger.read(folder.faults_jsonl)
         except HarnessError as error:  # its processes are known by their marks
@@ -147,9 +149,9 @@ def _heal(path: Path, marked: Mapping[int, marks.Mark], forget: Collection[int] 
     return Healed(path, did, left)
 
 
-def _is_alive(account: Account, marked: Mapping[int, marks.Mark]) -> bool:
+def _is_alive(account: Account, marked: Mapping[int, run_markers.RunMarker]) -> bool:
     """True if the process that wrote this run's ledger, or marked its processes, still runs."""
-    is_open = not account.is_ended and account.boot == marks.boot()
+    is_open = not account.is_ended and account.boot == run_markers.boot_id()
     if account.harness is not None and is_open and account.harness.is_alive:
         return True
     return any(mark.harness.is_alive for mark in marked.values())
@@ -231,12 +233,12 @@ def _how(opened: OpenFault) -> str:
 
 def _forget_clocks(account: Account) -> tuple[str, ...]:
     """Delete what programs with a faked clock left in shared memory."""
-    if account.boot != marks.boot():
+    if account.boot != run_markers.boot_id():
         return ()
     did = []
     for node, each in account.processes:
         shared = faketime.SHARED_MEMORY / f"faketime_shm_{each.pid}"
-        if marks.stat(each.pid) is None and shared.exists():
+        if run_markers.proc_stat(each.pid) is None and shared.exists():
             faketime.forget(each.pid)
             did.append(f"removed what the faked clock of {node} (process {each.pid}) left")
     return tuple(did)
@@ -333,9 +335,9 @@ def _nodes(folder: RunFolder) -> tuple[str, ...]:
 
 # The processes of a run, found and killed after their harness was killed.
 #
-# A process belongs to a run if it has the run's mark in its environment (`harness.marks`), or if
-# the ledger names it, by pid and start time, or if it is in the session of one that the ledger
-# names and works in the run's folder. It is never this process, nor one of its ancestors.
+# A process belongs to a run if it has the run's marker in its environment (`harness.run_markers`),
+# or if the ledger names it, by pid and start time, or if it is in the session of one that the
+# ledger names and works in the run's folder. It is never this process, nor one of its ancestors.
 #
 # Source: proc(5), pidfd_send_signal(2).
 
@@ -345,12 +347,12 @@ END_TIMEOUT_S: Final = 5.0
 POLL_S: Final = 0.01
 
 
-def processes_by_folder() -> dict[Path, dict[int, marks.Mark]]:
+def processes_by_folder() -> dict[Path, dict[int, run_markers.RunMarker]]:
     """Return the marks of all processes that have one, by the run's folder and the pid."""
-    found: dict[Path, dict[int, marks.Mark]] = {}
+    found: dict[Path, dict[int, run_markers.RunMarker]] = {}
     own = _own_line()
-    for pid in marks.pids():
-        mark = None if pid in own else marks.mark_of(pid)
+    for pid in run_markers.pids():
+        mark = None if pid in own else run_markers.marker_of(pid)
         if mark is not None:
             found.setdefault(mark.folder, {})[pid] = mark
     return found
@@ -361,7 +363,7 @@ def end_processes(path: Path, account: Account | None) -> tuple[tuple[str, ...],
 
     Returns a line for each that was killed, and one for whatever is left.
     """
-    ended: dict[Who, str] = {}
+    ended: dict[ProcessIdentity, str] = {}
     spaces: set[str] = set()
     for _ in range(ROUNDS_MAX):
         alive = [each for each in _find(path, account) if each.is_alive]
@@ -378,18 +380,18 @@ def end_processes(path: Path, account: Account | None) -> tuple[tuple[str, ...],
     return tuple(did), (*stays, *_still_in(spaces - {_space(os.getpid())}))
 
 
-def _find(path: Path, account: Account | None) -> Iterator[Who]:
+def _find(path: Path, account: Account | None) -> Iterator[ProcessIdentity]:
     """Yield the processes of this run (see above), except this one and its ancestors."""
     own = _own_line()
-    named = set() if account is None or account.boot != marks.boot() else {
+    named = set() if account is None or account.boot != run_markers.boot_id() else {
         each for _, each in account.processes
     }  # fmt: skip
-    sessions = {each.pid for each in named if marks.who(each.pid) in (None, each)}
-    for pid in marks.pids():
-        found = None if pid in own else marks.who(pid)
+    sessions = {each.pid for each in named if run_markers.identify(each.pid) in (None, each)}
+    for pid in run_markers.pids():
+        found = None if pid in own else run_markers.identify(pid)
         if found is None:
             continue
-        mark = marks.mark_of(pid)
+        mark = run_markers.marker_of(pid)
         is_marked = mark is not None and mark.folder == path
         if found in named or is_marked or (_session(pid) in sessions and _works_in(pid, path)):
             yield found
@@ -400,13 +402,13 @@ def _own_line() -> set[int]:
     line, pid = set(), os.getpid()
     while pid > 0 and pid not in line:
         line.add(pid)
-        fields = marks.stat(pid)
+        fields = run_markers.proc_stat(pid)
         pid = int(fields[1]) if fields is not None else 0
     return line
 
 
 def _session(pid: int) -> int:
-    fields = marks.stat(pid)
+    fields = run_markers.proc_stat(pid)
     return int(fields[3]) if fields is not None else -1
 
 
@@ -423,7 +425,7 @@ def _works_in(pid: int, path: Path) -> bool:
     return False
 
 
-def _kill(each: Who) -> None:
+def _kill(each: ProcessIdentity) -> None:
     """Send SIGKILL to that process, and to no other that may get its pid."""
     with suppress(OSError):
         handle = os.pidfd_open(each.pid)
@@ -434,7 +436,7 @@ def _kill(each: Who) -> None:
             os.close(handle)
 
 
-def _await_end(processes: list[Who]) -> None:
+def _await_end(processes: list[ProcessIdentity]) -> None:
     end_s = time.monotonic() + END_TIMEOUT_S
     while any(each.is_alive for each in processes) and time.monotonic() < end_s:
         time.sleep(POLL_S)
@@ -459,6 +461,6 @@ def _still_in(spaces: set[str]) -> list[str]:
     """Return processes of others that are still in a namespace of the run."""
     return [
         f"process {pid} ({_called(pid)}), which is not the run's, holds its namespace {space}"
-        for pid in marks.pids()
-        if spaces and (space := _space(pid)) in spaces and marks.who(pid) is not None
+        for pid in run_markers.pids()
+        if spaces and (space := _space(pid)) in spaces and run_markers.identify(pid) is not None
     ]

@@ -102,12 +102,22 @@ class ConsumerGroups:
         """Return a group, None if it has no clients."""
         return self._groups.get(name)
 
-    def has_room(self, name: str, client_id: str) -> bool:
-        """Whether a client may be added, perhaps in a new group."""
-        group = self._groups.get(name)
-        if group is None:
-            return len(self._groups) < self._groups_max
-        return client_id in group.clients or len(group.clients) < self._members_max
+    def first_full(self, names: Iterable[str], client_id: str) -> str | None:
+        """Return the first of these groups that has no room for a client, None if all have.
+
+        New groups count together, since the client is to be registered in all of them.
+        """
+        new: set[str] = set()
+        for name in names:
+            group = self._groups.get(name)
+            if group is None:
+                new.add(name)
+                is_full = len(self._groups) + len(new) > self._groups_max
+            else:
+                is_full = len(group.clients) >= self._members_max and client_id not in group.clients
+            if is_full:
+                return name
+        return None
 
     def register(
         self,
@@ -118,7 +128,8 @@ class ConsumerGroups:
     ) -> list[Connection]:
         """Register a client's heartbeat for one group; return the connections to notify.
 
-        A new connection of a known client replaces the old one. Requires `has_room`.
+        A new connection of a known client replaces the old one. Requires that the group is not
+        full (`first_full`).
         """
         group = self._groups.setdefault(name, ConsumerGroup(name))
         group.consumption = consumption
@@ -324,30 +335,49 @@ class ClientHeartbeats:
         A leader creates each consumer group's retry topic.
         """
         data = _decode_heartbeat(command.body)
-        for consumer in data.consumers:
-            if not self.groups.has_room(consumer.group_name, data.client_id):
-                remark = f"too many consumer groups, or clients in {consumer.group_name}"
-                self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, remark)
-                return
+        names = [consumer.group_name for consumer in data.consumers]
+        full = self.groups.first_full(names, data.client_id)
+        if full is not None:
+            remark = f"too many consumer groups, or clients in {full}"
+            self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, remark)
+            return
+        # RocketMQ's ClientManageProcessor ignores that a retry topic is refused. The answer reports
+        # it here, but is SUCCESS: the client is registered, and a group consumes without its retry
+        # topic. What it sends back is refused with the same reason.
+        missing = self._ensure_retry_topics(names, wall_ms) if is_leader else None
         client = Client(data.client_id, connection, now_ms)
         for consumer in data.consumers:
-            name = consumer.group_name
-            if is_leader:
-                self._topics.ensure(f"{RETRY_PREFIX}{name}", RETRY_QUEUES, READ | WRITE, wall_ms)
-            consumption = Consumption(
-                _name_of(consumer.consume_type, _CONSUME_TYPES),
-                _name_of(consumer.message_model, _MESSAGE_MODELS),
-                _name_of(consumer.consume_from_where, _CONSUME_FROM),
+            self._register(client, consumer)
+        self._outbox.answer(connection, command, remark=missing)
+
+    def _ensure_retry_topics(self, groups: Sequence[str], wall_ms: int) -> str | None:
+        """Create the groups' retry topics; return one line about those that are refused."""
+        refused: dict[str, str] = {}
+        for group in groups:
+            topic = f"{RETRY_PREFIX}{group}"
+            if refusal := self._topics.ensure(topic, RETRY_QUEUES, READ | WRITE, wall_ms):
+                refused[topic] = refusal[1]
+        if not refused:
+            return None
+        topic, why = next(iter(refused.items()))
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        return f"registered, but {topic}{more} cannot be created for messages sent back: {why}"
+
+    def _register(self, client: Client, consumer: _ConsumerData) -> None:
+        """Register a client in one group, and notify the group if that changes it."""
+        consumption = Consumption(
+            _name_of(consumer.consume_type, _CONSUME_TYPES),
+            _name_of(consumer.message_model, _MESSAGE_MODELS),
+            _name_of(consumer.consume_from_where, _CONSUME_FROM),
+        )
+        subscriptions = {
+            one.topic: Subscription(
+                one.topic, one.sub_string or "*", one.expression_type or "TAG", one.sub_version
             )
-            subscriptions = {
-                one.topic: Subscription(
-                    one.topic, one.sub_string or "*", one.expression_type or "TAG", one.sub_version
-                )
-                for one in consumer.subscription_data_set or ()
-            }
-            notified = self.groups.register(name, client, consumption, subscriptions)
-            self._notify(name, notified)
-        self._outbox.answer(connection, command)
+            for one in consumer.subscription_data_set or ()
+        }
+        name = consumer.group_name
+        self._notify(name, self.groups.register(name, client, consumption, subscriptions))
 
     def unregister(self, connection: Connection, command: Command) -> None:
         """Remove a client from the consumer group that it names. Raises CommandError."""

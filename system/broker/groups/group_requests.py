@@ -105,7 +105,9 @@ class GroupRequests:
         self.topics = Topics(
             reput.tables.topics, self._events, lambda: reput.queues, config.topics_max
         )
-        self.offsets = self.offsets_type(reput.tables.offsets, offset_events)
+        self.offsets = self.offsets_type(
+            reput.tables.offsets, offset_events, self.topics.last_deletion
+        )
         self.heartbeats = self.heartbeats_type(self.topics, outbox, config)
         self._locks = self.locks_type()
         self._locks_term = -1

@@ -7,7 +7,8 @@ Source: RocketMQ's ConsumerManageProcessor.updateConsumerOffset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -32,20 +33,30 @@ QUEUE_ID_MAX = 1 << 16
 _UPDATE_BYTES = 40  # the two numbers of an update, with punctuation
 _KEY_BYTES = 10  # the punctuation around a key, and the outer brackets
 
+_Offsets = dict[tuple[str, int], tuple[int, int]]
+"""By "topic@group" and queue id, an unapplied offset after the index of its entry."""
+
 
 class OffsetCommits:
-    """Stages the offset commits of a step and writes them as few entries."""
+    """Stages the offset commits of a step and writes them as few entries.
 
-    def __init__(self, table: OffsetTable, events: EventLog) -> None:
+    `last_deletion` returns the index of the entry that last deleted a topic, if it is not applied
+    yet, else -1.
+    """
+
+    def __init__(
+        self, table: OffsetTable, events: EventLog, last_deletion: Callable[[str], int]
+    ) -> None:
         self.table = table
         self._events = events
+        self._last_deletion = last_deletion
         self._staged: dict[str, dict[int, int]] = {}
         self._staged_count = 0
         self._waiting: list[tuple[Connection, Command]] = []
-        self._written: dict[tuple[str, int], int] = {}  # newest offsets written, not applied yet
-        self._written_index = -1  # the last entry that wrote one of them
+        self._written: _Offsets = {}
+        self._unapplied: deque[tuple[int, _Offsets]] = deque()  # by the last entry of a step
         self._wall_ms = 0
-        events.on_discard(lambda _: self._written.clear())
+        events.on_discard(self._discard)
 
     def update(self, connection: Connection, command: Command, wall_ms: int) -> None:
         """Handle UPDATE_CONSUMER_OFFSET. Raises CommandError if it is illegal."""
@@ -75,11 +86,9 @@ class OffsetCommits:
         """
         _check(group, topic, queue_id, offset)
         key = offset_key(group, topic)
-        staged = self._staged.get(key, {}).get(queue_id)
-        written = self._written.get((key, queue_id))
-        known = written if staged is None else staged
+        known = self._staged.get(key, {}).get(queue_id)
         if known is None:
-            known = self.table.get(group, topic, queue_id)
+            known = self._last_written(group, topic, queue_id)
         if known != offset and self._events.is_ready and self._has_room(key, queue_id):
             self._stage(key, queue_id, offset, wall_ms)
 
@@ -98,10 +107,14 @@ class OffsetCommits:
             return
         for body in encode_bodies(updates, self._events.body_bytes_max):
             self._events.write(OFFSET_QUEUE, OFFSET_PROPERTIES, body, self._wall_ms)
-        for key, offsets in updates.items():
-            for queue_id, offset in offsets.items():
-                self._written[key, queue_id] = offset
-        self._written_index = self._events.end_index
+        index = self._events.end_index
+        written = {
+            (key, queue_id): (index, offset)
+            for key, offsets in updates.items()
+            for queue_id, offset in offsets.items()
+        }
+        self._unapplied.append((index, written))
+        self._written.update(written)
         for connection, command in waiting:
             self._events.answer_when_acknowledged(connection, command, now_ms)
 
@@ -115,10 +128,36 @@ class OffsetCommits:
         offsets[queue_id] = offset
         self._wall_ms = wall_ms
 
+    def _last_written(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset that all entries written so far leave, None if they leave none."""
+        self._forget_applied()
+        deletion = self._last_deletion(topic)
+        written = self._written.get((offset_key(group, topic), queue_id))
+        if written is not None:
+            index, offset = written
+            return offset if index > deletion else None
+        return self.table.get(group, topic, queue_id) if deletion < 0 else None
+
+    def _forget_applied(self) -> None:
+        """Forget written offsets that are applied: since then their topic may have been deleted."""
+        unapplied, applied_index = self._unapplied, self._events.applied_index
+        while unapplied and unapplied[0][0] <= applied_index:
+            _, written = unapplied.popleft()
+            for key, offset in written.items():
+                if self._written.get(key) == offset:  # else a later entry has another one
+                    del self._written[key]
+
+    def _discard(self, last_kept: int) -> None:
+        """Forget the offsets written after entry `last_kept`; the others may still be applied."""
+        while self._unapplied and self._unapplied[-1][0] > last_kept:
+            self._unapplied.pop()
+        self._written = {}
+        for _, written in self._unapplied:
+            self._written.update(written)
+
     def _has_room(self, key: str, queue_id: int) -> bool:
         """Whether this offset fits the limits; unapplied offsets count as new ones."""
-        if self._written and self._events.applied_index >= self._written_index:
-            self._written.clear()
+        self._forget_applied()
         if self.table.has(key, queue_id):
             return True
         if not self.table.has_key(key):

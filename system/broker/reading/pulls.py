@@ -67,7 +67,6 @@ def tag_filter(expression: str | None, expression_type: str | None = None) -> Ta
 # Source: RocketMQ's PullMessageProcessor and DefaultMessageStore.getMessage (5.3.3); codes as in
 # DLEDGER.md A.2.
 
-COMMIT_OFFSET_FLAG = 1
 SUSPEND_FLAG = 2
 SUBSCRIPTION_FLAG = 4
 """Bits of a pull's sys flag (PullSysFlag)."""

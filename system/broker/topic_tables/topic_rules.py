@@ -90,10 +90,7 @@ class Topics:
         name = config.topic_name
         if problem := name_problem(name):
             return ResponseCode.MESSAGE_ILLEGAL, problem
-        while self._pending_entries and self._pending_entries[0][0] <= self._events.applied_index:
-            self._pending_entries.popleft()
-        if not self._pending_entries:
-            self._pending.clear()  # all are applied to the table
+        self._forget_applied()
         is_new = not self.table.is_known(name) and name not in self._pending
         if is_new and len(self.table) + len(self._pending) >= self._topics_max:
             remark = f"there are {self._topics_max} topics already: use one of them"
@@ -105,6 +102,16 @@ class Topics:
         """Delete a topic, and with it the offsets that groups committed in it."""
         if self.get(name) is not None:
             self._write(name, None, wall_ms)
+
+    def last_deletion(self, name: str) -> int:
+        """Return the index of the entry that last deleted a topic, -1 if it is applied."""
+        self._forget_applied()
+        deletions = (
+            index
+            for index, topic, config in self._pending_entries
+            if topic == name and config is None
+        )
+        return max(deletions, default=-1)
 
     def pull_refusal(self, name: str, queue_id: int) -> Refusal | None:
         """Return why a pull is refused, None if it is not."""
@@ -153,6 +160,13 @@ class Topics:
         self._pending[name] = config
         self._pending_entries.append((self._events.end_index, name, config))
         self.table.allow(name, config)
+
+    def _forget_applied(self) -> None:
+        """Forget pending changes once the table has them all."""
+        while self._pending_entries and self._pending_entries[0][0] <= self._events.applied_index:
+            self._pending_entries.popleft()
+        if not self._pending_entries:
+            self._pending.clear()
 
     def _discard_pending(self, last_kept: int) -> None:
         """Forget the changes built after entry `last_kept`; the others may still be applied."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from shaketable.system.node.disks.real_disk import RealDisk, RealFile
-from shaketable.system.store.disk import Buffer, DiskFailed
+from shaketable.system.store.disk import Buffer, DiskFailed, StoreError
 
 UNSYNCED_BYTES_MAX = 256 * 1024 * 1024
 """Beyond this, writes are synced at once, as a kernel writes back dirty pages."""
@@ -193,15 +194,25 @@ class VolatileDisk:
             self._put(path, None)
 
     def sync_dir(self, folder: str) -> None:
-        """Apply the name changes in `folder` to the real disk, in order, and sync it."""
+        """Apply the name changes in `folder` to the real disk, in order, and sync it.
+
+        On DiskFull, the change that did not fit and those after it stay unsynced; call it again.
+        """
         folder = str(PurePosixPath(folder))
         with self.lock:
-            changes = self._changes.pop(folder, [])
-        for name, content in changes:
+            changes = self._changes.get(folder, [])
+        while changes:
+            name, content = changes[0]
             if content is not None:
                 self._publish(content, f"{folder}/{name}")
             elif self._disk.exists(f"{folder}/{name}"):
                 self._disk.unlink(f"{folder}/{name}")
+            with self.lock:
+                del changes[0]
+                if content is not None:
+                    self._close_if_idle(content)
+        with self.lock:
+            self._changes.pop(folder, None)
         self._disk.sync_dir(folder)
 
     def used_ratio(self, folder: str) -> float:
@@ -209,7 +220,10 @@ class VolatileDisk:
         return self._disk.used_ratio(folder)
 
     def sync_content(self, content: _Content) -> None:
-        """Write and sync a file's pending writes (see `VolatileFile.sync`)."""
+        """Write and sync a file's pending writes (see `VolatileFile.sync`).
+
+        After an error they are pending again: writing them twice changes nothing.
+        """
         with self.lock:
             if content.real is None:
                 content.unnamed += content.pending
@@ -220,8 +234,15 @@ class VolatileDisk:
             content.syncing, content.pending = content.pending, []
             self._in_flight_bytes = sum(len(write.data) for write in content.syncing)
             self.report_unsynced()
-        _write_through(content.real, content.syncing, content.size)
-        content.real.sync()
+        try:
+            _write_through(content.real, content.syncing, content.size)
+            content.real.sync()
+        except StoreError:
+            with self.lock:
+                content.syncing, content.pending = [], content.syncing + content.pending
+                self._in_flight_bytes = 0
+                self.report_unsynced()
+            raise
         with self.lock:
             self._in_flight_bytes = 0
             self._subtract_unsynced(content.syncing)
@@ -237,16 +258,26 @@ class VolatileDisk:
         """Give the real file its synced contents and its name, atomically: by a rename."""
         real = content.real
         if real is None:
-            temporary = f"{path}.named"
-            real = self._disk.create(temporary, content.size, reserve=content.reserve)
-            _write_through(real, content.unnamed, content.size)
-            real.sync()
-            self._disk.rename(temporary, path)
+            real = self._write_named(content, path)
         else:
             self._disk.rename(content.real_path, path)
         with self.lock:
             content.real, content.real_path, content.unnamed = real, path, []
-            self._close_if_idle(content)
+
+    def _write_named(self, content: _Content, path: str) -> RealFile:
+        """Write a real file with the synced contents; leave none if the disk is full."""
+        temporary = f"{path}.named"
+        real = self._disk.create(temporary, content.size, reserve=content.reserve)
+        try:
+            _write_through(real, content.unnamed, content.size)
+            real.sync()
+            self._disk.rename(temporary, path)
+        except StoreError:
+            real.close()
+            with suppress(StoreError):
+                self._disk.unlink(temporary)
+            raise
+        return real
 
     def report_unsynced(self) -> None:
         """Report how many bytes a kill would certainly lose. The caller holds the lock."""
@@ -264,10 +295,20 @@ class VolatileDisk:
         if old is not None:
             self._subtract_unsynced(old.pending)
             old.pending = []
+            if old.real is None:
+                self._forget(old)
             self._close_if_idle(old)
         self._changes.setdefault(folder, []).append((name, content))
         if content is not None:
             self._contents[path] = content
+
+    def _forget(self, content: _Content) -> None:
+        """Drop the name changes of a file that lost its last name before it was on the disk.
+
+        Each of its names has a later change. While the disk is full, such files would collect.
+        """
+        for changes in self._changes.values():
+            changes[:] = [change for change in changes if change[1] is not content]
 
     def _find(self, path: str) -> _Content:
         content = self._contents.get(path)

@@ -27,6 +27,9 @@ class _ClockSegment:
 
     machine_ms: float
     shown_ms: float
+    """Without a strobe."""
+    reached_ms: float
+    """What the clock has reached at `machine_ms`, the lead of an earlier strobe included."""
     rate: float
     strobe: ClockOrder | None
     since_ms: float
@@ -46,8 +49,11 @@ class _ClockSegment:
         if period % 2 == 0:
             return plain_ms + ahead_ms
         # A monotonic clock cannot jump back: it stops where the period started, until time has
-        # caught up.
-        return max(plain_ms, self.plain_ms(start_ms) + ahead_ms)
+        # caught up. If the period started in an earlier segment, with another rate, the clock was
+        # already stopped when this segment started.
+        is_earlier = start_ms < self.machine_ms
+        stopped_ms = self.reached_ms if is_earlier else self.plain_ms(start_ms) + ahead_ms
+        return max(plain_ms, stopped_ms)
 
     def until_ms(self, due_ms: float, machine_ms: float) -> float:
         """Return the machine time until the clock shows `due_ms`, if no order changes."""
@@ -78,7 +84,7 @@ class SteeredClock:
         self._machine_ms = machine_ms
         self._machine_wall_ms = machine_wall_ms
         now_ms = machine_ms()
-        self._segment = _ClockSegment(now_ms, now_ms, 1.0, None, 0.0)
+        self._segment = _ClockSegment(now_ms, now_ms, now_ms, 1.0, None, 0.0)
         self._wall: tuple[tuple[ClockOrder, float], ...] = ()  # (order, since when)
         self._known: frozenset[int] = frozenset()
         self._waiting: dict[int, tuple[float, trio.CancelScope]] = {}
@@ -121,21 +127,21 @@ class SteeredClock:
         `rearm`.
         """
         now_ms = self._machine_ms()
-        shown_ms = self._segment.at(now_ms)
+        previous = self._segment
         monotonic = [order for order in orders if order.is_of("monotonic")]
         strobe = next((order for order in monotonic if order.strobe_ms), None)
         # Each offset advances the clock once. Undoing it does not set the clock back.
-        shown_ms += sum(
+        reached_ms = previous.at(now_ms) + sum(
             max(0.0, order.offset_ms)
             for order in monotonic
             if not order.strobe_ms and order.number not in self._known
         )
-        previous = self._segment
-        since_ms = now_ms if strobe != previous.strobe else previous.since_ms
-        if strobe is not None and strobe == previous.strobe:
-            shown_ms = previous.plain_ms(now_ms) + (shown_ms - previous.at(now_ms))
+        shown_ms, since_ms = reached_ms, now_ms
+        if strobe == previous.strobe:
+            since_ms = previous.since_ms
+            shown_ms -= previous.at(now_ms) - previous.plain_ms(now_ms)
         rate = math.prod(order.rate for order in monotonic)
-        self._segment = _ClockSegment(now_ms, shown_ms, rate, strobe, since_ms)
+        self._segment = _ClockSegment(now_ms, shown_ms, reached_ms, rate, strobe, since_ms)
         since = {order.number: at_ms for order, at_ms in self._wall}
         self._wall = tuple(
             (order, since.get(order.number, now_ms)) for order in orders if order.is_of("wall")

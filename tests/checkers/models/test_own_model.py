@@ -33,9 +33,9 @@ def thermostat(monkeypatch):
         return [point] if group == point.group else []
 
     monkeypatch.setattr(discovery, "entry_points", points)
-    discovery.forget()
+    discovery.clear_caches()
     yield discovery.get("models", "thermostat")
-    discovery.forget()
+    discovery.clear_caches()
 
 
 @pytest.mark.parametrize(("answer", "code"), [(27, 0), (30, 1)])

@@ -1,9 +1,9 @@
-"""What tells the processes and folders of a run from everybody else's, also when it was killed.
+"""Identify the processes and scratch folders of a run, also after its harness was killed.
 
-Every process that a run starts, and every one that those start, carries the run's mark in its
-environment: who the harness is (`Who`), and the run's folder. A scratch folder has who made it in
-its name. A pid is given to others in time; a pid with the start time of its process never is, as
-long as the machine runs.
+Every process that a run starts, and all its descendants, carry a marker in their environment: the
+harness process (`ProcessIdentity`) and the run's folder. The name of a scratch folder holds the
+process that made it. The kernel reuses pids, but a pid together with the start time of its process
+is unique until the next boot.
 
 While a harness works in a run's folder it holds a lock on it, which ends with the harness.
 
@@ -24,50 +24,50 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "SHAKETABLE_RUN"
-"""The environment variable with the mark: PID.START:FOLDER."""
+"""The environment variable that holds the marker: PID.START:FOLDER."""
 SCRATCH: Final = "shaketable"
 _GONE: Final = ("Z", "X")
-_MARK: Final = re.compile(r"(\d+)\.(\d+):(/.*)", re.DOTALL)
+_MARKER: Final = re.compile(r"(\d+)\.(\d+):(/.*)", re.DOTALL)
 _SCRATCH: Final = re.compile(rf"{SCRATCH}-[a-z]+-(\d+)\.(\d+)\.(\d+)-.*")
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
-    """One process and no other: its pid, and when it started, in clock ticks since the boot."""
+class ProcessIdentity:
+    """A unique process: its pid and its start time, in clock ticks since the boot."""
 
     pid: int
     started: int
 
     @property
     def is_alive(self) -> bool:
-        """Whether this very process still runs."""
-        return who(self.pid) == self
+        """Return whether this very process still runs, and not another one with its pid."""
+        return identify(self.pid) == self
 
     def __str__(self) -> str:
         return f"{self.pid}.{self.started}"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """The mark of a run: the process of its harness, and its folder."""
+class RunMarker:
+    """The marker of a run: the process of its harness, and its folder."""
 
-    harness: Who
+    harness: ProcessIdentity
     folder: Path
 
     def __str__(self) -> str:
         return f"{self.harness}:{self.folder}"
 
 
-def who(pid: int) -> Who | None:
-    """Say who has that pid; None if nobody has, or only a process that has ended."""
-    fields = stat(pid)
+def identify(pid: int) -> ProcessIdentity | None:
+    """Return the process that has this pid; None if there is none or it is a zombie."""
+    fields = proc_stat(pid)
     if fields is None or fields[0] in _GONE:
         return None
-    return Who(pid, int(fields[19]))
+    return ProcessIdentity(pid, int(fields[19]))
 
 
-def stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third (the state) on; None if there is no process."""
+def proc_stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third (the state) on; None if no process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -75,16 +75,16 @@ def stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def me() -> Who:
-    """Say who this process is."""
-    found = who(os.getpid())
+def this_process() -> ProcessIdentity:
+    """Return the identity of this process."""
+    found = identify(os.getpid())
     assert found is not None, "this process runs"
     return found
 
 
 @cache
-def boot() -> str:
-    """Name the machine's boot: what is said of processes holds until the next one."""
+def boot_id() -> str:
+    """Return the id of the machine's boot: process identities are valid for one boot only."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -92,14 +92,14 @@ def boot() -> str:
 
 
 def pids() -> list[int]:
-    """The pids of all processes that can be seen from here."""
+    """Return the pids of all processes that are visible here."""
     return sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
-def mark_of(pid: int) -> Mark | None:
-    """Return the mark in the environment that a process was started with.
+def marker_of(pid: int) -> RunMarker | None:
+    """Return the marker in the environment that a process was started with.
 
-    None if it has none, is gone, is somebody else's, or is of a container with pids of its own.
+    None if it has none, is gone, belongs to another user, or has another pid namespace.
     """
     if _pid_namespace(pid) != _pid_namespace(os.getpid()):
         return None
@@ -110,22 +110,22 @@ def mark_of(pid: int) -> Mark | None:
     for entry in environment.split(b"\0"):
         name, _, value = entry.partition(b"=")
         if name == VARIABLE.encode():
-            return read_mark(os.fsdecode(value))
+            return parse_marker(os.fsdecode(value))
     return None
 
 
-def read_mark(text: str) -> Mark | None:
-    """Read a mark as it stands in an environment; None if it is none."""
-    found = _MARK.fullmatch(text)
-    return found and Mark(Who(int(found[1]), int(found[2])), Path(found[3]))
+def parse_marker(text: str) -> RunMarker | None:
+    """Parse a marker from an environment variable's value; None if it is none."""
+    found = _MARKER.fullmatch(text)
+    return found and RunMarker(ProcessIdentity(int(found[1]), int(found[2])), Path(found[3]))
 
 
 @contextmanager
-def occupied(folder: Path) -> Iterator[None]:
-    """Mark what is started in the body of `with` as this run's, and hold the run's lock."""
+def working_in(folder: Path) -> Iterator[None]:
+    """Mark processes started in the body of `with` as this run's, and hold its lock, shared."""
     before = os.environ.get(VARIABLE)
     handle = _locked(folder, fcntl.LOCK_SH)
-    os.environ[VARIABLE] = str(Mark(me(), folder))
+    os.environ[VARIABLE] = str(RunMarker(this_process(), folder))
     try:
         yield
     finally:
@@ -138,8 +138,8 @@ def occupied(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[bool]:
-    """Hold the run's lock alone in the body of `with`; gives False if somebody works in it."""
+def try_exclusive(folder: Path) -> Iterator[bool]:
+    """Hold the run's lock exclusively in the body of `with`; yield False if a harness holds it."""
     try:
         handle = _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -153,7 +153,7 @@ def alone(folder: Path) -> Iterator[bool]:
 
 
 def _locked(folder: Path, how: int) -> int | None:
-    """Lock a folder; None where it has no locks (a file system of another machine's)."""
+    """Lock a folder; None where the file system (such as a remote one) has no locks."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, how)
@@ -167,20 +167,24 @@ def _locked(folder: Path, how: int) -> int | None:
 
 
 def scratch_prefix(what: str) -> str:
-    """How the name of a scratch folder of this process begins; `what` is one word of letters."""
-    return f"{SCRATCH}-{what}-{me()}.{_pid_namespace(os.getpid())}-"
+    """Return the name prefix of this process's scratch folders; `what` is one word of letters."""
+    return f"{SCRATCH}-{what}-{this_process()}.{_pid_namespace(os.getpid())}-"
 
 
-def left_scratch(parent: Path) -> list[Path]:
-    """Return the scratch folders in a folder that are ours and whose process is gone."""
-    found, here = [], _pid_namespace(os.getpid())
+def abandoned_scratch(parent: Path) -> list[Path]:
+    """Return our scratch folders in `parent` whose process is gone."""
+    found, namespace = [], _pid_namespace(os.getpid())
     try:
         entries = sorted(parent.glob(f"{SCRATCH}-*"))
     except OSError:
         return []
     for path in entries:
         named = _SCRATCH.fullmatch(path.name)
-        if named is None or int(named[3]) != here or Who(int(named[1]), int(named[2])).is_alive:
+        if (
+            named is None
+            or int(named[3]) != namespace
+            or ProcessIdentity(int(named[1]), int(named[2])).is_alive
+        ):
             continue
         try:
             is_ours = path.lstat().st_uid == os.geteuid() and path.is_dir()
@@ -192,7 +196,7 @@ def left_scratch(parent: Path) -> list[Path]:
 
 
 def _pid_namespace(pid: int) -> int:
-    """The number of the namespace in which that process has its pid; 0 if it cannot be known."""
+    """Return the inode of a process's pid namespace; 0 if it cannot be read."""
     try:
         return Path(f"/proc/{pid}/ns/pid").stat().st_ino
     except OSError:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from shaketable.harness.terminal.check import sure_interrupts
+from shaketable.harness.terminal.check import repeated_interrupts
 
 AGAIN_S = 0.1
 
@@ -35,7 +35,7 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_interrupt_that_was_swallowed_comes_again() -> None:
     kept = signal.signal(signal.SIGALRM, signal.SIG_IGN)
     try:
-        with pytest.raises(KeyboardInterrupt), sure_interrupts(AGAIN_S):
+        with pytest.raises(KeyboardInterrupt), repeated_interrupts(AGAIN_S):
             go_on()
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
         assert signal.signal(signal.SIGALRM, signal.SIG_DFL) is signal.SIG_IGN
@@ -46,6 +46,6 @@ def test_an_interrupt_that_was_swallowed_comes_again() -> None:
 
 @pytest.mark.timeout(20, method="thread")
 def test_an_interrupt_that_was_taken_comes_once() -> None:
-    with sure_interrupts(AGAIN_S), pytest.raises(KeyboardInterrupt):
+    with repeated_interrupts(AGAIN_S), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     time.sleep(2 * AGAIN_S)

@@ -1,8 +1,8 @@
-"""What is answered to a request: a page, a file, a zip. No socket is needed to ask.
+"""Map a request to its response: a page, a file, a zip. Needs no socket.
 
-Everything is read only, and everything that is shown may be hostile: names, logs, reports.
-Pages of ours run no script but ours and no style of others. A report runs in a sandbox without an
-origin, so that whatever stands in it cannot read another page. Other files are never HTML.
+Everything is read-only, and everything shown may be hostile: names, logs, reports. Our pages allow
+only our own script and style. A report runs in a sandbox without an origin, so that its content
+cannot read other pages. No other file is sent as HTML.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving import pages
 from shaketable.harness.serving.index import Index, is_run
 from shaketable.harness.serving.live import Follower
-from shaketable.harness.serving.places import NotHereError, is_fit, is_self_contained, opened, place
+from shaketable.harness.serving.store_paths import (
+    NotHereError,
+    is_allowed_name,
+    is_self_contained,
+    open_regular,
+    resolve_path,
+)
 from shaketable.harness.serving.trends import Trends, is_large
 from shaketable.reports.violation_page.building import NAME as VIOLATION
 
@@ -30,20 +36,20 @@ OWN: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""What pages of ours may do."""
+"""The policy of our own pages."""
 SELF_CONTAINED: Final = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; "
     "script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-"""What a report or a comparison may do: show itself (the plots' library compiles templates)."""
+"""The policy of a report or a comparison; its plot library compiles templates by eval."""
 NOTHING: Final = "sandbox; default-src 'none'; frame-ancestors 'none'"
 HTML: Final = "text/html; charset=utf-8"
 PLAIN: Final = "text/plain; charset=utf-8"
 TEXTS: Final = (".json", ".jsonl", ".log", ".toml", ".txt", ".xml", ".conf", ".md", ".csv")
 REPORTS: Final = ("report.html", "matrix.html")
-"""The only files of a store that are shown as HTML, beside the pages of violations."""
+"""The only files of a store that are sent as HTML, besides the pages of violations."""
 COMMON: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
@@ -55,8 +61,8 @@ COMMON: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A status, a body (whole, or piece by piece) and what is said of it."""
+class Response:
+    """An HTTP response: a status, a body (whole or in pieces) and headers."""
 
     status: int
     kind: str
@@ -67,16 +73,16 @@ class Answer:
 
     @property
     def all_headers(self) -> list[tuple[str, str]]:
-        """The headers but for those of the connection."""
+        """All headers except those of the connection."""
         length = len(self.body) if isinstance(self.body, bytes) else self.length
-        told = [("Content-Type", self.kind), ("Content-Security-Policy", self.policy)]
-        told += [("Content-Length", str(length))] if length is not None else []
-        return [*told, *COMMON, *self.headers]
+        unique = [("Content-Type", self.kind), ("Content-Security-Policy", self.policy)]
+        unique += [("Content-Length", str(length))] if length is not None else []
+        return [*unique, *COMMON, *self.headers]
 
 
 @dataclass(slots=True)
 class Site:
-    """A store as it is shown."""
+    """The web site of a store."""
 
     store: Path
     index: Index = field(init=False)
@@ -84,23 +90,23 @@ class Site:
     follower: Follower = field(default_factory=Follower)
 
     def __post_init__(self) -> None:
-        """Nothing is read before somebody asks."""
+        """Create the index and the trends; they read nothing before a request."""
         self.index = Index(self.store)
         self.trends = Trends(self.store)
 
-    def answer(self, target: str) -> Answer:
-        """Answer a GET of `target`, a path with a query. Never raises for what is asked."""
+    def respond(self, target: str) -> Response:
+        """Respond to a GET of `target`, a path with a query. No request makes it raise."""
         try:
             path, query = _parsed(target)
             return self._route(path, query)
         except NotHereError:
             return self.message(404, "There is nothing here.")
 
-    def message(self, status: int, text: str) -> Answer:
-        """A page that says one thing."""
+    def message(self, status: int, text: str) -> Response:
+        """Return a page with one message."""
         return self._page("message.html.j2", status=status, text=text)
 
-    def _route(self, path: str, query: dict[str, str]) -> Answer:
+    def _route(self, path: str, query: dict[str, str]) -> Response:
         first, _, rest = path.removeprefix("/").partition("/")
         if first == "" and not rest:
             return self._page("list.html.j2", **pages.listing(self.index.listing(), query))
@@ -116,36 +122,36 @@ class Site:
             return self._of_run(first, rest)
         raise NotHereError
 
-    def _of_run(self, what: str, named: str) -> Answer:
-        """Answer for one run: its page, the part of it that changes, its files as a zip."""
-        found = place(self.store, named)
+    def _of_run(self, what: str, named: str) -> Response:
+        """Respond for one run: its page, the live part of the page, or its files as a zip."""
+        found = resolve_path(self.store, named)
         entry = self.index.entry(found)
         if what == "zip":
             name = f"{pages.safe_name(entry.name)}-{pages.safe_name(found.name)}.zip"
             disposition = ("Content-Disposition", f'attachment; filename="{name}"')
-            return Answer(200, "application/zip", zipped(found), NOTHING, (disposition,))
-        live = self.follower.look(RunFolder(found)) if entry.state == "RUNNING" else None
+            return Response(200, "application/zip", zipped(found), NOTHING, (disposition,))
+        live = self.follower.read_new(RunFolder(found)) if entry.state == "RUNNING" else None
         if what == "live":
             if live is None:
-                return Answer(200, HTML, b'<div id="live" data-state="ended"></div>')
+                return Response(200, HTML, b'<div id="live" data-state="ended"></div>')
             return self._page("live.html.j2", entry=entry, live=live)
         shown = pages.run(entry, self.index, has_report=RunFolder(found).report_html.is_file())
         return self._page("run.html.j2", live=live, **shown)
 
-    def _page(self, template: str, **what: object) -> Answer:
+    def _page(self, template: str, **what: object) -> Response:
         status = what.get("status")
         text = pages.rendered(template, store=str(self.store), **what)
         body = text.encode(errors="replace")
-        return Answer(status if isinstance(status, int) else 200, HTML, body)
+        return Response(status if isinstance(status, int) else 200, HTML, body)
 
-    def _compare(self, query: dict[str, str]) -> Answer:
+    def _compare(self, query: dict[str, str]) -> Response:
         if not query.get("a") or not query.get("b"):
             return self.message(400, "Choose a run A and a run B to compare.")
         from shaketable.reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second
         from shaketable.reports.comparing.page import render_comparison  # noqa: PLC0415 - as above
 
         names = [unquote(query[letter], errors="surrogateescape") for letter in "ab"]
-        folders = [place(self.store, name) for name in names]
+        folders = [resolve_path(self.store, name) for name in names]
         if not all(map(is_run, folders)):
             raise NotHereError
         if not all(is_self_contained(RunFolder(folder)) for folder in folders):
@@ -153,21 +159,21 @@ class Site:
         if any(is_large(RunFolder(folder)) for folder in folders):
             return self.message(413, "Too large for a page: ./shaketable compare A B --html FILE")
         text = render_comparison(compare_folders(folders[0], folders[1]))
-        return Answer(200, HTML, text.encode(errors="replace"), SELF_CONTAINED)
+        return Response(200, HTML, text.encode(errors="replace"), SELF_CONTAINED)
 
-    def _files(self, named: str) -> Answer:
-        found = place(self.store, named.rstrip("/"))
+    def _files(self, named: str) -> Response:
+        found = resolve_path(self.store, named.rstrip("/"))
         if found.is_dir():
             here = found.relative_to(self.store.resolve())
             return self._page("folder.html.j2", **pages.folder(found, here, is_run=is_run(found)))
-        file, size = opened(found)
+        file, size = open_regular(found)
         kind, policy, headers = _kind(found)
-        return Answer(200, kind, _Pieces(file, size), policy, headers, length=size)
+        return Response(200, kind, _Pieces(file, size), policy, headers, length=size)
 
 
 @dataclass(slots=True)
 class _Pieces:
-    """A file, read as it is sent; as long as it was when it was opened."""
+    """A file, read while it is sent; its length is fixed when it is opened."""
 
     file: BinaryIO
     left: int
@@ -184,7 +190,7 @@ class _Pieces:
         return data
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.left = 0
         self.file.close()
 
@@ -193,7 +199,7 @@ def _parsed(target: str) -> tuple[str, dict[str, str]]:
     """Split a request's target into its path and the fields of its query.
 
     Raises:
-        NotHereError: it is no path.
+        NotHereError: it is not a path.
     """
     if not target.startswith("/") or target.startswith("//"):
         raise NotHereError
@@ -206,17 +212,17 @@ def _parsed(target: str) -> tuple[str, dict[str, str]]:
     return path, query
 
 
-def _static(name: str) -> Answer:
-    """Our own style and script."""
+def _static(name: str) -> Response:
+    """Return our style or script."""
     if name == "store.css":
-        return Answer(200, "text/css; charset=utf-8", pages.style())
+        return Response(200, "text/css; charset=utf-8", pages.style())
     if name == "store.js":
-        return Answer(200, "text/javascript; charset=utf-8", pages.script())
+        return Response(200, "text/javascript; charset=utf-8", pages.script())
     raise NotHereError
 
 
 def _kind(path: Path) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-    """Say as what a file of the store is sent: a report, a text, or something to be saved."""
+    """Return how a file of the store is sent (HTML, text or a download): type, policy, headers."""
     if path.name in REPORTS and (is_run(path.parent) or path.name == "matrix.html"):
         return HTML, SELF_CONTAINED, ()
     if VIOLATION.fullmatch(path.name) and _is_of_violations(path.parent):
@@ -230,35 +236,35 @@ def _kind(path: Path) -> tuple[str, str, tuple[tuple[str, str], ...]]:
 
 
 def _is_of_violations(folder: Path) -> bool:
-    """Whether a folder is that of the pages of a run's violations."""
+    """Return whether a folder holds the pages of a run's violations."""
     return folder.name == RunFolder(folder.parent).violations.name and is_run(folder.parent)
 
 
-# A run's folder as a zip, made while it is sent: nothing of it is kept in memory or on disk.
+# A run's folder as a zip that is created while it is sent, not in memory or on disk.
 
 ZIP_CHUNK_BYTES: Final = 256 << 10
 ZIP_BYTES_MAX: Final = 8 << 30
-"""Of the files together; what would be more is left out, and a file in the zip says so."""
+"""Total size of the files; what exceeds it is left out and listed in a file of the zip."""
 FILES_MAX: Final = 20_000
 LEFT_OUT: Final = "LEFT-OUT.txt"
 
 
 class _Pipe:
-    """A file that cannot be sought: what `zipfile` writes is taken away piece by piece."""
+    """An unseekable file for `zipfile` to write to, whose content is taken piece by piece."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
     def write(self, data: bytes) -> int:
-        """Keep what was written until it is taken."""
+        """Buffer the data until it is taken."""
         self._pieces.append(bytes(data))
         return len(data)
 
     def flush(self) -> None:
-        """Nothing stands behind this."""
+        """Do nothing: there is no underlying file."""
 
     def take(self) -> bytes:
-        """Return what was written since the last call."""
+        """Return and clear the data written since the last call."""
         data = b"".join(self._pieces)
         self._pieces.clear()
         return data
@@ -267,7 +273,7 @@ class _Pipe:
 def zipped(folder: Path) -> Iterator[bytes]:
     """Yield the bytes of a zip of all regular files below `folder`, under the folder's name.
 
-    Links are left out: what they lead to may be anybody's.
+    Links are left out, since they may lead outside the store.
     """
     pipe = _Pipe()
     left_bytes, left_files = ZIP_BYTES_MAX, FILES_MAX
@@ -275,9 +281,9 @@ def zipped(folder: Path) -> Iterator[bytes]:
     names: set[str] = set()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:  # type: ignore[call-overload]
         for path in files_below(folder):
-            name = _told(f"{folder.name}/{path.relative_to(folder)}", names)
+            name = _unique_name(f"{folder.name}/{path.relative_to(folder)}", names)
             try:
-                file, size = opened(path)
+                file, size = open_regular(path)
             except NotHereError:
                 left_out.append(f"{name}: cannot be read")
                 continue
@@ -295,27 +301,29 @@ def zipped(folder: Path) -> Iterator[bytes]:
                         if sent := pipe.take():
                             yield sent
         if left_out:
-            archive.writestr(_told(f"{folder.name}/{LEFT_OUT}", names), "\n".join(left_out) + "\n")
+            archive.writestr(
+                _unique_name(f"{folder.name}/{LEFT_OUT}", names), "\n".join(left_out) + "\n"
+            )
     if sent := pipe.take():
         yield sent
 
 
-def _told(name: str, names: set[str]) -> str:
-    """Return a name as a zip can hold it, and no other of it has: names need not be UTF-8."""
-    told = name.encode(errors="surrogateescape").decode(errors="replace")
+def _unique_name(name: str, names: set[str]) -> str:
+    """Return a name that is valid UTF-8 and unique in the zip; file names need not be UTF-8."""
+    unique = name.encode(errors="surrogateescape").decode(errors="replace")
     number = 1
-    while told in names:
+    while unique in names:
         number += 1
-        told = f"{name.encode(errors='surrogateescape').decode(errors='replace')}~{number}"
-    names.add(told)
-    return told
+        unique = f"{name.encode(errors='surrogateescape').decode(errors='replace')}~{number}"
+    names.add(unique)
+    return unique
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the regular files below a folder by name; hidden ones (half written) are none."""
+    """Yield the regular files below a folder by name, without hidden (half-written) ones."""
     for parent, folders, names in os.walk(folder, followlinks=False):
-        folders[:] = sorted(name for name in folders if is_fit(name))
-        for name in sorted(filter(is_fit, names)):
+        folders[:] = sorted(name for name in folders if is_allowed_name(name))
+        for name in sorted(filter(is_allowed_name, names)):
             path = Path(parent, name)
             if path.is_file() and not path.is_symlink():
                 yield path

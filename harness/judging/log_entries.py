@@ -1,8 +1,8 @@
-"""Keeps what the nodes' logs hold around what was found: evidence/entries.json of a judged run.
+"""Save the log entries around findings: evidence/entries.json of a judged run.
 
-A violation's page shows it. The nodes' data files may be deleted later, and the report must not
-know how to read them, so it is taken when the run is judged. Nothing here changes a verdict, and
-nothing that goes wrong here ends a check.
+The pages of violations show them. They are saved when the run is judged, since the nodes' data
+files may be deleted later and reports do not know how to read them. Nothing here changes a verdict,
+and no error here ends a check.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from shaketable.harness.history.schema import APPENDING
 
 log = logging.getLogger(__name__)
 
-LIKE_MAX: Final = 8
-"""Findings of one kind and fault of which the entries are kept."""
+PER_KIND_MAX: Final = 8
+"""Findings of each kind and fault whose entries are saved."""
 MAPPED: Final = frozenset(
     {"lost-append", "altered", "reordered", "missing-on-node", "duplicated", "damaged"}
 )
-"""Kinds of findings whose queue is mapped: what acknowledged appends each node holds."""
+"""Kinds of findings whose queue is mapped: which acknowledged appends each node holds."""
 MAPS_MAX: Final = 8
 """Queues that are mapped."""
 FILE_BYTES_MAX: Final = 8 << 20
-"""A larger file is not written: a page without entries is better than one that does not open."""
+"""A larger file is not written: a page without entries is better than one too large to open."""
 COLUMNS: Final = ("f", "key", "input", "offset", "outcome")
 
 
-def keep(folder: RunFolder, job: CheckJob, verdicts: Iterable[Verdict]) -> None:
-    """Write what the logs hold around these verdicts' findings; no file where there is none.
+def save(folder: RunFolder, job: CheckJob, verdicts: Iterable[Verdict]) -> None:
+    """Write the log entries around these verdicts' findings; no file if there are none.
 
-    A file of an earlier check goes. Never raises for what the logs hold or how they are read.
+    Deletes the file of an earlier check. Never raises, whatever the logs hold.
     """
     try:
         folder.entries_json.unlink(missing_ok=True)
@@ -62,7 +62,7 @@ def keep(folder: RunFolder, job: CheckJob, verdicts: Iterable[Verdict]) -> None:
             return
         folder.entries_json.parent.mkdir(exist_ok=True)
         write_atomically(folder.entries_json, text + "\n")
-    except Exception:  # a reader of somebody's own may raise anything: the verdict stands
+    except Exception:  # a target's log reader may raise anything; the verdict does not depend on it
         log.exception("event=evidence_not_kept")
 
 
@@ -84,23 +84,23 @@ def _read(job: CheckJob, node: str) -> Iterator[pa.RecordBatch]:
 
 
 def _chosen(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the first findings of each kind and fault, those that pages are made of.
+    """Return the first findings of each kind and fault: those that get pages.
 
-    The first of each stand before all second ones: there is a limit to the places that are kept.
+    The first of every group come before all second ones, since the number of places is limited.
     """
     seen: Counter[tuple[str, str]] = Counter()
     chosen: list[tuple[int, Finding]] = []
     for finding in findings:
         faults = finding.details.get("faults") or [finding.details.get("fault")]
         group = (finding.kind, str(faults[0] if isinstance(faults, list) else faults))
-        if seen[group] < LIKE_MAX:
+        if seen[group] < PER_KIND_MAX:
             chosen.append((seen[group], finding))
             seen[group] += 1
-    return [finding for _, finding in sorted(chosen, key=lambda turned: turned[0])]
+    return [finding for _, finding in sorted(chosen, key=lambda ranked: ranked[0])]
 
 
 def _places(finding: Finding) -> Iterator[Place]:
-    """Yield what a finding is about: an offset of its queue, indices of the log."""
+    """Yield the places of a finding: the offset in its queue, the indices in the log."""
     if finding.key is not None and finding.offset is not None:
         yield Place(key=finding.key, offset=finding.offset)
     for name in INDEX_DETAILS.get(finding.kind.partition(" ")[0], ()):

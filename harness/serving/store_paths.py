@@ -1,7 +1,7 @@
-"""From the path of a request to a file of the store, and never to one outside of it.
+"""Resolve the path of a request to a file of the store, and never to one outside of it.
 
-Names come from a browser, and folders of a store from anywhere (an unpacked download): no
-"..", no hidden name, no link that leads out, nothing but regular files.
+Both are untrusted: names come from a browser, and folders of a store may be unpacked downloads.
+Refused are "..", hidden names, links that lead out, and everything but regular files.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ NAME_BYTES_MAX: Final = 255
 
 
 class NotHereError(Exception):
-    """There is nothing at that place that may be shown."""
+    """There is nothing at that path that may be shown."""
 
 
-def place(store: Path, named: str) -> Path:
-    """Return the real path of what a request names: folders and files by "/", from the store.
+def resolve_path(store: Path, named: str) -> Path:
+    """Return the real path of a file or folder that a request names relative to the store.
 
     Raises:
-        NotHereError: there is no such thing, or it is none of the store's.
+        NotHereError: it does not exist, or is outside the store or hidden.
     """
     parts = named.split("/") if named else []
-    if len(parts) > PARTS_MAX or not all(map(is_fit, parts)):
+    if len(parts) > PARTS_MAX or not all(map(is_allowed_name, parts)):
         raise NotHereError
     root = store.resolve()
     try:
@@ -43,8 +43,8 @@ def place(store: Path, named: str) -> Path:
     return found
 
 
-def is_fit(part: str) -> bool:
-    """Whether a name of a request can be that of something that is shown."""
+def is_allowed_name(part: str) -> bool:
+    """Return whether a path component of a request is allowed."""
     if not part or part.startswith(".") or "\0" in part or "/" in part or "\\" in part:
         return False
     try:
@@ -53,11 +53,11 @@ def is_fit(part: str) -> bool:
         return False
 
 
-def opened(path: Path) -> tuple[BinaryIO, int]:
-    """Open a regular file and return it with its size; never waits, as a pipe would have it.
+def open_regular(path: Path) -> tuple[BinaryIO, int]:
+    """Open a regular file and return it with its size; never blocks, as opening a pipe would.
 
     Raises:
-        NotHereError: it is gone, a link, no regular file, or not to be read by us.
+        NotHereError: it is gone, a link, not a regular file, or not readable.
     """
     try:
         return open_plain(path, follow_links=False)
@@ -66,7 +66,7 @@ def opened(path: Path) -> tuple[BinaryIO, int]:
 
 
 def is_self_contained(folder: RunFolder) -> bool:
-    """Whether what is measured of a run are files of its own: no link leads out, no pipe waits."""
+    """Return whether all files that are measured are the run's own: no links, no pipes."""
     return all(map(_is_own, _measured(folder)))
 
 
@@ -79,7 +79,7 @@ def _measured(folder: RunFolder) -> Iterator[Path]:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether it is a regular file, a folder, or nothing at all."""
+    """Return whether it is a regular file, a folder, or missing."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -93,9 +93,9 @@ def read_bounded(path: Path, bytes_max: int) -> bytes:
     """Read a regular file of at most `bytes_max` bytes.
 
     Raises:
-        NotHereError: there is none, or it is larger.
+        NotHereError: it does not exist, or is larger.
     """
-    file, size = opened(path)
+    file, size = open_regular(path)
     with file:
         if size > bytes_max:
             raise NotHereError
@@ -103,9 +103,9 @@ def read_bounded(path: Path, bytes_max: int) -> bytes:
 
 
 def read_tail(path: Path, bytes_max: int) -> bytes:
-    """Read the last bytes of a regular file; empty if there is none."""
+    """Read the last `bytes_max` bytes of a regular file; empty if it does not exist."""
     try:
-        file, size = opened(path)
+        file, size = open_regular(path)
     except NotHereError:
         return b""
     with file:

@@ -1,7 +1,7 @@
-"""When clients worked, and which of their operations were still without an answer at a time. Pure.
+"""When clients worked, and which of their operations were in flight at a time. Pure.
 
-An outage in which every client waits shows in no call and in no answer: only in that the clients'
-time went by. Source: the phases in run.json, and Jepsen's `:info` for when a client gave up.
+An outage in which every client waits shows in no call and no answer, only in the clients' time
+passing. Source: the phases in run.json, and Jepsen's `:info` for when a client gave up.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from shaketable.harness.history.schema import APPENDING
 Times = npt.NDArray[np.int64]
 
 LOADED: Final = ("steady", "chaos")
-"""The phases in which clients put the load on that the campaign asks for."""
+"""The phases in which clients apply the load that the campaign asks for."""
 RETRY: Final = "retry"
-"""Clients work until its end where a kind of fault had not bitten in their time."""
+"""Clients work until the end of this phase if a kind of fault had not taken effect before."""
 DRAIN: Final = "drain"
-"""Its begin stops clients that still work: those of a run that was ended early."""
+"""The start of this phase stops clients that still work, in a run that was ended early."""
 TEARDOWN: Final = "teardown"
 NEVER_NS: Final = int(np.iinfo(np.int64).max)
-"""The end of an operation that has none."""
+"""The end time of an operation that has not ended."""
 NS_PER_S: Final = 1e9
 
 
@@ -42,23 +42,22 @@ class PhaseSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Worked:
-    """Until when clients worked, and when they gave up (rows of GIVEN_UP)."""
+class ClientActivity:
+    """Until when clients worked, and when they gave up on operations (rows of GIVEN_UP)."""
 
     until_ns: int
     given_up: pa.Table = field(default_factory=GIVEN_UP.empty_table)
 
 
-def worked_until(phases: Iterable[PhaseSpan], time_limit_s: float | None) -> int | None:
-    """Return until when clients worked; None if there was no phase in which they did.
+def active_until(phases: Iterable[PhaseSpan], time_limit_s: float | None) -> int | None:
+    """Return until when clients worked; None if no phase had load.
 
-    Faults may still be undone when the clients' time is over: the phase "chaos" lasts longer then.
-    A run that was ended early goes on working until its drain begins, and one that has a phase
-    "retry" until that is over.
+    The phase "chaos" may outlast the clients' time while faults are undone. In a run that was ended
+    early, clients work until the drain begins; with a phase "retry", until its end.
 
     Args:
-        phases: of the run; one that did not end stops with what was recorded.
-        time_limit_s: how long the campaign lets clients work, if that is known.
+        phases: of the run; a phase without an end stops at the last recorded time.
+        time_limit_s: how long the campaign lets clients work, if known.
     """
     spans = [span for span in phases if span.name != TEARDOWN]
     loaded = [span for span in spans if span.name in LOADED]
@@ -78,17 +77,17 @@ def worked_until(phases: Iterable[PhaseSpan], time_limit_s: float | None) -> int
 def serving(operations: pa.Table) -> pa.Table:
     """Return the operations whose answers show that the group serves.
 
-    Those that append, or all of them where a workload has none.
+    These are the ones that append, or all if the workload has none.
     """
     appends = operations.filter(pc.is_in(operations["f"], value_set=pa.array(APPENDING)))
     return appends if appends.num_rows else operations
 
 
 def ends_ns(operations: pa.Table, given_up: pa.Table) -> Times:
-    """Return when each operation was over for its client; NEVER_NS if it waits still.
+    """Return when each operation was over for its client; NEVER_NS if it is still in flight.
 
     Args:
-        operations: process and return_ns of OPERATIONS are read.
+        operations: reads process and return_ns of OPERATIONS.
         given_up: rows of GIVEN_UP.
     """
     ends = _times(pc.fill_null(operations["return_ns"], NEVER_NS))
@@ -106,31 +105,32 @@ def ends_ns(operations: pa.Table, given_up: pa.Table) -> Times:
     return ends
 
 
-def outages(operations: pa.Table, worked: Worked) -> tuple[Times, Times]:
-    """Return when stretches began (ns) and ended in which clients asked and got nothing.
+def outages(operations: pa.Table, activity: ClientActivity) -> tuple[Times, Times]:
+    """Return the starts and ends (ns) of stretches in which clients waited and got no answer.
 
-    A stretch begins with an acknowledgement after which somebody still waits, else with the next
-    call; it ends with the next acknowledgement of what was called while clients worked, or where
-    there is none with their time. Time in which nobody asks for anything is none of it.
+    A stretch starts at an acknowledgement after which some operation is still in flight, else at
+    the next call. It ends at the next acknowledgement of an operation called while clients worked,
+    else at the end of their working time. Time without any operation in flight is not part of it.
 
     Args:
-        operations: those that show that the group serves: process, call_ns, return_ns, outcome.
-        worked: until when clients worked, and when they gave up.
+        operations: those that show that the group serves; reads process, call_ns, return_ns and
+            outcome.
+        activity: until when clients worked, and when they gave up.
     """
-    until_ns = worked.until_ns
+    until_ns = activity.until_ns
     operations = operations.filter(pc.less_equal(operations["call_ns"], until_ns))
     if not operations.num_rows:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     is_ok = pc.and_(pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"]))
     acknowledged = np.sort(_times(operations.filter(is_ok)["return_ns"]))
     calls = np.sort(_times(operations["call_ns"]))
-    ends = np.sort(ends_ns(operations, worked.given_up))
-    begins = np.concatenate((calls[:1], acknowledged))
+    ends = np.sort(ends_ns(operations, activity.given_up))
+    moments = np.concatenate((calls[:1], acknowledged))
     stops = np.append(acknowledged, until_ns)
-    waiting = np.searchsorted(calls, begins, "right") - np.searchsorted(ends, begins, "right")
-    following = np.searchsorted(calls, begins, "right")
+    waiting = np.searchsorted(calls, moments, "right") - np.searchsorted(ends, moments, "right")
+    following = np.searchsorted(calls, moments, "right")
     next_call = np.append(calls, NEVER_NS)[following]
-    starts = np.where(waiting > 0, begins, next_call)
+    starts = np.where(waiting > 0, moments, next_call)
     starts[0] = calls[0]
     is_one = (starts < stops) & (starts < until_ns)
     return starts[is_one], stops[is_one]

@@ -1,8 +1,9 @@
-"""How sure a difference is: intervals and tests that ask little of the numbers. Pure, seeded.
+"""Confidence intervals and tests that assume little of the numbers. Pure, seeded.
 
-Windows of a run hang together in time (one slow second follows another, and those under one fault
-share its victim), so whole blocks of neighbours are drawn, not windows. Source: Carlstein 1986
-(blocks that do not overlap); van Elteren 1960 (a rank test in strata, here by permutation).
+Windows of a run are autocorrelated (one slow second follows another, and those under one fault
+share its victim), so the bootstrap resamples whole blocks of neighbours, not single windows.
+Source: Carlstein 1986 (non-overlapping blocks); van Elteren 1960 (a stratified rank test, here
+by permutation).
 """
 
 from __future__ import annotations
@@ -18,41 +19,41 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Statistic = Callable[[Floats], Floats]
-"""Of an array (draws, windows), in which NaN is nothing: one number a draw."""
+"""Maps an array (resamples, windows), in which NaN means no value, to one number per resample."""
 
-DRAWS: Final = 4000
+RESAMPLES: Final = 4000
 SEED: Final = 20221
-"""The same two runs have the same answer every time."""
+"""The same two runs always give the same answer."""
 PERMUTATIONS: Final = 20_000
 SHUFFLED_MAX: Final = 4_000_000
-"""Numbers that are shuffled at once: of large strata there are fewer permutations."""
+"""Numbers that are shuffled at once: large strata get fewer permutations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Between which values a number lies, at the confidence that was asked for."""
+    """A confidence interval."""
 
     low: float
     high: float
 
 
-def mean(drawn: Floats) -> Floats:
-    """The mean of each draw."""
-    means: Floats = np.nanmean(drawn, axis=1)
+def mean(resamples: Floats) -> Floats:
+    """Return the mean of each resample."""
+    means: Floats = np.nanmean(resamples, axis=1)
     return means
 
 
-def median(drawn: Floats) -> Floats:
-    """The median of each draw."""
-    medians: Floats = np.nanmedian(drawn, axis=1)
+def median(resamples: Floats) -> Floats:
+    """Return the median of each resample."""
+    medians: Floats = np.nanmedian(resamples, axis=1)
     return medians
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Windows by time, without NaN, and in which piece of the run each stands.
+    """Windows by time, without NaN, and the piece of the run that each is in.
 
-    `block_max`: windows of a piece that are drawn together, at most.
+    `block_max`: the most windows of a piece that are resampled together.
     """
 
     values: Floats
@@ -61,7 +62,7 @@ class Sample:
 
     @property
     def blocks(self) -> list[Floats]:
-        """Neighbours that are drawn together: a piece, or equal parts of a long one."""
+        """Neighbours that are resampled together: a piece, or equal parts of a long one."""
         cut = np.flatnonzero(np.diff(self.pieces)) + 1
         return [
             block
@@ -71,50 +72,50 @@ class Sample:
 
 
 def ratio(a: Sample, b: Sample, statistic: Statistic, alpha: float) -> Interval:
-    """Return the interval of statistic(b) / statistic(a).
+    """Return the confidence interval of statistic(b) / statistic(a).
 
     Args:
         a: at least one window.
         b: likewise, of the other run.
         statistic: what is compared.
-        alpha: how often the interval may miss.
+        alpha: how often the interval may miss the true value.
     """
-    of_a, of_b = _drawn(a, statistic, SEED), _drawn(b, statistic, SEED + 1)
+    of_a, of_b = _resampled(a, statistic, SEED), _resampled(b, statistic, SEED + 1)
     return _interval((of_b + TINY) / (of_a + TINY), alpha)
 
 
 def difference(a: Sample, b: Sample, statistic: Statistic, alpha: float) -> Interval:
-    """Return the interval of statistic(b) - statistic(a); arguments as of `ratio`."""
-    return _interval(_drawn(b, statistic, SEED + 1) - _drawn(a, statistic, SEED), alpha)
+    """Return the confidence interval of statistic(b) - statistic(a); arguments as of `ratio`."""
+    return _interval(_resampled(b, statistic, SEED + 1) - _resampled(a, statistic, SEED), alpha)
 
 
 TINY: Final = 1e-9
-"""Keeps a ratio of nothing to nothing at 1."""
+"""Makes the ratio of two zeros 1."""
 
 
-def _drawn(sample: Sample, statistic: Statistic, seed: int) -> Floats:
-    """Compute the statistic of as many blocks as there are, drawn again and again."""
+def _resampled(sample: Sample, statistic: Statistic, seed: int) -> Floats:
+    """Return the statistic of resamples, each of as many blocks as the sample has."""
     blocks = sample.blocks
     lengths = np.array([len(block) for block in blocks])
     padded = np.full((len(blocks), lengths.max()), np.nan)
     for row, block in zip(padded, blocks, strict=True):
         row[: len(block)] = block
-    picks = np.random.default_rng(seed).integers(0, len(blocks), size=(DRAWS, len(blocks)))
-    return statistic(padded[picks].reshape(DRAWS, -1))
+    picks = np.random.default_rng(seed).integers(0, len(blocks), size=(RESAMPLES, len(blocks)))
+    return statistic(padded[picks].reshape(RESAMPLES, -1))
 
 
-def _interval(drawn: Floats, alpha: float) -> Interval:
-    low, high = np.quantile(drawn, (alpha / 2, 1 - alpha / 2))
+def _interval(resamples: Floats, alpha: float) -> Interval:
+    low, high = np.quantile(resamples, (alpha / 2, 1 - alpha / 2))
     return Interval(float(low), float(high))
 
 
-def chance_of_being_greater(
+def p_value_greater(
     strata: Sequence[tuple[Sequence[float], Sequence[float]]],
 ) -> float:
-    """Return how often chance alone makes the b of the strata as much greater than the a.
+    """Return the p-value of the b of the strata being greater than the a.
 
-    One-sided permutation test of the sum of ranks of b within each stratum; ties share ranks.
-    1 where nothing can be told (no stratum has both).
+    One-sided permutation test on the sum of the ranks of b within each stratum; ties share ranks.
+    Return 1 if no stratum has both.
     """
     rng = np.random.default_rng(SEED)
     largest = max((len(a) + len(b) for a, b in strata), default=0)
@@ -132,8 +133,8 @@ def chance_of_being_greater(
     return float((np.count_nonzero(by_chance >= seen - TINY) + 1) / (permutations + 1))
 
 
-def least_chance(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """Return the least that `chance_of_being_greater` can be, whatever so many numbers are."""
+def smallest_p_value(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+    """Return the smallest p-value that `p_value_greater` can return for so many numbers."""
     ways = math.prod(math.comb(len(a) + len(b), len(b)) for a, b in strata if a and b)
     return 1 / ways
 

@@ -1,6 +1,6 @@
-"""What else matters on this machine: Java, Python, disk, cores, a foreign program's clock, rights.
+"""Check the machine: Java, Python, Spark, disk, cores, faked clocks of other programs, rights.
 
-Whatever can be tried is tried: a program is run under a faked clock, a child is attached to.
+What can be tried is tried: a program runs under a faked clock, a child is attached to.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from shaketable.harness.doctoring.findings import Fact
 from shaketable.harness.runtime.processes import children, faketime
 
 FREE_BYTES_MIN: Final = 1 << 30
-"""A campaign of a minute writes a tenth of this."""
+"""A campaign of one minute writes a tenth of this."""
 PYTHON_MIN: Final = (3, 11)
 OFFSET_S: Final = 3600.0
 OFFSET_ERROR_S: Final = 60.0
 RUN_TIMEOUT_S: Final = 10.0
 SPARK_TIMEOUT_S: Final = 120.0
-"""It starts in 5 to 10 seconds, on a busy machine in a minute."""
+"""Spark starts in 5 to 10 seconds, on a busy machine in a minute."""
 WITHOUT_SPARK: Final = "checks run without it: ./shaketable analyze RUN --engine local"
-SAID_CHARS_MAX: Final = 300
+OUTPUT_CHARS_MAX: Final = 300
 PTRACE_SEIZE: Final = 0x4206
 
 
-def look(scratch: Path) -> list[Fact]:
-    """Look at the machine; `scratch` is a folder for what is tried."""
+def run_checks(scratch: Path) -> list[Fact]:
+    """Run all checks; `scratch` is a folder for temporary files."""
     return [
         _python(),
         _java(),
@@ -51,7 +51,7 @@ def look(scratch: Path) -> list[Fact]:
 
 
 def setting() -> str:
-    """Say as whom this runs, and in whose namespaces: "root", "nobody (uid 65534)"."""
+    """Return the user and, if any, the user namespace: "root", "nobody (uid 65534)"."""
     user = os.geteuid()
     try:
         name = pwd.getpwuid(user).pw_name
@@ -64,7 +64,7 @@ def setting() -> str:
 
 
 def _outside(user: int) -> int | None:
-    """Who this user is outside of its user namespace; None if it is not in one."""
+    """Return the uid of this user outside its user namespace; None if it is in none."""
     try:
         rows = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
     except OSError:
@@ -79,8 +79,8 @@ def _outside(user: int) -> int | None:
 
 def _python() -> Fact:
     found = platform.python_version()
-    is_well = sys.version_info[:2] >= PYTHON_MIN
-    return Fact("Python", found, is_well, "" if is_well else "install Python 3.11 or newer")
+    is_ok = sys.version_info[:2] >= PYTHON_MIN
+    return Fact("Python", found, is_ok, "" if is_ok else "install Python 3.11 or newer")
 
 
 def _java() -> Fact:
@@ -92,7 +92,7 @@ def _java() -> Fact:
 
 
 def _spark(scratch: Path) -> Fact:
-    """Start Spark as a check does, and let it run Python."""
+    """Start Spark as a check does, and run Python in it."""
     argv = [sys.executable, "-P", "-m", "shaketable.harness.doctoring.spark_trial"]
     argv = guard.command(argv, os.getpid())
     done = children.ask(argv, SPARK_TIMEOUT_S, add={"TMPDIR": str(scratch)})
@@ -100,9 +100,9 @@ def _spark(scratch: Path) -> Fact:
         what = f"did not start and end within {SPARK_TIMEOUT_S:g} s"
         return Fact("Spark", what, False, f"try when the machine does less; {WITHOUT_SPARK}")
     lines = (done.errors if done.status else done.output).decode(errors="replace")
-    said = lines.strip().rpartition("\n")[2] or f"ended with exit status {done.status}"
-    is_well = done.status == 0
-    return Fact("Spark", said[:SAID_CHARS_MAX], is_well, "" if is_well else WITHOUT_SPARK)
+    last_line = lines.strip().rpartition("\n")[2] or f"ended with exit status {done.status}"
+    is_ok = done.status == 0
+    return Fact("Spark", last_line[:OUTPUT_CHARS_MAX], is_ok, "" if is_ok else WITHOUT_SPARK)
 
 
 def _cores() -> Fact:
@@ -114,13 +114,13 @@ def _disk(scratch: Path) -> Fact:
     where = Path.cwd()
     free = shutil.disk_usage(where).free
     temporary = shutil.disk_usage(scratch).free
-    is_well = min(free, temporary) >= FREE_BYTES_MIN
+    is_ok = min(free, temporary) >= FREE_BYTES_MIN
     what = f"{free / 1e9:.1f} GB free here, {temporary / 1e9:.1f} GB in {scratch.parent}"
-    return Fact("disk", what, is_well, "" if is_well else "free 1 GB, or name another --store")
+    return Fact("disk", what, is_ok, "" if is_ok else "free 1 GB, or name another --store")
 
 
 def _foreign_clock(scratch: Path) -> Fact:
-    """Put the clock of a program that is not ours wrong, and ask it for the time."""
+    """Run a foreign program under a faked clock, and compare its time."""
     name = "clocks of programs not ours"
     program = shutil.which("date")
     if program is None:
@@ -144,7 +144,7 @@ def _foreign_clock(scratch: Path) -> Fact:
 
 
 def _ptrace() -> Fact:
-    """Attach to a child of ours, and let it go."""
+    """Attach to a child process by ptrace, and end it."""
     asleep = [sys.executable, "-I", "-S", "-c", "input()"]
     child = subprocess.Popen(asleep, stdin=subprocess.PIPE)
     try:
@@ -161,7 +161,7 @@ def _ptrace() -> Fact:
 
 
 def _cgroup() -> Fact:
-    """Say which control groups this process is in, and whether it may make more of them."""
+    """Return the version of this process's control group, and whether it may create others."""
     own = [line.split(":", 2) for line in _text("/proc/self/cgroup").splitlines()]
     mounts = [line.split() for line in _text("/proc/self/mounts").splitlines()]
     version = "v2" if any(fields[2] == "cgroup2" for fields in mounts) else "v1"
