@@ -200,7 +200,9 @@ def _second_pass(read: Read, log: _NodeLog, windows: Ints) -> list[list[Any]]:
     seen = 0
     try:
         for batch in read():
-            if not batch.num_rows or seen + batch.num_rows > ENTRIES_READ_MAX:
+            if seen + batch.num_rows > ENTRIES_READ_MAX:
+                break  # as in the first pass
+            if not batch.num_rows:
                 continue
             here = np.arange(seen, seen + batch.num_rows, dtype=np.int64)
             is_wanted = np.isin(_ints(batch["index"]), windows) | np.isin(here, ordinals)
