@@ -44,8 +44,6 @@ from shaketable.harness.contracts.plugins import CheckContext
 
 __all__ = ["CITATIONS", "LOG", "QUEUE", "REGISTER", "SET", "Values", "resolve"]
 
-NOBODY: Final = -1
-"""In a column of row numbers: there is no such row."""
 NEVER: Final = int(np.iinfo(np.int64).max)
 SUCCEEDED: Final = 1
 """The output of a cas that swapped."""

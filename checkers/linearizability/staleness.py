@@ -248,7 +248,7 @@ class _Writes:
         return np.where(reads.is_nothing, _EVER if self._initial is None else _NEVER, since)
 
     def _only_write(self, values: Ints) -> Ints:
-        """Return the row of the only write of each value, _NOBODY if there is none or several.
+        """Return the row of the only write of each value, _NONE if there is none or several.
 
         The initial value may not have been written at all, so it has none.
         """
