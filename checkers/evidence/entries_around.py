@@ -129,16 +129,28 @@ def _states(acked: AckedAppends, node: NodeOffsets | None, limit: int | None) ->
     has_value = node.has_value[is_copy]
     low = np.searchsorted(offset, acked.offset, side="left")
     high = np.searchsorted(offset, acked.offset, side="right")
-    states[high > low] = STATES.index(OTHER)
-    for step in range(int((high - low).max(initial=0))):  # an offset may be stored more than once
-        row = low + step
-        is_there = row < high
-        row = np.where(is_there, row, 0)
-        is_it = is_there & has_value[row] & (value[row] == acked.value)
-        states[is_it] = STATES.index(PRESENT)
-        if step >= BINS_MAX:
-            break
+    stored = np.flatnonzero(high > low)
+    row = low[stored]
+    is_it = has_value[row] & (value[row] == acked.value[stored])
+    states[stored] = np.where(is_it, STATES.index(PRESENT), STATES.index(OTHER))
+    # An offset may be stored any number of times, and the append be any of its copies.
+    is_open = ~is_it & (high[stored] - row > 1)
+    if is_open.any():
+        other = stored[is_open]
+        near = has_value & np.isin(offset, acked.offset[other])
+        is_it = _is_in(acked.offset[other], acked.value[other], offset[near], value[near])
+        states[other[is_it]] = STATES.index(PRESENT)
     return states
+
+
+def _is_in(
+    offset: Ints, value: Ints, other_offset: Ints, other_value: Ints
+) -> npt.NDArray[np.bool_]:
+    """Return which pairs of offset and value are among the others."""
+    _, at = np.unique(np.concatenate((offset, other_offset)), return_inverse=True)
+    _, what = np.unique(np.concatenate((value, other_value)), return_inverse=True)
+    pair = at * len(what) + what
+    return np.isin(pair[: len(offset)], pair[len(offset) :])
 
 
 def _stretches(states: Ints, bins: Ints, first: int, last: int, size: int) -> list[list[Any]]:
@@ -342,7 +354,9 @@ def _second_pass(read: Read, log: _NodeLog, windows: Ints) -> list[list[Any]]:
     seen = 0
     try:
         for batch in read():
-            if not batch.num_rows or seen + batch.num_rows > ENTRIES_READ_MAX:
+            if seen + batch.num_rows > ENTRIES_READ_MAX:
+                break  # as in the first pass
+            if not batch.num_rows:
                 continue
             here = np.arange(seen, seen + batch.num_rows, dtype=np.int64)
             is_wanted = np.isin(_ints(batch["index"]), windows) | np.isin(here, ordinals)

@@ -47,8 +47,6 @@ from shaketable.harness.contracts.verdict import Verdict
 
 __all__ = ["CITATIONS", "LOG", "QUEUE", "REGISTER", "SET", "Values", "resolve"]
 
-NOBODY: Final = -1
-"""In a column of row numbers: there is no such row."""
 NEVER: Final = int(np.iinfo(np.int64).max)
 SUCCEEDED: Final = 1
 """The output of a cas that swapped."""

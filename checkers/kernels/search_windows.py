@@ -158,7 +158,12 @@ def _return_after(h: History, at: int, not_after: int) -> int:
 
 @inlined
 def _widen(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int:
-    """Double the width until a window cannot be passed, or is too wide for the stall limit."""
+    """Double the width until a window cannot be passed, or is too wide for the stall limit.
+
+    Passing a window takes at least about a node for every two events, the call and return of an
+    operation. So the limit, in nodes, bounds the width too: what the windows cost stays in
+    proportion to what the search spent at this place. No answer depends on it.
+    """
     while True:
         start = _return_before(h, refutation[FROM] - refutation[LOW], 1)
         if start < 0:

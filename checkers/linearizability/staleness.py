@@ -125,8 +125,10 @@ def _stale_reads(about: Register, inferred: Collection[int]) -> list[tuple[int, 
 def read_of_failed(about: Register, among: Collection[int]) -> tuple[int, int] | None:
     """Return a read among these operations, and a write among them that it saw and that failed.
 
-    The read returned before the write: until then the write could still take effect, so the value
-    is no older one that happens to be equal.
+    The read returned before the write: until then the write could still take effect. The value may
+    also be an older one that is equal: that is no matter if `among` is a smallest set of accused.
+    Then the rest with the read, and without the write, has no order: so the write took effect, or
+    the read is wrong.
     """
     if not about.has_stale_reads:
         return None
@@ -248,7 +250,7 @@ class _Writes:
         return np.where(reads.is_nothing, _EVER if self._initial is None else _NEVER, since)
 
     def _only_write(self, values: Ints) -> Ints:
-        """Return the row of the only write of each value, _NOBODY if there is none or several.
+        """Return the row of the only write of each value, _NONE if there is none or several.
 
         The initial value may not have been written at all, so it has none.
         """

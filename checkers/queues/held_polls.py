@@ -20,8 +20,6 @@ from shaketable.checkers.anomalies.consumer_steps import running_greatest
 from shaketable.checkers.anomalies.log_rules import conclude, details, finding, send_name
 from shaketable.checkers.anomalies.observations import (
     NEVER,
-    STARTS,
-    UNANSWERED,
     Answers,
     Bools,
     Ints,
@@ -31,7 +29,7 @@ from shaketable.checkers.anomalies.observations import (
     whole_numbers,
 )
 from shaketable.checkers.findings import Findings, gather
-from shaketable.checkers.queues.quiet_times import quiet_since
+from shaketable.checkers.queues.quiet_times import answered_between, quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
@@ -41,9 +39,6 @@ BOUND_NS: Final = 2_000_000_000
 """A waiting poll must be answered so soon after a message is there."""
 OTHERS_NS: Final = 500_000_000
 """Another operation on the queue must have ended so long before the poll did: the group worked."""
-
-LOCAL: Final = tuple(sorted((*STARTS, *UNANSWERED)))
-"""Operations that no broker answers: they are no evidence about the group."""
 
 
 class HeldPolls:
@@ -122,31 +117,14 @@ def _others_were_served(
 ) -> Bools:
     """Return whether the node answered, by `stop`, an operation called at `start` or later.
 
-    If either node is unknown, any node counts. Operations in LOCAL were not answered by a node.
+    If either node is unknown, any node counts.
     """
-    is_answered = pc.and_(
-        pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"])
-    )
-    is_local = pc.is_in(operations["f"], pa.array(LOCAL))
-    table = operations.filter(pc.and_(is_answered, pc.invert(is_local)))
     found = np.zeros(len(start), dtype=np.bool_)
     for node in pc.unique(nodes):
-        of_node = table
+        of_node = operations
         if node.is_valid:
-            is_there = pc.or_(pc.equal(table["node"], node), pc.is_null(table["node"]))
-            of_node = table.filter(is_there.fill_null(True))
+            is_there = pc.or_(pc.equal(operations["node"], node), pc.is_null(operations["node"]))
+            of_node = operations.filter(is_there.fill_null(True))
         mine = np.flatnonzero([each == node.as_py() for each in nodes.to_pylist()])
-        found[mine] = _answered_between(of_node, start[mine], stop[mine])
+        found[mine] = answered_between(of_node, start[mine], stop[mine])
     return found
-
-
-def _answered_between(table: pa.Table, start: Ints, stop: Ints) -> Bools:
-    call, ends = whole_numbers(table["call_ns"]), whole_numbers(table["return_ns"])
-    order = np.argsort(call, kind="stable")
-    call, ends = call[order], ends[order]
-    if not len(call):
-        return np.zeros(len(start), dtype=np.bool_)
-    earliest = np.minimum.accumulate(ends[::-1])[::-1]
-    at = np.searchsorted(call, start, side="left")
-    is_answered: Bools = (at < len(call)) & (earliest[np.minimum(at, len(call) - 1)] <= stop)
-    return is_answered

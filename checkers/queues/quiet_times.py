@@ -3,7 +3,7 @@
 A bound on time is a promise of a healthy group. A fault disturbs it from when it starts to be
 applied until `RECOVERY_NS` after it was undone: elections, reconnects and backlogs take a while. A
 busy machine disturbs it too: elections that no fault explains, and clients that stalled, count in
-the same way.
+the same way. And if nobody was answered meanwhile, it was the machine.
 """
 
 from __future__ import annotations
@@ -12,8 +12,17 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.observations import NEVER, Ints
+from shaketable.checkers.anomalies.observations import (
+    NEVER,
+    STARTS,
+    UNANSWERED,
+    Bools,
+    Ints,
+    whole_numbers,
+)
 from shaketable.harness.contracts.plugins import CheckContext
 
 RECOVERY_NS: Final = 5_000_000_000
@@ -21,6 +30,8 @@ RECOVERY_NS: Final = 5_000_000_000
 ELECTION_NS: Final = 1_500_000_000
 """An election may have started so long before its term was first seen: nodes are polled ten times a
 second, and a busy one answers late."""
+LOCAL: Final = tuple(sorted((*STARTS, *UNANSWERED, "unsubscribe")))
+"""Operations that may be ok though no broker answered: they are no evidence about the group."""
 
 
 def quiet_since(context: CheckContext, times: Ints, *, recovery_ns: int = RECOVERY_NS) -> Ints:
@@ -39,3 +50,18 @@ def disturbances(context: CheckContext) -> Iterator[tuple[int, int]]:
     yield from ((window.from_ns, window.stop_ns) for window in context.windows)
     yield from ((seen_ns - ELECTION_NS, seen_ns) for seen_ns in context.elections_ns)
     yield from context.stalls
+
+
+def answered_between(operations: pa.Table, start: Ints, stop: Ints) -> Bools:
+    """Return whether a broker answered, by `stop`, an operation called at `start` or later (ns)."""
+    is_ok = pc.and_(pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"]))
+    is_local = pc.is_in(operations["f"], pa.array(LOCAL))
+    table = operations.filter(pc.and_(is_ok, pc.invert(is_local)))
+    call, ends = whole_numbers(table["call_ns"]), whole_numbers(table["return_ns"])
+    if not len(call):
+        return np.zeros(len(start), np.bool_)
+    order = np.argsort(call, kind="stable")
+    earliest = np.minimum.accumulate(ends[order][::-1])[::-1]
+    at = np.searchsorted(call[order], start, side="left")
+    is_answered: Bools = (at < len(call)) & (earliest[np.minimum(at, len(call) - 1)] <= stop)
+    return is_answered

@@ -15,19 +15,17 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.anomalies.observations import (
     NEVER,
     Answers,
     Bools,
-    Ints,
     is_valid,
     whole_numbers,
 )
 from shaketable.checkers.findings import Findings, gather
-from shaketable.checkers.queues.quiet_times import quiet_since
+from shaketable.checkers.queues.quiet_times import answered_between, quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
@@ -107,19 +105,5 @@ def _unanswered(operations: pa.Table, asked: Answers, context: CheckContext) -> 
     until = asked.call + BOUND_NS
     quiet = quiet_since(context, until)
     is_judged = ~asked.is_ok & ~asked.is_failed & (quiet != NEVER) & (quiet <= asked.call)
-    is_ok = pc.and_(pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"]))
-    others = operations.filter(is_ok)
-    is_silent: Bools = is_judged & _answered_between(others, asked.call, until)
+    is_silent: Bools = is_judged & answered_between(operations, asked.call, until)
     return is_silent
-
-
-def _answered_between(table: pa.Table, start: Ints, stop: Ints) -> Bools:
-    """Return whether an operation was called after `start` and answered by `stop`."""
-    call, ends = whole_numbers(table["call_ns"]), whole_numbers(table["return_ns"])
-    if not len(call):
-        return np.zeros(len(start), np.bool_)
-    order = np.argsort(call, kind="stable")
-    earliest = np.minimum.accumulate(ends[order][::-1])[::-1]
-    at = np.searchsorted(call[order], start, side="right")
-    is_answered: Bools = (at < len(call)) & (earliest[np.minimum(at, len(call) - 1)] <= stop)
-    return is_answered

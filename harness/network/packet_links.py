@@ -221,10 +221,7 @@ class PacketLinks:
         self, way: _Direction, frame: bytes, now_s: float, due_s: float, *, may_be_overtaken: bool
     ) -> None:
         wanted_s = due_s
-        # First in, first out: jitter alone must not reorder. Only packets that were chosen for
-        # reordering may be overtaken.
-        if not may_be_overtaken:
-            due_s = max(due_s, way.last_due_s)
+        free_s: list[tuple[Applied, float]] = []
         for one in way.shapes:
             # A slow link is a queue with one server: a packet starts when the link is free, and
             # occupies it for its length divided by the rate (tc-tbf without a burst).
@@ -233,13 +230,18 @@ class PacketLinks:
                 if begins_s - wanted_s > RATE_QUEUE_S:
                     one.counters.dropped += 1
                     return
-                one.free_s[way.link] = due_s = begins_s + len(frame) / rate
+                due_s = begins_s + len(frame) / rate
+                free_s.append((one, due_s))
         if len(self._late) >= LATE_PACKETS_MAX:
             for one in way.shapes:
                 one.counters.dropped += 1
             return
+        for one, until_s in free_s:  # only now: a packet that is dropped occupies no link
+            one.free_s[way.link] = until_s
+        # First in, first out: jitter alone must not reorder. Only packets that were chosen for
+        # reordering may be overtaken.
         if not may_be_overtaken:
-            way.last_due_s = due_s
+            way.last_due_s = due_s = max(due_s, way.last_due_s)
         way.taken += 1
         way.late += 1
         late = _Late(due_s, next(self._numbers), way, frame, now_s, way.taken, tuple(way.shapes))

@@ -16,7 +16,7 @@ import trio
 from shaketable.harness import plugin_calls
 from shaketable.harness.contracts.capabilities import TakesOut
 from shaketable.harness.contracts.plugins import Fault, Json
-from shaketable.harness.plugin_calls import as_plugin_error
+from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 
 
 class Budget:
@@ -45,7 +45,7 @@ class Budget:
         no room for any of it now.
 
         Raises:
-            PlugInError: the fault's `taken_out` or `narrowed` failed.
+            PlugInError: the fault's `taken_out` or `narrowed` failed, or it narrowed too little.
         """
         taken = self._taken_out(fault, plan)
         if taken is None:
@@ -57,8 +57,13 @@ class Budget:
             narrowed = self._narrowed(fault, plan, (*self.out, *asked[max(room, 0) :]))
             if room <= 0 or narrowed is None:
                 return None
-            plan, taken = narrowed, self._taken_out(fault, narrowed)
-        self._out[number] = frozenset(taken or ())
+            plan, taken = narrowed, self._taken_out(fault, narrowed) or ()
+            if len(set(taken) - self.out) > room:
+                raise PlugInError(
+                    f"its narrowed returned a plan that takes out {', '.join(taken)}:"
+                    f" {room} more can be out"
+                )
+        self._out[number] = frozenset(taken)
         return plan
 
     def give_back(self, number: int) -> None:

@@ -93,6 +93,23 @@ def test_places_entries_and_what_is_read_are_bounded(monkeypatch: pytest.MonkeyP
     assert "only the first 18 entries" in found["nodes"]["n0"]["problem"]
 
 
+def test_what_comes_after_the_read_limit_is_neither_kept_nor_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entries_around, "ENTRIES_READ_MAX", 20)
+    rows = [row(n, n, n) for n in range(40)]
+    read: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start, stop in ((0, 10), (10, 25), (25, 30), (30, 40)):
+            read.append(start)
+            yield pa.RecordBatch.from_pylist(rows[start:stop], schema=ENTRIES)
+
+    found = collect({"n0": batches}, [Place(KEY, 9)], {}, {})
+    assert indices(found, "n0") == [5, 6, 7, 8, 9]
+    assert read == [0, 10, 0, 10]
+
+
 def offsets(*pairs: tuple[int, int | None]) -> NodeOffsets:
     rows = [
         {"index": n, "ordinal": n, "offset": offset, "value": value, "problem": None}
@@ -153,3 +170,11 @@ def test_offsets_without_end_need_no_memory_without_end() -> None:
 
 def test_a_queue_without_acknowledged_appends_has_an_empty_map() -> None:
     assert map_of(KEY, acked(), {"n0": None}, None)["nodes"] == {}
+
+
+def test_an_append_is_found_behind_any_number_of_entries_at_its_offset() -> None:
+    stored = [(7, 99)] * 1_000 + [(7, 10), (7, 98)]
+    told = map_of(KEY, acked((7, 10), (8, 11)), {"n0": offsets(*stored)}, None)
+    assert told["nodes"]["n0"]["counts"] == {"present": 1, "missing": 1, "other": 0}
+    told = map_of(KEY, acked((7, 12)), {"n0": offsets(*stored)}, None)
+    assert told["nodes"]["n0"]["counts"] == {"present": 0, "missing": 0, "other": 1}

@@ -171,6 +171,34 @@ def test_a_slow_link_spaces_packets_and_drops_what_waits_too_long() -> None:
     assert came[-1] <= packet_links.RATE_QUEUE_S + 0.02
 
 
+def test_a_packet_that_a_slower_shape_drops_takes_nothing_of_the_faster_one() -> None:
+    at = links()
+    fast = at.shape([AB], LinkShape(rate_bytes_s=10_000), 0.0)
+    slow = at.shape([AB], LinkShape(rate_bytes_s=1000), 0.0)
+    for _ in range(300):
+        at.take(AB, frame(AB, bytes(46)), 0.0)  # 100 bytes
+    came = [at_s for at_s, _ in drained(at, 9.0)]
+    assert came == pytest.approx([0.01 + 0.1 * (place + 1) for place in range(10)])
+    assert (at.shaped(fast)["dropped"], at.shaped(slow)["dropped"]) == (0, 290)
+    at.unshape(slow)
+    at.take(AB, frame(AB, bytes(46)), 2.0)
+    assert at.next_s() == pytest.approx(2.01)
+
+
+def test_a_packet_that_finds_no_room_takes_nothing_of_the_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packet_links, "LATE_PACKETS_MAX", 5)
+    at = links()
+    shape = at.shape([AB], LinkShape(rate_bytes_s=1000), 0.0)
+    for _ in range(8):
+        at.take(AB, frame(AB, bytes(46)), 0.0)  # 100 bytes
+    assert [at_s for at_s, _ in drained(at, 0.5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert at.shaped(shape)["dropped"] == 3
+    at.take(AB, frame(AB, bytes(46)), 0.6)
+    assert at.next_s() == pytest.approx(0.7)
+
+
 def test_late_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packet_links, "LATE_PACKETS_MAX", 10)
     at = links()

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shaketable.harness.faults.network import cuts
 from shaketable.harness.faults.process import signals, transfer
 from shaketable.harness.faults.victims import VICTIMS, pick_victims
+from shaketable.harness.plugin_calls import PlugInError
 from shaketable.harness.runtime.budget import Budget
 
 FIVE = ("n0", "n1", "n2", "n3", "n4")
@@ -67,3 +69,31 @@ def test_a_group_that_can_spare_nobody_is_left_alone(size):
     budget = Budget(nodes, keeps_quorum=True)
     plan = pick_victims({"variant": "one", "order": list(nodes)}, nodes, None)
     assert budget.take(0, signals.KILL, plan) is None
+
+
+def test_a_plan_that_is_not_narrowed_enough_is_refused_and_costs_nothing():
+    class Wide(signals.Kill):
+        def narrowed(self, plan, nodes, spare):
+            return {**plan, "victims": plan["victims"][:3]}
+
+    budget = Budget(FIVE, keeps_quorum=True)
+    with pytest.raises(PlugInError, match="takes out n0, n1, n2: 2 more can be out"):
+        budget.take(0, Wide(), aimed("all"))
+    assert budget.out == frozenset()
+    assert budget.take(1, signals.KILL, aimed("leader", leader="n4")) is not None
+    with pytest.raises(PlugInError):
+        budget.take(2, Wide(), aimed("all"))
+    assert budget.out == {"n4"}
+
+
+@given(
+    links=st.sets(st.permutations(FIVE).map(lambda order: tuple(order[:2])), max_size=20),
+    out=st.sampled_from([(), ("n0",), ("n3",), ("n1", "n2")]),
+)
+def test_a_partition_is_narrowed_enough(links, out):
+    budget = Budget(FIVE, keeps_quorum=True)
+    for number, node in enumerate(out):
+        assert budget.take(number, signals.KILL, aimed("leader", leader=node)) is not None
+    plan = {"links": [list(link) for link in sorted(links)], "label": "partition"}
+    budget.take(9, cuts.PARTITION, plan)
+    assert len(budget.out) <= 2

@@ -10,6 +10,8 @@ import trio
 
 from shaketable.system.client import BrokerGroupClient, RefusedError
 from shaketable.system.mutants import load
+from shaketable.system.raft import leadership
+from shaketable.system.raft.membership_log import Remove, changed
 from shaketable.system.sim.member import Flush
 from shaketable.system.sim.schedules.schedule import Settings
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator
@@ -151,6 +153,24 @@ def test_what_the_course_raises_gets_out_and_violations_are_noted():
 
     with pytest.raises(LookupError, match="committed-is-durable"):
         run_group(course, seed=1, mutant=load("ack-before-fsync"))
+
+
+def test_a_group_of_one_that_lets_its_only_voter_go_is_found(monkeypatch):
+    def unchecked(membership, change):
+        is_last = isinstance(change, Remove) and membership.voters == (change.member,)
+        return membership if is_last else changed(membership, change)
+
+    async def course(group: SimulatedGroup) -> str | None:
+        await leader_of(group)
+        group._world.operator.request_refused_change("unknown")
+        await trio.sleep(2)
+        return group.violation and group.violation.invariant
+
+    alone = Settings(members=1)
+    assert run_group(course, seed=6, settings=alone) is None
+    monkeypatch.setattr(leadership, "changed", unchecked)
+    assert run_group(course, seed=6, settings=alone) == "changes-are-checked"
+    assert run_group(course, seed=6) is None, "of three, a member that is none is removed"
 
 
 def test_a_job_that_comes_while_the_operator_sleeps_after_its_last_one_is_done_by_the_same_task():

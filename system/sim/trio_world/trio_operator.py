@@ -130,7 +130,11 @@ class TrioOperator:
 
     async def _request_refused_change(self, why: str) -> None:
         CURRENT.set(self._process)
-        leader = self._world.leader() or UNKNOWN_MEMBER
+        world = self._world
+        leader = world.leader()
+        if leader is None:
+            return
+        is_alone = len(world.present) == 1
         try:
             if why == "present":
                 await self._admin.add_member(leader, "10.0.0.1:40911")
@@ -139,14 +143,16 @@ class TrioOperator:
             elif why == "no_voter":
                 await self._admin.transfer_leadership(UNKNOWN_MEMBER)
             else:
-                await self._admin.remove_member(UNKNOWN_MEMBER)
+                await self._admin.remove_member(leader if is_alone else UNKNOWN_MEMBER)
         except RefusedError:
-            self._world.counts.changes_refused += 1
+            world.counts.changes_refused += 1
         except OutcomeUnknownError:
             return
         else:
+            if why == "unknown" and is_alone and len(world.present) > 1:
+                return  # a member that joined meanwhile may have become a voter
             found = Violated("changes-are-checked", "a change was made that must be refused")
-            self._world.violated(found, leader)
+            world.violated(found, leader)
 
     async def _work(self) -> None:
         """Do all jobs, step by step; a step that is refused or indeterminate is retried."""
