@@ -52,7 +52,7 @@ class Orders:
     def effects(self) -> Mapping[str, int]:
         return {"control_version": self.version, "unsynced_bytes": 7}
 
-    def harm(self, number: int) -> Mapping[str, int]:
+    def disk_fault(self, number: int) -> Mapping[str, int]:
         return {"errors": self.errors}
 
 
