@@ -31,6 +31,11 @@ class OperatorWorld(HostWorld, Protocol):
 
     members: dict[str, Host]
 
+    @property
+    def present(self) -> dict[str, Host]:
+        """All members except those removed for good."""
+        ...
+
     def client_addresses(self) -> dict[str, tuple[str, int]]:
         """Return the members' addresses for clients."""
         ...
