@@ -62,6 +62,7 @@ TIME_LIMIT_S: Final = 600.0
 """Not used as a limit: the trials end when all faults were tried."""
 SEED: Final = "doctor"
 WHAT_CHARS_MAX: Final = 180
+NOT_UNDONE: Final = "; it was not undone: "
 LOG_LINE: Final = re.compile(r" \(\d{4}-\d\d-\d\dT.*")
 """A quoted line of a node's log: too long for a table."""
 
@@ -167,11 +168,18 @@ def _run(resolved: Campaign, run: RunFolder, trials: Trials) -> None:
 
 
 def _without(finding: Finding, path: Path) -> Finding:
-    """Remove the scratch folder and quoted log lines from a finding's text, and shorten it."""
-    what = LOG_LINE.sub("", finding.what.replace(f"{path}/", ""))
-    if len(what) > WHAT_CHARS_MAX:
-        what = f"{what[:WHAT_CHARS_MAX]}..."
-    return replace(finding, what=what)
+    """Remove the scratch folder and quoted log lines from a finding's text, and shorten it.
+
+    The evidence is shortened first: why a fault was not undone matters more.
+    """
+    evidence, not_undone, why = finding.what.replace(f"{path}/", "").partition(NOT_UNDONE)
+    why = _shortened(not_undone + LOG_LINE.sub("", why), WHAT_CHARS_MAX)
+    evidence = _shortened(LOG_LINE.sub("", evidence), max(0, WHAT_CHARS_MAX - len(why)))
+    return replace(finding, what=evidence + why)
+
+
+def _shortened(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[:chars_max]}..."
 
 
 def partition_faults(
@@ -267,7 +275,7 @@ async def _try(rig: Rig, fault: Fault, number: int, notes: Notes) -> Finding:
         finding = await _attempt(rig, planned, notes)
         left = await _repair_leftovers(rig)
         if left and finding.state != "failed":
-            what = one_line(f"{finding.what}; it was not undone: {left}")
+            what = one_line(f"{finding.what}{NOT_UNDONE}{left}")
             finding = replace(finding, state="failed", what=what)
         if finding.works or finding.state == "failed":  # it would fail the same way again
             break

@@ -236,7 +236,10 @@ class Journal:
     def _write(self, event: Event) -> None:
         line = msgspec.json.encode(event) + b"\n"
         try:
+            end = os.fstat(self._file).st_size
             written = os.write(self._file, line)
+            if written < len(line):
+                os.ftruncate(self._file, end)  # the next line must not be appended to a torn one
             os.fsync(self._file)
         except OSError as error:
             raise HarnessError(f"cannot write {self._path}: {error.strerror}") from error

@@ -113,10 +113,11 @@ def analyze(
     if promise is not None:
         campaign = msgspec.structs.replace(campaign, promise=promise)
         discovery.get("targets", promise)  # raises if there is none
-        run_folder.write_atomically(folder.campaign_toml, campaigns.to_toml(campaign))
     with session.logged_to(folder):
         spark = spark_remote or spark_master or campaign.spark
-        return session.judge_stored(folder, campaign, judge.Engine(engine, spark))
+        return session.judge_stored(
+            folder, campaign, judge.Engine(engine, spark), keeps_promise=promise is not None
+        )
 
 
 def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:

@@ -131,8 +131,12 @@ def _run(
     return trio.run(run)
 
 
-def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) -> int:
+def judge_stored(
+    folder: RunFolder, campaign: Campaign, engine: judge.Engine, *, keeps_promise: bool = False
+) -> int:
     """Judge a stored run; return its exit code.
+
+    With `keeps_promise` the campaign, and so its promise, is kept once the run was judged by it.
 
     Raises:
         UsageError: no suitable Java.
@@ -146,6 +150,8 @@ def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) ->
                 judged = judge.judge(folder, campaign, engine, display.checking)
         finally:
             engine.stop()
+        if keeps_promise:
+            run_folder.write_atomically(folder.campaign_toml, campaigns.to_toml(campaign))
     return conclude(folder, judged.outcome)
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.reports.finding_texts import merge_totals
 from shaketable.reports.run_view import CheckerView, FaultRow, RunView
 
 Floats = npt.NDArray[np.float64]
@@ -92,12 +93,6 @@ def measure(
     view: RunView, setting: Mapping[str, str] | None = None, busy_with_others: float | None = None
 ) -> Measured:
     """Measure a run."""
-    findings: Counter[str] = Counter()
-    observed: dict[str, int] = {}
-    for checker in view.checkers:
-        findings.update(dict(checker.totals))
-        for kind, count in _observed(checker).items():  # several may see the same
-            observed[kind] = max(count, observed.get(kind, 0))
     loaded = [(span.start_ns, span.stop_ns) for span in view.phases if span.name in LOADED]
     cut = windows(loaded or [(0, view.duration_ns)], [_fault_period(row) for row in view.faults])
     return Measured(
@@ -108,8 +103,8 @@ def measure(
         operations=sum(view.outcomes),
         conditions=series_of(view.operations, cut),
         recoveries=_recoveries(view.faults),
-        findings=dict(findings),
-        observed=observed,
+        findings=merge_totals(checker.totals for checker in view.checkers),
+        observed=merge_totals(_observed(checker).items() for checker in view.checkers),
         errors={(outcome, text): count for outcome, text, count in view.errors},
         faults_asked=view.faults_asked,
         setting=dict(setting or {}),

@@ -102,8 +102,13 @@ def _nearest_rank(ascending: np.ndarray, percent: int) -> float | None:
 
 
 def _during(spans: Sequence[tuple[str, int, int]], start_ns: int, stop_ns: int) -> tuple[str, ...]:
-    """Return the names of the spans that overlap [start, stop), each once, in their order."""
-    inside = (name for name, start, stop in spans if start < stop_ns and stop >= start_ns)
+    """Return the names of the spans that overlap [start, stop), each once, in their order.
+
+    A span of no length counts where it starts.
+    """
+    inside = (
+        name for name, start, stop in spans if start < stop_ns and max(start + 1, stop) > start_ns
+    )
     names = tuple(dict.fromkeys(inside))
     return (
         names if len(names) <= NAMES_MAX else (*names[:NAMES_MAX], f"{len(names) - NAMES_MAX} more")

@@ -107,7 +107,7 @@ def build_view(folder_path: Path) -> RunView:
         operations=files.operations,
         versions=dict(mapping(files.run.get("versions"))),
         why_kinds=_why_kinds(verdict, results, checkers),
-        observed=_observed(checkers, results.get("promises")),
+        observed=_observed(checkers, promises),
         op_timeout_s=_seconds(_fact(files, "op_timeout")),
         memory=_memory(files.run.get("memory")),
         promise_rows=promise_rows(promises, checkers),

@@ -491,9 +491,17 @@ def read_native(values: Values, listen_port: int) -> NativeSettings:
         Path(folder),
         read_name(values, "brokerName", "DEFAULT_BROKER"),
         broker_id if role is BrokerRole.SLAVE else 0,
-        read_number(values, "haListenPort", listen_port + HA_PORT_OFFSET, 0, PORT_MAX),
+        _ha_port(values, listen_port),
         _master(values),
     )
+
+
+def _ha_port(values: Values, listen_port: int) -> int:
+    """Read the port for slaves; as listenPort, 0 stands for any free port."""
+    default = listen_port + HA_PORT_OFFSET if listen_port else 0
+    if "haListenPort" not in values and default > PORT_MAX:
+        raise ConfigError(f"haListenPort is missing: listenPort + 1 is above {PORT_MAX}")
+    return read_number(values, "haListenPort", default, 0, PORT_MAX)
 
 
 def _ms(values: Values, key: str, default: int) -> int:

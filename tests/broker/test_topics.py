@@ -247,6 +247,21 @@ def test_so_many_topics_are_kept_and_no_more() -> None:
     assert code_of(leader, create_topic("t0", perm=4)) == 0, "changing one is no new one"
 
 
+def test_pending_changes_of_existing_topics_are_no_new_topics() -> None:
+    leader = BrokerGroup(1, config=config(topics_max=3)).lead()
+    assert code_of(leader, create_topic("t")) == code_of(leader, create_topic("u")) == 0
+    leader.is_slow_disk = True
+    leader.ask(create_topic("t", perm=4), create_topic("u", perm=4))
+    leader.ask(create_topic("v"), create_topic("w"))
+    leader.pump()
+    leader.is_slow_disk = False
+    leader.sync()
+    codes = [reply.code for reply in leader.replies.pop(1)]
+    assert sorted(codes) == [0, 0, 0, ResponseCode.NO_PERMISSION], "the last one is the fourth"
+    assert topic_of(leader, "v") is not None
+    assert topic_of(leader, "w") is None
+
+
 def test_all_topics_are_told_as_rocketmq_tells_them() -> None:
     leader = BrokerGroup(1).lead()
     leader.answer(create_topic("t", attributes="+a=1"), commit("g", "t", 0, 5))

@@ -21,12 +21,15 @@ from shaketable.reports.comparing.compared_measures import (
     Recoveries,
     Series,
     Window,
+    measure,
     series_of,
     windows,
 )
 from shaketable.reports.comparing.comparison import Judgement, headline
 from shaketable.reports.comparing.differences import compare
 from shaketable.reports.comparing.page import render_comparison, result, to_json
+from shaketable.reports.run_page.view import build_view
+from shaketable.reports.run_view import CheckerView
 
 S = 1_000_000_000
 
@@ -97,6 +100,20 @@ def test_what_got_worse_is_named_with_how_much_and_the_other_way_round_it_got_be
     assert not back.worse
     assert len(back.better) == 3
     assert comparison.headline(back) == "nothing got worse, 3 got better"
+
+
+def test_what_several_checkers_found_in_one_history_counts_once(tmp_path: Path) -> None:
+    def checker(name: str, *totals: tuple[str, int]) -> CheckerView:
+        return CheckerView(
+            name, "INVALID", "", (), (), 0, 0, (), totals=totals, observed_totals=totals
+        )
+
+    both = (
+        checker("log", ("lost-append", 3), ("stale-read", 1)),
+        checker("durability", ("lost-append", 2)),
+    )
+    measured = measure(replace(build_view(tmp_path), checkers=both))
+    assert measured.findings == measured.observed == {"lost-append": 3, "stale-read": 1}
 
 
 def test_a_condition_is_compared_with_the_same_condition() -> None:

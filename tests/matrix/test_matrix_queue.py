@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -106,6 +107,21 @@ def test_a_torn_last_line_never_happened_and_a_damaged_one_is_told(tmp_path: Pat
     path.write_bytes(b"nonsense\n" + whole)
     with pytest.raises(HarnessError, match="line 1"):
         Journal(path)
+
+
+def test_a_line_that_fitted_only_in_part_does_not_spoil_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    with Journal(tmp_path / "j") as journal:
+        journal.began("a", NOW)
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(os, "write", lambda file, data: write(file, data[:9]))
+            with pytest.raises(HarnessError, match="only a part of a line fitted"):
+                journal.began("b", NOW)
+        journal.began("c", NOW)
+    with Journal(tmp_path / "j") as journal:
+        assert journal.begun == {"a": 1, "c": 1}
 
 
 def test_one_process_runs_a_matrix_at_a_time(tmp_path: Path) -> None:

@@ -234,11 +234,26 @@ def test_without_a_group_rocketmqs_own_defaults_hold() -> None:
         ("haMasterAddress=here", "haMasterAddress: 'here' is not of the form"),
         ("enableDLegerCommitLog=true", "dLegerSelfId is missing"),
         ("syncFlushTimeout=0", "syncFlushTimeout must be a number in 1..3600000"),
+        ("listenPort=65535", "haListenPort is missing: listenPort + 1 is above 65535"),
     ],
 )
 def test_what_is_wrong_without_a_group_is_named(line: str, says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         parse(MASTER + line)
+
+
+@pytest.mark.parametrize(
+    ("lines", "ports"),
+    [
+        ("listenPort=65534", (65534, 65535)),
+        ("listenPort=65535\nhaListenPort=10912", (65535, 10912)),
+        ("listenPort=0", (0, 0)),
+    ],
+)
+def test_the_port_for_slaves_is_one_that_there_is(lines: str, ports: tuple[int, int]) -> None:
+    config = parse(f"{MASTER}{lines}\n")
+    assert config.native is not None
+    assert (config.listen_port, config.native.ha_port) == ports
 
 
 def test_limits_of_topics_and_groups_may_be_set_low() -> None:

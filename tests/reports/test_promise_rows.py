@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from shaketable import checkers
@@ -14,6 +16,7 @@ from shaketable.reports.run_page.promise_table import (
     MEANT,
     promise_rows,
 )
+from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_view import CheckerView
 
 PROMISES = {
@@ -105,3 +108,13 @@ def test_every_checker_of_ours_is_said_to_judge_something() -> None:
     assert DURABLE in JUDGES["durability"]
     assert LINEARIZABLE in JUDGES["linearizable-register"]
     assert JUDGES["vacuity"] == (MEANT,)
+
+
+def test_what_a_target_documents_is_read_from_the_run_where_results_lack_it(tmp_path: Path) -> None:
+    verdict = {"valid": True, "summary": "", "data": {"observed": {"duplicate": 2}}}
+    results = {"valid": True, "checkers": {"queue-delivery": verdict}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    run = {"promises": {**PROMISES, "documented": "a send may be stored twice"}}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    observed = build_view(tmp_path).observed
+    assert observed.endswith(". Documented: a send may be stored twice")

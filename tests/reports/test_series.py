@@ -13,6 +13,7 @@ from shaketable.reports.plotting.series import (
     slowest_and_sample,
     throughput,
 )
+from shaketable.reports.plotting.slices import slices
 
 S = 1_000_000_000
 
@@ -78,3 +79,13 @@ def test_a_sample_is_bounded_and_keeps_the_slowest(
     assert points.total == total
     assert elapsed.max() in elapsed[points.rows]
     assert len(set(points.rows.tolist())) == len(points.rows)
+
+
+def test_a_slice_names_what_overlaps_it_and_not_what_ended_as_it_starts() -> None:
+    leads = [("n0", 0, 5 * S), ("n1", 5 * S, 10 * S), ("n2", 5 * S, 5 * S), ("n3", 0, 0)]
+    rows = slices(table([(0, 1, "ok")]), 40 * S, (), leads, None)
+    assert [(row.start_ns, row.leaders) for row in rows[4:6]] == [
+        (4 * S, ("n0",)),
+        (5 * S, ("n1", "n2")),  # n2 led for an instant
+    ]
+    assert [row.leaders for row in (rows[0], rows[9], rows[10])] == [("n0", "n3"), ("n1",), ()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -72,5 +73,5 @@ def put_in(site: Path, monkeypatch: pytest.MonkeyPatch, faults: Mapping[str, str
     )
     install(project, site)
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     discovery.clear_caches()

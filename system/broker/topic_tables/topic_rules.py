@@ -92,11 +92,18 @@ class Topics:
             return ResponseCode.MESSAGE_ILLEGAL, problem
         self._forget_applied()
         is_new = not self.table.is_known(name) and name not in self._pending
-        if is_new and len(self.table) + len(self._pending) >= self._topics_max:
+        if is_new and self._is_full():
             remark = f"there are {self._topics_max} topics already: use one of them"
             return ResponseCode.NO_PERMISSION, remark
         self._write(name, config, wall_ms)
         return None
+
+    def _is_full(self) -> bool:
+        """Return whether there are `topics_max` topics, pending new ones included."""
+        free = self._topics_max - len(self.table)
+        if len(self._pending) < free:  # even if all of them are new
+            return False
+        return sum(not self.table.is_known(name) for name in self._pending) >= free
 
     def delete(self, name: str, wall_ms: int) -> None:
         """Delete a topic, and with it the offsets that groups committed in it."""

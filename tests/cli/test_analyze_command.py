@@ -1,0 +1,78 @@
+"""`analyze`: a promise is kept in the run's campaign only once the run was judged by it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from shaketable.harness import cli, run_markers
+from shaketable.harness.campaigns import campaign as campaigns
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.verdict import ExitCode
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.judging import judge
+from shaketable.harness.terminal import session
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = run_folder.create(tmp_path, "quick", datetime.now(UTC))
+    folder.segments.mkdir(parents=True, exist_ok=True)
+    folder.campaign_toml.write_text(campaigns.to_toml(campaigns.resolve(Campaign(seed="1"))))
+    return folder
+
+
+def test_without_java_the_campaign_stays_as_it_was(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_java(_env: object) -> None:
+        raise UsageError("no Java")
+
+    monkeypatch.setattr(judge, "find_java", find_java)
+    before = run.campaign_toml.read_text()
+    assert cli.run(["analyze", str(run.path), "--promise", "multi-master"]) == ExitCode.USAGE
+    assert run.campaign_toml.read_text() == before
+
+
+def test_where_judging_fails_the_campaign_stays_as_it_was(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise HarnessError("the recordings cannot be read")
+
+    monkeypatch.setattr(judge, "judge", fail)
+    before = run.campaign_toml.read_text()
+    arguments = ["analyze", str(run.path), "--engine", "local", "--promise", "multi-master"]
+    assert cli.run(arguments) == ExitCode.HARNESS
+    assert run.campaign_toml.read_text() == before
+
+
+def test_a_promise_is_kept_under_the_lock_of_the_run(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged_by: list[str | None] = []
+    locked: list[bool] = []
+    write = run_folder.write_atomically
+
+    def judge_it(_folder: object, campaign: Campaign, *_: object) -> SimpleNamespace:
+        judged_by.append(campaign.promise)
+        return SimpleNamespace(outcome="valid")
+
+    def note_lock(path: Path, content: bytes | str) -> None:
+        with run_markers.try_exclusive(run.path) as is_free:
+            locked.append(not is_free)
+        write(path, content)
+
+    monkeypatch.setattr(judge, "judge", judge_it)
+    monkeypatch.setattr(run_folder, "write_atomically", note_lock)
+    monkeypatch.setattr(session, "conclude", lambda *_: ExitCode.VALID)
+    arguments = ["analyze", str(run.path), "--engine", "local"]
+    assert cli.run([*arguments, "--promise", "multi-master"]) == ExitCode.VALID
+    assert cli.run(arguments) == ExitCode.VALID
+    assert judged_by == ["multi-master"] * 2
+    assert locked == [True]
