@@ -34,6 +34,8 @@ READ_ONLY, WRITE_ONLY, GONE = "readonly", "writeonly", "gone"
 """Suffixes of topic names: of a topic that may only be read, that may only be written, and of those
 that are created to be deleted."""
 PERM_READ, PERM_WRITE = 4, 2
+TRY_AGAIN = "NO_MATCHED_MSG"
+"""The status of PULL_RETRY_IMMEDIATELY, which no leader answers to a pull without a filter."""
 MESSAGE_BYTES_MAX: Final = (4 << 20) - 4096
 """Largest message body that brokers take; with some properties it exceeds a log entry."""
 PROPERTY_BYTES: Final = 8192
@@ -118,7 +120,11 @@ async def _read_where_only_writes_are_allowed(asker: Asker) -> None:
     topic = f"{asker.topic}-{WRITE_ONLY}"
     with _to_prepare():
         await asker.producer.create_topic(topic, 1, perm=PERM_WRITE)
-    await asker.consumer.pull(MessageQueue(topic, asker.broker, 0), 0)
+    pulled = await asker.consumer.pull(MessageQueue(topic, asker.broker, 0), 0)
+    # A member that does not lead checks no topic: it answers "try again at once", and a slave has
+    # nothing. Neither proves that the leader would have served the pull.
+    if pulled.status == TRY_AGAIN or asker.consumer.last_address != asker.leader:
+        raise RefusedError(-1, "the leader did not answer")
 
 
 async def _read_what_is_gone(asker: Asker) -> None:
