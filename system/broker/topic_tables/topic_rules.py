@@ -51,9 +51,8 @@ class Topics:
         self._queues = queues
         self._topics_max = topics_max
         self._pending: dict[str, TopicConfig | None] = {}
-        self._pending_entries: deque[tuple[int, str, TopicConfig | None]] = (
-            deque()
-        )  # by entry, not applied
+        # by entry, not applied
+        self._pending_entries: deque[tuple[int, str, TopicConfig | None]] = deque()
         events.on_discard(self._discard_pending)
 
     def get(self, name: str) -> TopicConfig | None:
