@@ -110,7 +110,7 @@ class Topics:
             self._write(name, None, wall_ms)
 
     def last_deletion(self, name: str) -> int:
-        """Return the index of the entry that last deleted a topic, -1 if it is applied."""
+        """Return the index of a topic's last unapplied deletion, -1 if there is none."""
         self._forget_applied()
         deletions = (
             index

@@ -249,7 +249,7 @@ class VolatileDisk:
             content.syncing = []
 
     def close_handle(self, content: _Content) -> None:
-        """Release one handle; with the last one, close the real file."""
+        """Release one handle; with the last one, close the real file unless it lacks writes."""
         with self.lock:
             content.handles -= 1
             self._close_if_idle(content)
