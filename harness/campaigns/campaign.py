@@ -43,7 +43,7 @@ FILE_ONLY = frozenset({"script"})
 
 
 RANDOM_NODES_RANGE = (2, 7)
-"""Range of random group sizes; even ones too, whose majority is more than half plus one half."""
+"""Range of random group sizes; even ones too: there a majority is half of the nodes plus one."""
 DEFAULT = "default"
 """As a workload or a fault: the defaults of the target."""
 LOG = "log"
