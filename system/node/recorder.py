@@ -318,7 +318,7 @@ class _RecordedKeys:
 
 _NAME = b"shaketable recording "
 MAGIC = _NAME + b"2\n"
-"""The number rises when inputs or fields are renamed: an older file would replay as a divergence."""
+"""The number rises when inputs or fields are renamed: older files would seem to diverge."""
 RECORD_BYTES_MAX = 256 << 20
 _HEAD = struct.Struct(">II")
 
