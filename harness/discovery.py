@@ -179,9 +179,8 @@ def _summary(plugin: Any) -> str:
         return summary_text
     cls = plugin if inspect.isclass(plugin) else type(plugin)
     own = cls.__dict__.get("__doc__") or ""
-    if not own or own.startswith(
-        f"{cls.__name__}("
-    ):  # a dataclass without a docstring gets its signature
+    if not own or own.startswith(f"{cls.__name__}("):
+        # a dataclass without a docstring gets its signature
         own = getattr(inspect.getmodule(cls), "__doc__", None) or ""
     return own.strip().partition("\n")[0]
 

@@ -20,10 +20,8 @@ def plain(value: object, convert: Callable[[object], object] = str) -> str:
         text = convert(value)
         # str.__str__: a subclass may override any other way
         return str.__str__(text).encode("utf-8", "backslashreplace").decode()
-    except (
-        KeyboardInterrupt,
-        GeneratorExit,
-    ):  # from the user or the interpreter, not from the value
+    except (KeyboardInterrupt, GeneratorExit):
+        # from the user or the interpreter, not from the value
         raise
     except BaseException:
         return f"<{_type_name(value)} that cannot be shown>"
@@ -42,7 +40,6 @@ def error_text(error: BaseException) -> str:
 
 
 def _type_name(value: object) -> str:
-    name = type.__dict__["__name__"].__get__(
-        type(value)
-    )  # the real name, without running the metaclass's code
+    # the real name, without running the metaclass's code
+    name = type.__dict__["__name__"].__get__(type(value))
     return plain(name)

@@ -118,9 +118,8 @@ def _round_trips(value: object, decoded: object) -> bool:
 
 def text(value: object, what: str) -> str:
     """Return a plug-in's text as a plain str. Raises PlugInError if it is no text."""
-    if not issubclass(
-        type(value), str
-    ):  # `isinstance` trusts `__class__`, which a plug-in can fake
+    if not issubclass(type(value), str):
+        # `isinstance` trusts `__class__`, which a plug-in can fake
         raise PlugInError(f"{what} {short_repr(value)} in place of words")
     return plain(value, str.__str__)
 

@@ -36,7 +36,9 @@ LEAVING_EVERY_S: Final = 10.0
 to a stable group shows (`checkers.queues.queue_owners`).
 """
 TIDY_FIRST_S: Final = 0.5
-"""Consumers that leave in this first part of a period do so tidily: no redelivery is allowed."""
+"""Consumers that leave in this first part of a period (but the first period) do so tidily: no
+redelivery is allowed.
+"""
 TIDY_SHARE: Final = 0.5
 """Share of leaving consumers that do so tidily; the others vanish as a killed process does."""
 FAIL_SHARE: Final = 0.1

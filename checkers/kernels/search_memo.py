@@ -2,7 +2,8 @@
 
 Lowe memoises configurations by equality. Here a configuration is also dropped if a memoised one
 dominates it: has done at least the same observers, has every open mutator as optional or with the
-same status, and has used no more indeterminate operations.
+same status, has used no more indeterminate operations, and leaves out no moves that the other tries
+(GAINLESS).
 """
 
 from __future__ import annotations

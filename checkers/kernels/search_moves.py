@@ -125,7 +125,7 @@ UNLIMITED = 2**40
 """How often a window may use an indeterminate operation of a kind: without limit."""
 RANKS = 5
 """Moves are tried by rank: 0 drops an optional operation; 1 passes the return by an operation of
-known outcome, 2 does not pass it yet; 3 and 4 are the same by an indeterminate operation, which are
+known outcome, 2 does not pass it yet; 3 and 4 are the same by indeterminate operations, which are
 scarce."""
 
 
@@ -235,8 +235,8 @@ def _lacks_producers(h: History, c: Cursor, i: int) -> bool:
 def _will_lack_producers(h: History, c: Cursor, a: Arena, v: int) -> bool:
     """True if by some later time value v is swapped away more often than it can be produced.
 
-    The same counting argument, for all later times at once: `room` has the least surplus of
-    future calls that produce v over future returns that consume it.
+    The same counting argument, for all later times at once: `room` less the surplus so far is
+    the least surplus of future calls that produce v over future returns that consume it.
     """
     if a.at[IS_WINDOW]:  # it may end before that time
         return False

@@ -2,8 +2,8 @@
 
 The search gives a place to one operation after the other. *Left* are operations that have no
 place and must have one: all but the indeterminate ones. T is the earliest return of what is left.
-Any operation called by T may come next, indeterminate or not: so no place is after that of an
-operation called after one's return. A set of operations with the current text is visited once,
+Any operation called by T may come next, indeterminate or not: so no operation is placed after one
+that was called after its return. A set of operations with the current text is visited once,
 whatever order led to it.
 
 *Moving to the front*: take any completion, that is an order of everything from the current place
@@ -38,8 +38,8 @@ it was called before anything that is left returns. Only its effect on the text 
   before the get returns, the current text is a prefix of its text and stays one: no put comes
   before the get, and only appends that lead towards all such texts may come next.
 - A get that is called after T is left. If the current text is a prefix of its text, no put of a
-  prefix of the current text is left, and no longer prefix of its text is put, it comes before the
-  next put. So the next operation must lead to a prefix of its text.
+  prefix of the current text is left, and no prefix of its text that is longer than the current text
+  is ever put, it comes before the next put. So the next operation must lead to a prefix of it.
 - If the text of such a get can only be reached by one edge of the appends, an operation of that
   kind must be left; so the last one of the kind is not used where it leads to junk.
 

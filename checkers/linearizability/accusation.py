@@ -124,7 +124,7 @@ class _Trial:
         """Return whether a history is linearizable.
 
         Raises:
-            _SpentError: a budget was exhausted before that was decided.
+            _LimitError: a budget was exhausted before that was decided.
         """
         if not self._left:
             raise _LimitError(OF_DECISIONS)

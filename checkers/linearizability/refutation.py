@@ -87,7 +87,7 @@ class Operations:
         return _rows(self.table, ops)
 
     def open_at(self, end: int, ops: Iterable[int]) -> dict[int, Json]:
-        """Return the rows of those operations that are open at that time."""
+        """Return those operations that were called by then and had not returned ok before."""
         return_ns = self.table["return_ns"]
         is_open = pc.or_kleene(
             pc.not_equal(self.table["outcome"], "ok"), pc.greater_equal(return_ns, end)

@@ -350,9 +350,8 @@ def compare_windows(summaries: Iterable[pa.Table], entries: Iterable[pa.Table]) 
     compared = Compared([], [], [])
     for window, group in groupby(summarized, key=lambda row: row["window"]):
         of_node = list(group)
-        is_unique = len({row["node"] for row in of_node}) == len(
-            of_node
-        )  # else a node has it twice
+        # else a node has it twice
+        is_unique = len({row["node"] for row in of_node}) == len(of_node)
         if window in kept or not is_unique or len({row["digest"] for row in of_node}) > 1:
             compared.others.append(window)
         else:

@@ -46,7 +46,7 @@ class FoundByKey:
     Judges each queue by itself. No message is returned that does not have the key, none twice, and
     no more than were asked for. No acknowledged message is missing whose offset is at or below that
     of a message which the same node had returned to a poll before, while no fault was in force and
-    no leader was elected; of a full answer only messages newer than those in it must be there.
+    no leader was elected; of a full answer only messages newer than its oldest must be there.
     """
 
     name = FOUND_BY_KEY

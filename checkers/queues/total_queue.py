@@ -27,7 +27,7 @@ class TotalQueue:
     """Every acknowledged element of a queue comes out of it, and nothing else does.
 
     Elements that came out more often than they were enqueued are reported as duplicated, which is a
-    violation only for a target that promises exactly once: most queues deliver at least once.
+    violation only if the target excludes it: most queues deliver at least once.
     """
 
     name = NAME

@@ -293,7 +293,7 @@ class QueueOrder:
 
     @property
     def reached(self) -> int:
-        """Return the time before which all returned operations had places in some order."""
+        """Return a time: some order that was visited has places for all that returned before it."""
         return int(self.pairs.at[queue_pairs.REACHED])
 
     def order(self) -> Ints:

@@ -181,7 +181,7 @@ class TextOrder:
 
     @property
     def reached(self) -> int:
-        """Return the time before which all returned operations had places in some order."""
+        """Return a time: some order that was visited has places for all that returned before it."""
         return int(self.texts.at[arrays.REACHED])
 
     def order(self) -> Ints:

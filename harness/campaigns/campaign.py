@@ -43,7 +43,7 @@ FILE_ONLY = frozenset({"script"})
 
 
 RANDOM_NODES_RANGE = (2, 7)
-"""Range of random group sizes; even ones too, whose majority is more than half plus one half."""
+"""Range of random group sizes; even ones too: there a majority is half of the nodes plus one."""
 DEFAULT = "default"
 """As a workload or a fault: the defaults of the target."""
 LOG = "log"
@@ -105,16 +105,14 @@ class Campaign(
             order at regular times, or in the order in which they are named.
         faults_at_once: number of lanes of faults, each independent of the others.
         budget: what faults together may take out of the group: never so many nodes that no quorum
-            is
-            left, or any number (none).
+            is left, or any number (none).
         script: faults at a given time or on an event (`harness.campaigns.scripts`), in addition to
             the random ones; with a script and no `faults` there are no random ones.
         nemesis_interval_s: mean quiet time between the end of one fault and the next.
         fault_duration_min_s: shortest duration of a fault.
         fault_duration_max_s: longest duration of a fault.
         disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so that a
-            kill
-            loses them as a power loss would.
+            kill loses them as a power loss would.
         ack: what an acknowledgement means: copies on disks, or in page caches.
         leases_ms: how long a leader answers reads by its lease; 0: it asks a quorum.
         record: what each node records of itself: its inputs, for `replay`, or nothing.

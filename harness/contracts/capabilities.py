@@ -377,15 +377,15 @@ class Damage:
 class InjectsDiskFaults(Protocol):
     """A world that can inject faults into the disk of a single node."""
 
-    async def inject_disk_fault(self, node: str, harm: DiskFaultSpec) -> str:
+    async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
         """Inject a fault into a node's disk from now on; return an id."""
         ...
 
-    async def heal_disk(self, harm: str) -> None:
+    async def heal_disk(self, fault: str) -> None:
         """End exactly this disk fault (idempotent)."""
         ...
 
-    def disk_fault_effects(self, harm: str) -> Json:
+    def disk_fault_effects(self, fault: str) -> Json:
         """Return what the fault did so far, as counted by the node; also after it was healed."""
         ...
 

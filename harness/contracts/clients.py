@@ -170,7 +170,7 @@ class KeyedClient(Protocol):
         """Return the newest messages with the key of a range of values, at most `FOUND_MAX`.
 
         With `offset`: only those stored at the same time as the message at that offset, which this
-        client has seen. A message that does not belong to the queue is returned with value -1,
+        client has seen. A message that should not have been returned has offset and value -1,
         which no client ever sends, so that the checker sees it.
         """
         ...

@@ -45,8 +45,7 @@ class FaultWindow:
         took_effect: whether it took effect.
         evidence: what shows that.
         began_ns: just before it was applied (the SIGKILL sent, the leader asked), in ns; None if
-            the
-            history does not record it.
+            the history does not record it.
     """
 
     fault: int
@@ -194,8 +193,7 @@ class KeysChecker(Protocol):
 
         Args:
             operations: rows of schema.OPERATIONS_CODED, sorted by key and then by call_ns, each
-                column
-                in one chunk. Key n has the rows bounds[n] to bounds[n + 1].
+                column in one chunk. Key n has the rows bounds[n] to bounds[n + 1].
             bounds: one element more than there are keys; strictly increasing.
             context: as for `check`.
         """

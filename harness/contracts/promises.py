@@ -103,8 +103,7 @@ class Promises:
         excludes: anomalies (docs/anomalies.md) that never occur, beside those that its linearizable
             operations rule out already.
         copies: on how many nodes an acknowledged append is stored at least; None: on a majority,
-            and
-            on every node that has committed that far.
+            and on every node that has committed that far.
         delivered_under: faults under which a stored message stays at its offset, so that consumers
             receive it; None: those of `durable_under`.
         documented: what the target's documentation says about what it does not promise, with the

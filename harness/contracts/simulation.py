@@ -64,7 +64,7 @@ class SeedRun:
         operations: client operations invoked.
         faults: faults injected.
         digest: of the trace: equal for equal runs.
-        saw: how often each rare occurrence happened ("truncation": 2); the names are those of
+        occurred: how often each rare occurrence happened ("truncation": 2); the names are those of
             `Simulator.occurrences`.
         states: protocol states reached, of those that `Simulator.states` lists.
         violation: the first invariant broken, if any.

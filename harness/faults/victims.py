@@ -77,7 +77,7 @@ def plan_victims(rng: Random, nodes: Sequence[str], variants: Sequence[str], ind
 
 
 def pick_victims(plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-    """Return the plan with "victims" and the leader; without one, the first node drawn leads."""
+    """Return the plan with "victims" and "leader"; for None, the first node drawn stands in."""
     order = [node for node in plan["order"] if node in nodes]
     return {**plan, "victims": _named(plan["variant"], order, leader), "leader": leader}
 

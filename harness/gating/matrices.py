@@ -91,9 +91,8 @@ def _cell(
     known = {attempt.run for attempt in attempts}
     for run in sorted(folder.runs.glob(f"{cell}/2*")):
         where = str(run.relative_to(folder.path))
-        if (
-            where not in known and not run.is_symlink()
-        ):  # its matrix was killed before journaling it
+        if where not in known and not run.is_symlink():
+            # its matrix was killed before journaling it
             facts = stored_runs.read(
                 RunFolder(run), _below(path, where), policy, f"{name} {run.name}"
             )

@@ -26,7 +26,7 @@ from shaketable.harness.generators.generator import (
 
 NS: Final = 1_000_000_000
 CATCH_UP_MAX_NS: Final = NS
-"""After a delay, at most this much of the missed rate is made up for."""
+"""After a delay, operations that were missed are made up for: those of this time at most."""
 
 
 def stagger(mean_s: float, generator: Generator, *, seed: str) -> Generator:

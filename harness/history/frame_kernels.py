@@ -283,9 +283,8 @@ def scan(data: Any, at: int, is_last: bool, table: TextTable, rows: Any, count: 
         count: how many rows are in use.
     """
     slots, known, arena, counts = table.slots, table.known, table.arena, table.counts
-    values = np.zeros(
-        _FIELDS_MAX * (1 + _GUESSES), np.int64
-    )  # any text number is a valid first guess
+    # any text number is a valid first guess
+    values = np.zeros(_FIELDS_MAX * (1 + _GUESSES), np.int64)
     lacking = UNREADABLE if is_last else MORE
     while True:
         if at + _FRAME_BYTES > len(data):

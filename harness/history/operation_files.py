@@ -196,9 +196,8 @@ def _order(ranks: npt.NDArray[np.int64], ops: npt.NDArray[np.int64]) -> npt.NDAr
     relative = ranks - ranks.min()
     if relative.max() >> RANK_BITS or ops.max() >> (63 - RANK_BITS):
         return np.lexsort((ops, ranks))
-    return np.argsort(
-        relative << (63 - RANK_BITS) | ops
-    )  # sorting one combined number is three times as fast
+    # sorting one combined number is three times as fast
+    return np.argsort(relative << (63 - RANK_BITS) | ops)
 
 
 def file_ranges(

@@ -126,9 +126,8 @@ class Wire:
             if not select.select([self._in], [], [], ANSWER_S)[0]:
                 break
             data, ancillary, _, _ = self._in.recvmsg(2048, socket.CMSG_SPACE(_TIMESPEC.size))
-            seconds, nanoseconds = _TIMESPEC.unpack(
-                ancillary[0][2]
-            )  # the kernel's receive timestamp
+            # the kernel's receive timestamp
+            seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
             number, sent_ns, _ = data.split(b" ", 2)
             if int(number) == LAST:
                 is_last = True

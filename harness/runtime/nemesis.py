@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import trio
@@ -51,6 +51,12 @@ class Tally:
     failed: int = 0
     stuck: int = 0
     left_out: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """Return the counts by the keys of run.json, where `took_effect` is "bit"."""
+        counts = asdict(self)
+        counts["bit"] = counts.pop("took_effect")
+        return counts
 
 
 @dataclass(frozen=True, slots=True)

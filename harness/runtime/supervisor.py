@@ -192,7 +192,7 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
     rig.facts.update(
         status=result.status,
         counts=asdict(result.counts),
-        faults_done={"planned": result.faults_planned, **asdict(result.faults)},
+        faults_done={"planned": result.faults_planned, **result.faults.to_json()},
         leader_changes=result.leader_changes,
         drained=result.is_drained,
         exits=[asdict(ended) for ended in rig.world.exits],

@@ -110,7 +110,7 @@ class ProcessWorld(SteeredCapabilities):
 
     @property
     def name_server_peers(self) -> Sequence[str]:
-        """Return none: there is no proxy between them and the name servers."""
+        """Return none: no proxy is on the way to a name server."""
         return ()
 
     async def kill(self, node: str) -> Json:
@@ -256,7 +256,7 @@ class ProcessWorld(SteeredCapabilities):
     async def remove_member(self, node: str) -> Json:
         """Remove the node from its group; see `MovesMembers.remove_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
-        if self._disks.awaited:  # a quorum of the two that are left may need that disk
+        if self._disks.awaited:  # a quorum of those that are left may need it
             why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
             return {"took_ms": None, "members": [], "error": why}
         with self._leaving.asked(node):

@@ -73,7 +73,7 @@ Consumer offsets and the progress of delayed messages are written every few seco
 LOG_FILE_BYTES = 64 << 20
 """An empty slave copies from the start of the master's last file, so there should be only one."""
 REGISTER_MS = 10_000
-"""The allowed minimum: a slave learns its master's address from the registration's answer."""
+"""The allowed minimum: only the answer tells a slave where its master's topics and offsets are."""
 READMIT_POLL_S = 0.1
 STATUS_TIMEOUT_S = 1.0
 MASTER, SLAVE = "master", "slave"

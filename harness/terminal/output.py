@@ -99,9 +99,8 @@ def show_rows(
     if console.is_terminal:
         console.print(shown, highlight=False)
         return
-    with (
-        console.capture() as captured
-    ):  # rich pads columns with spaces: strip them outside a terminal
+    with console.capture() as captured:
+        # rich pads columns with spaces: strip them outside a terminal
         console.print(shown, highlight=False)
     for line in captured.get().splitlines():
         console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)

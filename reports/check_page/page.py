@@ -85,9 +85,8 @@ class ShownHistory:
 def render_page(checked: Sequence[CheckedHistory]) -> str:
     """Render the page of one invocation of `check`; at least one history."""
     assert checked, "a page shows at least one history"
-    ordered = sorted(
-        enumerate(checked, 1), key=lambda numbered: -int(numbered[1].outcome)
-    )  # the worst first, else in the given order
+    # the worst first, else in the given order
+    ordered = sorted(enumerate(checked, 1), key=lambda numbered: -int(numbered[1].outcome))
     left = PARTS_MAX
     shown = []
     for number, history in ordered[:HISTORIES_MAX]:

@@ -21,7 +21,7 @@ _ABOUT_READS: Final = frozenset(
     {"stale-read", "stale-end", "read-went-back", "end-went-back", "unseen"}
 )
 _DESTRUCTIVE: Final = frozenset({"power", "wipe", "rollback", "damage"})
-"""Faults that delete data that nodes had stored."""
+"""Faults that take away what nodes had stored: power only what was not synced."""
 DATA_LOSS_PHRASE: Final = "bytes lost"
 """Phrase in the evidence of other faults that lose data (a kill of a node on a volatile disk)."""
 _EXIT_MEANINGS: Final[Mapping[str, str]] = {

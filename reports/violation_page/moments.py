@@ -209,22 +209,22 @@ def _of_operations(story: Story) -> Iterator[Moment]:
 def _of_leaders(lanes: Sequence[RoleSpan], turning_points: Sequence[int]) -> Iterator[Moment]:
     """Yield the leader at the first turning point, the next one, and those until the last one."""
     led = leader_at(lanes, turning_points[0])
-    moments = list(led)
+    leaders = list(led)
     after = next_leader(lanes, led[0], turning_points[0]) if led else None
     if after is not None and after.start_ns - turning_points[0] <= NEXT_LEADER_NS:
-        moments.append(after)
+        leaders.append(after)
     if len(turning_points) > 1:
         came = [
             span
             for span in lanes
             if span.role == LEADER
             and turning_points[0] < span.start_ns <= turning_points[-1]
-            and span not in moments
+            and span not in leaders
         ]
-        moments += sorted(came, key=lambda span: _distance(span.start_ns, turning_points))[
+        leaders += sorted(came, key=lambda span: _distance(span.start_ns, turning_points))[
             :LEADERS_MAX
         ]
-    for span in moments:
+    for span in leaders:
         what = f"{span.node} leads{in_term(span)}, as polled"
         yield Moment(span.start_ns, "leader", what, is_key=span.start_ns in turning_points)
 

@@ -212,16 +212,16 @@ def _without_repeats(lines: Sequence[LogLine]) -> list[LogLine]:
     for line in lines:
         if not line.is_marker:
             again.setdefault(line.text, []).append(line)
-    events = []
+    kept = []
     for line in lines:
         same = again.get(line.text, ()) if not line.is_marker else ()
         if len(same) < REPEATS_MIN:
-            events.append(line)
+            kept.append(line)
         elif same[0] is line:
             until_s = same[-1].time_ns / NS_PER_S
             more = f"{line.text} (again {len(same) - 1} times until {until_s:.3f} s)"
-            events.append(replace(line, text=more))
-    return events
+            kept.append(replace(line, text=more))
+    return kept
 
 
 def _related(log: NodeLog, clock: Clock) -> tuple[list[LogLine], bool]:

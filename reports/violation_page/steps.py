@@ -257,9 +257,8 @@ def _of_read(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool
     called = [each.input for each in there if row.return_ns is None or each.call_ns < row.return_ns]
     values = over[:1] or called  # the first append acknowledged there
     text = " or ".join(str(value) for value in dict.fromkeys(values))
-    if (
-        row.output is None and row.output_text
-    ):  # a poll's answer is a list: shown, but not judged here
+    if row.output is None and row.output_text:
+        # a poll's answer is a list: shown, but not judged here
         return text, False
     if over:
         first = f"{text}: it was acknowledged there first" if len(over) > 1 else text

@@ -193,7 +193,7 @@ class Appender:
 
     @property
     def term(self) -> int:
-        """The term in which this member appends, -1 if it does not lead."""
+        """The term in which this member appends, -1 if it leads none or has not begun it."""
         return self._term
 
     @property

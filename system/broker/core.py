@@ -94,7 +94,11 @@ class Core(Protocol):
         """Note that the disk is full, or has room again."""
 
     def synced(self, write_seq: int, now_ms: float | None = None) -> None:
-        """Note that all writes up to `write_seq` are durable."""
+        """Note that all writes up to `write_seq` are carried out.
+
+        In a group they are then as durable as its acknowledgement policy requires, in a native
+        log only in the page cache.
+        """
 
     def take(self) -> Effects:
         """Return the effects since the last call."""

@@ -62,7 +62,7 @@ class EventLog:
 
     @property
     def term(self) -> int:
-        """The term that this member leads, -1 if it does not lead."""
+        """The term in which this member appends, -1 if in none (`Appender.term`)."""
         return self._appender.term
 
     @property
@@ -76,9 +76,10 @@ class EventLog:
         return self._appender.applied_index
 
     def version(self, queue_id: int) -> int:
-        """Return how many events of this queue were applied: it only rises, equal on all members.
+        """Return how many events of this queue, and migrations, were dispatched to the queues.
 
-        Reserved queues hold one event a message, so their max offsets count the events.
+        It only rises and is equal on all members. Reserved queues hold one event a message, so
+        their max offsets count the events.
         """
         max_offset = self._reput.queues.max_offset
         return max_offset((EVENT_TOPIC, queue_id)) + max_offset((EVENT_TOPIC, MIGRATION_QUEUE))

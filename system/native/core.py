@@ -92,7 +92,7 @@ class NativeCore:
         self.ledger = Ledger(log, MembershipLog(_NO_MEMBERS, -1, ()))
         self.ledger.commit(log.end_index)
         self.flushed_index = log.end_index
-        """Durable watermark: the log up to here survives a power loss."""
+        """The durable index: the log up to here survives a power loss."""
         self._log = log
         self._is_full = False
         self._tick_due_ms = now_ms
@@ -185,7 +185,7 @@ class NativeCore:
         """Do nothing: there is no leadership to transfer."""
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Truncate the log's head up to `snapshot.end`, where a file starts."""
+        """Remove the log before `snapshot.end`, where a file starts."""
         self.ledger.compact(snapshot)
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
@@ -200,7 +200,7 @@ class NativeCore:
             self.ledger.commit(max(self.ledger.commit_index, self.ledger.durable_index))
 
     def flushed(self, index: int) -> None:
-        """Advance the durable watermark to `index`."""
+        """Note that the log is durable up to `index`."""
         self.flushed_index = max(self.flushed_index, index)
 
     def take(self) -> Effects:

@@ -4,7 +4,7 @@ A slave repeatedly reports, as i64, up to which position it has the log. Its fir
 position to send from; 0 asks for the start of the master's last file. The master sends {i64
 position, i32 size, bytes}, at most haTransferBatchSize bytes of one file each; size 0 is a
 heartbeat. There are no terms and there is no handshake: a slave that receives another position
-than its own end closes the connection, and nothing else protects it from a diverged log.
+than its own end closes the connection, and the protocol has no other check for a diverged log.
 Source: RocketMQ 4.9's HAConnection and HAService.HAClient; DLEDGER.md D.2.
 """
 

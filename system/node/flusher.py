@@ -2,7 +2,7 @@
 
 Disk work runs off the event loop (`DiskWork`), so that a slow fsync delays neither heartbeats nor
 clients (THROUGHPUT.md rule 6). Writes are reported durable only after `LogWriter.carry_out`
-returned: a vote or an acknowledgement must never rest on unsynced data.
+returned: entries are then as durable as the ack policy requires, term and vote always synced.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ class Flusher:
     async def _save_progress(self, now_ms: float) -> None:
         """Sync, advance the durable watermark and save the committed index, when each is due.
 
-        The sync is only due with the page-cache policy, where acknowledged data may be unsynced. A
-        watermark or index that lags only makes recovery scan more of the log.
+        The sync is only due with the page-cache policy, where acknowledged data may be unsynced.
+        Recovery takes damage after the watermark for a torn tail and writes what is after it
+        again, so the watermark may lag; the committed index is only a hint.
         """
         if now_ms >= self._sync_due_ms:
             self._sync_due_ms = math.inf

@@ -32,7 +32,7 @@ class Clock(Protocol):
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, for timestamps in messages; no decision depends on it."""
+        """Milliseconds since 1970: store times, delays and expiry use it, consensus does not."""
         ...
 
     def move_on_at(self, due_ms: float) -> AbstractContextManager[trio.CancelScope]:

@@ -316,7 +316,9 @@ class _RecordedKeys:
 # Records are only appended, so a killed process leaves a readable recording with at most one torn
 # record at its end.
 
-MAGIC = b"shaketable recording 1\n"
+_NAME = b"shaketable recording "
+MAGIC = _NAME + b"2\n"
+"""The number rises when inputs or fields are renamed: older files would seem to diverge."""
 RECORD_BYTES_MAX = 256 << 20
 _HEAD = struct.Struct(">II")
 
@@ -338,7 +340,9 @@ def read_records(path: Path) -> Iterator[Record]:
     """Yield a recording's records up to its end or a torn record. Raises BadRecording."""
     try:
         with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
+            if (magic := file.read(len(MAGIC))) != MAGIC:
+                if magic.startswith(_NAME):
+                    raise BadRecording(f"{path} was recorded by another version of shaketable")
                 raise BadRecording(f"{path} is no recording of a node")
             while len(head := file.read(_HEAD.size)) == _HEAD.size:
                 size, crc = _HEAD.unpack(head)

@@ -89,7 +89,7 @@ class RaftCore(MemberState):
         return None if self._leadership is None else self._leadership.transfer.target
 
     def membership_at(self, index: int) -> tuple[int, Membership]:
-        """Return the membership in force at entry `index`, and the index of its entry.
+        """Return the index of the entry that set the membership at `index`, and the membership.
 
         Used to make a snapshot at `index`, which must not be compacted yet.
         """
@@ -198,7 +198,7 @@ class RaftCore(MemberState):
         self._leadership.transfer_to(target, now_ms)
 
     def resign(self, now_ms: float) -> None:
-        """Transfer the leadership to the most up-to-date voter: this process is about to end.
+        """Transfer the leadership to the nearest responsive voter: this process is about to end.
 
         The leader refuses appends, waits until everything is committed, and only then sends
         TimeoutNow, so that in a rolling restart clients learn the outcome of every append. Does
@@ -217,8 +217,8 @@ class RaftCore(MemberState):
     def disk_full(self, is_full: bool, now_ms: float) -> None:
         """Note that the disk is full, or has room again.
 
-        On a full disk a leader refuses appends and transfers its leadership to an up-to-date
-        voter, if there is one; a follower takes no entries; the member does not campaign.
+        On a full disk a leader refuses appends and transfers its leadership to a voter with a
+        small lag, if there is one; a follower takes no entries; the member does not campaign.
         """
         self._now_ms = now_ms
         self._disk.is_full = is_full

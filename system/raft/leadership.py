@@ -196,8 +196,9 @@ class Leadership:
     def compacted(self) -> None:
         """Adjust the dispatchers whose next entry was compacted away.
 
-        Their followers are compared with at the log's new start. The snapshot is sent only if
-        that fails: a follower may hold entries that it has not acknowledged yet.
+        A follower in INSTALL gets the newer snapshot next. The others are compared with at the
+        log's new start, and get the snapshot only if that fails: a follower may hold entries that
+        it has not acknowledged yet.
         """
         compacted_index = self._ledger.log.start.index
         for dispatcher in self.dispatchers.values():
@@ -223,9 +224,9 @@ class Leadership:
         self._start_transfer(target, now_ms, must_step_down=must_step_down)
 
     def resign(self, now_ms: float) -> None:
-        """Start a transfer to the most up-to-date voter, if none is under way.
+        """Start a transfer to the voter that `Transfer.nearest` names, if none is under way.
 
-        Its lag does not matter: under load all followers lag until appends stop.
+        Its lag is not limited: under load all followers lag until appends stop.
         """
         nearest = self.transfer.nearest(self.voting, now_ms)
         if nearest is not None and self.transfer.target is None:

@@ -293,7 +293,7 @@ class MemberState:
         self._leadership.heartbeat(self._now_ms)
 
     def _step_down(self, leading: Leadership) -> None:
-        """Step down voluntarily; tell an up-to-date voter to start an election at once."""
+        """Step down voluntarily; a voter that holds the whole log need not wait for a timeout."""
         leading.heartbeat(self._now_ms)
         leading.send_timeout_now_to_best(self._now_ms)
         self._become_follower(self.term, None)

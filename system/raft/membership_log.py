@@ -62,7 +62,7 @@ class MembershipLog:
         self._use_latest()
 
     def at(self, index: int) -> tuple[int, Membership]:
-        """Return the membership in force at entry `index`, after the index of its entry."""
+        """Return the index of the entry that set the membership at `index`, and the membership."""
         found = max(bisect_right(self._indices, index) - 1, 0)
         return self._indices[found], self._memberships[found]
 

@@ -46,7 +46,8 @@ class RaftConfig:
     clock_drift_max: float = 0.1  # by this fraction a leader shortens its lease
     transfer_timeout_ms: float = 1000.0  # DLedger's leadershipTransferWaitTimeout
     transfer_lag_entries_max: int = 1000  # DLedger's maxLeadershipTransferWaitIndex
-    transfer_retry_ms: float = 30_000.0  # after a failed transfer, avoid that target so long
+    transfer_retry_ms: float = 30_000.0  # after a failed transfer the leader avoids that target;
+    # an operator may still ask for it
     preferred_check_ms: float = 1000.0
     preferred_leaders: tuple[str, ...] = ()  # DLedger's preferredLeaderIds, best first
     promote_lag_entries_max: int = 100  # a learner with at most this lag becomes a voter
@@ -291,7 +292,7 @@ class PendingFullError(Exception):
 
 
 class CompactedError(Exception):
-    """The requested entries are before the log's start: a snapshot replaced them."""
+    """The requested entries are not after the log's start: a snapshot replaced them."""
 
 
 class TooManyReadsError(Exception):

@@ -245,9 +245,8 @@ class Platter:
 
     def lose_unsynced(self, rng: Random) -> int:
         """Keep all, some or none of the unsynced data; return how many bytes were lost."""
-        for folder in sorted(
-            self.name_changes
-        ):  # the file system's journal keeps their order: a prefix survives
+        for folder in sorted(self.name_changes):
+            # the file system's journal keeps their order: a prefix survives
             changes = self.name_changes[folder]
             self._make_durable(changes[: rng.randint(0, len(changes))])
         self.name_changes = {}

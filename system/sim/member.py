@@ -247,14 +247,14 @@ class SimMember:
             world.settings.tail_bytes_max,
             start=log.start,
         )
-        dice = world.rngs.stream(f"election/{self.name}/{self.incarnation}")
+        rng = world.rngs.stream(f"election/{self.name}/{self.incarnation}")
         return world.mutant.core(
             self.name,
             (),
             view,
             term=log.state.term,
             voted_for=log.state.voted_for,
-            uniform_ms=dice.uniform,
+            uniform_ms=rng.uniform,
             now_ms=self.local_ms(),
             config=world.raft_config,
             membership=self._bootstrap,
@@ -263,7 +263,7 @@ class SimMember:
         )
 
     def crash(self, *, loses_unsynced: bool) -> None:
-        """Kill the process in the middle of a flush; with `loses_unsynced`, crash the machine."""
+        """Kill the process, wherever its flush is; with `loses_unsynced`, crash the machine."""
         self.shadow.in_flight = self.flush.abort(self._crash_rng.randint(1, 12))
         self._end(loses_unsynced=loses_unsynced)
 

@@ -79,7 +79,7 @@ def replay(path: Path) -> Iterator[Step]:
     """Replay a recording; yield each step, the last one with its difference if there is one.
 
     A step that was recorded incompletely, since the node was killed, is not replayed. Raises
-    BadRecording for a file that is no recording, or one of another format version.
+    BadRecording for a file that is no recording, or one that this code's data types do not fit.
     """
     tape = _Tape(path)
     start = tape.start()

@@ -214,7 +214,7 @@ class CommitLog:
                 self.synced = self.end
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Replace the entries up to `snapshot.end`, which the log holds, by the snapshot.
+        """Replace the entries up to `snapshot.end` (one held, or the log's start) by the snapshot.
 
         The snapshot is durable before the log's start moves, and that before files are removed,
         so the next start can finish whatever a crash interrupted. Data and index files wholly
@@ -361,7 +361,7 @@ class CommitLog:
             self._finish_cut()
 
     def _finish_cut(self) -> None:
-        """Zero the bytes after the end, left by an unfinished truncation or a failed append.
+        """Remove what is after the end, left by an unfinished truncation or a failed append.
 
         On a full disk even zeros may find no room: then the next write tries again first.
         """
@@ -476,7 +476,7 @@ class LogFolder:
         return self.stored.snapshot if self.stored else None
 
     def finish_interrupted(self, data: SegmentFiles, index: SegmentFiles) -> None:
-        """Finish a compaction or installation whose snapshot is durable and watermark is not."""
+        """Finish a compaction or installation that wrote its snapshot and not the new start."""
         stored, watermark = self.stored, self.watermark
         if stored is None or stored.snapshot.end == watermark.record.start:
             return

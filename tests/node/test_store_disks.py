@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -290,3 +292,40 @@ def test_a_failed_fsync_poisons_the_log(tmp_path, sync):
     opened = CommitLog.open(RealDisk(), str(tmp_path), "n0", 65536, 4096)
     assert opened.end == LogEnd()
     opened.close()
+
+
+class SlowNames(RealDisk):
+    """A real disk whose renames take a while, so that threads meet inside of them."""
+
+    __slots__ = ()
+
+    def rename(self, source: str, target: str) -> None:
+        time.sleep(0.001)
+        super().rename(source, target)
+
+
+def test_two_threads_replace_files_of_one_folder(tmp_path):
+    """The node's log and its checkpoint do so, each in a thread of its own."""
+    volatile = VolatileDisk(SlowNames())
+    start, problems = threading.Barrier(2), []
+
+    def replace_again_and_again(name: str) -> None:
+        start.wait()
+        try:
+            for number in range(60):
+                replace_file(volatile, f"{tmp_path}/{name}", b"%d" % number)
+                if (tmp_path / name).read_bytes() != b"%d" % number:
+                    problems.append(f"{name}: {number} is not on the real disk")
+        except Exception as error:  # told by the thread that waits
+            problems.append(f"{name}: {error!r}")
+
+    threads = [
+        threading.Thread(target=replace_again_and_again, args=(name,))
+        for name in ("currterm", "appliedto")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["appliedto", "currterm"]

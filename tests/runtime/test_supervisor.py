@@ -64,6 +64,7 @@ def test_a_run_goes_through_its_phases_and_every_fault_bites(tape, tmp_path):
     assert tape.last_counts == result.counts
 
     known = facts(result.folder)
+    assert {*known["faults_done"]} == {"planned", "applied", "bit", "failed", "stuck", "left_out"}
     assert known["status"] == "complete"
     assert [phase["name"] for phase in known["phases"]] == list(PHASES)
     spans = [(phase["start_ns"], phase["stop_ns"]) for phase in known["phases"]]

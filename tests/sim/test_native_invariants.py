@@ -224,7 +224,7 @@ def test_a_log_that_forgets_its_last_message(monkeypatch: pytest.MonkeyPatch) ->
 
         def read_entries_before(self, end: LogEnd) -> int:
             """Where the last message begins."""
-            self.end, at = end, self._begin.position
+            self.end, at = end, self._start.position
             while at < end.position:
                 size = int.from_bytes(self.read(at, 4), "big")
                 if at + size >= end.position:

@@ -194,6 +194,9 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path: Path) -> None:
     path.write_bytes(b"something else, long enough to be looked at")
     with pytest.raises(BadRecording, match="is no recording"):
         list(replay(path))
+    path.write_bytes(MAGIC.replace(b"2", b"1") + b"of the first format")
+    with pytest.raises(BadRecording, match="another version"):
+        list(replay(path))
     path.write_bytes(MAGIC)
     with pytest.raises(BadRecording, match="cut off"):
         list(replay(path))

@@ -110,7 +110,7 @@ class LinkFault:
 
 
 def judge_count(counted: str, effect: str) -> Judge:
-    """Return a judge by one count that must not be 0: "12 packets lost, 40 packets came by"."""
+    """Return a judge by one count that must not be 0: "2 packets lost, 40 packets ... came by"."""
 
     def judge(_shape: LinkShape, did: Json) -> tuple[bool, str]:
         many = did.get(counted, 0)

@@ -210,9 +210,8 @@ class Pairing:
             ValueError: its value does not fit its f.
         """
         by_column = is_columns(value)
-        called = (
-            InvokeValue() if by_column else parse_invoke(f, value)
-        )  # before the row is added: a refused event must leave none
+        # before the row is added: a refused event must leave none
+        called = InvokeValue() if by_column else parse_invoke(f, value)
         self._again += process in self._open
         row = self.columns.call(op, process, f, key, time_ns)
         self._open[process] = (row, value)

@@ -255,11 +255,8 @@ def _json_lines(text: str) -> Format:
     line = text.partition("\n")[0]
     try:
         given = msgspec.json.decode(line)
-    except (
-        msgspec.DecodeError,
-        ValueError,
-        RecursionError,
-    ):  # damaged: decide by the names in the text
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        # damaged: decide by the names in the text
         is_operation = '"call_ns"' in line
     else:
         is_operation = "call_ns" in given

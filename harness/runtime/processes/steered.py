@@ -192,9 +192,8 @@ class SteeredNodes:
             return
         steered = self._nodes[injected.node]
         process = steered.member.process
-        await self._withdraw(
-            steered, steered.disk_faults, injected.number
-        )  # no call fails from here on
+        # no call fails from here on
+        await self._withdraw(steered, steered.disk_faults, injected.number)
         if injected.done is None:
             with trio.move_on_after(injected.dying_s):
                 while process.is_running and self._has_struck(injected, process.incarnation):  # noqa: ASYNC110 - no event

@@ -4,7 +4,7 @@ These die with the harness: nodes, client workers and the switch (by the kernel'
 signal, also if stopped), and with them proxies, namespaces, limits and clocks; Spark's JVM (a shell
 waits for the end of its input). These do not: other processes that a target's program started,
 processes that lost their watcher, scratch folders of killed processes, and effects of third-party
-faults elsewhere. The run's mark and its ledger identify all of them.
+faults elsewhere. The run's marker and its ledger identify all of them.
 
 Only processes of the run are touched (see below), and no run whose harness is alive. Idempotent.
 
@@ -131,7 +131,7 @@ def _heal(
     with run_markers.try_exclusive(path) as is_alone:
         try:
             account = ledger.read(folder.faults_jsonl)
-        except HarnessError as error:  # its processes are known by their marks
+        except HarnessError as error:  # its processes are known by their markers
             if not is_alone or any(mark.harness.is_alive for mark in marked.values()):
                 return Healed(path, is_alive=True)
             did, left = end_processes(path, None)
@@ -348,7 +348,7 @@ POLL_S: Final = 0.01
 
 
 def processes_by_folder() -> dict[Path, dict[int, run_markers.RunMarker]]:
-    """Return the marks of all processes that have one, by the run's folder and the pid."""
+    """Return the markers of all processes that have one, by the run's folder and the pid."""
     found: dict[Path, dict[int, run_markers.RunMarker]] = {}
     own = _own_line()
     for pid in run_markers.pids():

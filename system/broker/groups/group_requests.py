@@ -444,9 +444,8 @@ class LeaderRequests:
         self._held_max = config.reads_held_max
         self._unconfirmed = 0
         self._count = 0
-        self._held: deque[tuple[int, LeaderRequest]] = (
-            deque()
-        )  # confirmed: (index to be applied, request)
+        # confirmed: (index to be applied, request)
+        self._held: deque[tuple[int, LeaderRequest]] = deque()
 
     def submit(
         self,

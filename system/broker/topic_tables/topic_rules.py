@@ -51,9 +51,8 @@ class Topics:
         self._queues = queues
         self._topics_max = topics_max
         self._pending: dict[str, TopicConfig | None] = {}
-        self._pending_entries: deque[tuple[int, str, TopicConfig | None]] = (
-            deque()
-        )  # by entry, not applied
+        # by entry, not applied
+        self._pending_entries: deque[tuple[int, str, TopicConfig | None]] = deque()
         events.on_discard(self._discard_pending)
 
     def get(self, name: str) -> TopicConfig | None:
@@ -111,7 +110,7 @@ class Topics:
             self._write(name, None, wall_ms)
 
     def last_deletion(self, name: str) -> int:
-        """Return the index of the entry that last deleted a topic, -1 if it is applied."""
+        """Return the index of a topic's last unapplied deletion, -1 if there is none."""
         self._forget_applied()
         deletions = (
             index

@@ -131,9 +131,10 @@ _Change = tuple[str, _Content | None]
 class VolatileDisk:
     """Keeps unsynced writes and names in memory (implements `system.store.disk.Disk`).
 
-    One thread writes, syncs and changes names; others may read at the same time. `on_unsynced` is
-    called with the number of bytes that a kill would certainly lose, whenever that changes. Bytes
-    that are being written to the real disk at that moment do not count.
+    One thread writes and syncs a file; several may change and sync the names in one folder (the
+    log's and the checkpoint's), and others may read at the same time. `on_unsynced` is called with
+    the number of bytes that a kill would certainly lose, whenever that changes. Bytes on their way
+    to the real disk do not count.
     """
 
     def __init__(self, disk: RealDisk, on_unsynced: Callable[[int], None] | None = None) -> None:
@@ -142,6 +143,9 @@ class VolatileDisk:
         self._in_flight_bytes = 0
         self.lock = threading.Lock()
         """Guards the unsynced state; not held while the real disk writes or syncs."""
+        self._naming = threading.Lock()
+        """Held while name changes are applied to the real disk, so that each is applied once, and
+        all before it. It is taken before `lock`, never after."""
         self.unsynced_bytes = 0
         """How many bytes written a crash at this moment would lose."""
         self._contents: dict[str, _Content] = {}  # by the path that this process sees
@@ -199,21 +203,12 @@ class VolatileDisk:
         On DiskFull, the change that did not fit and those after it stay unsynced; call it again.
         """
         folder = str(PurePosixPath(folder))
-        with self.lock:
-            changes = self._changes.get(folder, [])
-        while changes:
-            name, content = changes[0]
-            if content is not None:
-                self._publish(content, f"{folder}/{name}")
-            elif self._disk.exists(f"{folder}/{name}"):
-                self._disk.unlink(f"{folder}/{name}")
-            with self.lock:
-                del changes[0]
-                if content is not None:
-                    self._close_if_idle(content)
-        with self.lock:
-            self._changes.pop(folder, None)
-        self._disk.sync_dir(folder)
+        with self._naming:
+            while (change := self._first_change(folder)) is not None:
+                self._apply(folder, *change)
+                with self.lock:
+                    self._drop_change(folder, change)
+            self._disk.sync_dir(folder)
 
     def used_ratio(self, folder: str) -> float:
         """Return the used share of the real file system, without unsynced writes."""
@@ -249,27 +244,64 @@ class VolatileDisk:
             content.syncing = []
 
     def close_handle(self, content: _Content) -> None:
-        """Release one handle; with the last one, close the real file."""
+        """Release one handle; with the last one, close the real file unless it lacks writes."""
         with self.lock:
             content.handles -= 1
             self._close_if_idle(content)
 
+    def _first_change(self, folder: str) -> _Change | None:
+        with self.lock:
+            changes = self._changes.get(folder)
+            return changes[0] if changes else None
+
+    def _apply(self, folder: str, name: str, content: _Content | None) -> None:
+        """Apply one name change to the real disk."""
+        if content is not None:
+            self._publish(content, f"{folder}/{name}")
+        elif self._disk.exists(f"{folder}/{name}"):
+            self._disk.unlink(f"{folder}/{name}")
+
+    def _drop_change(self, folder: str, change: _Change) -> None:
+        """Drop a change that was applied; `_forget` may have dropped it meanwhile."""
+        changes = self._changes.get(folder, [])
+        changes[:] = [each for each in changes if each is not change]
+        if not changes:
+            self._changes.pop(folder, None)
+        if change[1] is not None:
+            self._close_if_idle(change[1])
+
     def _publish(self, content: _Content, path: str) -> None:
         """Give the real file its synced contents and its name, atomically: by a rename."""
-        real = content.real
-        if real is None:
-            real = self._write_named(content, path)
-        else:
+        if content.real is not None:
             self._disk.rename(content.real_path, path)
-        with self.lock:
-            content.real, content.real_path, content.unnamed = real, path, []
+            with self.lock:
+                content.real_path = path
+            return
+        written = list(content.unnamed)
+        real = self._write_named(content, written, path)
+        while not self._has_all(content, written, real, path):
+            more = content.unnamed[len(written) :]
+            _write_through(real, more, content.size)
+            real.sync()
+            written += more
 
-    def _write_named(self, content: _Content, path: str) -> RealFile:
-        """Write a real file with the synced contents; leave none if the disk is full."""
+    def _has_all(self, content: _Content, written: list[_Write], real: RealFile, path: str) -> bool:
+        """Make `real` the file of `content` if it has all that was synced, and return whether.
+
+        The thread that writes the file may have synced more while another one named it.
+        """
+        with self.lock:
+            if len(content.unnamed) > len(written):
+                return False
+            content.real, content.real_path, content.unnamed = real, path, []
+            return True
+
+    def _write_named(self, content: _Content, writes: list[_Write], path: str) -> RealFile:
+        """Write a real file with these contents; leave none if the disk is full."""
         temporary = f"{path}.named"
         real = self._disk.create(temporary, content.size, reserve=content.reserve)
         try:
-            _write_through(real, content.unnamed, content.size)
+            _write_through(real, writes, content.size)
             real.sync()
             self._disk.rename(temporary, path)
         except StoreError:

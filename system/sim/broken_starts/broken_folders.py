@@ -218,9 +218,8 @@ def _check_messages(batch: Batch, rng: RandomStream) -> None:
     decode_message(message)
     broken = [message[: rng.randrange(size)] for _ in range(CUTS)]
     broken += [message + b"\0", message[:_FIELDS_BYTES], message[: _FIELDS_BYTES // 2]]
-    for byte in range(
-        _FIELDS_BYTES - 4, _FIELDS_BYTES + 1
-    ):  # the body's length, and its first byte
+    for byte in range(_FIELDS_BYTES - 4, _FIELDS_BYTES + 1):
+        # the body's length, and its first byte
         if byte < size:
             broken.append(message[:byte] + bytes([message[byte] ^ 0x80]) + message[byte + 1 :])
     for data in broken:

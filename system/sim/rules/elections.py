@@ -58,7 +58,7 @@ def check_committed_survives(
     for shadow, other in running:
         log, membership = other.log, other.membership
         if log.end_term <= term and membership == core.membership:
-            continue  # if it lacks the entry, each majority has a newer log that refuses it
+            continue  # if it lacks the entry, each majority has a voter with a newer log
         if shadow.name not in membership.voters or shadow.holds(index, crc):
             continue
         # The up-to-date check of Raft section 5.4.1: a voter grants its vote unless its own log is

@@ -122,7 +122,7 @@ class Shadow:
         self.commit_index = -1
         self.durable_index = -1
         self.expirable_index: int | None = None
-        """Last index of files that were old enough to expire, or expired on a full disk; None:
+        """Last index of files that were old enough to expire, or that a full disk allowed to; None:
         not measured."""
         self.state = HardState()
         self.in_flight: Sequence[Write] = ()

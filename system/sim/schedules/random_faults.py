@@ -322,10 +322,8 @@ def _node_away(rng: RandomStream, fault: Expire, members: tuple[str, ...]) -> li
     if trouble is _full_before:
         return _full_before(rng, start_ms, back_ms, node)
     away: AnyFault
-    if rng.chance(0.5) and trouble not in (
-        _power_lost,
-        _full_on_return,
-    ):  # a restart would run into the trouble too early
+    if rng.chance(0.5) and trouble not in (_power_lost, _full_on_return):
+        # a restart would run into the trouble too early
         away = Crash(
             start_ms=start_ms, duration_ms=back_ms - start_ms, node=node, loses_unsynced=False
         )

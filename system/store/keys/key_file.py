@@ -82,8 +82,8 @@ def has_header(file: File, sizes: Sizes, header: Header) -> bool:
 class KeyFileWriter:
     """The index file that is being filled.
 
-    New items and the slot table are in memory until `flush` (at most 20 MB at the default size;
-    only used pages take memory).
+    New items and the slot table are in memory until `flush`. The table has 20 MB at the default
+    size, of which only used pages take memory.
     """
 
     def __init__(self, file: File, sizes: Sizes, header: Header) -> None:

@@ -72,8 +72,8 @@ class NativeCommitLog:
         self._files = SegmentFiles(disk, folder, file_bytes, reserve=True)
         starts = self._files.starts
         self._check_files(starts)
-        self._begin = native_end(starts[0] if starts else 0)
-        self.end = self._begin
+        self._start = native_end(starts[0] if starts else 0)
+        self.end = self._start
         if starts:
             self.end = self._recover(starts)
         self.synced = self.end
@@ -92,7 +92,7 @@ class NativeCommitLog:
     @property
     def start(self) -> LogEnd:
         """The place before the oldest byte held."""
-        return self._begin
+        return self._start
 
     @property
     def file_bytes(self) -> int:
@@ -139,7 +139,7 @@ class NativeCommitLog:
             position = snapshot.end.position
             if not self.start.position <= position <= self.end.position:
                 raise NotContiguous(f"a begin at {position} is not of {self.start}..{self.end}")
-            self._begin = native_end(position)
+            self._start = native_end(position)
             self._files.remove_below(position)
 
     def install(self, snapshot: Snapshot) -> None:
@@ -154,7 +154,7 @@ class NativeCommitLog:
                 raise NotContiguous(f"no file begins at {position}: see mappedFileSizeCommitLog")
             self._files.remove_all()
             self._files.create(position)
-            self._begin = self.end = self.synced = native_end(position)
+            self._start = self.end = self.synced = native_end(position)
 
     def truncate(self, end_index: int) -> LogEnd:
         """Refuse: a master-slave log is never truncated. Raises NotContiguous."""
@@ -246,7 +246,8 @@ class NativeCommitLog:
     def _recover(self, starts: list[int]) -> LogEnd:
         """Find the log's end, the first position with no valid message, and truncate after it.
 
-        The scan starts at the flushed position's file, or some files before the end.
+        The scan starts at the file of the flushed position, or at one of the last files if that is
+        earlier: FILES_SCANNED_MIN of them after a crash, else one.
         """
         file_bytes = self._files.file_bytes
         scanned = FILES_SCANNED_MIN if self.was_aborted else 1
