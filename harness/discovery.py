@@ -23,7 +23,7 @@ from typing import Any, Final
 from shaketable.harness.contracts import plugins
 from shaketable.harness.contracts.capabilities import FAMILIES, Capability, family_of, needs_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.foreign_text import error_text, plain, short_repr
+from shaketable.harness.untrusted_text import error_text, plain, short_repr
 
 PACKAGES: Final[Mapping[str, str]] = {
     "targets": "shaketable.harness.targets",

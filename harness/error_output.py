@@ -7,7 +7,7 @@ import sys
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.printable import printable
+from shaketable.harness.untrusted_text import printable
 
 _lost: list[str] = []
 

@@ -18,7 +18,7 @@ import trio
 from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json
-from shaketable.harness.foreign_text import error_text, plain, short_repr
+from shaketable.harness.untrusted_text import error_text, plain, short_repr
 
 PASS_THROUGH: Final = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
 """What may pass through a plug-in: its task was cancelled, or the whole process interrupted."""

@@ -36,7 +36,6 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError, cleare
 from shaketable.harness.contracts.plugins import Fault
 from shaketable.harness.doctoring.findings import Finding, State, World
 from shaketable.harness.error_output import one_line
-from shaketable.harness.foreign_text import error_text
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
@@ -47,6 +46,7 @@ from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes import children
 from shaketable.harness.runtime.rig import Rig, build
 from shaketable.harness.runtime.simulated import run as simulated
+from shaketable.harness.untrusted_text import error_text
 
 HOLD_S: Final = (0.5, 1.5, 3.0)
 """How long a fault is held in the first, second, ... attempt."""

@@ -27,8 +27,8 @@ from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.judging import checking, judge
 from shaketable.harness.judging.checking import CheckSettings, EngineKind
-from shaketable.harness.printable import printable
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
+from shaketable.harness.untrusted_text import printable
 from shaketable.reports.check_page import failing_text
 from shaketable.reports.check_page.checked_history import (
     CheckedHistory,

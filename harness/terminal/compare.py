@@ -13,10 +13,10 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.printable import printable
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.gate import require_elsewhere
 from shaketable.harness.terminal.output import show_rows
+from shaketable.harness.untrusted_text import printable
 
 if TYPE_CHECKING:
     from shaketable.reports.comparing.comparison import Comparison, Difference

@@ -19,9 +19,9 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.printable import printable
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import Output, show_rows
+from shaketable.harness.untrusted_text import printable
 from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import GateResult, Ruling, RunRulings
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shaketable.harness.printable import printable
+from shaketable.harness.untrusted_text import printable
 from shaketable.reports.gating.rulings import GateResult
 
 SHOWN_MAX: Final = 10

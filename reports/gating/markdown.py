@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.printable import printable
+from shaketable.harness.untrusted_text import printable
 from shaketable.reports.gating.rulings import GateResult, Ruling, RunRulings
 
 SUMMARY_BYTES_MAX: Final = 1 << 20

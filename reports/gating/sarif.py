@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from shaketable.harness.contracts.verdict import ExitCode, Outcome
-from shaketable.harness.printable import printable
+from shaketable.harness.untrusted_text import printable
 from shaketable.reports import finding_texts
 from shaketable.reports.gating.policy import CEILINGS, FLOORS
 from shaketable.reports.gating.rulings import GateResult, Kind, Ruling, RunFacts, RunRulings

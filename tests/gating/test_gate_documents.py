@@ -19,7 +19,7 @@ from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonS
 
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating.policy_file import loads
-from shaketable.harness.printable import printable
+from shaketable.harness.untrusted_text import printable
 from shaketable.reports.gating import annotations, junit, markdown, sarif
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.rulings import Conclusion, FaultEffects, GateResult, Kind, RunFacts

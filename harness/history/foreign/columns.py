@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from shaketable.harness.history.foreign.edn import Keyword
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.printable import printable
+from shaketable.harness.untrusted_text import printable
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)

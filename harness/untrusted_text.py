@@ -1,7 +1,8 @@
-"""Turn text from third-party code into a plain str that every file can hold. Pure.
+"""Make text that others wrote safe to print, and to write to a file. Pure.
 
-A plug-in's object may raise in its `__str__`, be a subclass of str with methods of its own, or hold
-half of a surrogate pair, which cannot be encoded.
+File names and the values of a history may hold any character. A plug-in's object may also raise in
+its `__str__`, be a subclass of str with methods of its own, or hold half of a surrogate pair, which
+cannot be encoded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,20 @@ from typing import Final
 from shaketable.harness.contracts.errors import clearest
 
 REPR_CHARS_MAX: Final = 200
+
+
+def printable(text: str) -> str:
+    """Return one printable line: control characters become U+FFFD, white space a blank."""
+    return text if text.isprintable() else "".join(map(_sign, text))
+
+
+def _sign(sign: str) -> str:
+    if sign.isprintable():
+        return sign
+    return " " if sign.isspace() else "\ufffd"
+
+
+# Text from objects of third-party code.
 
 
 def plain(value: object, convert: Callable[[object], object] = str) -> str:
