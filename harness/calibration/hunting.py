@@ -24,7 +24,7 @@ from shaketable.harness.campaigns.campaign import LOG
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT, RunSpec, Simulated
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import LATEST, write_atomically
-from shaketable.reports.calibration_page.page import Found
+from shaketable.reports.calibration_page import Found
 
 FAMILY_TIME_LIMIT_S: Final = 30.0
 """How long clients work in a family's campaign."""

@@ -10,7 +10,7 @@ import msgspec
 
 from shaketable.harness.calibration.hunting import HuntOutcome
 from shaketable.harness.calibration.plan import CLEAN, METHODS, Method
-from shaketable.reports.calibration_page.page import BugRow, CleanRow, Score, Scorecard
+from shaketable.reports.calibration_page import BugRow, CleanRow, Score, Scorecard
 
 FORMAT: Final = 1
 NO_FAULT: Final = "none"

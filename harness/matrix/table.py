@@ -11,7 +11,7 @@ import msgspec
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.matrix.folder import Outcome, code_of
 from shaketable.harness.matrix.plan import Cell, Plan
-from shaketable.reports.matrix_page.page import MatrixAttempt, MatrixCell, MatrixRow, MatrixView
+from shaketable.reports.matrix_page import MatrixAttempt, MatrixCell, MatrixRow, MatrixView
 
 FORMAT: Final = 1
 NS_PER_S: Final = 1e9

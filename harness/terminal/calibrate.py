@@ -41,7 +41,7 @@ from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import utc_name, write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
-from shaketable.reports.calibration_page.page import BugRow, Score, Scorecard
+from shaketable.reports.calibration_page import BugRow, Score, Scorecard
 
 PLAN: Final = "plan.json"
 SCORECARD: Final = "scorecard.json"
@@ -263,7 +263,7 @@ def _hunts(folder: Path, plan: Plan, todo: Sequence[Hunt], jobs: int) -> Iterato
 
 
 def _write(folder: Path, card: Scorecard) -> None:
-    from shaketable.reports.calibration_page.page import render_scorecard  # noqa: PLC0415 - only at the end
+    from shaketable.reports.calibration_page import render_scorecard  # noqa: PLC0415 - only at the end
 
     try:
         text = json.dumps(scorecard.to_json(card), indent=1)

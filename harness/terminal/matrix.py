@@ -35,7 +35,7 @@ from shaketable.harness.matrix.running import Queue, launcher
 from shaketable.harness.matrix.table import effects_text, recovery_text, verdict_of
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import Redrawn
-from shaketable.reports.matrix_page.page import MatrixCell, MatrixView
+from shaketable.reports.matrix_page import MatrixCell, MatrixView
 
 JOBS_MAX: Final = 64
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -90,7 +90,7 @@ def _run(
 ) -> int:
     """Run the remaining cells, show and write the outcomes; return the exit code."""
     from shaketable.harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
-    from shaketable.reports.matrix_page.page import render_matrix  # noqa: PLC0415 - as above
+    from shaketable.reports.matrix_page import render_matrix  # noqa: PLC0415 - as above
 
     ours = [cell.id for cell in plan.cells if not cell.skipped]
     todo = pending(ours, journal.attempts, again and is_resumed)

@@ -6,7 +6,7 @@ from shaketable.harness.calibration.hunting import HuntOutcome
 from shaketable.harness.calibration.plan import Hunt
 from shaketable.harness.calibration.scorecard import NO_FAULT, add_up
 from shaketable.harness.terminal.calibrate import summary_lines
-from shaketable.reports.calibration_page.page import Found, render_scorecard
+from shaketable.reports.calibration_page import Found, render_scorecard
 
 
 def hunt(bug: str, method: str = "default", repeat: int = 1) -> Hunt:

@@ -17,7 +17,7 @@ from shaketable.harness.matrix.plan import Cell, Plan
 from shaketable.harness.matrix.reading import read_outcome
 from shaketable.harness.matrix.table import to_json, view
 from shaketable.harness.terminal import matrix
-from shaketable.reports.matrix_page.page import render_matrix
+from shaketable.reports.matrix_page import render_matrix
 
 
 def test_an_attempt_that_made_no_run_is_not_judged_by_the_one_before(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class Scorecard(msgspec.Struct, frozen=True, kw_only=True):
         return sum(row.scores[method].found > 0 for row in self.bugs if method in row.scores)
 
 
-TEMPLATES: Final = Path(__file__).parents[1] / "templates"
+TEMPLATES: Final = Path(__file__).parent / "templates"
 
 
 def render_scorecard(card: Scorecard) -> str:

@@ -65,7 +65,7 @@ class MatrixView:
     resume: str
 
 
-TEMPLATES: Final = Path(__file__).parents[1] / "templates"
+TEMPLATES: Final = Path(__file__).parent / "templates"
 BADGES: Final = {"VALID": "VALID", "INVALID": "INVALID"}
 """The verdicts with a colour of their own on the page; others have the colour of doubt."""
 LABELS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
