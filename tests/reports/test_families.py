@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shaketable.reports.run_page.tallies import families
+from shaketable.reports.run_page.view import families
 
 
 def test_families_add_up_and_older_results_have_none() -> None:
