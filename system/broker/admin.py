@@ -15,8 +15,14 @@ from shaketable.system.broker.core import Core
 from shaketable.system.broker.effects import Connection, Outbox
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import Reput
-from shaketable.system.raft.membership_log import AddLearner, Change, Promote, Remove
-from shaketable.system.raft.protocol import MembershipError, NotLeaderError, Role, TransferError
+from shaketable.system.raft.membership import (
+    AddLearner,
+    Change,
+    MembershipError,
+    Promote,
+    Remove,
+)
+from shaketable.system.raft.protocol import NotLeaderError, Role, TransferError
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, response
 from shaketable.system.remoting.requests import MemberRequest, MetadataResponse

@@ -14,8 +14,7 @@ from shaketable.system.broker.consume_queue import Queue
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.ledger import Ledger
 from shaketable.system.raft.log_view import LogView
-from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_log import Change
+from shaketable.system.raft.membership import Change, Membership
 from shaketable.system.raft.protocol import Effects, Message, Role, Snapshot, Token
 from shaketable.system.store.entry import iter_dispatches
 from shaketable.system.store.entry_builder import EntryBuilder

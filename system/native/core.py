@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.ledger import Ledger
 from shaketable.system.raft.log_view import LogView
-from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_log import Change, MembershipLog
+from shaketable.system.raft.membership import Change, Membership, MembershipError, MembershipLog
 from shaketable.system.raft.protocol import (
     DiskFullError,
     Effects,
     EntryReader,
-    MembershipError,
     Message,
     NotLeaderError,
     PendingFullError,

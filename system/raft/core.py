@@ -17,13 +17,11 @@ from collections.abc import Sequence
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.member_state import MemberState
-from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_log import Change
+from shaketable.system.raft.membership import Change, Membership, MembershipError
 from shaketable.system.raft.protocol import (
     DiskFullError,
     Effects,
     LeadershipTransfer,
-    MembershipError,
     Message,
     NotLeaderError,
     PendingFullError,

@@ -12,11 +12,9 @@ from collections.abc import Callable
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
 from shaketable.system.raft.ledger import Ledger
-from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_log import Change, Promote, changed
+from shaketable.system.raft.membership import Change, Membership, MembershipError, Promote, changed
 from shaketable.system.raft.protocol import (
     LeadershipTransfer,
-    MembershipError,
     Message,
     PushRequest,
     PushResponse,

@@ -10,7 +10,7 @@ from collections import deque
 
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.log_view import LogView
-from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.membership import MembershipLog
 from shaketable.system.raft.protocol import (
     Append,
     Compact,

@@ -15,8 +15,7 @@ from shaketable.system.raft.follower import Follower
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.ledger import Ledger
 from shaketable.system.raft.log_view import LogView
-from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.membership import Membership, MembershipLog
 from shaketable.system.raft.protocol import (
     Effects,
     InvariantError,

@@ -279,10 +279,6 @@ class TransferError(Exception):
     """A leadership transfer, or an append during one, was refused: nothing changed."""
 
 
-class MembershipError(Exception):
-    """A membership change was refused: nothing changed. The message is a one-line reason."""
-
-
 class DiskFullError(Exception):
     """The member's disk is full: nothing was appended (DLedger's DISK_FULL)."""
 

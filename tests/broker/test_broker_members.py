@@ -18,15 +18,14 @@ from broker_group import (
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.node.connections import wire
 from shaketable.system.raft.batch import LogEnd
-from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_log import MEMBERS_MAX, AddLearner, changed
-from shaketable.system.raft.protocol import (
+from shaketable.system.raft.membership import (
+    MEMBERS_MAX,
+    AddLearner,
+    Membership,
     MembershipError,
-    RaftConfig,
-    Role,
-    Snapshot,
-    SnapshotRequest,
+    changed,
 )
+from shaketable.system.raft.protocol import RaftConfig, Role, Snapshot, SnapshotRequest
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.frame import HEADER_BYTES_MAX

@@ -12,9 +12,14 @@ from group_requests import consumer_list, create_topic, heartbeat, unregister
 
 from shaketable.system.broker.groups.consumer_groups import QueueLocks
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_log import MEMBERS_MAX, AddLearner, Remove, changed
-from shaketable.system.raft.protocol import MembershipError
+from shaketable.system.raft.membership import (
+    MEMBERS_MAX,
+    AddLearner,
+    Membership,
+    MembershipError,
+    Remove,
+    changed,
+)
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import PullMessage

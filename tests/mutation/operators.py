@@ -53,7 +53,7 @@ ERRORS = {
     "NotLeaderError": "shaketable.system.raft.protocol.PendingFullError",
     "CompactedError": "shaketable.system.raft.protocol.TooManyReadsError",
     "TooManyReadsError": "shaketable.system.raft.protocol.CompactedError",
-    "TransferError": "shaketable.system.raft.protocol.MembershipError",
+    "TransferError": "shaketable.system.raft.membership.MembershipError",
     "MembershipError": "shaketable.system.raft.protocol.TransferError",
     "OutsideLog": "shaketable.system.store.index_units.NotContiguous",
     "NotContiguous": "shaketable.system.store.segment_files.OutsideLog",

@@ -7,8 +7,7 @@ from raft_group import ENTRY_BYTES, Group, Storage, batch_of
 
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.log_view import LogView
-from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.membership import Membership, MembershipLog
 from shaketable.system.raft.protocol import (
     CompactedError,
     InvariantError,

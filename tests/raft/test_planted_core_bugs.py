@@ -13,15 +13,14 @@ from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.follower import Follower
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.ledger import Ledger
-from shaketable.system.raft.membership_log import AddLearner, MembershipLog, Promote, Remove
-from shaketable.system.raft.protocol import (
-    InvariantError,
+from shaketable.system.raft.membership import (
+    AddLearner,
     MembershipError,
-    PushRequest,
-    Role,
-    Snapshot,
-    VoteRequest,
+    MembershipLog,
+    Promote,
+    Remove,
 )
+from shaketable.system.raft.protocol import InvariantError, PushRequest, Role, Snapshot, VoteRequest
 from shaketable.system.raft.read_rounds import ReadRounds
 
 

@@ -18,10 +18,10 @@ import pytest
 from raft_group import CHANGES, ENTRY, Group, Storage, describe
 
 from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.membership import MembershipError
 from shaketable.system.raft.protocol import (
     DiskFullError,
     InvariantError,
-    MembershipError,
     NotLeaderError,
     PendingFullError,
     RaftConfig,

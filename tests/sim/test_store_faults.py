@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from shaketable.system.raft import leadership, membership_log
+from shaketable.system.raft import leadership, membership
 from shaketable.system.sim.broken_starts import broken_folders, broken_hints
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, WAYS
 from shaketable.system.sim.group_operator import UNKNOWN_MEMBER
@@ -114,7 +114,7 @@ def test_a_change_that_makes_no_sense_is_refused(why, members):
 
 
 def test_a_change_that_is_not_checked_is_found(monkeypatch):
-    right = membership_log.changed
+    right = membership.changed
 
     def unchecked(membership, change):
         return membership if change.member == UNKNOWN_MEMBER else right(membership, change)

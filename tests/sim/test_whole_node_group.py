@@ -11,7 +11,7 @@ import trio
 from shaketable.system.client import BrokerGroupClient, RefusedError
 from shaketable.system.mutants import load
 from shaketable.system.raft import leadership
-from shaketable.system.raft.membership_log import Remove, changed
+from shaketable.system.raft.membership import Remove, changed
 from shaketable.system.sim.member import Flush
 from shaketable.system.sim.schedules.schedule import Settings
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator

@@ -14,9 +14,9 @@ from raft_group import CHANGES, ENTRY_BYTES, Group
 
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.membership import MembershipError
 from shaketable.system.raft.protocol import (
     DiskFullError,
-    MembershipError,
     NotLeaderError,
     RaftConfig,
     Role,
