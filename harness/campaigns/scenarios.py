@@ -288,19 +288,19 @@ def _of(*faults: str) -> frozenset[str]:
 SCENARIOS: Final = _named(
     Scenario(
         "figure-8",
-        "The leader is cut off, whoever is elected then falls at once, twice; the first is back.",
+        "The leader is cut off, each newly elected one crashes at once, twice; the first is back.",
         _of("partition", "kill"),
         _figure_8,
     ),
     Scenario(
         "strike-the-elected",
-        "Whoever is elected is killed, stopped or loses power just then, again and again.",
+        "Each newly elected leader is killed, paused or loses power at once, again and again.",
         _of("kill", "pause"),
         _strike_the_elected,
     ),
     Scenario(
         "stale-tail",
-        "A leader with a tail that nobody has comes back, and the new leader dies just then.",
+        "A leader with a tail of its own comes back, and the new leader dies at that moment.",
         _of("partition", "kill"),
         _stale_tail,
     ),
@@ -324,7 +324,7 @@ SCENARIOS: Final = _named(
     ),
     Scenario(
         "majority-power-loss",
-        "While a minority stands still the majority that acknowledges loses power at a sync.",
+        "While a minority is paused, the majority that acknowledges loses power at a sync.",
         _of("power", "pause"),
         _majority_power_loss,
     ),
@@ -368,7 +368,7 @@ SCENARIOS: Final = _named(
     ),
     Scenario(
         "late-word",
-        "What a leader tells the name servers arrives when somebody else has been elected.",
+        "What a leader sends to the name servers arrives after another member has been elected.",
         _of("name-server-links", "members"),
         _late_word,
     ),

@@ -227,7 +227,7 @@ class NameServerLinks:
         counts = ("half_open", "resets", "delayed", "dropped")
         did = {name: did[name] for name in counts if did.get(name)}
         labels = ", ".join(f"{name.replace('_', '-')} {much}" for name, much in did.items())
-        return Evidence(bool(did), labels or "nobody said anything there", did)
+        return Evidence(bool(did), labels or "no bytes were sent there", did)
 
     async def undo(self, undo: Json, world: World) -> None:
         """Heal this cut, or remove this shape."""

@@ -25,7 +25,7 @@ from shaketable.harness.matrix.folder import Outcome as Attempt
 from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import FaultEffects, RunFacts
 
-TOO_SELDOM: Final = "bit too seldom"
+TOO_SELDOM: Final = "took effect too seldom"
 """The start of the journal's reason if a fault took effect too seldom."""
 OUTCOMES: Final = {
     int(ExitCode.VALID): Outcome.VALID,
@@ -74,7 +74,7 @@ def _seldom_faults(facts: RunFacts, bites_min: int) -> str:
         for name, of in facts.faults.items()
         if of.took_effect < bites_min and name not in facts.unavailable
     )
-    return f"{TOO_SELDOM}, at least {bites_min} asked for: {counts}" if counts else ""
+    return f"{TOO_SELDOM}, at least {bites_min} requested: {counts}" if counts else ""
 
 
 def _cell(

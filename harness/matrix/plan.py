@@ -194,7 +194,7 @@ def expand(matrix: Matrix) -> list[CellSpec]:
             ),
         )
         if cells.setdefault(cell.id, cell) is not cell:
-            raise UsageError(f"matrix {matrix.name}: {cell.id} stands there twice")
+            raise UsageError(f"matrix {matrix.name}: {cell.id} is there twice")
     return list(cells.values())
 
 
@@ -249,7 +249,7 @@ def _listed(key: str, given: Any, where: str) -> list[Any]:
     if not isinstance(given, list) or not given:
         raise UsageError(f"{where}: {key}: expected a list of one at least, not {given!r}")
     if len({str(one) for one in given}) < len(given):
-        raise UsageError(f"{where}: {key}: one of them stands there twice")
+        raise UsageError(f"{where}: {key}: one of them is there twice")
     return given
 
 
@@ -315,7 +315,7 @@ def _rules(given: Any, name: str, where: str, axes: Mapping[str, Any]) -> tuple[
         for axis, values in picked.items():
             _check_picked(axis, values, axes[axis], here)
         if not picked:
-            raise UsageError(f"{here}: says of no axis for which cells it is")
+            raise UsageError(f"{here}: names no axis, so its cells are not known")
         campaign = _campaign(table.get("campaign", {}), here, axes)
         rules.append(Rule(picked, campaign, str(table.get("why", ""))))
     return tuple(rules)

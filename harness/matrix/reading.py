@@ -45,7 +45,10 @@ def read_outcome(
         counts = ", ".join(
             f"{name} {faults[name].bit} of {faults[name].done}" for name in too_seldom
         )
-        code, why = ExitCode.UNKNOWN, f"bit too seldom, at least {bites_min} asked for: {counts}"
+        code, why = (
+            ExitCode.UNKNOWN,
+            f"took effect too seldom, at least {bites_min} requested: {counts}",
+        )
     return Outcome(
         attempt=attempt,
         code=code,

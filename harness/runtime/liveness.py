@@ -34,11 +34,11 @@ NEW_DISK: Final = "wipe"
 _PROMISES: Final[Mapping[str, tuple[str, str]]] = {
     SERVES: (
         "A group that nothing disturbs has a leader, and serves, soon after it was started.",
-        "Nobody can use it.",
+        "No client can use it.",
     ),
     RUNS: (
         "Every node is up again once the faults are over.",
-        "The group would be one failure away from standing still.",
+        "The group would be one failure away from losing its quorum.",
     ),
     CATCHES_UP: (
         "Once the faults are over, the nodes of a group agree who leads, and each of them has all"
@@ -52,7 +52,7 @@ _PROMISES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     NAME_SERVERS_RUN: (
         "A name server that nothing is done to goes on.",
-        "Clients that begin then find no broker.",
+        "Clients that start then find no broker.",
     ),
 }
 

@@ -321,7 +321,9 @@ class Watch:
             if self.count <= REPORTED_MAX:
                 self.tell(f"violation seen: {sighting.text} ({sighting.kind})")
             elif self.count == REPORTED_MAX + 1:
-                self.tell("more violations are seen, and no more of them told; the check has all")
+                self.tell(
+                    "more violations are seen, and no more of them are shown; the check has all"
+                )
 
     def _read(self, path: Path, events: list[Event]) -> bool:
         """Read a step of one recording; return whether that was all of it."""

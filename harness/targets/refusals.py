@@ -204,7 +204,7 @@ async def _stay_in_a_group_that_was_left(asker: Asker) -> None:
             is_listed = group in await member.members(asker.leader)
             is_told = asker.leader in await member.leave()
         if not is_listed or not is_told:
-            raise RefusedError(-1, "whoever leads was not told")
+            raise RefusedError(-1, "the leader did not get it")
         try:
             is_listed = group in await member.members(asker.leader)
         except RefusedError as error:

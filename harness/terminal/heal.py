@@ -101,7 +101,7 @@ def _heal(where: Path, forget: Collection[int]) -> list[Healed]:
     if (where / "campaign.toml").exists() or (where / "faults.jsonl").exists():
         return [healing.heal_run(where, forget), *_scratch()]
     if forget:
-        raise UsageError(f"{where}: --forget is said of the folder of one run")
+        raise UsageError(f"{where}: --forget needs the folder of one run")
     return healing.heal_store(where, DEPTH)
 
 

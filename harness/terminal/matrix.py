@@ -165,7 +165,7 @@ class MatrixProgress:
         self.verdicts[verdict] += 1
         effects = effects_text(outcome)
         facts = [
-            f"{effects} bit" if effects else "",
+            f"{effects} took effect" if effects else "",
             recovery_text(outcome),
             f"{outcome.took_s:.0f} s",
         ]

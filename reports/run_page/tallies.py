@@ -96,7 +96,7 @@ def existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
             "samples.jsonl",
             "how far the nodes' logs were and what their clocks showed, now and then",
         ),
-        ("drain.json", "what the nodes said while draining"),
+        ("drain.json", "what the nodes reported while draining"),
         ("run.json", "facts of the run"),
         ("memory.jsonl", "what the harness and its workers had of memory"),
         ("shaketable.log", "the harness's log"),

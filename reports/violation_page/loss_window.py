@@ -181,7 +181,10 @@ def _last_read_text(gone: LossWindow) -> str:
     by = f", answered by {look.node}" if look.node else ""
     aside = ""
     if gone.until_ns is not None and look.return_ns > gone.until_ns:
-        aside = ", after somebody else had been told what cannot be then: two answered side by side"
+        aside = (
+            ", after another client had been given an answer that contradicts it: two nodes"
+            " answered side by side"
+        )
     return f"Client {look.process} still read it at {_s(look.return_ns)}{by}{aside}."
 
 

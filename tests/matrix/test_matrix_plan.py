@@ -85,7 +85,7 @@ def test_a_name_of_other_people_s_is_fit_for_a_folder() -> None:
         ("faults = []", "a list of one at least"),
         ("faults = 'kill'", "a list of one at least"),
         ("faults = ['kill', 'kill']", "twice"),
-        ("faults = [['kill'], 'kill']", "kill stands there twice"),
+        ("faults = [['kill'], 'kill']", "kill is there twice"),
         ("worlds = [3]", "worlds: expected a name, not 3"),
         ("seeds = 0", "seeds 0: expected 1 to"),
         ("seeds = true", "a list of one at least"),

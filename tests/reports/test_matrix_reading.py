@@ -43,7 +43,7 @@ def test_a_run_that_bit_often_enough_is_what_it_was_judged(clean_run: Any) -> No
 def test_one_that_bit_too_seldom_is_not_valid(clean_run: Any) -> None:
     found = read(clean_run, 0, 3, kill=(3, 4), pause=(2, 4))
     assert found.code == 2
-    assert found.why == "bit too seldom, at least 3 asked for: pause 2 of 4"
+    assert found.why == "took effect too seldom, at least 3 requested: pause 2 of 4"
 
 
 def test_an_invalid_one_stays_invalid_and_says_why(invalid_run: Any) -> None:

@@ -134,7 +134,7 @@ def test_restore_finds_what_was_left_and_stopped_nodes_leave_their_files(tmp_pat
         await world.pause("n2")
         await world.kill("n1")
         assert world.restore() == (
-            f"{cut} was not mended",
+            f"{cut} was not healed",
             "node n2 was still paused",
             "node n1 was down: started again",
         )

@@ -51,7 +51,7 @@ def appends() -> pa.Table:
 
 
 def fault_events() -> pa.Table:
-    """The events of a run's one fault, and when clients gave up what nobody answered."""
+    """The events of a run's one fault, and when clients gave up what no node answered."""
     value = {"fault": 0, "plan": {}, "description": "kill n0", "evidence": "", "measures": {}}
     phases = (("start", FAULT[0], {}), ("stop", FAULT[1], {"bit": True}))
     rows = []

@@ -114,7 +114,7 @@ class DiskFault:
         if ended:
             what += f"; {', '.join(ended)} ended of it"
         leader = await world.leader()
-        what += f"; {leader} leads" if leader is not None else "; nobody leads"
+        what += f"; {leader} leads" if leader is not None else "; no leader"
         return Evidence(took_effect, what, {**_sums(did), "ended": len(ended)})
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -136,7 +136,7 @@ def judge_waits(spec: DiskFaultSpec, did: Mapping[str, Json]) -> tuple[bool, str
     sums = _sums(did)
     slowed = int(sums["slowed"])
     calls = "call" if slowed == 1 else "calls"
-    how = "stood still" if spec.stall else f"waited {sums['waited_ms']:.0f} ms in all"
+    how = "stalled" if spec.stall else f"waited {sums['waited_ms']:.0f} ms in all"
     return slowed > 0, f"{slowed} {calls} ({spec.op}) {how}"
 
 
@@ -248,7 +248,7 @@ def _phrase_disk_stall(spec: DiskFaultSpec) -> str:
 
 DISK_STALL = DiskFault(
     name="disk-stall",
-    summary="Let disk calls of a node stand still until the fault is over.",
+    summary="Stall disk calls of a node until the fault is over.",
     needs=frozenset({Capability.DISK_SLOW}),
     draw=_draw_disk_stall,
     phrase=_phrase_disk_stall,

@@ -176,7 +176,7 @@ def check_out_of_range(log: CommitLog, file_bytes: int) -> None:
     with suppress(OutsideLog):  # the file may be gone if the log starts at its end
         log.read(begin.position, ENTRY_HEADER_BYTES)
     if log.log_end_at(begin.index) != begin:
-        raise Violated("broken-is-refused", f"the log does not begin at {begin}")
+        raise Violated("broken-is-refused", f"the log does not start at {begin}")
 
 
 def _check_out_of_range(ask: Callable[[], object]) -> None:

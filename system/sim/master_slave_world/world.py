@@ -278,7 +278,7 @@ def _check_log(name: str, slave: MasterSlaveShadow, master: MasterSlaveShadow) -
         )
     start = max(slave.start, master.start)
     if slave.bytes_at(start, slave.end) != master.bytes_at(start, slave.end):
-        raise Violated("slave-copies-master", f"they differ behind {start}", name)
+        raise Violated("slave-copies-master", f"they differ after {start}", name)
 
 
 def _check_delivered(broker: Broker) -> None:
@@ -298,7 +298,7 @@ def _check_queues(name: str, broker: Broker, shadow: MasterSlaveShadow) -> None:
     if broker.applied_index != shadow.end - 1:
         raise Violated(
             "everybody-catches-up",
-            f"its queues stand at {broker.applied_index + 1}, its log at {shadow.end}",
+            f"its queues are at {broker.applied_index + 1}, its log at {shadow.end}",
             name,
         )
     found: dict[Queue, list[tuple[int, int, int]]] = {}
@@ -345,7 +345,7 @@ def _check_expired(name: str, shadow: MasterSlaveShadow, wall_ms: int, reserved_
         if age_ms > reserved_ms + EXPIRED_AFTER_MS:
             raise Violated(
                 "expired-is-gone",
-                f"the file at {start} is kept for {age_ms} ms, {reserved_ms} were asked for",
+                f"the file at {start} is kept for {age_ms} ms, {reserved_ms} were requested",
                 name,
             )
 
