@@ -28,7 +28,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "altered": ("acknowledged append was altered", "acknowledged appends were altered"),
     "reordered": (
         "acknowledged append is at another offset",
-        "acknowledged appends stand at other offsets",
+        "acknowledged appends are at other offsets",
     ),
     "divergent": (
         "committed entry differs between nodes",
@@ -39,14 +39,14 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "acknowledged append is missing on a node that committed it",
         "acknowledged appends are missing on a node that committed them",
     ),
-    "duplicated": ("value is twice in a log", "values stand twice in a log"),
+    "duplicated": ("value is twice in a log", "values are twice in a log"),
     "gap": (
         "stretch of committed entries is missing in a node's log",
         "stretches of committed entries are missing in nodes' logs",
     ),
     "index-twice": (
         "index is twice in a node's log",
-        "indices stand twice in a node's log",
+        "indices are twice in a node's log",
     ),
     "term-fell": (
         "time the term falls along a node's log",
@@ -95,7 +95,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "inconsistent-read": (
         "read returned another value than the one stored there",
-        "reads returned other values than stand there",
+        "reads returned other values than those stored there",
     ),
     "stale-read": (
         "read missed what was there already",
@@ -124,7 +124,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "append-order": (
         "append is before one that was complete when it was called",
-        "appends stand before ones that were over when they were called",
+        "appends are before ones that were complete when they were called",
     ),
     "unexplained-offset": (
         "time an offset was taken that no append can have taken",
@@ -246,7 +246,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "int-nonmonotonic-poll": ("time one answer went back", "times one answer went back"),
     "nonmonotonic-send": (
         "send is before the one sent before it",
-        "sends stand before the ones sent before them",
+        "sends are before the ones sent before them",
     ),
     "G0": (
         "cycle of writes, each of which comes before the next",

@@ -235,9 +235,10 @@ def late_messages(
         row = int(missing[n])
         message = (
             f"{send_name(log, row)} was handled by no consumer for"
-            f" {(asked[0] - since[n]) / 1e9:.0f} s, nor were {int(is_late.sum()) - 1} others of this"
-            f" queue, while no fault was in force and consumers of the group went on; process {fetches.process[last]} (op"
-            f" {fetches.op[last]}) was answered then that the group was at {reached}"
+            f" {(asked[0] - since[n]) / 1e9:.0f} s, nor were {int(is_late.sum()) - 1} others of"
+            " this queue, while no fault was in force and consumers of the group went on;"
+            f" process {fetches.process[last]} (op {fetches.op[last]}) was answered then that the"
+            f" group was at {reached}"
         )
         more = details(context, int(since[n]), value=log.sends.value[row])
         ids = (log.sends.op[row], fetches.op[last])

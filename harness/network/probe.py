@@ -257,7 +257,7 @@ def _half_open(wire: Wire) -> Probed:
     with near, far:
         with wire.shaped(LinkShape(half_open=True)) as shape:
             is_gone = _is_reset(far)
-            near.sendall(b"anybody there?")
+            near.sendall(b"is this heard?")
             wire.until(shape, "unread", 1)
             unread = wire.network.shaped(shape)["unread"]
             is_told = bool(select.select([near], [], [], 0)[0])

@@ -263,7 +263,7 @@ KEPT_MAX: Final = 100
 """The first ones are kept for run.json; all are counted."""
 NOT_WATCHED: Final = (
     "--stop-at-first-violation has no effect: only appends and reads of a log (workloads log and"
-    " combined) are watched live, under faults that the target promises to stand"
+    " combined) are watched live, under faults that the target promises to survive"
 )
 JUDGED: Final = frozenset({"append", "read", "end"})
 CHECKER: Final = "linearizable-log"

@@ -287,12 +287,12 @@ def _invalid_requests() -> tuple[InvalidRequest, ...]:
         InvalidRequest("add the leader", forbidden, _add_the_leader),
         InvalidRequest("remove the only voter", forbidden, _remove_the_only_voter),
         InvalidRequest(
-            "remove who is no member",
+            "remove a node that is no member",
             forbidden,
             lambda asker: asker.admin.remove_member(UNKNOWN_MEMBER),
         ),
         InvalidRequest(
-            "hand over to who is no member",
+            "transfer leadership to a node that is no member",
             forbidden,
             lambda asker: asker.admin.transfer_leadership(UNKNOWN_MEMBER),
         ),

@@ -11,8 +11,8 @@ from shaketable.reports.run_view import FaultRow, OperationRow, Violation
 from shaketable.reports.violation_page.violation_view import Claim
 
 _KEPT: Final = (
-    "An append that a client was told had succeeded is kept: it stands at the offset that the"
-    " client was told, on as many nodes as the target promises (a majority, if it says no more)."
+    "An acknowledged append is kept: it is at the offset that the client was given, on as many"
+    " nodes as the target promises (a majority, if it promises no more)."
 )
 _ONE_VALUE: Final = "The value at an offset never changes: every read of it returns the same one."
 _NO_FAILED: Final = "No read returns the value of an append that certainly failed."
@@ -78,7 +78,7 @@ PROMISED: Final[Mapping[str, str]] = {
     "int-poll-skip": _NONE_LEFT_OUT,
     "nonmonotonic-poll": _FORWARD,
     "int-nonmonotonic-poll": _FORWARD,
-    "nonmonotonic-send": "The messages of one producer stand in the order in which it sent them.",
+    "nonmonotonic-send": "The messages of one producer are in the order in which it sent them.",
     "lost-message": "Every acknowledged message is delivered to the consumer group.",
     "late-delivery": (
         "While nothing is wrong with the group, a message that is there, or whose delay is over,"

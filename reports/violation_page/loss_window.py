@@ -200,7 +200,7 @@ def _first_sign_text(gone: LossWindow, violation: Violation) -> str:
         where = "the same offset" if sign.offset == violation.offset else f"offset {sign.offset}"
         did = f"{by}gave {where} to client {sign.process}'s {sign.f} of {sign.input}"
     elif sign.f == "end":
-        did = f"{by}told client {sign.process} that the queue ends at {sign.output}"
+        did = f"{by}answered client {sign.process} that the queue ends at {sign.output}"
     else:
         found = sign.output_text or ("nothing" if sign.output is None else str(sign.output))
         did = f"{by}answered client {sign.process}'s {sign.f} of it with {found}"

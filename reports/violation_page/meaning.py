@@ -199,8 +199,8 @@ def _owner_text(violation: Violation, story: Story) -> str:
             )
         if row.outcome == "ok" and row.offset not in (None, violation.offset):
             return (
-                f"The nodes' logs hold {row.input} there, which client {row.process} was told"
-                f" stands at offset {row.offset}: the value {row.input} is stored twice."
+                f"The nodes' logs hold {row.input} there, and client {row.process} was given"
+                f" offset {row.offset} for it: the value {row.input} is stored twice."
             )
     return ""
 

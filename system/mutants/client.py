@@ -401,8 +401,8 @@ class _SentBackToNobodyGroupConsumer(GroupConsumer):
     reader_type = _DropsSendBacks
 
 
-SENT_BACK_TO_NOBODY = Mutant(
-    "sent-back-to-nobody",
+SENT_BACK_NOWHERE = Mutant(
+    "sent-back-nowhere",
     client=ClientParts(group_consumer=_SentBackToNobodyGroupConsumer),
     hunt=Hunt("queue-push", ("kill", "pause")),
     about="""
@@ -451,6 +451,6 @@ PLUGINS = (
     LEFT_WITHOUT_WORD,
     OVERLAPPING_SHARES,
     OWN_DIVISION_OF_QUEUES,
-    SENT_BACK_TO_NOBODY,
+    SENT_BACK_NOWHERE,
     UNLOCKS_BEFORE_COMMIT,
 )

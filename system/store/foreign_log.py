@@ -67,8 +67,8 @@ class ForeignLog:
             raise ForeignLogRefused(f"{folder}/data holds no data files of DLedger")
         if int(names[0]):
             raise ForeignLogRefused(
-                f"{folder}/data starts at byte {int(names[0])}: only a log that is there from its "
-                "begin can be imported, and none that was upgraded from a native commit log"
+                f"{folder}/data starts at byte {int(names[0])}: only a log that is complete from"
+                " its start can be imported, and none that was upgraded from a RocketMQ commit log"
             )
         self._names = names
         self.file_bytes = self._size(names[0])

@@ -179,7 +179,7 @@ def test_who_allows_unknown_does_not_allow_a_cell_whose_faults_bit_too_seldom(
     folder = tmp_path / "matrix-m" / "1"
     why = "took effect too seldom, at least 3 requested: kill 1 of 1" if code_ else ""
     attempt = Attempt(attempt=1, code=code_, why=why, faults={"kill": FaultCount(1, 1)})
-    write_matrix(folder, {"a": [attempt]}, bites_min=3)
+    write_matrix(folder, {"a": [attempt]}, effects_min=3)
     facts = read([folder], Policy())
     assert decide(loads(unknown, "gate.toml", today), facts, today).code == 2
     vacuous = unknown.replace("unknown", "vacuous")

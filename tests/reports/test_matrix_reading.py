@@ -12,7 +12,7 @@ from shaketable.harness.matrix.reading import read_outcome
 CELL = "first-shake"
 
 
-def read(sample: Any, code: int, bites_min: int = 0, **of_fault: tuple[int, int]) -> Outcome:
+def read(sample: Any, code: int, effects_min: int = 0, **of_fault: tuple[int, int]) -> Outcome:
     results = json.loads((sample.folder / "results.json").read_text())
     results["faults"] = {
         "by_name": {
@@ -26,7 +26,7 @@ def read(sample: Any, code: int, bites_min: int = 0, **of_fault: tuple[int, int]
     runs = store.parent / "runs"
     store.rename(runs)
     (runs / CELL / "latest").symlink_to(sample.folder.name)
-    return read_outcome(MatrixFolder(store.parent), CELL, 1, code, 61.24, bites_min)
+    return read_outcome(MatrixFolder(store.parent), CELL, 1, code, 61.24, effects_min)
 
 
 def test_a_run_that_bit_often_enough_is_what_it_was_judged(clean_run: Any) -> None:

@@ -31,7 +31,7 @@ def test_faults_begin_and_end_on_time_and_are_recorded_twice(stage):
     ]
     assert (tally.applied, tally.took_effect, tally.failed, tally.stuck) == (2, 2, 0, 0)
     assert stage.world.is_whole
-    assert stage.world.mended == {"cut-0": "reset"}
+    assert stage.world.healed == {"cut-0": "reset"}
     stop = stage.events[2][2]
     assert stop["bit"] is True
     assert stop["description"] == "kill leader n0"
@@ -478,7 +478,7 @@ def test_a_plan_that_cannot_be_aimed_or_told_is_a_fault_that_failed(stage):
     bad = [
         planned(0, "kill", 1, 2, order=5),
         planned(1, "partition", 1, 2, shape="nope"),
-        planned(2, "partition", 1, 2, mend="x"),
+        planned(2, "partition", 1, 2, heal="x"),
     ]
     tally = stage.run([*bad, planned(3, "pause", 2, 1)], room_s=10)
     assert (tally.failed, tally.applied, stage.world.is_whole) == (3, 1, True)

@@ -257,7 +257,7 @@ class SettledState:
 
 def _running(host: Host) -> Node:
     if host.node is None:
-        raise Violated("everybody-runs", "still down at the end", host.name)
+        raise Violated("every-node-runs", "still down at the end", host.name)
     return host.node
 
 
@@ -271,7 +271,7 @@ def _check_log(name: str, slave: MasterSlaveShadow, master: MasterSlaveShadow) -
     """A slave has its master's log; where both hold bytes they are equal."""
     if slave.end != master.end:
         raise Violated(
-            "everybody-catches-up",
+            "every-node-catches-up",
             f"its log ends at {slave.end}, its master's at {master.end},"
             f" {SETTLE_MS} ms after the last fault",
             name,
@@ -297,7 +297,7 @@ def _check_queues(name: str, broker: Broker, shadow: MasterSlaveShadow) -> None:
     """Each queue is what the log holds of it, from the first kept message to the last."""
     if broker.applied_index != shadow.end - 1:
         raise Violated(
-            "everybody-catches-up",
+            "every-node-catches-up",
             f"its queues are at {broker.applied_index + 1}, its log at {shadow.end}",
             name,
         )

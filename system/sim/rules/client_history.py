@@ -165,8 +165,8 @@ def check_expected(what: str, error: Exception) -> None:
         frames.pop()  # the library's caller is responsible
     if frames and SYSTEM in (place := Path(frames[-1].filename)).parents:
         where = f"{place.relative_to(SYSTEM.parent)}, line {frames[-1].lineno}"
-        told = f"{begin} {type(error).__name__}: {error} ({where}){notes}"
-        raise Violated("calls-end-as-promised", told)
+        text = f"{begin} {type(error).__name__}: {error} ({where}){notes}"
+        raise Violated("calls-end-as-promised", text)
 
 
 def check_all_closed(host: str, to: Mapping[str, int]) -> None:

@@ -313,11 +313,11 @@ PROMISES: dict[str, Promise] = {
         "Once a majority is healthy again, appends succeed within a few seconds.",
         "The group would stay out of service although nothing is broken any more.",
     ),
-    "everybody-runs": Promise(
+    "every-node-runs": Promise(
         "Every member is up again once the faults are over.",
         "The group would be one failure away from losing its quorum.",
     ),
-    "everybody-catches-up": Promise(
+    "every-node-catches-up": Promise(
         "Every member learns of all committed entries once the faults are over.",
         "Its consumers would wait for ever for messages that others have read.",
     ),
