@@ -74,13 +74,13 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
     }
     asked = ", ".join(context.faults_asked)
     if not context.faults_asked:
-        return Verdict(NAME, Outcome.VALID, "no faults were asked for", counts=counts)
+        return Verdict(NAME, Outcome.VALID, "no faults were requested", counts=counts)
     data = {key: names for key, names in (("never_bit", without), ("never_done", missing)) if names}
     if not effective:
-        summary = f"vacuous: faults were asked for ({asked}), none bit"
+        summary = f"vacuous: faults were requested ({asked}), none took effect"
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     if without:
-        summary = f"vacuous: {', '.join(without)} was done and never bit"
+        summary = f"vacuous: {', '.join(without)} was injected and never took effect"
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     if inside < OPERATIONS_INSIDE_MIN:
         summary = (
@@ -89,9 +89,9 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
         )
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     summary = (
-        f"{len(effective)} of {len(context.windows)} faults bit, {inside} operations succeeded"
-        " inside them"
+        f"{len(effective)} of {len(context.windows)} faults took effect, {inside} operations"
+        " succeeded inside them"
     )
     if missing:
-        summary += f"; warning: asked for, but never came up: {', '.join(missing)}"
+        summary += f"; warning: requested, but never injected: {', '.join(missing)}"
     return Verdict(NAME, Outcome.VALID, summary, counts=counts, data=data)

@@ -98,7 +98,7 @@ def _command(arguments: Sequence[str]) -> int:
     try:
         tempfile.gettempdir()  # the imports below need it, too
     except OSError as error:
-        raise HarnessError("cannot write any temporary file; TMPDIR says where they go") from error
+        raise HarnessError("cannot write any temporary file; TMPDIR names their folder") from error
     from cyclopts.exceptions import CycloptsError  # noqa: PLC0415 - see the module's docstring
 
     from shaketable.harness.terminal.commands import app_for  # noqa: PLC0415

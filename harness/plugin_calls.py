@@ -129,7 +129,7 @@ def evidence(value: object) -> Evidence:
     what = "its probe returned"
     if not isinstance(value, Evidence) or not isinstance(value.took_effect, bool):
         raise PlugInError(f"{what} {short_repr(value)} in place of evidence")
-    detail = text(value.what, f"{what} evidence that says")
+    detail = text(value.what, f"{what} evidence that states")
     measures: dict[str, int | float] = {}
     for name, number in json_object(value.measures, f"{what} as measures").items():
         is_number = isinstance(number, int | float) and not isinstance(number, bool)

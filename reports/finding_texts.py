@@ -27,8 +27,8 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "lost-append": ("acknowledged append is lost", "acknowledged appends are lost"),
     "altered": ("acknowledged append was altered", "acknowledged appends were altered"),
     "reordered": (
-        "acknowledged append stands at another offset",
-        "acknowledged appends stand at other offsets",
+        "acknowledged append is at another offset",
+        "acknowledged appends are at other offsets",
     ),
     "divergent": (
         "committed entry differs between nodes",
@@ -39,14 +39,14 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "acknowledged append is missing on a node that committed it",
         "acknowledged appends are missing on a node that committed them",
     ),
-    "duplicated": ("value stands twice in a log", "values stand twice in a log"),
+    "duplicated": ("value is twice in a log", "values are twice in a log"),
     "gap": (
         "stretch of committed entries is missing in a node's log",
         "stretches of committed entries are missing in nodes' logs",
     ),
     "index-twice": (
-        "index stands twice in a node's log",
-        "indices stand twice in a node's log",
+        "index is twice in a node's log",
+        "indices are twice in a node's log",
     ),
     "term-fell": (
         "time the term falls along a node's log",
@@ -66,12 +66,12 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "elements were missed by later reads of their sets",
     ),
     "unexpected-element": (
-        "element came out that nobody had put in",
-        "elements came out that nobody had put in",
+        "element came out that no client had put in",
+        "elements came out that no client had put in",
     ),
     "repeated-element": (
-        "element stood twice in one read of its set",
-        "elements stood twice in one read of their sets",
+        "element was twice in one read of its set",
+        "elements were twice in one read of their sets",
     ),
     "duplicated-element": (
         "element came out of a queue more often than it was put in",
@@ -86,16 +86,16 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "reads of counters were more or less than can have been added",
     ),
     "phantom-read": (
-        "read returned a value that nobody appended",
-        "reads returned values that nobody appended",
+        "read returned a value that no client appended",
+        "reads returned values that no client appended",
     ),
     "aborted-read": (
         "read returned the value of an append that had failed",
         "reads returned values of appends that had failed",
     ),
     "inconsistent-read": (
-        "read returned another value than stands there",
-        "reads returned other values than stand there",
+        "read returned another value than the one stored there",
+        "reads returned other values than those stored there",
     ),
     "stale-read": (
         "read missed what was there already",
@@ -106,33 +106,33 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "reads found less than one before them",
     ),
     "stale-end": (
-        "told end of a queue lacked what was there already",
-        "told ends of queues lacked what was there already",
+        "reported end of a queue lacked what was there already",
+        "reported ends of queues lacked what was there already",
     ),
-    "end-went-back": ("told end of a queue went back", "told ends of queues went back"),
+    "end-went-back": ("reported end of a queue went back", "reported ends of queues went back"),
     "future-read": (
         "read showed what was appended only later",
         "reads showed what was appended only later",
     ),
     "future-end": (
-        "told end of a queue counted what was appended only later",
-        "told ends of queues counted what was appended only later",
+        "reported end of a queue counted what was appended only later",
+        "reported ends of queues counted what was appended only later",
     ),
     "offset-given-twice": (
         "time an offset was given to two appends",
         "times an offset was given to two appends",
     ),
     "append-order": (
-        "append stands before one that was over when it was called",
-        "appends stand before ones that were over when they were called",
+        "append is before one that was complete when it was called",
+        "appends are before ones that were complete when they were called",
     ),
     "unexplained-offset": (
         "time an offset was taken that no append can have taken",
         "times an offset was taken that no append can have taken",
     ),
     "negative-offset": (
-        "time an offset below 0 was told",
-        "times an offset below 0 was told",
+        "time an offset below 0 was returned",
+        "times an offset below 0 was returned",
     ),
     "repeated-id": ("id was handed out twice", "ids were handed out twice"),
     # The same as clients see it, and what only consumers and producers see.
@@ -165,20 +165,20 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "delayed messages were delivered twice",
     ),
     "missed-tag": (
-        "message was left out for who had asked for its tag",
-        "messages were left out for who had asked for their tag",
+        "message was left out of an answer to a request for its tag",
+        "messages were left out of answers to requests for their tag",
     ),
     "unwanted-tag": (
-        "message came to who had asked for another tag",
-        "messages came to who had asked for another tag",
+        "message was returned for another tag",
+        "messages were returned for another tag",
     ),
     "missed-key": (
-        "message was left out for who had asked for it by key",
-        "messages were left out for who had asked for them by key",
+        "message was left out of an answer to a query for its key",
+        "messages were left out of answers to queries for their keys",
     ),
     "unwanted-key": (
-        "message came to who had asked for another key, or for none so often",
-        "messages came to who had asked for another key, or for none so often",
+        "message was returned for another key, or too often",
+        "messages were returned for another key, or too often",
     ),
     "not-refused": (
         "request was done that must be refused",
@@ -209,24 +209,24 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "times the offset of a group ran ahead of what it had committed",
     ),
     "never-committed": (
-        "time a group was given an offset that nobody had committed",
-        "times a group was given an offset that nobody had committed",
+        "time a group was given an offset that no client had committed",
+        "times a group was given an offset that no client had committed",
     ),
     "redelivered-committed": (
-        "message came again although the group had committed behind it",
-        "messages came again although the group had committed behind them",
+        "message came again although the group had committed an offset after it",
+        "messages came again although the group had committed an offset after them",
     ),
     "out-of-order": (
-        "message came behind one that its producer sent later",
-        "messages came behind ones that their producers sent later",
+        "message came after one that its producer sent later",
+        "messages came after ones that their producers sent later",
     ),
     "lost-write": (
         "acknowledged message was passed by and never read",
         "acknowledged messages were passed by and never read",
     ),
     "unseen": (
-        "acknowledged message was not there when somebody looked",
-        "acknowledged messages were not there when somebody looked",
+        "acknowledged message was not there when a client looked",
+        "acknowledged messages were not there when a client looked",
     ),
     "inconsistent-offsets": (
         "offset was seen with two values",
@@ -245,12 +245,12 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "nonmonotonic-poll": ("poll went back", "polls went back"),
     "int-nonmonotonic-poll": ("time one answer went back", "times one answer went back"),
     "nonmonotonic-send": (
-        "send stands before the one sent before it",
-        "sends stand before the ones sent before them",
+        "send is before the one sent before it",
+        "sends are before the ones sent before them",
     ),
     "G0": (
-        "cycle of writes, each of which stands before the next",
-        "cycles of writes, each of which stands before the next",
+        "cycle of writes, each of which comes before the next",
+        "cycles of writes, each of which comes before the next",
     ),
     "G1c": (
         "cycle of writes and reads, each of which comes before the next",

@@ -29,7 +29,7 @@ class MatrixCell:
     """One cell: `verdict` is VALID, INVALID, UNKNOWN, ERROR, SKIPPED, OPEN or RUNNING.
 
     `took_effect` is how many of its faults took effect ("9 of 10"), `recovery` how soon the group
-    served again; `lacking` are faults that were asked for and not available, with the reasons.
+    served again; `lacking` are faults that were requested and not available, with the reasons.
     """
 
     id: str

@@ -192,7 +192,7 @@ class _PartClient:
             self._topic = topic
             if isinstance(part, GroupWorkload | OpeningWorkload):
                 self._client = part.opened(self._raw)
-        assert self._topic == topic, "a client does what one part says"
+        assert self._topic == topic, "a client does what one part generates"
         return self._client
 
     # The other operations go to the client unchanged.

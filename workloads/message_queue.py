@@ -270,7 +270,7 @@ class QueueOperators(QueueWorkload):
 
 
 class QueueOrdered(QueueWorkload):
-    """Queues that consumers of one group lock, consume, commit and unlock, whoever comes first."""
+    """Queues that consumers of one group lock, consume, commit and unlock, in any order."""
 
     name = "queue-ordered"
     shape = Shape(is_ordered=True, has_plain=False)

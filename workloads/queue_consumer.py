@@ -425,7 +425,7 @@ class Consumer:
         """Poll the messages with some tags; the answer's offset is the next one."""
         key, offset, tags = operation.key, operation.value, operation.expected
         assert isinstance(self.client, TaggingClient), OPENED
-        assert offset is not None, "it begins nowhere"
+        assert offset is not None, "it starts nowhere"
         assert tags is not None, "it asks for no tag"
         asked = [tag for tag in range(self._shape.tags) if tags >> tag & 1]
         polled = await self.client.select(key, offset, asked)

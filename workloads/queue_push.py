@@ -346,7 +346,7 @@ class _Consumer:
 
     def _is_short(self, key: str, end: int) -> bool:
         """Return whether the queue ends before an acknowledged message, and may still catch up."""
-        assert self._drain_until_s is not None, "asked in the end"
+        assert self._drain_until_s is not None, "asked at the end"
         asked_s = trio.current_time() - (self._drain_until_s - DRAIN_TIMEOUT_S)
         return end < self._end_at_least.get(key, 0) and asked_s < SHORT_S
 

@@ -172,7 +172,7 @@ LOST_WRITE = "lost-write"
 
 
 class LostWrite:
-    """A value known to stand in the log was passed by those who read, and never read."""
+    """A value known to be in the log was passed by those who read, and never read."""
 
     name = LOST_WRITE
     tables: tuple[str, ...] = ("operations",)
@@ -286,7 +286,7 @@ UNSEEN = "unseen"
 
 
 class Unseen:
-    """A value was acknowledged, and the log was later said to end before it."""
+    """A value was acknowledged, and the log was later reported to end before it."""
 
     name = UNSEEN
     tables: tuple[str, ...] = ("operations",)
@@ -298,7 +298,7 @@ class Unseen:
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the logs' findings; values that no client looked for are counted as not_read."""
-        clean = "nobody found the log's end before an acknowledged send"
+        clean = "no read ended before an acknowledged send"
         return conclude_log(UNSEEN, findings, context, clean=clean, what=("sends_acknowledged",))
 
 
@@ -334,7 +334,7 @@ PHANTOM = "phantom-read"
 
 
 class AbortedRead:
-    """A value was read whose send had certainly failed, or which nobody ever sent."""
+    """A value was read whose send had certainly failed, or which no client ever sent."""
 
     name = ABORTED_READ
     tables: tuple[str, ...] = ("operations",)
@@ -368,7 +368,7 @@ def aborted_reads(log: Log, findings: Findings, context: CheckContext) -> dict[s
             message = f"{what}, but {send_name(log, int(failed[read]))} certainly failed"
             operations.append(sends.op[failed[read]])
         else:
-            message = f"{what}, which nobody ever sent"
+            message = f"{what}, which no client ever sent"
         more = details(context, int(reads.call[read]), value=reads.value[read])
         kind = G1A if is_aborted else PHANTOM
         return finding(kind, log, int(reads.offset[read]), operations, message, more)
@@ -387,7 +387,7 @@ POLL_SKIP_INSIDE = "int-poll-skip"
 
 
 class PollSkip:
-    """A consumer's next message lies behind others that stand in the log."""
+    """A consumer's next message is after others that are in the log."""
 
     name = POLL_SKIP
     tables: tuple[str, ...] = ("operations",)
@@ -502,7 +502,7 @@ class NonmonotonicSend:
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the logs' findings."""
-        clean = "every producer's acknowledged sends stand in the order in which it sent them"
+        clean = "every producer's acknowledged sends are in the order in which it sent them"
         return conclude_log(
             NONMONOTONIC_SEND, findings, context, clean=clean, what=("sends_acknowledged",)
         )

@@ -66,7 +66,7 @@ def repeated_values(gathered: Gathered) -> list[str]:
     shown = ", ".join(repeated[:REPEATED_SHOWN_MAX])
     return [
         f"{gathered.sums()['values_repeated']} values were sent more than once, so messages"
-        f" cannot be told apart by them: {shown}"
+        f" cannot be distinguished by them: {shown}"
     ]
 
 

@@ -205,8 +205,8 @@ def _add(
             STALE: f"{value} was missed by op {missed}, called {by_ms:.3f} ms after it was known to"
             f" be there; {seen}",
             UNEXPECTED: f"{value} was read (op {last}), but "
-            + ("its add certainly failed" if add != NOWHERE else "nobody ever added it"),
-            REPEATED: f"{value} stands more than once in one answer; {seen}",
+            + ("its add certainly failed" if add != NOWHERE else "no client ever added it"),
+            REPEATED: f"{value}is more than once in one answer; {seen}",
         }[kind]
         moment = int(rows.call[found.reads[found.absent[n]]]) if missed is not None else NEVER
         more = details(context, moment, value=value)

@@ -34,7 +34,7 @@ NAME: Final = "cycles"
 
 
 class Cycles:
-    """Sends and reads of one log stand in an order that closes no cycle.
+    """Sends and reads of one log are in an order without a cycle.
 
     Judges each log by itself. If every invocation is about one key, that is enough: if each key's
     dependencies agree with real time, all of them together do (locality: Herlihy & Wing 1990,
@@ -89,7 +89,7 @@ def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Findi
     """Describe a cycle, edge by edge."""
     if not cycle.links:
         message = (
-            f"{cycle.component} operations, op {cycle.first} among them, stand in a cycle that is"
+            f"{cycle.component} operations, op {cycle.first} among them, are in a cycle that is"
             " too long to show."
         )
         return Finding(cycle.kind, message, None, None, (cycle.first,), {})
@@ -116,7 +116,7 @@ def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Findi
 
 
 def _edge_text(link: Link, logs: Sequence[Log]) -> str:
-    """Describe an edge: "op 12 (append 5 at offset 3) stands before op 17 (...) in q/1"."""
+    """Describe an edge: "op 12 (append 5 at offset 3) comes before op 17 (...) in q/1"."""
     if link.log < 0:
         if link.kind == PROCESS:
             return f"op {link.source} came before op {link.target} in the same process"
@@ -124,7 +124,7 @@ def _edge_text(link: Link, logs: Sequence[Log]) -> str:
     log = logs[link.log]
     assert link.kind in (WW, WR), f"an edge of kind {link.kind} needs no log"
     if link.kind == WW:
-        return f"{_sent(log, link.from_row)} stands before {_sent(log, link.to_row)} in {log.key}"
+        return f"{_sent(log, link.from_row)} comes before {_sent(log, link.to_row)} in {log.key}"
     reads, row = log.reads, link.to_row
     what = "poll" if reads.is_poll[row] else "read"
     at = f"at offset {reads.offset[row]} of {log.key}"
@@ -146,7 +146,7 @@ TRANSACTION_CYCLES: Final = "transaction-cycles"
 
 
 class TransactionCycles:
-    """Transactions of several logs stand in an order that closes no cycle.
+    """Transactions of several logs are in an order without a cycle.
 
     Needs the whole history in one partition; if every invocation is about one key, `cycles` finds
     the same, log by log.

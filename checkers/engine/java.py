@@ -148,7 +148,7 @@ def _probe(source: str, binary: Path, env: Mapping[str, str]) -> Java | str:
     stated = _HOME.search(answer)
     home = Path(stated["home"]) if stated else binary.resolve().parent.parent
     if not _can_run(home / "bin" / "java"):
-        return f"{binary} says its home is {home}, which has no bin/java"
+        return f"{binary} reports the home {home}, which has no bin/java"
     return Java(home, match["version"], source)
 
 

@@ -80,7 +80,7 @@ def with_log_evidence(job: CheckJob, progress: Progress) -> CheckJob:
         except _TooMuchError as error:
             why_not = str(error)
         except Exception as error:  # a plug-in's reader, or a file that the checkers fail on again
-            _LOG.debug("logs not asked: checker=%s error=%s", checker.name, error)
+            _LOG.debug("logs not read: checker=%s error=%s", checker.name, error)
             why_not = "they cannot be read"
         if held is not None or why_not is not None:
             informed[checker.name] = checker.with_evidence(held, why_not)

@@ -503,4 +503,4 @@ def with_resolved(verdict: Verdict, gathered: Gathered) -> Verdict:
 def citation_sentence(cited: Mapping[int, Citation], ops: Sequence[int]) -> str:
     """Return the sentence on why these indeterminate operations count; "" if none was resolved."""
     texts = [str(cited[op]["message"]) for op in dict.fromkeys(ops) if op in cited]
-    return f" Of unknown outcome: {' '.join(texts[:CITED_MAX])}" if texts else ""
+    return f" Indeterminate: {' '.join(texts[:CITED_MAX])}" if texts else ""

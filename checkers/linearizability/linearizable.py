@@ -224,7 +224,7 @@ class Linearizable:
         if answer.part is not None:
             return answer.method, explain_open_part(answer.part, answer.why, here)
         # The budget was exhausted before the search started.
-        message = f"undecided: the budget of {answer.why} does not suffice to begin a search."
+        message = f"undecided: the budget of {answer.why} is not enough to start a search."
         return answer.method, Finding(UNDECIDED, message, details={"why": answer.why})
 
 

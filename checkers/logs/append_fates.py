@@ -270,7 +270,7 @@ class ValueSearch:
         }
         places = {name: found for name, found in offsets.items() if found}
         where = np.unique(self.copy_offset[rows]).tolist()
-        message = f"{key}: the value {value} stands more than once, at offsets {where}."
+        message = f"{key}: the value {value} is there more than once, at offsets {where}."
         details = {"value": value, "offsets": places}
         head = self.head[rows[0]]
         operations = () if head == NOWHERE else (int(self.op[head]),)
@@ -305,7 +305,7 @@ PLACES = 1 << 23
 _KIND_TEXTS = {
     "lost-append": "is lost",
     "altered": "was altered",
-    "reordered": "stands at another offset",
+    "reordered": "is at another offset",
     "missing-on-node": "is missing on a live node",
 }
 
@@ -464,5 +464,5 @@ def _elsewhere(row: dict[str, Any], nodes: tuple[str, ...]) -> dict[str, list[in
 def _name(row: dict[str, Any]) -> str:
     if row["value"] is None:
         return f"an entry without a value (entry {row['index']})"
-    by = "which nobody appended" if row["writer"] is None else f"op {row['writer']}"
+    by = "which no client appended" if row["writer"] is None else f"op {row['writer']}"
     return f"{row['value']} ({by}, entry {row['index']})"

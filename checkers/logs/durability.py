@@ -124,7 +124,7 @@ class Durability:
             NAME,
             gathered,
             context,
-            clean=f"all {acknowledged} acknowledged appends stand on {where}",
+            clean=f"all {acknowledged} acknowledged appends are on {where}",
             doubts=_doubts(gathered, context),
             observed=lambda _kind: why_unpromised(context),
         )
@@ -142,7 +142,7 @@ def why_not_judged(context: CheckContext) -> str | None:
     if answered >= majority:
         return None
     return (
-        f"only {answered} of {len(context.nodes)} nodes said what they had committed,"
+        f"only {answered} of {len(context.nodes)} nodes reported what they had committed,"
         f" at least {majority} must"
     )
 
@@ -173,7 +173,7 @@ def _doubts(gathered: Gathered, context: CheckContext) -> list[str]:
     doubts = [] if why is None else [why]
     if unknown := counts.get("unknown_copies"):
         doubts.append(
-            f"{unknown} acknowledged appends stand on fewer nodes than must have them, as far as"
+            f"{unknown} acknowledged appends are on fewer nodes than must have them, as far as"
             " can be known: nodes did not answer, or their logs cannot be read"
         )
     if not counts.get("acknowledged"):
@@ -184,7 +184,7 @@ def _doubts(gathered: Gathered, context: CheckContext) -> list[str]:
         )
     if uncommitted := counts.get("uncommitted"):
         doubts.append(
-            f"{uncommitted} acknowledged appends stand on a majority, but behind every"
+            f"{uncommitted} acknowledged appends are on a majority, but after every"
             " committed index that a node named"
         )
     return doubts

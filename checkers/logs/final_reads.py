@@ -73,7 +73,7 @@ class FinalReads:
         if not seen:
             return _not_judged(context, int(acknowledged))
         all_ = "all" if seen == acknowledged else f"{seen:,} of"
-        clean = f"{how}; {all_} {acknowledged:,} acknowledged appends were looked at, and stand"
+        clean = f"{how}; {all_} {acknowledged:,} acknowledged appends were looked at, and are"
         doubts = []
         if missing := sums.get("not_found"):
             doubts.append(
@@ -97,7 +97,7 @@ PLUGIN = FinalReads()
 
 def _not_judged(context: CheckContext, acknowledged: int) -> Verdict:
     """Return the verdict if no append was read back: neither a loss nor durability was shown."""
-    summary = f"not judged: {NO_LOGS}, and nobody read any of {acknowledged:,} acknowledged"
+    summary = f"not judged: {NO_LOGS}, and no client read any of {acknowledged:,} acknowledged"
     summary += " appends after the heal"
     is_promised = bool(context.promises.durable_under) and why_unpromised(context) is None
     outcome = Outcome.UNKNOWN if is_promised else Outcome.VALID

@@ -68,10 +68,10 @@ ABSENCE_KINDS = frozenset(("phantom-read", "unexplained-offset"))
 _MESSAGES = {
     "negative-offset": "{this} is about offset {place}, which no log has",
     "offset-given-twice": "{this} and {other} were both acknowledged at offset {place}",
-    "phantom-read": "{this} returned {output}, which nobody ever appended",
+    "phantom-read": "{this} returned {output}, which no client ever appended",
     "aborted-read": "{this} returned {output}, but {other} certainly failed",
-    "inconsistent-read": "{this} returned {output}, but {other} stands at offset {place}",
-    "duplicate": "{this} returned {output}, which stands at offset {other_place} as well",
+    "inconsistent-read": "{this} returned {output}, but {other} is at offset {place}",
+    "duplicate": "{this} returned {output}, which is at offset {other_place} as well",
     "append-order": (
         "{this} got offset {place}, although {other} had returned offset {other_place} before"
         " it was called"
@@ -91,7 +91,7 @@ _MESSAGES = {
     "read-went-back": "{this} found nothing, although {other} had already seen the log longer",
     "end-went-back": "{this} returned {output}, although {other} had already seen the log longer",
     "unexplained-offset": (
-        "{this} shows that offset {place} is taken, but no append that could stand there had"
+        "{this} shows that offset {place} is taken, but no append that could be there had"
         " been called"
     ),
 }
@@ -193,7 +193,7 @@ class LinearizableLog:
         gathered = gather(findings)
         counts = gathered.sums()
         doubts = [
-            f"a value was appended more than once, so reads cannot be told apart: {value}"
+            f"a value was appended more than once, so reads cannot be distinguished: {value}"
             for checked in gathered.checked
             for value in checked.get("repeated", ())
         ]
@@ -210,7 +210,7 @@ class LinearizableLog:
             observed=partial(_why_observed, context),
         )
         if self._logs_not_asked is not None:
-            reason = f"the nodes' logs were not asked: {self._logs_not_asked}"
+            reason = f"the nodes' logs were not read: {self._logs_not_asked}"
             verdict = replace(verdict, data={**verdict.data, LOGS_NOT_ASKED: reason})
         return with_resolved(verdict, gathered)
 

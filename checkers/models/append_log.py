@@ -84,7 +84,7 @@ class AppendLog:
         if call.f == "end":
             return f"it answered {call.output}, the log ends at {len(state)}"
         there = format_value(_at(state, call.offset))
-        return f"it read {format_value(call.output)} at {call.offset}, {there} stands there"
+        return f"it read {format_value(call.output)} at {call.offset}, {there} is there"
 
 
 def _at(log: tuple[Any, ...], offset: int | None) -> Any:

@@ -26,7 +26,7 @@ class Counter:
         try:
             return int(text or 0)
         except ValueError:
-            raise UsageError(f"{text!r} is no whole number for a counter to begin at") from None
+            raise UsageError(f"{text!r} is no whole number that a counter could start at") from None
 
     def step(self, state: State, call: Call) -> State | None:
         """Return the sum after `call`; None for a read of another one."""
@@ -53,8 +53,8 @@ class Counter:
         return f"add {call.input}{answered}" if call.f == "add" else f"read {call.output}"
 
     def why_not(self, state: State, call: Call) -> str:
-        """Explain why a read cannot happen: "it read 3, the counter stands at 2"."""
-        return f"it read {call.output}, the counter stands at {state}"
+        """Explain why a read cannot happen: "it read 3, the counter is at 2"."""
+        return f"it read {call.output}, the counter is at {state}"
 
 
 PLUGIN = Counter()

@@ -81,7 +81,7 @@ class Set:
         seen = elements_of(call.output)
         parts = [
             f"{what} {format_values(some)}"
-            for what, some in (("it lacks", state - seen), ("nobody had added", seen - state))
+            for what, some in (("it lacks", state - seen), ("no client had added", seen - state))
             if some
         ]
         return f"{' and '.join(parts)}; the set holds {self.describe_state(state)}"

@@ -81,7 +81,7 @@ class ConsumerOffsets:
             message = f"{rows.key}: the fetch by {who} returned {what}"
             ops = [int(rows.op[row])]
             if kind == NEVER_COMMITTED:
-                message += ", which nobody had committed"
+                message += ", which no client had committed"
             else:
                 ops.append(int(rows.op[other]))
                 who = f"by process {rows.process[other]} (op {rows.op[other]})"

@@ -76,7 +76,7 @@ class DelayedMessages:
         counts = gathered.sums()
         doubts = []
         if unseen := counts.get("not_reached"):
-            doubts.append(f"nobody looked long enough for {unseen} delayed messages")
+            doubts.append(f"no consumer polled long enough for {unseen} delayed messages")
         clean = f"all {counts.get('delayed', 0)} delayed messages came, and none early"
         if spared := counts.get("early_under_clock_faults"):
             clean += f" but {spared} while a fault of clocks was in force"
@@ -97,7 +97,7 @@ class _Delays:
         sends.require_inputs(~sends.is_failed)
         expected = sends.table["expected"]
         if expected.null_count:
-            raise ValueError("a delay has no time: it stands in `expected`, in milliseconds")
+            raise ValueError("a delay has no time: it has to be in `expected`, in milliseconds")
         self.delay = np.asarray(expected.to_numpy(), dtype=np.int64) * 1_000_000
         self.due = np.where(sends.end == NEVER, NEVER, sends.end + self.delay)
         rows = np.flatnonzero(~sends.is_failed)
@@ -184,7 +184,8 @@ def _missing(
         late_s = (log.blanks.call[look] - delays.due[row]) / 1e9
         message = (
             f"{delays.label(row)} was not there {late_s:.1f} s after its time, when process"
-            f" {log.blanks.process[look]} (op {log.blanks.op[look]}) polled; nobody was given it"
+            f" {log.blanks.process[look]} (op {log.blanks.op[look]}) polled;"
+            " no consumer received it"
         )
         more = details(context, int(delays.due[row]), value=sends.input[row])
         operations = (int(sends.op[row]), int(log.blanks.op[look]))

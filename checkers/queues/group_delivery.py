@@ -100,8 +100,8 @@ class GroupDelivery:
         doubts = repeated_values(gathered)
         if ahead := counts.get("not_reached"):
             doubts.append(
-                f"no consumer came as far as {ahead} acknowledged messages: nobody drained the"
-                " queue behind them"
+                f"no consumer came as far as {ahead} acknowledged messages: no consumer read the"
+                " queue to its end after them"
             )
         clean = (
             f"all {counts.get('sends_acknowledged', 0)} acknowledged messages were delivered, in"
@@ -159,7 +159,7 @@ def lost_messages(
         elif none != NOWHERE:
             what = (
                 f"the poll by process {log.blanks.process[none]} (op {log.blanks.op[none]}), called"
-                " after it was acknowledged, found nothing there or behind"
+                " after it was acknowledged, found nothing there or after it"
             )
             other = log.blanks.op[none]
         else:
@@ -227,7 +227,7 @@ def out_of_order(log: Log, findings: Findings, context: CheckContext) -> dict[st
         first, second = int(before[n]), int(after[n])
         message = (
             f"{read_name(reads, int(polls[second]))} brought {send_name(log, int(sender[second]))}"
-            f" behind {send_name(log, int(sender[first]))}"
+            f" after {send_name(log, int(sender[first]))}"
         )
         operations = (
             sends.op[sender[second]],
@@ -274,8 +274,9 @@ def redelivered_committed(
         message = (
             f"{read_name(reads, row)} brought offset {reads.offset[row]}, although the commit of"
             f" {commits.input[commit]} by process {commits.process[commit]} (op"
-            f" {commits.op[commit]}) was acknowledged before that consumer asked where to begin,"
-            f" at {starts.offset[start]} (op {starts.op[start]}), and nobody had set the group back"
+            f" {commits.op[commit]}) was acknowledged before that consumer asked where to start,"
+            f" at {starts.offset[start]} (op {starts.op[start]}), and no client had reset the"
+            " group's offset"
         )
         operations = (commits.op[commit], starts.op[start], reads.op[row])
         more = details(context, int(reads.call[row]), value=reads.value[row])

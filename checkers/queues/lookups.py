@@ -44,7 +44,7 @@ class FoundByKey:
     """Asked for messages by key or by id, a queue gives the newest that bear it and no others.
 
     Judges each queue by itself. No message is returned that does not have the key, none twice, and
-    no more than were asked for. No acknowledged message is missing whose offset is at or below that
+    no more than were requested. No acknowledged message is missing whose offset is at or below that
     of a message which the same node had returned to a poll before, while no fault was in force and
     no leader was elected; of a full answer only messages newer than its oldest must be there.
     """
@@ -70,7 +70,7 @@ class FoundByKey:
         gathered = gather(findings)
         counts = gathered.sums()
         clean = (
-            f"{counts.get('looks', 0)} times messages were asked for by key or id,"
+            f"{counts.get('looks', 0)} times messages were queried by key or id,"
             f" {counts.get('found', 0)} came: of these keys, and no others;"
             f" {counts.get('judged', 0)} times it is known which had to come"
         )
@@ -121,7 +121,7 @@ class _Queries:
         f = answers.table["f"][row].as_py()
         what = f"{first} to {last}" if last > first else f"{first}"
         if self.is_peek[row]:
-            what = f"{first} bytes behind a message's begin" if first else "a message's end"
+            what = f"{first} bytes after a message's start" if first else "a message's end"
         return f"the {f} of {what} by process {answers.process[row]} (op {answers.op[row]})"
 
 
@@ -145,9 +145,9 @@ def _wrongly_found(
         query, answers = int(row[n]), queries.answers
         why = "which does not bear that key"
         if queries.is_peek[query]:
-            why = "though no message begins there"
+            why = "though no message starts there"
         elif is_right[n]:
-            why = "once more" if is_repeated[n] else f"though {FOUND_MAX} were asked for at most"
+            why = "once more" if is_repeated[n] else f"though {FOUND_MAX} were requested at most"
         key = answers.key
         message = (
             f"{key}: {queries.label(query)} brought {value[n]} of offset"
@@ -284,7 +284,7 @@ class TagSelection:
         gathered = gather(findings)
         counts = gathered.sums()
         clean = (
-            f"{counts.get('selections', 0)} times tags were asked for, {counts.get('selected', 0)}"
+            f"{counts.get('selections', 0)} times tags were requested, {counts.get('selected', 0)}"
             " messages came: all that bear them, and no others"
         )
         return conclude(TAG_SELECTION, gathered, context, clean=clean, what=("selected",))
@@ -334,7 +334,7 @@ def _wrongly_selected(
         at = int(np.searchsorted(sends.input[order], value))
         send = int(order[at]) if at < len(order) and sends.input[order[at]] == value else NOWHERE
         operations = [int(selections.answers.op[row])]
-        what = "which nobody sent with a tag"
+        what = "which no client sent with a tag"
         if send != NOWHERE:
             operations.append(int(sends.op[send]))
             bore = f"with tag {tags[send]}" if tags[send] != NO_TAG else "without one"

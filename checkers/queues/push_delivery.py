@@ -64,7 +64,7 @@ reports."""
 
 
 class PushDelivery:
-    """Everything acknowledged is handled by somebody of the group before the group goes on.
+    """Everything acknowledged is handled by a consumer of the group before the group goes on.
 
     Judges one queue. Lost: the group committed an offset after a message that no consumer handled,
     or the queue ended before such a message for all final fetches. Late: at the end, while no fault
@@ -151,13 +151,13 @@ def lost_messages(
         row = int(missing[n])
         fetch = int(witness[n]) if is_passed[n] else asked_last
         how = (
-            f"although the group went on behind it: {_who(fetches, fetch)}, who asked later, was"
-            f" told that it had committed {fetches.output[fetch]}"
+            f"although the group went on after it: {_who(fetches, fetch)}, who asked later, was"
+            f" answered that it had committed {fetches.output[fetch]}"
             if is_passed[n]
-            else f"and the queue ends before it: {_who(fetches, fetch)}, who asked in the end, was"
-            f" told that it ends at {ends.offset.max()}"
+            else f"and the queue ends before it: {_who(fetches, fetch)}, who asked at the end, was"
+            f" answered that it ends at {ends.offset.max()}"
         )
-        message = f"{send_name(log, row)} was handled by nobody, {how}"
+        message = f"{send_name(log, row)} was handled by no consumer, {how}"
         more = details(context, int(sends.end[row]), value=sends.value[row])
         ids = (sends.op[row], fetches.op[fetch])
         return finding(LOST, log, int(sends.offset[row]), ids, message, more)
@@ -234,10 +234,11 @@ def late_messages(
     def describe(n: int) -> Finding:
         row = int(missing[n])
         message = (
-            f"{send_name(log, row)} was handled by nobody for {(asked[0] - since[n]) / 1e9:.0f} s,"
-            f" nor were {int(is_late.sum()) - 1} others of this queue, while no fault was in force"
-            f" and consumers of the group went on; process {fetches.process[last]} (op"
-            f" {fetches.op[last]}) was told then that the group had come to {reached}"
+            f"{send_name(log, row)} was handled by no consumer for"
+            f" {(asked[0] - since[n]) / 1e9:.0f} s, nor were {int(is_late.sum()) - 1} others of"
+            " this queue, while no fault was in force and consumers of the group went on;"
+            f" process {fetches.process[last]} (op {fetches.op[last]}) was answered then that the"
+            f" group was at {reached}"
         )
         more = details(context, int(since[n]), value=log.sends.value[row])
         ids = (log.sends.op[row], fetches.op[last])
@@ -271,7 +272,7 @@ def out_of_order(
         row, other = int(order[n]), int(later[n])
         message = (
             f"process {reads.process[row]} (op {reads.op[row]}) handled {reads.value[row]} of"
-            f" offset {reads.offset[row]} behind {reads.value[other]} of offset"
+            f" offset {reads.offset[row]} after {reads.value[other]} of offset"
             f" {reads.offset[other]}, which process {reads.process[other]}"
             f" (op {reads.op[other]}) had handled before,"
             " under the queue's lock and beside no fault"

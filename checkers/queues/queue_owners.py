@@ -51,7 +51,7 @@ COLUMNS: Final = (
 
 
 class QueueOwners:
-    """While nothing happens to a group, nobody else handles a queue's messages, nor anybody again.
+    """While nothing happens to a group, a queue has one consumer, and each message is handled once.
 
     Judges a topic by all of its queues. Two owners: two consumers handled messages of one queue in
     one settled period. Needless redelivery: a message was handled twice in one settled period, or
@@ -262,8 +262,8 @@ def _finding(kind: str, first: _Handled, second: _Handled) -> Finding:
     what = "too" if kind == TWO_OWNERS else "again"
     message = (
         f"{first.key}: {first.label()}, and {second.label()} {what},"
-        f" {(second.end - first.end) / 1e9:.3f} s later, although nobody had come into the group or"
-        f" left it for {SETTLED_NS // 1_000_000_000} s, and no fault was near."
+        f" {(second.end - first.end) / 1e9:.3f} s later, although no consumer had joined the group"
+        f" or left it for {SETTLED_NS // 1_000_000_000} s, and no fault was near."
     )
     return Finding(kind, message, first.key, second.offset, _ids(first.op, second.op))
 

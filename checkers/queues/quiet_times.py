@@ -3,7 +3,7 @@
 A bound on time is a promise of a healthy group. A fault disturbs it from when it starts to be
 applied until `RECOVERY_NS` after it was undone: elections, reconnects and backlogs take a while. A
 busy machine disturbs it too: elections that no fault explains, and clients that stalled, count in
-the same way. And if nobody was answered meanwhile, it was the machine.
+the same way. And if no client was answered meanwhile, it was the machine.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ ASKED: Final = ("misrequest", "delete-topic")
 
 
 class Refusals:
-    """An operator who asks for what must be refused is told so, by the right code, and soon.
+    """A request that must be refused is refused, by the right code, and soon.
 
     Judges each topic's operators. No such request is carried out; none is refused with another
     code. One without an answer is a finding if it was quiet for a second from its call on, and

@@ -88,9 +88,11 @@ class RetriedMessages:
         doubts = []
         is_promised = why_not_promised(LATE, context) is None
         if is_promised and (missing := counts.get("not_reached")):
-            doubts.append(f"nobody looked long enough for {missing} messages that were sent back")
+            doubts.append(
+                f"no consumer polled long enough for {missing} messages that were sent back"
+            )
         if unknown := counts.get("unexplained"):
-            doubts.append(f"{unknown} came as often as only a handler of unknown outcome explains")
+            doubts.append(f"{unknown} came as often as only an indeterminate handler explains")
         clean = (
             f"all {counts.get('failed', 0)} messages at which a handler had failed came again, or"
             f" lie dead ({counts.get('dead', 0)}), after their delay"
@@ -356,15 +358,15 @@ def _missing(
         message = (
             f"{failure.key}: {failure.label()}."
             f" {delivery.label()[:1].upper()}{delivery.label()[1:]}, at"
-            f" offset {delivery.offset}, and nobody handled it, although the group was told to have"
-            f" committed {offset} there."
+            f" offset {delivery.offset}, and no consumer handled it, although the group"
+            f" was reported to have committed {offset} there."
         )
         more = details(context, failure.end, value=failure.value)
         return Finding(LOST, message, failure.key, None, (failure.op, delivery.op), more)
 
     def describe_late(n: int) -> Finding:
         failure = late[n]
-        where = "among the dead letters" if failure.is_last else "again to anybody"
+        where = "among the dead letters" if failure.is_last else "again to any consumer"
         message = (
             f"{failure.key}: {failure.label()}, and it never came {where}, nor did"
             f" {len(late) - 1} others, although it was waited for while no fault was in force."

@@ -74,8 +74,8 @@ class TotalQueue:
         doubts = []
         if left := counts.get("left"):
             doubts.append(
-                f"{left} acknowledged elements may still be in their queue: nobody found it empty"
-                " after they were acknowledged"
+                f"{left} acknowledged elements may still be in their queue: no client found it"
+                " empty after they were acknowledged"
             )
         if taken := counts.get("lost_or_taken"):
             doubts.append(

@@ -220,7 +220,7 @@ STATE_BYTES = 200
 
 
 class StepTable:
-    """The steps of a model that were asked for, each once."""
+    """The steps of a model that were requested, each once."""
 
     def __init__(self, problem: Problem, memory: Memory) -> None:
         self._step = problem.step

@@ -293,7 +293,7 @@ def _require_listener(address: str) -> None:
     try:
         socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        raise UsageError(f"nobody listens on {host}:{port}: {error.strerror or error}") from error
+        raise UsageError(f"nothing listens on {host}:{port}: {error.strerror or error}") from error
 
 
 def _disconnect(frames: Any) -> None:

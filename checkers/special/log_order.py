@@ -49,19 +49,19 @@ OPERATION_BYTES = 100
 _WHY = {
     "negative-offset": "{0} is about an offset that no log has",
     "offset-given-twice": "{0} and {1} were both given one offset",
-    "phantom-read": "{0} returned what nobody ever appended",
+    "phantom-read": "{0} returned what no client ever appended",
     "aborted-read": "{0} returned what {1} certainly failed to append",
     "inconsistent-read": "{0} returned another value than {1} put there",
     "duplicate": "{0} returned a value that {1} put at another offset",
     "append-order": "{0} got a lower offset than {1}, which had returned before it was called",
     "future-read": "{0} had returned a value before {1}, at or below its offset, was called",
-    "future-end": "{0} had returned before {1}, which stands below that end, was called",
+    "future-end": "{0} had returned before {1}, which is below that end, was called",
     "stale-read": "{0} found nothing, though {1} had returned before it was called",
     "stale-end": "{0} leaves out {1}, which had returned before it was called",
     "read-went-back": "{0} found nothing, though {1} had seen the log longer before",
     "end-went-back": "{0} answered less than {1} had seen before",
     "unexplained-offset": (
-        "{0} shows that an offset is taken, but no append that could stand there had been called"
+        "{0} shows that an offset is taken, but no append that could be there had been called"
     ),
 }
 
@@ -383,7 +383,7 @@ def _unexplained(
     unused = queue.is_append & ~queue.is_acked & (place == NO_ROW)
     calls = np.sort(queue.call[unused])
     taken = place[holders]
-    below = taken - np.arange(len(taken))  # offsets below each taken one that nobody holds
+    below = taken - np.arange(len(taken))  # offsets below each taken one that no operation holds
     length = max(int(bounds.places.max(initial=-1)) for bounds in (appends, seen)) + 1
     free = min(length - len(taken), len(calls) + 1)  # one gap more than appends decides
     if not free:

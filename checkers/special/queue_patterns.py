@@ -139,7 +139,7 @@ def _accuse_empty(history: QueueHistory, empty: int, chain: list[int]) -> Accusa
     for value in chain:
         put, take = int(history.put[value]), int(history.take[value])
         if take == NO_ROW:
-            parts.append(f"{{{len(rows)}}}, which nobody took out in time")
+            parts.append(f"{{{len(rows)}}}, which no client took out in time")
             rows += [put]
         else:
             parts.append(f"{{{len(rows)}}}, until {{{len(rows) + 1}}}")
@@ -199,7 +199,7 @@ def _accuse_takes(problem: Problem, takes: Ints, values: Ints, putter: Ints) -> 
 
     nowhere = takes[putter[values] == NO_ROW]
     if len(nowhere):
-        return accuse([int(nowhere[0])], "{0} took what nobody ever put in")
+        return accuse([int(nowhere[0])], "{0} took what no client ever put in")
     order = np.argsort(values, kind="stable")
     again = np.flatnonzero(values[order][1:] == values[order][:-1])
     if len(again):
@@ -285,7 +285,7 @@ def _out_of_order(history: QueueHistory) -> Accusation | None:
     rows = [int(row) for row in (history.take[late], history.put[first], history.put[late])]
     why = "{0} took a value though {1} was over before {2} began, and "
     if history.take[first] == NO_ROW:
-        return accuse_rows(history, rows, why + "nobody had taken that one")
+        return accuse_rows(history, rows, why + "no client had taken that one")
     rows.append(int(history.take[first]))
     return accuse_rows(history, rows, why + "{3} began only afterwards")
 

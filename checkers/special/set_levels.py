@@ -83,7 +83,7 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
         limits.check_time()
         strange = [element for element in here - before if element not in number_of]
         if strange:
-            why = f"{{0}} saw {format_values(strange)}, which nobody ever added"
+            why = f"{{0}} saw {format_values(strange)}, which no client ever added"
             return Decision(METHOD, _accuse(problem, [_row_of(problem, seen, here)], why))
         level_of[[number_of[element] for element in here - before]] = level
     level_of[[number_of[element] for element in initial if element in number_of]] = NO_ROW

@@ -81,7 +81,7 @@ def _accusation(
     reads = np.flatnonzero(is_read)
     nowhere = reads[~exists[value[reads]]]
     if len(nowhere):
-        return _accuse(problem, [nowhere[0]], "{0} returned what nobody ever wrote")
+        return _accuse(problem, [nowhere[0]], "{0} returned what no client ever wrote")
     known = reads[writer[value[reads]] != NO_ROW]
     early = known[problem.return_ns[known] < problem.call_ns[writer[value[known]]]]
     if len(early):
@@ -144,7 +144,7 @@ def _accuse_pair(problem: Problem, zones: _Zones, one: int, other: int) -> Accus
         else:
             parts.append(f"{_name(names, over)} was over before {_name(names, called)} began")
     writes = [int(zones.write[zone]) for zone in (one, other) if zones.write[zone] != NO_ROW]
-    why = f"{' and '.join(parts)}, so each of the two values must stand before the other"
+    why = f"{' and '.join(parts)}, so each of the two values must come before the other"
     return _accuse(problem, [*names, *(row for row in writes if row not in names)], why)
 
 

@@ -17,7 +17,7 @@ from shaketable.harness.contracts import promises as p
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus
 
-STANDS = p.FAULTS_OF_PROCESSES | p.FAULTS_OF_LINKS | p.FAULTS_OF_CLOCKS | {"kill", "pause"}
+SURVIVES = p.FAULTS_OF_PROCESSES | p.FAULTS_OF_LINKS | p.FAULTS_OF_CLOCKS | {"kill", "pause"}
 REFUSALS = ("no leader", "not capable", "too many requests", "request is too large")
 """What etcd says before it proposes anything; behind any other error a write may take effect."""
 INDEXES = ("raftAppliedIndex", "raftIndex")
@@ -83,7 +83,7 @@ class EtcdTarget:
         self.name, self._reads, self._http = name, reads, _http()
         how = "serializable" if reads else "linearizable"
         self.summary = f"Registers on a group of etcd servers, any of which answers {how} reads."
-        self.promises = p.Promises(durable_under=STANDS, linearizable=frozenset(linearizable))
+        self.promises = p.Promises(durable_under=SURVIVES, linearizable=frozenset(linearizable))
 
     def prepare(self, layout: NodeLayout) -> Launch:
         """Say how to start a server that keeps all that it has in the node's folder."""

@@ -96,7 +96,7 @@ def _one_of(rng: Random, setting: Setting, *faults: str) -> str:
 
 def _figure_8(rng: Random, setting: Setting) -> list[Step]:
     away_s = _long(rng, 0.8, 2.0)
-    mend = rng.choice(("deliver", "reset"))
+    heal = rng.choice(("deliver", "reset"))
     fall = Step(
         fault=_one_of(rng, setting, "kill", "kill", "power"),
         on=LEADER_ELECTED,
@@ -106,7 +106,7 @@ def _figure_8(rng: Random, setting: Setting) -> list[Step]:
         victims=("leader",),
         plan={},
     )
-    return [_step("partition", 0, away_s, "@led", mend=mend), fall]
+    return [_step("partition", 0, away_s, "@led", heal=heal), fall]
 
 
 def _strike_the_elected(rng: Random, setting: Setting) -> list[Step]:
@@ -129,7 +129,7 @@ def _stale_tail(rng: Random, setting: Setting) -> list[Step]:
     back_s = max(0.1, away_s + rng.uniform(-0.05, 0.4))
     fall = _one_of(rng, setting, "kill", "power")
     steps = [
-        _step("partition", 0, away_s, "@led", mend=rng.choice(("deliver", "reset"))),
+        _step("partition", 0, away_s, "@led", heal=rng.choice(("deliver", "reset"))),
         _step(fall, back_s, _long(rng, 0.3, 1.0), "leader"),
     ]
     if rng.random() < 0.5:
@@ -140,7 +140,7 @@ def _stale_tail(rng: Random, setting: Setting) -> list[Step]:
 def _vote_and_crash(rng: Random, setting: Setting) -> list[Step]:
     off_s = _long(rng, 0.9, 2.0)
     first = _one_of(rng, setting, "partition", "kill")
-    cut = {"mend": rng.choice(("deliver", "reset"))} if first == "partition" else {}
+    cut = {"heal": rng.choice(("deliver", "reset"))} if first == "partition" else {}
     voters = ("@follower-1", "@follower-2")[: 1 if setting.nodes < LARGE_NODES_MIN else 2]
     return [
         _step(first, 0, off_s, "@led", **cut),
@@ -157,7 +157,7 @@ def _held_over_election(rng: Random, setting: Setting) -> list[Step]:
     fall = _one_of(rng, setting, "pause", "transfer", "partition")
     whom = "@follower-2" if fall == "transfer" else "@led"
     steps = [
-        _step("partition", 0, held_s, "@led+@follower-1", shape="one-way", mend="deliver"),
+        _step("partition", 0, held_s, "@led+@follower-1", shape="one-way", heal="deliver"),
         _step(fall, off_s, _long(rng, 0.7, held_s), whom),
     ]
     if "kill" in setting.faults and rng.random() < 0.5:  # held over two elections
@@ -169,9 +169,9 @@ def _change_under_partition(rng: Random, setting: Setting) -> list[Step]:
     parted_s = _long(rng, 0.8, 2.5)
     cut_s, change_s = rng.choice(((0.0, 0.03), (0.0, 0.15), (0.03, 0.0), (0.0, parted_s - 0.1)))
     with_leader = "@led" if setting.nodes < LARGE_NODES_MIN else "@led+@follower-1"
-    mend = rng.choice(("deliver", "reset"))
+    heal = rng.choice(("deliver", "reset"))
     steps = [
-        _step("partition", cut_s, parted_s, with_leader, mend=mend),
+        _step("partition", cut_s, parted_s, with_leader, heal=heal),
         _step("members", change_s, _long(rng, 0.5, 2.0), "@follower-2"),
     ]
     if "kill" in setting.faults and rng.random() < 0.5:  # the new leader crashes too
@@ -191,9 +191,9 @@ def _majority_power_loss(rng: Random, setting: Setting) -> list[Step]:
 
 def _slow_leader_and_wipe(rng: Random, setting: Setting) -> list[Step]:
     slow_s = _long(rng, 1.2, 2.5)
-    harm = {"op": "sync", "delay_ms": rng.choice((60.0, 150.0, 400.0))}
+    disk_fault = {"op": "sync", "delay_ms": rng.choice((60.0, 150.0, 400.0))}
     steps = [
-        _step("disk-slow", 0, slow_s, "@led", harm=harm),
+        _step("disk-slow", 0, slow_s, "@led", disk_fault=disk_fault),
         _step("wipe", rng.uniform(0.05, 0.4), _long(rng, 0.3, 1.0), "@follower-1"),
     ]
     if "power" in setting.faults and rng.random() < 0.5:  # its unsynced entries are lost
@@ -203,10 +203,10 @@ def _slow_leader_and_wipe(rng: Random, setting: Setting) -> list[Step]:
 
 def _snapshot_during_truncation(rng: Random, setting: Setting) -> list[Step]:
     away_s = _long(rng, 1.0, 2.0)
-    mend = rng.choice(("deliver", "reset"))
+    heal = rng.choice(("deliver", "reset"))
     fall_s = away_s + _long(rng, 0.3, 1.2)
     return [
-        _step("partition", 0, away_s, "@led", mend=mend),
+        _step("partition", 0, away_s, "@led", heal=heal),
         _step("wipe", away_s - rng.uniform(0.1, 0.5), _long(rng, 0.2, 0.6), "@follower-1"),
         _step("kill", fall_s, _long(rng, 0.3, 0.8), "leader"),
     ]
@@ -228,17 +228,17 @@ def _transfer_to_the_stale(rng: Random, setting: Setting) -> list[Step]:
     stale_s = _long(rng, 0.5, 2.0)
     early_s = rng.choice((0.0, 0.0, 0.1, 0.4))
     return [
-        _step("partition", 0, stale_s, "@follower-1", mend=rng.choice(("deliver", "reset"))),
+        _step("partition", 0, stale_s, "@follower-1", heal=rng.choice(("deliver", "reset"))),
         _step("transfer", max(0.1, stale_s - early_s), 0.8, "@follower-1"),
     ]
 
 
 def _reset_while_unflushed(rng: Random, setting: Setting) -> list[Step]:
     stalled_s = _long(rng, 1.0, 2.0)
-    harm = {"op": "sync", "stall": True}
+    disk_fault = {"op": "sync", "stall": True}
     shape = {"reset_every_ms": 150.0}
     return [
-        _step("disk-stall", 0, stalled_s, "@follower-1", harm=harm),
+        _step("disk-stall", 0, stalled_s, "@follower-1", disk_fault=disk_fault),
         _step("reset", rng.uniform(0.1, 0.4), 0.3, "@follower-1", link_shape=shape),
     ]
 
@@ -249,7 +249,7 @@ def _lost_while_behind(rng: Random, setting: Setting) -> list[Step]:
     # A cut keeps connections open, so a master would wait for its slaves and acknowledge nothing.
     return [
         _step("kill", 0, away_s, "@followers"),
-        _step("partition", 0.1, behind_s, "@led", mend=rng.choice(("deliver", "reset"))),
+        _step("partition", 0.1, behind_s, "@led", heal=rng.choice(("deliver", "reset"))),
         _step("wipe", lost_s, _long(rng, 0.3, 1.0), "@led", silent_s=0.0),
     ]
 
@@ -288,19 +288,19 @@ def _of(*faults: str) -> frozenset[str]:
 SCENARIOS: Final = _named(
     Scenario(
         "figure-8",
-        "The leader is cut off, whoever is elected then falls at once, twice; the first is back.",
+        "The leader is cut off, each newly elected one crashes at once, twice; the first is back.",
         _of("partition", "kill"),
         _figure_8,
     ),
     Scenario(
         "strike-the-elected",
-        "Whoever is elected is killed, stopped or loses power just then, again and again.",
+        "Each newly elected leader is killed, paused or loses power at once, again and again.",
         _of("kill", "pause"),
         _strike_the_elected,
     ),
     Scenario(
         "stale-tail",
-        "A leader with a tail that nobody has comes back, and the new leader dies just then.",
+        "A leader with a tail of its own comes back, and the new leader dies at that moment.",
         _of("partition", "kill"),
         _stale_tail,
     ),
@@ -324,7 +324,7 @@ SCENARIOS: Final = _named(
     ),
     Scenario(
         "majority-power-loss",
-        "While a minority stands still the majority that acknowledges loses power at a sync.",
+        "While a minority is paused, the majority that acknowledges loses power at a sync.",
         _of("power", "pause"),
         _majority_power_loss,
     ),
@@ -368,7 +368,7 @@ SCENARIOS: Final = _named(
     ),
     Scenario(
         "late-word",
-        "What a leader tells the name servers arrives when somebody else has been elected.",
+        "What a leader sends to the name servers arrives after another member has been elected.",
         _of("name-server-links", "members"),
         _late_word,
     ),

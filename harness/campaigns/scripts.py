@@ -304,7 +304,7 @@ def _check_damage(damage: Damage) -> None:
 _TYPES: Final[Mapping[str, tuple[Any, Callable[[Any], None]]]] = {
     "change": (ClockChange, _check_change),
     "link_shape": (LinkShape, _check_shape),
-    "harm": (DiskFaultSpec, _check_disk_fault),
+    "disk_fault": (DiskFaultSpec, _check_disk_fault),
     "resources": (Resources, _check_resources),
     "damage": (Damage, _check_damage),
 }

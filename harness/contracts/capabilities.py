@@ -118,7 +118,7 @@ class Acts(Protocol):
         ...
 
 
-ANY_NODE: Final = "anybody"
+ANY_NODE: Final = "any"
 """In the result of `TakesOut.taken_out`: one node, which may be any."""
 
 

@@ -145,7 +145,7 @@ async def _run(task: Task, log: Path, output: TrialOutput) -> str:
     if ended.is_late and output.trying:
         return f"it hangs: it was under way for longer than {FAULT_TIMEOUT_S:g} s"
     if ended.is_late:
-        return f"the trials said nothing for {START_TIMEOUT_S:g} s"
+        return f"the trials printed nothing for {START_TIMEOUT_S:g} s"
     last_line = children.last_line(log)
     if output.trying:
         return f"it ended the trials (exit status {ended.status}): {last_line}"

@@ -139,7 +139,7 @@ def _foreign_clock(scratch: Path) -> Fact:
         return Fact(name, f"libfaketime does not work: {error}", True, "pip install libfaketime")
     if abs(ahead_s - OFFSET_S) > OFFSET_ERROR_S:
         return Fact(name, f"no effect: date was {ahead_s:.0f} s ahead of {OFFSET_S:.0f} s", True)
-    what = f"libfaketime: date was {ahead_s:.0f} s ahead (asked for {OFFSET_S:.0f} s)"
+    what = f"libfaketime: date was {ahead_s:.0f} s ahead (requested {OFFSET_S:.0f} s)"
     return Fact(name, what, True)
 
 

@@ -302,7 +302,7 @@ async def _attempt(rig: Rig, planned: Planned, notes: Notes) -> Finding:
     with trio.move_on_after(ATTEMPT_TIMEOUT_S) as scope:
         await rig.nemesis.run([planned], ROOM_S)
     has_failed = tally.failed > before["failed"] or tally.stuck > before["stuck"]
-    what = one_line(notes.evidence or notes.line or "it did not begin")
+    what = one_line(notes.evidence or notes.line or "it did not start")
     if scope.cancelled_caught and not notes.took_effect:
         has_failed, what = True, f"it took longer than {ATTEMPT_TIMEOUT_S:g} s: {what}"
     state: State = "failed" if has_failed else "works" if notes.took_effect else "no-effect"

@@ -91,7 +91,7 @@ class Members:
             why = f": {undo['error']}" if undo["error"] is not None else ""
             return Evidence(False, f"{victim} was not taken out{why}")
         leader = await world.leader()
-        now = f"{leader} leads" if leader is not None else "nobody leads"
+        now = f"{leader} leads" if leader is not None else "no leader"
         what = f"{victim} was out after {undo['took_ms']:.0f} ms, members {', '.join(members)}"
         return Evidence(True, f"{what}; {now}", {"took_ms": undo["took_ms"]})
 

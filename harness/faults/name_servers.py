@@ -67,7 +67,7 @@ class NameServers:
             "how": self._ways[0] if index == 0 else way,
             "whom": "all" if rng.random() < 1 / 3 else "one",
             "which": rng.random(),
-            "mend": rng.choice(HEAL_MODES),
+            "heal": rng.choice(HEAL_MODES),
         }
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
@@ -78,7 +78,7 @@ class NameServers:
         """Describe the plan: "kill one name server"."""
         whom = "all name servers" if plan["whom"] == "all" else "one name server"
         if plan["how"] == CUT:
-            after = "held bytes delivered after" if plan["mend"] == "deliver" else "reset after"
+            after = "held bytes delivered after" if plan["heal"] == "deliver" else "reset after"
             return f"cut off {whom}, {after}"
         return f"{plan['how']} {whom}"
 
@@ -91,7 +91,7 @@ class NameServers:
         if plan["how"] == CUT:
             ends = [(server, end) for server in servers for end in world.name_server_peers]
             links = [*ends, *((end, server) for server, end in ends)]
-            return {"cut": await world.cut(links), "mend": plan["mend"]}
+            return {"cut": await world.cut(links), "heal": plan["heal"]}
         strike = world.kill if plan["how"] == KILL else world.pause
         return {**await apply_to_each(servers, strike, self.undo, world), "how": plan["how"]}
 
@@ -114,7 +114,7 @@ class NameServers:
     async def undo(self, undo: Json, world: World) -> None:
         """Heal this cut, or start or resume the servers that this fault struck."""
         if "cut" in undo:
-            await world.heal(undo["cut"], undo["mend"])
+            await world.heal(undo["cut"], undo["heal"])
             return
         for server, incarnation in in_effect(undo):
             if undo.get("how") != PAUSE:
@@ -183,7 +183,7 @@ class NameServerLinks:
             "how": CUT if shape is None else SHAPED,
             # One end of a half-open connection gets no notice: usually the name server.
             "direction": rng.choice(DIRECTIONS if shape != HALF_OPEN else ("in", "in", "out")),
-            "mend": rng.choice(HEAL_MODES),
+            "heal": rng.choice(HEAL_MODES),
             "link_shape": {**(shape or {}), "seed": f"{rng.getrandbits(48):x}"},
         }
 
@@ -203,7 +203,7 @@ class NameServerLinks:
             "in": f"links from name servers to {whose}",
         }[plan["direction"]]
         if plan["how"] == CUT:
-            after = "held bytes delivered after" if plan["mend"] == "deliver" else "reset after"
+            after = "held bytes delivered after" if plan["heal"] == "deliver" else "reset after"
             return f"cut of {way}, {after}"
         return f"{_phrase(LinkShape(**plan['link_shape']))} on {way}"
 
@@ -212,7 +212,7 @@ class NameServerLinks:
         assert isinstance(world, LinksNameServers), "the fault was not available"
         links = _links(plan["victims"], world.name_servers, plan["direction"])
         if plan["how"] == CUT:
-            return {"cut": await world.cut(links), "mend": plan["mend"]}
+            return {"cut": await world.cut(links), "heal": plan["heal"]}
         assert isinstance(world, ShapesLinks), "the fault was not available"
         return {"shape": await world.shape(links, LinkShape(**plan["link_shape"]))}
 
@@ -227,12 +227,12 @@ class NameServerLinks:
         counts = ("half_open", "resets", "delayed", "dropped")
         did = {name: did[name] for name in counts if did.get(name)}
         labels = ", ".join(f"{name.replace('_', '-')} {much}" for name, much in did.items())
-        return Evidence(bool(did), labels or "nobody said anything there", did)
+        return Evidence(bool(did), labels or "no bytes were sent there", did)
 
     async def undo(self, undo: Json, world: World) -> None:
         """Heal this cut, or remove this shape."""
         if "cut" in undo:
-            await world.heal(undo["cut"], undo["mend"])
+            await world.heal(undo["cut"], undo["heal"])
             return
         assert isinstance(world, ShapesLinks), "the fault was not available"
         await world.unshape(undo["shape"])

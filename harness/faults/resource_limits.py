@@ -114,7 +114,7 @@ class ResourceFault:
             return Evidence(False, "nothing was seen of it", sums)
         what = "; ".join(f"{node} {how}" for node, how in affected.items())
         leader = await world.leader()
-        what += f"; {leader} leads" if leader is not None else "; nobody leads"
+        what += f"; {leader} leads" if leader is not None else "; no leader"
         return Evidence(True, what, sums)
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -268,7 +268,7 @@ def _judge_descriptors(resources: Resources, did: Json) -> str | None:
     if waiting:
         what += f", {waiting} connections waited at its door"
     if refused:
-        what += f", it said so {refused} times"
+        what += f", it reported so {refused} times"
     return what if ended is None else f"{what}, and {ended}"
 
 

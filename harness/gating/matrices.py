@@ -25,7 +25,7 @@ from shaketable.harness.matrix.folder import Outcome as Attempt
 from shaketable.reports.gating.policy import Policy
 from shaketable.reports.gating.rulings import FaultEffects, RunFacts
 
-TOO_SELDOM: Final = "bit too seldom"
+TOO_SELDOM: Final = "took effect too seldom"
 """The start of the journal's reason if a fault took effect too seldom."""
 OUTCOMES: Final = {
     int(ExitCode.VALID): Outcome.VALID,
@@ -59,22 +59,22 @@ def read(path: Path, policy: Policy) -> list[RunFacts]:
             continue
         ended = attempts.get(cell.id, [])
         facts += [
-            replace(one, vacuous=_seldom_faults(one, plan.bites_min))
+            replace(one, vacuous=_seldom_faults(one, plan.effects_min))
             for one in _cell(folder, cell.id, name, path, ended, policy)
         ]
     return facts
 
 
-def _seldom_faults(facts: RunFacts, bites_min: int) -> str:
+def _seldom_faults(facts: RunFacts, effects_min: int) -> str:
     """Return which faults of a cell took effect less often than its matrix requires, or ""."""
     if facts.failure.startswith(TOO_SELDOM):
         return facts.failure
     counts = ", ".join(
         f"{name} {of.took_effect} of {of.done}"
         for name, of in facts.faults.items()
-        if of.took_effect < bites_min and name not in facts.unavailable
+        if of.took_effect < effects_min and name not in facts.unavailable
     )
-    return f"{TOO_SELDOM}, at least {bites_min} asked for: {counts}" if counts else ""
+    return f"{TOO_SELDOM}, at least {effects_min} requested: {counts}" if counts else ""
 
 
 def _cell(

@@ -88,7 +88,7 @@ def _histories(path: Path, checked: CheckFile) -> list[RunFacts]:
 def _hunts(path: Path, hunted: HuntsFile, policy: Policy) -> list[RunFacts]:
     """Return the planted bugs hunted in a simulated world; a bug counts if every hunt found it."""
     if policy.detection is None:
-        raise UsageError(f"{path}: planted bugs, of which the policy says nothing ([detection])")
+        raise UsageError(f"{path}: planted bugs, which the policy does not mention ([detection])")
     where = "/".join(part for part in ("simulated", hunted.target, hunted.world) if part)
     return [
         RunFacts(

@@ -81,7 +81,7 @@ def per_key(width: int, clients: int, make: Callable[[int], Generator]) -> Gener
         clients: number of clients in all workers.
         make: returns the generator for a key, which has to be finite.
     """
-    assert width > 0, "somebody has to work on a key"
+    assert width > 0, "at least one client has to work on a key"
     return _PerKey(width, clients, make, {})
 
 

@@ -171,7 +171,7 @@ def _without_unknown_reads(
     if not count:
         return source
     notes.append(
-        f"{count} reads answered nil, which a register that begins with {settings.initial} never"
+        f"{count} reads answered nil, which a register that starts with {settings.initial} never"
         " holds: taken as reads of unknown value, as knossos does"
     )
     known = operations.filter(pc.invert(is_unknown))
@@ -274,7 +274,7 @@ def _scratch() -> Iterator[Path]:
 
 def _no_room(error: OSError) -> HarnessError:
     why = os.strerror(error.errno) if error.errno else str(error)
-    return HarnessError(f"cannot write a check's own files: {why} (TMPDIR says where they go)")
+    return HarnessError(f"cannot write a check's own files: {why} (TMPDIR names their folder)")
 
 
 def _no_log(_directory: Path, _node: str) -> Any:

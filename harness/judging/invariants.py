@@ -84,7 +84,7 @@ def judge_invariants(
         summary = f"{breaches[0].message.rstrip('.')}{more}"
         outcome = Outcome.INVALID
     else:
-        summary = "nobody saw a rule broken that the nodes must keep"
+        summary = "no node was seen to break its own invariants"
         outcome = Outcome.VALID
     if observed:
         summary += f"; observed, not counted: {len(observed)} ({_excuses(found)})"
@@ -162,7 +162,7 @@ def _why_unpromised(context: CheckContext, at_ns: int, also: Iterable[str] = ())
     beyond = replace(context, windows=begun).unpromised_faults(
         context.promises.durable_under.union(also)
     )
-    return f"the target does not promise to stand {beyond}" if beyond else None
+    return f"the target does not promise to survive {beyond}" if beyond else None
 
 
 def _counted(findings: tuple[Finding, ...]) -> dict[str, int]:

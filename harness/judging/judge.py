@@ -493,7 +493,7 @@ def judge_run_as_planned(folder: RunFolder) -> Verdict:
         facts = json.loads(folder.run_json.read_bytes())
         findings = _plan_deviations(facts)
     except FileNotFoundError:
-        return Verdict(NAME, Outcome.UNKNOWN, "there is no run.json that says how the run went")
+        return Verdict(NAME, Outcome.UNKNOWN, "there is no run.json")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
     if not findings:
@@ -511,7 +511,7 @@ def _plan_deviations(facts: dict[str, Any]) -> list[Finding]:
         Finding(
             "node-ended",
             f"{one['node']} (incarnation {one['incarnation']}) ended by itself with status "
-            f"{one['returncode']}: {one['last_line'] or 'it said nothing'}",
+            f"{one['returncode']}: {one['last_line'] or 'it printed nothing'}",
             details=one,
         )
         for one in facts["exits"]

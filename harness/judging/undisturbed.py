@@ -37,12 +37,12 @@ COLUMNS: Final = ("op", "process", "f", "key", "input", "call_ns", "return_ns", 
 NS_PER_S: Final = 1e9
 _PROMISES: Final = {
     KNOWN: (
-        "While nothing disturbs a group, whoever calls it learns whether it was done.",
+        "While nothing disturbs a group, each call learns whether it was done.",
         "Clients would have to find out for themselves, or do twice what was refused for good.",
     ),
     SUCCEED: (
         "A group that nothing disturbs takes messages.",
-        "Nobody can use it.",
+        "No client can use it.",
     ),
 }
 

@@ -4,7 +4,7 @@
     faults = "each"                        # one cell per fault; or names, or lists of names
     worlds = ["process", "netns", "sim"]
     seeds = 2                              # how many random ones; or a list of seeds
-    bites_min = 3
+    effects_min = 3
 
     [campaign]                             # keys of a campaign file, for every cell
     time_limit = 60.0
@@ -41,7 +41,7 @@ from shaketable.harness.discovery import unknown_name
 EACH: Final = "each"
 CELLS_MAX: Final = 10_000
 SEEDS_MAX: Final = 1_000
-BITES_MAX: Final = 1_000
+EFFECTS_MAX: Final = 1_000
 AXES: Final[tuple[str, ...]] = ("targets", "workloads", "faults", "worlds", "seeds")
 KEY_OF_AXIS: Final[Mapping[str, str]] = {axis: axis.removesuffix("s") for axis in AXES} | {
     "faults": "faults"
@@ -90,7 +90,7 @@ class Matrix:
     Attributes:
         name: the folder under the store.
         axes: the values of each axis that it has; faults are tuples of names.
-        bites_min: a cell in which a fault took effect less often is not valid.
+        effects_min: a cell in which a fault took effect less often is not valid.
         campaign: campaign keys for all cells.
         adjust: other keys for some cells.
         exclude: cells that are left out.
@@ -98,7 +98,7 @@ class Matrix:
 
     name: str
     axes: Mapping[str, tuple[Any, ...]]
-    bites_min: int
+    effects_min: int
     campaign: Mapping[str, Any]
     adjust: tuple[Rule, ...]
     exclude: tuple[Rule, ...]
@@ -131,7 +131,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """All cells of a matrix, in the order in which they are run: the content of plan.json."""
 
     name: str
-    bites_min: int
+    effects_min: int
     cells: tuple[Cell, ...]
 
 
@@ -151,7 +151,7 @@ def read_matrix(text: str, where: str, faults: Iterable[str], draw_seeds: Iterat
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{where}: not TOML: {error}") from error
-    known = ("name", "bites_min", *AXES, *_TABLES)
+    known = ("name", "effects_min", *AXES, *_TABLES)
     for key in given:
         if key not in known:
             raise UsageError(f"{where}: {unknown_name('key of a matrix', key, known)}")
@@ -161,7 +161,7 @@ def read_matrix(text: str, where: str, faults: Iterable[str], draw_seeds: Iterat
     matrix = Matrix(
         name=_checked_name(given.get("name", Path(where).stem), where),
         axes=axes,
-        bites_min=_number(given.get("bites_min", 0), "bites_min", 0, BITES_MAX, where),
+        effects_min=_number(given.get("effects_min", 0), "effects_min", 0, EFFECTS_MAX, where),
         campaign=_campaign(given.get("campaign", {}), f"{where}: [campaign]", axes),
         adjust=_rules(given.get("adjust", []), "adjust", where, axes),
         exclude=_rules(given.get("exclude", []), "exclude", where, axes),
@@ -194,7 +194,7 @@ def expand(matrix: Matrix) -> list[CellSpec]:
             ),
         )
         if cells.setdefault(cell.id, cell) is not cell:
-            raise UsageError(f"matrix {matrix.name}: {cell.id} stands there twice")
+            raise UsageError(f"matrix {matrix.name}: {cell.id} is there twice")
     return list(cells.values())
 
 
@@ -249,7 +249,7 @@ def _listed(key: str, given: Any, where: str) -> list[Any]:
     if not isinstance(given, list) or not given:
         raise UsageError(f"{where}: {key}: expected a list of one at least, not {given!r}")
     if len({str(one) for one in given}) < len(given):
-        raise UsageError(f"{where}: {key}: one of them stands there twice")
+        raise UsageError(f"{where}: {key}: one of them is there twice")
     return given
 
 
@@ -315,7 +315,7 @@ def _rules(given: Any, name: str, where: str, axes: Mapping[str, Any]) -> tuple[
         for axis, values in picked.items():
             _check_picked(axis, values, axes[axis], here)
         if not picked:
-            raise UsageError(f"{here}: says of no axis for which cells it is")
+            raise UsageError(f"{here}: names no axis, so its cells are not known")
         campaign = _campaign(table.get("campaign", {}), here, axes)
         rules.append(Rule(picked, campaign, str(table.get("why", ""))))
     return tuple(rules)

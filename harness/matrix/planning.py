@@ -79,7 +79,9 @@ def check_cells(matrix: Matrix, where: str) -> Planned:
         )
     if not resolved:
         raise UsageError(f"{where}: no cell can be run: {cells[0].id}: {cells[0].skipped}")
-    return Planned(Plan(name=matrix.name, bites_min=matrix.bites_min, cells=tuple(cells)), resolved)
+    return Planned(
+        Plan(name=matrix.name, effects_min=matrix.effects_min, cells=tuple(cells)), resolved
+    )
 
 
 def _seeds() -> Iterator[str]:

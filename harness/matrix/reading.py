@@ -20,11 +20,11 @@ CLOCK_DOUBT_S: Final = 1.0
 
 
 def read_outcome(
-    folder: MatrixFolder, cell: str, attempt: int, code: int, took_s: float, bites_min: int
+    folder: MatrixFolder, cell: str, attempt: int, code: int, took_s: float, effects_min: int
 ) -> Outcome:
     """Return the outcome of an attempt whose process exited with `code`.
 
-    It is unknown at best if a fault took effect less often than `bites_min`.
+    It is unknown at best if a fault took effect less often than `effects_min`.
     """
     run = _run(folder, cell, time.time() - took_s)
     if code not in VERDICTS or run is None:
@@ -40,12 +40,15 @@ def read_outcome(
     recovery = summarise(row.recovery for row in view.faults)
     faults, lacking = _faults(run)
     why = view.why if code != ExitCode.VALID else ""
-    too_seldom = [name for name, count in faults.items() if count.bit < bites_min]
+    too_seldom = [name for name, count in faults.items() if count.bit < effects_min]
     if code == ExitCode.VALID and too_seldom:
         counts = ", ".join(
             f"{name} {faults[name].bit} of {faults[name].done}" for name in too_seldom
         )
-        code, why = ExitCode.UNKNOWN, f"bit too seldom, at least {bites_min} asked for: {counts}"
+        code, why = (
+            ExitCode.UNKNOWN,
+            f"took effect too seldom, at least {effects_min} requested: {counts}",
+        )
     return Outcome(
         attempt=attempt,
         code=code,

@@ -58,7 +58,7 @@ def to_json(plan: Plan, attempts: Attempts) -> dict[str, Any]:
         "name": plan.name,
         "verdict": verdict(plan, attempts),
         "exit_code": int(code),
-        "bites_min": plan.bites_min,
+        "effects_min": plan.effects_min,
         "counts": dict(_counts(plan, attempts)),
         "cells": [
             {
@@ -105,7 +105,7 @@ def view(plan: Plan, attempts: Attempts, resume: str) -> MatrixView:
             )
             for place, of_world in rows.items()
         ),
-        effects_min=plan.bites_min,
+        effects_min=plan.effects_min,
         resume=resume,
     )
 

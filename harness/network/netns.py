@@ -125,7 +125,7 @@ class PacketNetwork:
 
         There is nothing to "deliver": TCP retransmits what was dropped.
         """
-        self._ask("mend", name=cut, how=how)
+        self._ask("heal", name=cut, how=how)
 
     def open_cuts(self) -> tuple[str, ...]:
         """Return the cuts that are not healed."""

@@ -202,7 +202,7 @@ def _loss(wire: Wire) -> Probed:
         wire.send()
         wire.until(shape, "packets")
     lost = DATAGRAMS - len(wire.receive())
-    return Probed(0 < lost < DATAGRAMS, f"{lost} of {DATAGRAMS} lost, asked for half")
+    return Probed(0 < lost < DATAGRAMS, f"{lost} of {DATAGRAMS} lost, requested half")
 
 
 def _duplicate(wire: Wire) -> Probed:
@@ -210,7 +210,7 @@ def _duplicate(wire: Wire) -> Probed:
         wire.send()
         wire.until(shape, "packets")
     came = len(wire.receive())
-    return Probed(came > DATAGRAMS, f"{came} came of {DATAGRAMS}, asked for half of them twice")
+    return Probed(came > DATAGRAMS, f"{came} came of {DATAGRAMS}, requested half of them twice")
 
 
 def _reorder(wire: Wire) -> Probed:
@@ -220,7 +220,7 @@ def _reorder(wire: Wire) -> Probed:
     order = [number for number, _ in wire.receive(DATAGRAMS)]
     behind = sum(later < before for before, later in itertools.pairwise(order))
     works = behind > 0 and sorted(order) == list(range(DATAGRAMS))
-    return Probed(works, f"{behind} of {DATAGRAMS} were overtaken")
+    return Probed(works, f"{behind} of {DATAGRAMS} were reordered")
 
 
 def _corrupt(wire: Wire) -> Probed:
@@ -257,7 +257,7 @@ def _half_open(wire: Wire) -> Probed:
     with near, far:
         with wire.shaped(LinkShape(half_open=True)) as shape:
             is_gone = _is_reset(far)
-            near.sendall(b"anybody there?")
+            near.sendall(b"is this heard?")
             wire.until(shape, "unread", 1)
             unread = wire.network.shaped(shape)["unread"]
             is_told = bool(select.select([near], [], [], 0)[0])

@@ -139,7 +139,7 @@ class ProxyNetwork:
             ValueError: `how` is neither.
         """
         if how not in HEAL_MODES:
-            raise ValueError(f"mend: {how!r} is none of {', '.join(HEAL_MODES)}")
+            raise ValueError(f"heal: {how!r} is none of {', '.join(HEAL_MODES)}")
         if how == "reset":
             links = set(self._gates.links_of(cut))
             for connection in self._connections:

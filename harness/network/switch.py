@@ -64,7 +64,7 @@ class Switch:
         }
         self._answers: dict[str, Callable[[Json], Any]] = {
             "cut": lambda asked: self._links.cut(_links(asked)),
-            "mend": lambda asked: self._links.heal(asked["name"], asked["how"], monotonic()),
+            "heal": lambda asked: self._links.heal(asked["name"], asked["how"], monotonic()),
             "open_cuts": lambda _: self._links.open_cuts(),
             "held": lambda asked: self._links.held(asked["name"]),
             "shape": self._shape,

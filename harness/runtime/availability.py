@@ -37,7 +37,7 @@ def choose(campaign: Campaign) -> Choice:
     choice = look(campaign)
     if choice.unavailable and not choice.faults:
         reasons = "; ".join(tell(choice.unavailable))
-        raise UsageError(f"none of the faults asked for is available: {reasons}")
+        raise UsageError(f"none of the requested faults is available: {reasons}")
     return choice
 
 

@@ -77,7 +77,7 @@ class Budget:
         await self._changed.wait()
 
     def __str__(self) -> str:
-        return f"{', '.join(sorted(self.out)) or 'nobody'} of {len(self._nodes)} is out"
+        return f"{', '.join(sorted(self.out)) or 'none'} of {len(self._nodes)} is out"
 
     def _taken_out(self, fault: Fault, plan: Json) -> tuple[str, ...] | None:
         """Return the nodes that a plan takes out; None for a fault that takes out none."""
@@ -91,7 +91,7 @@ class Budget:
 
     def _narrowed(self, fault: Fault, plan: Json, spare: Sequence[str]) -> Json | None:
         with as_plugin_error():
-            assert isinstance(fault, TakesOut), "it was asked what it takes"
+            assert isinstance(fault, TakesOut), "it was asked which nodes it takes"
             narrowed = fault.narrowed(plan, self._nodes, spare)
             if narrowed is None:
                 return None

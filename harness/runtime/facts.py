@@ -1,7 +1,7 @@
 """The facts of a run (run.json), written along the way, so that a killed run has them too.
 
 Keys: status ("running", "complete", "interrupted", "failed"), name, seed, world, target,
-mutant, mutant_breaks (what the planted bug does), workload, nodes (ids), faults (asked for),
+mutant, mutant_breaks (what the planted bug does), workload, nodes (ids), faults (requested),
 faults_unavailable (name -> why, only if there are any), started (UTC), clock ({"unix_ns",
 "utc_offset_s"}: what the nodes' wall clock showed when the run's own time was 0, and how far
 their local time is from UTC), command, versions, promises,

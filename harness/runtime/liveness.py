@@ -4,7 +4,7 @@ On a real machine a slow disk or a busy CPU may explain a group that does not se
 simulated world nothing is slow unless a fault makes it slow. So a group that has not recovered
 after `PATIENCE_S` of virtual time never will: a liveness violation.
 
-Source: docs/adr/0044; the simulator's own invariants everybody-runs and everybody-catches-up;
+Source: docs/adr/0044; the simulator's own invariants every-node-runs and every-node-catches-up;
 "eventually" in TigerBeetle's VOPR, which heals all faults and demands that its cluster converges.
 """
 
@@ -22,8 +22,8 @@ clients' last operations, to settle. The slowest wait of a correct node is for a
 takes for dead (20 s), then the next try (5 s) and registration (10 s).
 """
 SERVES: Final = "group-serves"
-RUNS: Final = "everybody-runs"
-CATCHES_UP: Final = "everybody-catches-up"
+RUNS: Final = "every-node-runs"
+CATCHES_UP: Final = "every-node-catches-up"
 CALLS_END: Final = "calls-end"
 NAME_SERVERS_RUN: Final = "name-servers-run"
 OF_NODES: Final = frozenset({SERVES, RUNS, CATCHES_UP, NAME_SERVERS_RUN})
@@ -34,11 +34,11 @@ NEW_DISK: Final = "wipe"
 _PROMISES: Final[Mapping[str, tuple[str, str]]] = {
     SERVES: (
         "A group that nothing disturbs has a leader, and serves, soon after it was started.",
-        "Nobody can use it.",
+        "No client can use it.",
     ),
     RUNS: (
         "Every node is up again once the faults are over.",
-        "The group would be one failure away from standing still.",
+        "The group would be one failure away from losing its quorum.",
     ),
     CATCHES_UP: (
         "Once the faults are over, the nodes of a group agree who leads, and each of them has all"
@@ -52,7 +52,7 @@ _PROMISES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     NAME_SERVERS_RUN: (
         "A name server that nothing is done to goes on.",
-        "Clients that begin then find no broker.",
+        "Clients that start then find no broker.",
     ),
 }
 

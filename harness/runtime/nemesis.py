@@ -169,7 +169,7 @@ class Nemesis:
             return
         start = trio.current_time() if planned.on is not None else began + planned.start_s
         if start > end:
-            await self._leave_out(fault, planned, "its time is behind that of the run")
+            await self._leave_out(fault, planned, "its time is after the end of the run")
             return
         try:
             try:
@@ -193,7 +193,7 @@ class Nemesis:
         The fault starts by `latest` and ends by `end`.
         """
         if counted(event) is not None and not isinstance(self._world, CountsEffects):
-            self._observer.note(f"fault {planned.number}: nobody counts {event} in this world")
+            self._observer.note(f"fault {planned.number}: no one counts {event} in this world")
             return False
         latest = min(latest, end - planned.duration_s) - planned.after_s
         with trio.move_on_at(max(latest, trio.current_time())) as waited:
@@ -213,7 +213,7 @@ class Nemesis:
             leader = await self._find_leader(_order(planned.plan))
             drawn = self._play(planned, leader)
             if drawn is None:
-                return f"nobody plays {planned.roles}"
+                return f"no node plays {planned.roles}"
             with as_plugin_error():
                 aimed = fault.aim(drawn, self._world.nodes, leader)
                 aimed = plugin_calls.json_object(aimed, "its aim returned")
@@ -299,7 +299,7 @@ class Nemesis:
         self._record(fault.name, {**event, "phase": "start"})
         stopped = {"bit": False, "evidence": f"not begun: {why}", "measures": {}}
         self._record(fault.name, {**event, "phase": "stop", **stopped})
-        self._observer.note(f"fault {planned.number}, {what}, did not begin: {why}")
+        self._observer.note(f"fault {planned.number}, {what}, did not start: {why}")
 
     async def _find_leader(self, order: Sequence[str]) -> str | None:
         """Return the leader, waiting a little for one; of several, the first in `order`."""

@@ -263,7 +263,7 @@ KEPT_MAX: Final = 100
 """The first ones are kept for run.json; all are counted."""
 NOT_WATCHED: Final = (
     "--stop-at-first-violation has no effect: only appends and reads of a log (workloads log and"
-    " combined) are watched live, under faults that the target promises to stand"
+    " combined) are watched live, under faults that the target promises to survive"
 )
 JUDGED: Final = frozenset({"append", "read", "end"})
 CHECKER: Final = "linearizable-log"
@@ -321,7 +321,9 @@ class Watch:
             if self.count <= REPORTED_MAX:
                 self.tell(f"violation seen: {sighting.text} ({sighting.kind})")
             elif self.count == REPORTED_MAX + 1:
-                self.tell("more violations are seen, and no more of them told; the check has all")
+                self.tell(
+                    "more violations are seen, and no more of them are shown; the check has all"
+                )
 
     def _read(self, path: Path, events: list[Event]) -> bool:
         """Read a step of one recording; return whether that was all of it."""

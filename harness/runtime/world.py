@@ -314,7 +314,7 @@ class ProcessWorld(SteeredCapabilities):
         Called when all faults are over: there is nothing to do unless an undo failed or a node
         ended by itself.
         """
-        found = [f"{cut} was not mended" for cut in self._network.open_cuts()]
+        found = [f"{cut} was not healed" for cut in self._network.open_cuts()]
         for cut in self._network.open_cuts():
             self._network.heal(cut, "deliver")
         found += [f"{shape} was still in force" for shape in self._network.open_shapes()]

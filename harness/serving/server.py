@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:
             log.error("a page failed: %r: %r", self.path, error)  # noqa: TRY400 - one line a page
             log.debug("event=request_failed", exc_info=True)
-            return site.message(500, "This page could not be made; the terminal says why.")
+            return site.message(500, "This page could not be made; the terminal shows why.")
 
     def _send(self, response: Response, *, with_body: bool) -> None:
         self.close_connection = True

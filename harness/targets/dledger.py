@@ -337,7 +337,7 @@ class DLedgerTarget:
         linearizable=frozenset({"append", "read", "end", "write", "cas", "add"}),
         committed_prefix=True,
         excludes=GROUP_PROMISES,
-        note="A quorum of fsynced copies stands before an append is acknowledged; reads and "
+        note="A quorum of copies is fsynced before an append is acknowledged; reads and "
         "end offsets are linearizable at the leader by read index.",
     )
     mutants: Mapping[str, str]

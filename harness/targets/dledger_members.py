@@ -49,7 +49,7 @@ async def readmit(
     }
     client = BrokerGroupClient(addresses, timeout_s=CALL_TIMEOUT_S, rng=Random(0))
     admin = AdminClient(client)
-    last_error = "nobody answered"
+    last_error = "no node answered"
     try:
         with trio.move_on_after(timeout_s):
             while True:
@@ -123,7 +123,7 @@ async def restore(
     """
     size, layout = len(layouts), layouts[node]
     member = member_of(layout)
-    last_error = "nobody answered"
+    last_error = "no node answered"
     with trio.move_on_after(timeout_s):
         async with _admin(layouts, member_of, CALL_TIMEOUT_S) as admin:
             while True:

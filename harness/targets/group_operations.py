@@ -341,7 +341,7 @@ class GroupOperations:
             mine = await self._membership.assignment(self._topic)
             if mine is None:
                 self._heartbeat_due_s = 0.0  # a new leader may not know of us
-                raise RefusedError(-1, "nobody could say who is in the group")
+                raise RefusedError(-1, "no broker could say who is in the group")
         if not mine:
             self._heartbeat_due_s = 0.0  # a new leader may not know of us
         return tuple(key for queue in mine if (key := self._key(queue)) is not None)
@@ -407,7 +407,7 @@ class GroupOperations:
         async with self._definite_or_not():
             leader = await self._consumer.master(queue)
             if leader is None:
-                raise RefusedError(-1, "nobody leads")
+                raise RefusedError(-1, "no leader")
             if self._limits is None:
                 config = await self._consumer.broker_config(leader)
                 names = (TOPICS_KEY, GROUP_MEMBERS_KEY)
@@ -470,7 +470,7 @@ class GroupOperations:
             master = await self._consumer.master(queue)
             pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX, wait_s=hold_s)
             if not pulled.messages and (master is None or pulled.status == "NO_MATCHED_MSG"):
-                raise RefusedError(-1, "nobody who knows served the pull")
+                raise RefusedError(-1, "no broker that knows served the pull")
         if pulled.messages:
             self._seen[key] = pulled.messages[-1]
         messages = [(each.queue_offset, value_of(each.body)) for each in pulled.messages]

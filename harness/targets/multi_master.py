@@ -21,8 +21,8 @@ PLUGIN = MultiMaster(
         durable_under=KEPT_BY_THE_MACHINE,
         excludes=DELIVERY,
         copies=1,
-        note="A message is flushed to its master's disk before it is acknowledged; nobody else has"
-        " it. Consumer offsets are written every few seconds.",
+        note="A message is flushed to its master's disk before it is acknowledged; no other broker"
+        " has it. Consumer offsets are written every few seconds.",
         documented="each message is on one machine alone, whose disks must not be lost; offsets"
         " may go back (RocketMQ, deployment in multi-master mode)",
     ),

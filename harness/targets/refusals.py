@@ -204,7 +204,7 @@ async def _stay_in_a_group_that_was_left(asker: Asker) -> None:
             is_listed = group in await member.members(asker.leader)
             is_told = asker.leader in await member.leave()
         if not is_listed or not is_told:
-            raise RefusedError(-1, "whoever leads was not told")
+            raise RefusedError(-1, "the leader did not get it")
         try:
             is_listed = group in await member.members(asker.leader)
         except RefusedError as error:
@@ -287,12 +287,12 @@ def _invalid_requests() -> tuple[InvalidRequest, ...]:
         InvalidRequest("add the leader", forbidden, _add_the_leader),
         InvalidRequest("remove the only voter", forbidden, _remove_the_only_voter),
         InvalidRequest(
-            "remove who is no member",
+            "remove a node that is no member",
             forbidden,
             lambda asker: asker.admin.remove_member(UNKNOWN_MEMBER),
         ),
         InvalidRequest(
-            "hand over to who is no member",
+            "transfer leadership to a node that is no member",
             forbidden,
             lambda asker: asker.admin.transfer_leadership(UNKNOWN_MEMBER),
         ),

@@ -68,7 +68,7 @@ class SteeringFiles:
         orders = {
             "version": self._version,
             "clocks": list(clocks),
-            "harms": list(disk_faults),
+            "disk_faults": list(disk_faults),
             "trips": list(trips),
         }
         self._folder.mkdir(parents=True, exist_ok=True)

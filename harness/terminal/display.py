@@ -131,12 +131,14 @@ class PlainDisplay(Display):
     ) -> None:
         """Print whether the fault took effect, and the evidence."""
         super().fault_stopped(fault, name, took_effect, evidence, at_ns)
-        self._print(f"fault {fault} {'bit' if took_effect else 'did not bite'}: {evidence}", at_ns)
+        self._print(
+            f"fault {fault} {'took effect' if took_effect else 'had no effect'}: {evidence}", at_ns
+        )
 
     def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
         """Print the leader."""
         super().leader_changed(node, term, at_ns)
-        self._print(f"{node} leads in term {term}" if node else "nobody leads", at_ns)
+        self._print(f"{node} leads in term {term}" if node else "no leader", at_ns)
 
     def counts(self, counts: Counts) -> None:
         """Print the counts every `LINE_EVERY_NS`."""
@@ -226,7 +228,7 @@ def _counts_text(progress: Progress) -> str:
 def _leader_text(progress: Progress) -> str:
     if progress.leaders_seen == 0:
         return "none yet"
-    who = f"{progress.leader} in term {progress.term}" if progress.leader else "nobody answers"
+    who = f"{progress.leader} in term {progress.term}" if progress.leader else "no node answers"
     changes = progress.leader_changes
     if not changes:
         return who
@@ -235,7 +237,7 @@ def _leader_text(progress: Progress) -> str:
 
 def _fault_text(progress: Progress, now_ns: int) -> Text:
     took_effect = (
-        f"{progress.faults_effective} of {progress.faults_ended} bit"
+        f"{progress.faults_effective} of {progress.faults_ended} took effect"
         if progress.faults_ended
         else ""
     )

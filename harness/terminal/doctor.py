@@ -39,7 +39,7 @@ def doctor(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = 
 
     Starts a group of three nodes with clients on each world, does each fault to it and measures
     what came of that, as in a campaign: "works" says that it was done just now, and took effect.
-    What does not work is told with the reason. Takes about a minute; nothing is left. Faults that
+    What does not work is shown with the reason. Takes about a minute; nothing is left. Faults that
     are found by entry points are tried, too.
 
     Exit code 0: the default campaign can run, and each of its faults works; 2: it can run, but a

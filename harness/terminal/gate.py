@@ -178,7 +178,7 @@ class GateOptions:
     """What the command line says about a gate.
 
     Attributes:
-        policy: A policy file (docs/gate.md); default: each run valid, and its faults bit.
+        policy: A policy file (docs/gate.md); default: each run valid, and its faults took effect.
         junit: Write JUnit XML there, a test case for each rule on each run.
         sarif: Write SARIF 2.1.0 there, for code scanning.
         markdown: Write Markdown there; GitHub's step summary gets it in any case.

@@ -34,7 +34,7 @@ def heal(
     """Undo what a run left whose harness was killed.
 
     Ends its processes, stopped ones too, undoes the faults that its ledger (faults.jsonl) has
-    open, takes back what its nodes were told, and removes scratch folders of killed processes.
+    open, takes back what its nodes were ordered, and removes scratch folders of killed processes.
     A run whose harness lives is not touched, nor is anything that is not a run's. The next run
     in the same store does all this by itself.
 
@@ -101,7 +101,7 @@ def _heal(where: Path, forget: Collection[int]) -> list[Healed]:
     if (where / "campaign.toml").exists() or (where / "faults.jsonl").exists():
         return [healing.heal_run(where, forget), *_scratch()]
     if forget:
-        raise UsageError(f"{where}: --forget is said of the folder of one run")
+        raise UsageError(f"{where}: --forget needs the folder of one run")
     return healing.heal_store(where, DEPTH)
 
 

@@ -99,7 +99,7 @@ def _run(
     progress = make_progress(output.out, len(todo))
 
     def read(cell: str, attempt: int, code: int, took_s: float) -> Outcome:
-        return read_outcome(folder, cell, attempt, code, took_s, plan.bites_min)
+        return read_outcome(folder, cell, attempt, code, took_s, plan.effects_min)
 
     queue = Queue(journal, launcher(folder), read, progress)
     with _ends_on_signals(queue):
@@ -165,7 +165,7 @@ class MatrixProgress:
         self.verdicts[verdict] += 1
         effects = effects_text(outcome)
         facts = [
-            f"{effects} bit" if effects else "",
+            f"{effects} took effect" if effects else "",
             recovery_text(outcome),
             f"{outcome.took_s:.0f} s",
         ]

@@ -206,7 +206,7 @@ class RunOptions:
         seed: What everything is drawn from; printed, so that a run can be repeated.
         test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
         stop_at_first_violation: End the shaking at the first violation that is seen live (of a
-            log, under faults that the target promises to stand).
+            log, under faults that the target promises to survive).
         name: Folder under the store.
         store: Where runs are kept.
         engine: spark, or local: the same checks in one process, without Java.
@@ -214,7 +214,7 @@ class RunOptions:
         spark_remote: Spark Connect server that checks it instead: sc://HOST:PORT.
         base_port: First of the loopback ports to use, instead of free ones.
         disk: How nodes write: real, or volatile, where a kill loses what was not synced.
-        ack: What an acknowledgement stands for: fsync, or page-cache.
+        ack: What an acknowledgement means: fsync, or page-cache.
         leases_ms: Leases for reads at the leader, which trust clocks, in milliseconds; 0: none.
         record: What nodes record of themselves: none, or inputs, for `replay`.
         limits: How many topics and members of a group a broker keeps: usual, or low.

@@ -286,7 +286,9 @@ def shrink(
     if what is None and where.mutant is None:
         raise UsageError("what is to be shrunk? Give a seed, a file of a shrunk run, or --mutant")
     if is_file and WorldOptions(target=where.target) != where:
-        raise UsageError("a file says all of its run: no --world, --mutant or --time-limit with it")
+        raise UsageError(
+            "a file holds all of its run: no --world, --mutant or --time-limit with it"
+        )
     first = FIRST_SEED_DEFAULT if given.first_seed is None else given.first_seed
     spec = where.spec(simulator, int(what) if what is not None and not is_file else first)
     shrinker = shrinker_of(where.target, spec.world)

@@ -87,7 +87,7 @@ def faults_text(
 
 def _applied_text(faults: Sequence[FaultRow], requested: Sequence[str]) -> str:
     if not requested:
-        return "none asked for"
+        return "none requested"
     if not faults:
         return f"none applied of {', '.join(requested)}"
     applied = Counter(row.window.name for row in faults)
@@ -100,7 +100,7 @@ def _applied_text(faults: Sequence[FaultRow], requested: Sequence[str]) -> str:
     )
     never = [name for name in requested if name not in applied]
     rest = f"; never drawn: {', '.join(never)}" if never else ""
-    return f"{took_effect.total()} of {applied.total()} bit ({each}){rest}"
+    return f"{took_effect.total()} of {applied.total()} took effect ({each}){rest}"
 
 
 def recovery_text(recovery: RecoverySummary) -> str:

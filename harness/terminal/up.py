@@ -70,7 +70,7 @@ def up(
 
     Args:
         mode: How brokers replicate; dledger: each group has an elected leader, else one master
-            and nobody that takes its place.
+            and no replacement.
         nodes: Brokers of each group; dledger: 1, 3, 5 or 7, by default 3; the replicated modes:
             a master and its slaves, 2 to 5, by default 2; multi-master: 1.
         groups: Groups; topics are spread over all of them. By default 1, of multi-master 2.

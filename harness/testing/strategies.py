@@ -1,7 +1,7 @@
 """Hypothesis strategies for histories of a model.
 
     @given(histories("cas-register"))
-    def test_my_checker_accuses_nobody(history):
+    def test_my_checker_accuses_no_healthy_run(history):
         assert check(history, "cas-register").outcome is Outcome.VALID
 
 `histories` are linearizable by construction: each operation takes effect at one moment between

@@ -85,7 +85,7 @@ def recovery_times(
     """
     operations = operations.filter(pc.is_in(operations["f"], value_set=pa.array(APPENDING)))
     starts = np.sort(np.array([window.start_ns for window in windows], dtype=np.int64))
-    waiting = _NOBODY
+    waiting = _NONE_WAITS
     if activity is not None:
         operations = operations.filter(pc.less_equal(operations["call_ns"], activity.until_ns))
         waiting = _waiting(operations, starts, activity)
@@ -131,7 +131,7 @@ class _Waiting:
         return int(waited.sum()), int(answers.min()) if len(answers) else None
 
 
-_NOBODY = _Waiting(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))
+_NONE_WAITS = _Waiting(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))
 
 
 def _waiting(appends: pa.Table, starts: Times, activity: ClientActivity) -> _Waiting:

@@ -110,7 +110,7 @@ def _conclusion(links: Sequence[tuple[int, int, str, str]]) -> str:
     first = links[0][0]
     steps = f"{len(links)} steps" if len(links) != 1 else "one step"
     return (
-        f"Each arrow says that one operation must come before another. Following them from"
+        f"Each arrow means that one operation must come before another. Following them from"
         f" op {first} leads back to op {first} in {steps}: it would have to come before itself,"
         f" so no order of these operations fits all of them."
     )

@@ -105,7 +105,7 @@ def _sentences(part: FailingPart, width: int) -> list[str]:
     if len(part.could_not) > COULD_NOT_SHOWN_MAX:
         sentences.append(f"Nor can {len(part.could_not) - COULD_NOT_SHOWN_MAX} others.")
     evidence = part.evidence[:EVIDENCE_SHOWN_MAX]
-    sentences += [f"Of unknown outcome: {sentence}" for sentence in evidence]
+    sentences += [f"Indeterminate: {sentence}" for sentence in evidence]
     if len(part.evidence) > EVIDENCE_SHOWN_MAX:
         sentences.append(
             f"So are {len(part.evidence) - EVIDENCE_SHOWN_MAX} others; --json has them."

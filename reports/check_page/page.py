@@ -182,7 +182,7 @@ def part_story(part: FailingPart, *, is_timed: bool) -> tuple[str, ...]:
     if part.states:
         states = " or ".join(map(_cut, part.states[:8])) + (" or more" if part.states[8:] else "")
         whatever = "" if len(part.states) == 1 else ", depending on the order that is chosen"
-        sentences.append(f"At its begin the object held {states}{whatever}.")
+        sentences.append(f"At first the object held {states}{whatever}.")
     count = len(part.prefix)
     if count:
         _, state = part.prefix[-1]

@@ -165,7 +165,7 @@ def _withdrawn_for_load(each: Difference) -> Difference:
     text = comparison.of_metric(
         each.what, each.unit, each.where, each.a or 0.0, each.b or 0.0, NO_INTERVAL, Judgement.SAME
     )
-    return replace(each, judgement=Judgement.SAME, text=text, sure="another load was asked for")
+    return replace(each, judgement=Judgement.SAME, text=text, sure="another load was requested")
 
 
 def _slower_machine(a: Measured, b: Measured) -> str | None:
@@ -205,7 +205,7 @@ def _pairs(a: Measured, b: Measured) -> tuple[list[tuple[str, Series, Series]], 
             notes.append(f"{where}: not compared, {letter} has no such time")
             continue
         pairs.append((f"{where} ({letter}: calm)", of_a or calm, of_b or calm))
-        notes.append(f"{where}: {letter} does not ask for that, its calm time stands beside")
+        notes.append(f"{where}: {letter} does not ask for that, its calm time is shown beside")
     return pairs, notes
 
 

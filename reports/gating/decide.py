@@ -117,14 +117,14 @@ def _vacuous(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterato
         and not is_reported
         and not any(of.took_effect for of in run.faults.values())
     ):
-        text = f"no fault bit of those asked for ({', '.join(run.asked)})"
+        text = f"no requested fault took effect ({', '.join(run.asked)})"
     if text:
         ruling = Ruling(FAULTS_BIT, ExitCode.UNKNOWN, f"vacuous: {text}")
         yield _allowed(policy, ruling, VACUOUS, run.name, today_utc)
 
 
 def _not_done(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterator[Ruling]:
-    """Report the faults that a run was asked for and did not inject: it shows nothing about them.
+    """Report the faults that a run was requested and did not inject: it shows nothing about them.
 
     If the policy has a floor for the fault, that ruling is given instead.
     """
@@ -135,7 +135,7 @@ def _not_done(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterat
     for fault, why in lacking.items():
         if fault in policy.floors.faults:
             continue
-        text = f"{fault} was asked for and {why}"
+        text = f"{fault} was requested and {why}"
         ruling = Ruling(f"fault {fault}", ExitCode.UNKNOWN, text)
         yield _allowed(policy, ruling, UNAVAILABLE, run.name, today_utc, fault)
 
@@ -184,7 +184,7 @@ def _floors(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
         yield Ruling(key, code, f"{measure.label}: {found}{why}; at least {measure.text(floor)}")
     for fault, floor in policy.floors.faults.items():
         if fault in run.unavailable:
-            text = f"{fault} is not available: {run.unavailable[fault]}; at least {floor} asked for"
+            text = f"{fault} is not available: {run.unavailable[fault]}; at least {floor} requested"
             code = ExitCode.UNKNOWN if floor else ExitCode.VALID
             yield Ruling(f"fault {fault}", code, text)
         elif fault in run.asked:
@@ -232,7 +232,7 @@ def _overall(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[Ruling]:
         yield Ruling(RUNS, code, f"runs with a verdict: {count}; at least {floor}")
     for fault, floor in policy.floors.faults.items():
         if floor and not any(fault in run.asked or fault in run.unavailable for run in last):
-            text = f"no run was asked for {fault}; it is to bite {_times(floor)}"
+            text = f"no run requested {fault}; it has to take effect {_times(floor)}"
             yield Ruling(f"fault {fault}", ExitCode.UNKNOWN, text)
 
 

@@ -165,6 +165,6 @@ CEILINGS: Final[Mapping[str, Measure]] = {
 
 FLOORS: Final[Mapping[str, Measure]] = {
     "operations": Measure("operations"),
-    "faults_bit": Measure("faults that bit"),
+    "faults_bit": Measure("faults that took effect"),
 }
 """The keys of a policy's [floors] that bound a number of each run."""

@@ -142,7 +142,7 @@ def _recovery(
         one for one in recovery_times(served, windows, activity) if one.took_effect and one.asked
     ]
     if not asked:
-        why = "no fault bit after which a client asked" if windows else "there was no fault"
+        why = "no fault took effect after which a client asked" if windows else "there was no fault"
         found.missing["recovery_median_s"] = found.missing["recovery_worst_s"] = why
         return
     times_s = sorted(

@@ -116,7 +116,7 @@ def _fault_bars(view: RunView, colours: dict[str, str], whole_s: float) -> list[
         free = start_s - labelled.get(window.name, -whole_s) >= NUMBER_SHARE_MIN * whole_s
         if free:
             labelled[window.name] = start_s
-        effect = "it bit" if window.took_effect else "it did not bite"
+        effect = "it took effect" if window.took_effect else "it had no effect"
         bars.append(
             _bar(
                 window.name,

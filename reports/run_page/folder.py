@@ -120,7 +120,7 @@ def read_run(folder: Path) -> RunFiles:
     return RunFiles(
         folder=folder,
         run=run,
-        campaign=part("campaign.toml", _read_toml, absent, "what was asked for is not known here"),
+        campaign=part("campaign.toml", _read_toml, absent, "what was requested is not known here"),
         results=part("results.json", _read_json, None, f"nothing was judged; {REBUILD}"),
         operations=part(
             "history/operations",
@@ -139,7 +139,9 @@ def read_run(folder: Path) -> RunFiles:
         given_up=events[1],
         status=part("status.jsonl", reader.lines, (), "who led is not known"),
         samples=_samples(reader),
-        drain=part("drain.json", _read_json, absent, "what the nodes said while draining is lost"),
+        drain=part(
+            "drain.json", _read_json, absent, "what the nodes reported while draining is lost"
+        ),
         notes=_bounded(reader.notes),
     )
 

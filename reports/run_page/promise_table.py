@@ -62,7 +62,8 @@ def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[Pro
         )
     if checkers:
         meant = (
-            "The run tried this: it took its course, faults bit, and enough was done under them."
+            "The run tested this: it ran to its end, faults took effect, and enough was done under"
+            " them."
         )
         rows.append(_row(MEANT, meant, checkers))
     return tuple(row for row in rows if row.judged_by or row.text)

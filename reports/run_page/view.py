@@ -294,10 +294,10 @@ def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerVie
     if not results:
         return "nothing was judged: the run has no results.json that can be read"
     if verdict == "VALID":
-        return "every checker that judged the run found what the group promises"
+        return "all checks passed: every promise that was tested held"
     decisive = [checker for checker in checkers if checker.verdict == verdict]
     if not decisive:
-        return "no checker said more"
+        return "no checker reported more"
     if verdict == "UNKNOWN":  # the summaries have the reason for UNKNOWN, not the findings
         return _summaries(sorted(decisive, key=_explains))
     # The summary of a broken invariant is more specific than its kind.
@@ -470,7 +470,7 @@ def existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
             "samples.jsonl",
             "how far the nodes' logs were and what their clocks showed, now and then",
         ),
-        ("drain.json", "what the nodes said while draining"),
+        ("drain.json", "what the nodes reported while draining"),
         ("run.json", "facts of the run"),
         ("memory.jsonl", "what the harness and its workers had of memory"),
         ("shaketable.log", "the harness's log"),

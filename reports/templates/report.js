@@ -46,7 +46,7 @@ function startPlots() {
     for (const edge of ["start", "end"]) axis.properties[edge].change.connect(follow);
   }
 
-  // One after the other, in the order in which they were asked for.
+  // One after the other, in the order in which they were requested.
   let drawing = Promise.resolve();
   const asked = new Set();
   function draw(figure) {

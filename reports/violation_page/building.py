@@ -358,7 +358,7 @@ def _notes(run: _Run, moment_ns: int | None) -> tuple[str, ...]:
     notes = []
     if moment_ns is None:
         notes.append(
-            "Nothing says when this came to be: it was found in the nodes' logs after the run, so"
+            "It is not known when this happened: it was found in the nodes' logs after the run, so"
             " no leader, fault or log line can be put beside it."
         )
     elif not run.view.lanes:

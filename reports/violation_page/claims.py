@@ -11,13 +11,13 @@ from shaketable.reports.run_view import FaultRow, OperationRow, Violation
 from shaketable.reports.violation_page.violation_view import Claim
 
 _KEPT: Final = (
-    "An append that a client was told had succeeded is kept: it stands at the offset that the"
-    " client was told, on as many nodes as the target promises (a majority, if it says no more)."
+    "An acknowledged append is kept: it is at the offset that the client was given, on as many"
+    " nodes as the target promises (a majority, if it promises no more)."
 )
-_ONE_VALUE: Final = "What stands at an offset never changes: all who read it are given one value."
+_ONE_VALUE: Final = "The value at an offset never changes: every read of it returns the same one."
 _NO_FAILED: Final = "No read returns the value of an append that certainly failed."
-_ONE_OFFSET: Final = "A value that was sent once stands at one offset."
-_SENT: Final = "A read returns only what somebody has sent."
+_ONE_OFFSET: Final = "A value that was sent once is at one offset."
+_SENT: Final = "A read returns only what a client has sent."
 _FORWARD: Final = "A consumer that goes on is given the next messages, never those before."
 _NONE_LEFT_OUT: Final = "A consumer that goes on is given the next message; none is left out."
 _CYCLE: Final = (
@@ -37,7 +37,7 @@ PROMISED: Final[Mapping[str, str]] = {
         "What a node has synced it finds again as it was written, unless a fault damages it."
     ),
     "ended-unharmed": (
-        "A node goes on until somebody ends it, whatever happens to other nodes and to links."
+        "A node runs until it is stopped, whatever happens to other nodes and to links."
     ),
     "lost-append": _KEPT,
     "altered": _KEPT,
@@ -45,7 +45,7 @@ PROMISED: Final[Mapping[str, str]] = {
     "missing-on-node": (
         "A node that has committed as far as an acknowledged append has it in its own log."
     ),
-    "duplicated": "A value that was appended once stands once in the log.",
+    "duplicated": "A value that was appended once is in the log once.",
     "damaged": "What a node has committed can be read again as it was written.",
     "divergent": (
         "A committed entry is the same on all nodes: two that have committed one index have the"
@@ -68,36 +68,36 @@ PROMISED: Final[Mapping[str, str]] = {
     "future-read": "An answer shows what was appended before it, and nothing that came later.",
     "future-end": "An answer shows what was appended before it, and nothing that came later.",
     "stale-read": "A read that is called after an append was acknowledged finds that append.",
-    "stale-end": "Whoever asks for a queue's end is told one behind all acknowledged appends.",
-    "read-went-back": "Nobody finds a queue shorter than somebody before them has seen it.",
-    "end-went-back": "Nobody is told a shorter end of a queue than somebody before them.",
-    "unexplained-offset": "Only appends that somebody called take up offsets.",
-    "lost-write": "Whoever reads past an acknowledged message is given it.",
-    "unseen": "An acknowledged message is there for whoever looks for it afterwards.",
+    "stale-end": "The reported end of a queue is after all acknowledged appends.",
+    "read-went-back": "A queue is never found shorter than an earlier request has seen it.",
+    "end-went-back": "The reported end of a queue never goes back.",
+    "unexplained-offset": "Only appends that a client called take up offsets.",
+    "lost-write": "A read past an acknowledged message returns it.",
+    "unseen": "An acknowledged message is there for every later read.",
     "poll-skip": _NONE_LEFT_OUT,
     "int-poll-skip": _NONE_LEFT_OUT,
     "nonmonotonic-poll": _FORWARD,
     "int-nonmonotonic-poll": _FORWARD,
-    "nonmonotonic-send": "The messages of one producer stand in the order in which it sent them.",
+    "nonmonotonic-send": "The messages of one producer are in the order in which it sent them.",
     "lost-message": "Every acknowledged message is delivered to the consumer group.",
     "late-delivery": (
         "While nothing is wrong with the group, a message that is there, or whose delay is over,"
-        " is delivered within a few seconds (docs/anomalies.md says how many)."
+        " is delivered within a few seconds (docs/anomalies.md has the bound)."
     ),
     "early-delivery": (
         "A message that was delayed, or sent back, comes when its delay is over, and not before."
     ),
     "wrong-attempt": (
         "A message at which a handler failed comes again with one attempt more, so often at most as"
-        " was asked for; then it lies among the dead letters, and so does no other."
+        " was requested; then it is among the dead letters, and so does no other."
     ),
     "two-owners": (
-        "While nobody comes into a consumer group or leaves it, and nothing is wrong, a queue's"
+        "While no consumer joins or leaves a consumer group, and nothing is wrong, a queue's"
         " messages go to one consumer alone."
     ),
     "needless-redelivery": (
-        "While nobody comes into a consumer group or leaves it, and nothing is wrong, what was"
-        " handled does not come again; nor behind a consumer that leaves in good order then."
+        "While no consumer joins or leaves a consumer group, and nothing is wrong, what was"
+        " handled does not come again; nor after a consumer that leaves in good order."
     ),
     "duplicate-delivery": "A delayed message is put into its queue once.",
     "missed-tag": "Who asks a queue for tags is given every message that bears one of them.",
@@ -109,8 +109,8 @@ PROMISED: Final[Mapping[str, str]] = {
     "unwanted-key": (
         "Who asks a queue for messages by key or id is given none but these, each once."
     ),
-    "not-refused": "What must be refused is not done, whoever asks for it.",
-    "wrong-refusal": "What must be refused is refused with the code that says why.",
+    "not-refused": "What must be refused is never done.",
+    "wrong-refusal": "What must be refused is refused with the right code.",
     "no-answer": "While nothing is wrong with the group, an operator is answered within a second.",
     "lock-overlap": (
         "While a consumer holds the lock of a queue no other one is given it, as long as the same"
@@ -118,16 +118,16 @@ PROMISED: Final[Mapping[str, str]] = {
     ),
     "out-of-order": "A consumer is given one producer's messages in the order of its sends.",
     "redelivered-committed": (
-        "What a consumer group has committed is not delivered to it again, unless somebody sets"
+        "What a consumer group has committed is not delivered to it again, unless its offset is"
         " it back."
     ),
     "offset-went-back": "A group's offset is the one that was committed last.",
     "offset-ran-ahead": "A group's offset is the one that was committed last.",
     "offset-lost": "A committed offset is there for the next consumer of its group.",
-    "never-committed": "A group is given only offsets that somebody committed for it.",
+    "never-committed": "A group is given only offsets that were committed for it.",
     "lost-element": "What was known to be in it stays in it.",
-    "stale-element": "A read that begins after an element was known to be in a set has it.",
-    "unexpected-element": "Only what somebody put in comes out.",
+    "stale-element": "A read that starts after an element was known to be in a set returns it.",
+    "unexpected-element": "Only what was put in comes out.",
     "repeated-element": "A set has each element once.",
     "duplicated-element": "What was put in once comes out once.",
     "lost-add": "A counter is the sum of all adds that are over, and maybe of some that are open.",
@@ -149,13 +149,13 @@ PROMISED: Final[Mapping[str, str]] = {
 """The promise that a finding of a kind breaks."""
 SEEN_LIVE: Final = frozenset({"invariant-broken", "rule-broken", "damage-found", "ended-unharmed"})
 """Kinds that were seen during the run, by its world or by a node that exited."""
-DEFAULT_PROMISE: Final = "The checker holds the group to a rule of its own; see what it says."
+DEFAULT_PROMISE: Final = "The checker has a rule of its own; see its message."
 DURABLE: Final = frozenset({"lost-append", "altered", "reordered", "missing-on-node"})
 """Kinds about an acknowledged append that is not where it must be."""
 _BECAME: Final[Mapping[str, str]] = {
     "lost-append": "is lost",
-    "altered": "was altered: something that nobody appended stands in its place",
-    "reordered": "stands at another offset than the client was told",
+    "altered": "was altered: something that no client appended is in its place",
+    "reordered": "is at another offset than the client was given",
     "missing-on-node": "is missing on a node that has committed further than it",
 }
 NS_PER_S: Final = 1e9
@@ -295,8 +295,8 @@ def _at_moment(on: list[FaultWindow], moment_ns: int | None, moment_label: str) 
     if moment_label == TERM_BEGAN and moment_ns is not None:
         began = f"the entry's term began {moment_ns / NS_PER_S:.3f} s into the run, as polled"
         faults = f"with {named} on" if on else "with no fault on"
-        return f"Nothing says when it came to be; {began}, {faults}."
+        return f"It is not known when it happened; {began}, {faults}."
     if on:
         return f"Faults that were on at that moment: {named}."
     when = f"when it was {moment_label}" if moment_label else "at that moment"
-    return f"No fault was on {when}, as far as the history says."
+    return f"No fault was on {when}, as far as the history shows."

@@ -42,9 +42,9 @@ RIGHT: Final = 16
 TOP: Final = 24
 STRIP: Final = 30
 STATES: Final = {
-    "present": "the acknowledged append stands there",
-    "missing": "nothing stands there",
-    "other": "something else stands there",
+    "present": "the acknowledged append is there",
+    "missing": "nothing is there",
+    "other": "something else is there",
 }
 TICKS: Final = 6
 NOT_KEPT: Final = (

@@ -181,7 +181,10 @@ def _last_read_text(gone: LossWindow) -> str:
     by = f", answered by {look.node}" if look.node else ""
     aside = ""
     if gone.until_ns is not None and look.return_ns > gone.until_ns:
-        aside = ", after somebody else had been told what cannot be then: two answered side by side"
+        aside = (
+            ", after another client had been given an answer that contradicts it: two nodes"
+            " answered side by side"
+        )
     return f"Client {look.process} still read it at {_s(look.return_ns)}{by}{aside}."
 
 
@@ -197,7 +200,7 @@ def _first_sign_text(gone: LossWindow, violation: Violation) -> str:
         where = "the same offset" if sign.offset == violation.offset else f"offset {sign.offset}"
         did = f"{by}gave {where} to client {sign.process}'s {sign.f} of {sign.input}"
     elif sign.f == "end":
-        did = f"{by}told client {sign.process} that the queue ends at {sign.output}"
+        did = f"{by}answered client {sign.process} that the queue ends at {sign.output}"
     else:
         found = sign.output_text or ("nothing" if sign.output is None else str(sign.output))
         did = f"{by}answered client {sign.process}'s {sign.f} of it with {found}"

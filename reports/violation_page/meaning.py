@@ -27,7 +27,7 @@ DATA_LOSS_PHRASE: Final = "bytes lost"
 _EXIT_MEANINGS: Final[Mapping[str, str]] = {
     "rule-broken": (
         "The node saw it when it stopped; what broke the rule was done before, by itself or by a"
-        " node that it heard of. What all of them printed until then stands below."
+        " node that it heard of. What all of them printed until then is below."
     ),
     "damage-found": (
         "What is synced stays. So either it was never written as the node believed, or something of"
@@ -96,12 +96,12 @@ def _why_lost(violation: Violation, story: Story, moment_ns: int | None) -> Iter
     )
     same = ", the same node," if by == mine.node else ""
     yield (
-        f"What stands at its offset now is of term {newer[-1]}, which {by}{same} led: a leader that"
+        f"The entry at its offset now is of term {newer[-1]}, which {by}{same} led: a leader that"
         " lacked the append put something else in its place."
     )
     yield (
         "A node comes to lead only by the votes of a majority, and a node that has the append votes"
-        " for nobody who lacks it. So either (1) no majority held the append yet when it was"
+        " for no candidate that lacks it. So either (1) no majority held the append yet when it was"
         " acknowledged, or (2) nodes that held it lost it again, or (3) one that held it voted"
         " against that rule."
     )
@@ -199,8 +199,8 @@ def _owner_text(violation: Violation, story: Story) -> str:
             )
         if row.outcome == "ok" and row.offset not in (None, violation.offset):
             return (
-                f"The nodes' logs hold {row.input} there, which client {row.process} was told"
-                f" stands at offset {row.offset}: the value {row.input} is stored twice."
+                f"The nodes' logs hold {row.input} there, and client {row.process} was given"
+                f" offset {row.offset} for it: the value {row.input} is stored twice."
             )
     return ""
 
@@ -215,7 +215,7 @@ def _answerer_text(
         return ""
     led = leader_at(lanes, read.return_ns)
     if not led:
-        return f"{read.node} answered; nobody was seen to lead at that moment."
+        return f"{read.node} answered; no leader was seen at that moment."
     first = led[0]
     if first.node == read.node:
         return (

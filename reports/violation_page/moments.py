@@ -233,11 +233,13 @@ def of_faults(faults: Sequence[FaultRow]) -> Iterator[Moment]:
     """Yield when each fault began and ended, and what it did."""
     for row in faults:
         window = row.window
-        effect = f"; it bit: {window.evidence}" if window.took_effect and window.evidence else ""
-        effect = effect if window.may_have_taken_effect else ", which did not bite"
+        effect = (
+            f"; it took effect: {window.evidence}" if window.took_effect and window.evidence else ""
+        )
+        effect = effect if window.may_have_taken_effect else ", which had no effect"
         what = f"fault {window.fault}, {window.name}: {window.description}"
         yield Moment(
-            window.from_ns, "fault", f"{what}, begins{effect}", is_key=window.may_have_taken_effect
+            window.from_ns, "fault", f"{what}, starts{effect}", is_key=window.may_have_taken_effect
         )
         yield Moment(window.stop_ns, "fault", f"fault {window.fault}, {window.name}, is over")
 

@@ -40,8 +40,8 @@ STAMP_WITHIN: Final = 60
 """A timestamp must start within this many characters: some programs write JSON."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NO_CLOCK: Final = (
-    "This run does not say what the nodes' clocks showed when it began; their lines are placed by"
-    " the harness' marks among them, and may stand up to a second too late."
+    "This run does not say what the nodes' clocks showed when it started; their lines are placed"
+    " by the harness' marks among them, and may be up to a second too late."
 )
 NO_TIMES: Final = "The lines of {node} bear no time that could be related to the run's."
 CUT: Final = "The log of {node} is large: only the end of it was looked at."
@@ -172,7 +172,7 @@ def lines_around(
         if len(nearest) > LINES_OF_NODE_MAX:
             notes.append(
                 f"{len(nearest) - LINES_OF_NODE_MAX} more lines of {log.node} in these seconds"
-                f" stand in nodes/{log.node}/node.log."
+                f" are in nodes/{log.node}/node.log."
             )
         kept = {id(line) for line in nearest[:LINES_OF_NODE_MAX]}
         found += [line for line in inside if id(line) in kept]

@@ -24,18 +24,18 @@ WITHOUT_RESULT: Final = (
 )  # fmt: skip
 """Operations whose only result is that they were done."""
 NOTHING: Final = "nothing"
-CAS_SEEN: Final = {0: "another value stood there", 1: "it took effect"}
+CAS_SEEN: Final = {0: "another value was there", 1: "it took effect"}
 _MUST_APPEND: Final[Mapping[str, str]] = {
     "damaged": "it can be read again as it was written",
-    "duplicated": "it stands in the log once",
+    "duplicated": "it is in the log once",
     "late-delivery": "it is delivered in time",
     "missed-tag": "who asks for its tag is given it",
     "missed-key": "who asks for its key is given it",
     "lost-message": "it is delivered",
-    "lost-write": "whoever comes past it is given it",
+    "lost-write": "a read past it returns it",
     "negative-offset": "an offset from 0 on",
     "unexplained-offset": "an offset of at most {offset}",
-    "unseen": "it is there for whoever looks",
+    "unseen": "it is there for every read",
 }
 """What an acknowledged append guarantees, for kinds of violations about an append."""
 _MUST_SHOW: Final[Mapping[str, str]] = {
@@ -53,19 +53,19 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
     "unwanted-tag": "no message without such a tag",
     "missed-key": "{value} among what it brought",
     "not-refused": "the code of a refusal",
-    "wrong-refusal": "the code that says why",
+    "wrong-refusal": "the right code",
     "unwanted-key": "no message without that key, and none twice",
     "phantom-read": "anything but {value}",
     "inconsistent-offsets": "one value at offset {offset} for all",
-    "int-nonmonotonic-poll": "only what stands behind what came before",
-    "nonmonotonic-poll": "only what stands behind what came before",
+    "int-nonmonotonic-poll": "only what comes after what it had read before",
+    "nonmonotonic-poll": "only what comes after what it had read before",
     "out-of-order": "the messages in the order of their sends",
     "redelivered-committed": "nothing before what was committed",
-    "never-committed": "an offset that somebody had committed",
+    "never-committed": "an offset that a client had committed",
     "poll-skip": "offset {offset} next",
     "int-poll-skip": "offset {offset} in between",
     "repeated-element": "{value} once",
-    "repeated-id": "an id that nobody had been given",
+    "repeated-id": "an id that no client had been given",
     "unexpected-element": "nothing with {value} in it",
     "duplicated-element": "{value} as often as it was put in",
     "unexplained-offset": "no more than offsets below {offset}",
@@ -192,7 +192,7 @@ def _of_append(
     if not row.marked:
         return _of_later_append(row, violation, kind)
     if kind in DURABLE:
-        return f"it stands at offset {row.offset} from now on", True
+        return f"it is at offset {row.offset} from now on", True
     others = [each for each in rows if each.f in APPENDING and each is not row and each.marked]
     if kind == "offset-given-twice" and others:
         return "an offset that no other append was given", True

@@ -75,7 +75,7 @@ def decode_state(data: bytes) -> BrokerState:
         for topic, number, min_offset, max_offset in stored.queues
     }
     if any(not 0 <= min_offset <= max_offset for min_offset, max_offset in ranges.values()):
-        raise DamagedBrokerState("a queue of the broker's state ends in front of its begin")
+        raise DamagedBrokerState("a queue of the broker's state ends before its start")
     return BrokerState(
         ranges,
         {name: dict(config) for name, config in stored.topics},

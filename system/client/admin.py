@@ -51,8 +51,10 @@ class AdminClient:
             if trio.current_time() + POLL_INTERVAL_S >= deadline_s:
                 break
             await trio.sleep(POLL_INTERVAL_S)
-        answered_members = ", ".join(sorted(answers)) or "nobody"
-        raise RefusedError(UNREACHABLE, f"no member says that it leads; heard {answered_members}")
+        answered_members = ", ".join(sorted(answers)) or "none"
+        raise RefusedError(
+            UNREACHABLE, f"no member reports that it leads; answers: {answered_members}"
+        )
 
     async def _ask_all(self) -> dict[str, Metadata]:
         """Ask every member for its state, until the current leader is certain."""

@@ -132,7 +132,7 @@ ROUTE_KEPT_FOR_GOOD = Mutant(
         producer=_RouteKeptForGoodProducer, pull_consumer=_RouteKeptForGoodPullConsumer
     ),
     about="""
-    A client asks for a topic's route once, and goes on with it whoever leads since.
+    A client asks for a topic's route once, and goes on with it whichever member leads since.
 
     Source: https://github.com/apache/rocketmq/issues/2728 (clients go on with the route of a broker
     that is down) and https://github.com/apache/rocketmq/pull/1686.
@@ -177,9 +177,9 @@ SENDS_AGAIN_WHEN_UNKNOWN = Mutant(
     client=ClientParts(_SendsAgainWhenUnknownGroupClient, _SendsAgainWhenUnknownProducer),
     hunt=Hunt("log", ("pause", "partition")),
     about="""
-    A send of which nobody knows what became of it is sent once more behind the caller's back.
+    A send of unknown outcome is sent once more without the caller's knowledge.
 
-    Where the first one was stored, the message is there twice, or behind later ones.
+    Where the first one was stored, the message is there twice, or after later ones.
 
     Source: https://github.com/tulios/kafkajs/issues/257 (100,000 messages sent, 110,000 to 120,000
     stored, after timeouts); RocketMQ's retryTimesWhenSendFailed likewise.
@@ -223,7 +223,7 @@ TIMEOUT_IS_REFUSAL = Mutant(
     about="""
     A request that is not answered in time is reported as refused: certainly without an effect.
 
-    Whoever believes it sends once more, or goes on as if nothing had happened; the message is
+    A caller that believes it sends once more, or goes on as if nothing had happened; the message is
     stored.
 
     Source: https://github.com/apache/rocketmq/issues/1921 (the producer throws MQClientException,
@@ -254,7 +254,7 @@ COMMITTED_BEFORE_HANDLED = Mutant(
     about="""
     A consumer commits what it was given, before its handler has returned.
 
-    When it ends, or loses the queue, the messages that were being handled come to nobody again.
+    When it ends, or loses the queue, the messages that were being handled never come again.
 
     Source: https://github.com/apache/rocketmq/issues/2732 (LitePullConsumer: the offset of messages
     that were dropped with their queue is committed).
@@ -274,11 +274,11 @@ CONSUMER_ENDS_WITH_BROKER = Mutant(
     client=client_parts(_PropagatesErrors),
     hunt=Hunt("queue-push", ("kill", "pause")),
     about="""
-    A consumer's task ends with the first broker that it cannot reach, and nobody is told.
+    A consumer's task ends with the first broker that it cannot reach, without an error.
 
     Its program goes on, and no message is handled any more until it is started again.
 
-    Source: https://github.com/Parsely/pykafka/issues/227 (errors of a worker thread that nobody
+    Source: https://github.com/Parsely/pykafka/issues/227 (errors of a worker thread that no one
     caught ended it, and the consumer with it).
     """,
 )
@@ -307,9 +307,9 @@ LEFT_WITHOUT_A_COMMIT = Mutant(
     client=ClientParts(group_consumer=_LeftWithoutACommitGroupConsumer),
     hunt=Hunt("queue-push"),
     about="""
-    A consumer that leaves in good order commits nothing any more, and only says that it leaves.
+    A consumer that leaves in good order commits nothing any more, and only unregisters.
 
-    What it handled since its last commit comes again to whoever gets its queues.
+    What it handled since its last commit comes again to the next owner of its queues.
 
     Source: https://github.com/apache/rocketmq/pull/64 (ROCKETMQ-102: at a shutdown the offset that
     is persisted is not that of the latest consumed message).
@@ -329,13 +329,13 @@ LEFT_WITHOUT_WORD = Mutant(
     client=client_parts(_LeavesSilently),
     hunt=Hunt("queue-operators", ("transfer",)),
     about="""
-    A consumer that leaves its group tells no broker, and counts as told.
+    A consumer that leaves its group does not unregister, and believes that it did.
 
-    Where its connection stays open for others its queues belong to it still, and nobody consumes
+    Where its connection stays open for others its queues belong to it still, and no one consumes
     them.
 
     Source: https://github.com/apache/rocketmq/issues/7556 (queues of a consumer that unsubscribed
-    are given to nobody).
+    are given to no consumer).
     """,
 )
 
@@ -381,7 +381,7 @@ OWN_DIVISION_OF_QUEUES = Mutant(
     client=client_parts(_DropsRemainder),
     hunt=Hunt("queue-push", ("kill", "pause")),
     about="""
-    Consumers divide the queues among them in ranges of one length, and the rest belongs to nobody.
+    Consumers divide the queues among them in ranges of one length, and the rest belongs to none.
 
     Source: https://github.com/apache/rocketmq-client-go/issues/419 (another division than that of
     the other clients: some queues are consumed by none of them).
@@ -401,14 +401,14 @@ class _SentBackToNobodyGroupConsumer(GroupConsumer):
     reader_type = _DropsSendBacks
 
 
-SENT_BACK_TO_NOBODY = Mutant(
-    "sent-back-to-nobody",
+SENT_BACK_NOWHERE = Mutant(
+    "sent-back-nowhere",
     client=ClientParts(group_consumer=_SentBackToNobodyGroupConsumer),
     hunt=Hunt("queue-push", ("kill", "pause")),
     about="""
-    What a handler failed at is sent back to a wrong address, and nobody looks at the answer.
+    What a handler failed at is sent back to a wrong address, and the answer is ignored.
 
-    The group goes on behind the message, which comes again to nobody.
+    The group goes on after the message, which is never delivered again.
 
     Source: https://github.com/apache/rocketmq-client-go/issues/624 (sending back fails where the
     message's store host is not the broker's address).
@@ -431,7 +431,7 @@ UNLOCKS_BEFORE_COMMIT = Mutant(
     about="""
     A consumer that lets go of an ordered queue gives the lock back first, and commits then.
 
-    Whoever gets the queue begins in front of what was consumed, and consumes it once more.
+    The next owner of the queue starts before what was consumed, and consumes it once more.
 
     Source: https://github.com/apache/rocketmq/issues/4086 (the lock should be released when the
     offset is committed, and not before).
@@ -451,6 +451,6 @@ PLUGINS = (
     LEFT_WITHOUT_WORD,
     OVERLAPPING_SHARES,
     OWN_DIVISION_OF_QUEUES,
-    SENT_BACK_TO_NOBODY,
+    SENT_BACK_NOWHERE,
     UNLOCKS_BEFORE_COMMIT,
 )

@@ -57,7 +57,7 @@ DELAYS_NOT_SYNCHRONIZED = Mutant(
     Made master, it delivers all of them once more.
 
     Source: https://github.com/apache/rocketmq/issues/2259 (the slave keeps the master's delayOffset
-    in a file that nobody reads).
+    in a file that is never read).
     """,
 )
 
@@ -136,7 +136,7 @@ SLAVE_READS_ON_ANYWHERE = Mutant(
     native=NativeParts(master_connection=SlaveReadsOnAnywhere),
     hunt=Hunt("queue", ("reset", "disk-stall")),
     about="""
-    A slave takes what its master sends as what follows its own log, wherever that stands.
+    A slave takes what its master sends as what follows its own log, wherever that ends.
 
     It compares no positions, neither the frame's nor the message's own. A slave whose flush is
     behind what it wrote asks from there on when its connection is lost, and has messages twice;
@@ -192,7 +192,7 @@ CONFIG_FILE_IN_PLACE = Mutant(
     targets=MASTERS,
     hunt=Hunt("queue", ("power",)),
     about="""
-    The files of topics and offsets are written where they stand, and not synced.
+    The files of topics and offsets are written in place, and not synced.
 
     A loss of power leaves half a file, and the broker does not start, or starts without offsets.
 

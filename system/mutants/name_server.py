@@ -31,7 +31,7 @@ DEAD_BROKER_KEPT = Mutant(
     about="""
     A broker that is gone stays in the routes until it is heard of again.
 
-    Clients are sent to where nobody is, also when another member leads since.
+    Clients are sent to a broker that is gone, also when another member leads since.
 
     Source: https://github.com/apache/rocketmq/issues/2728 (clients go on with the route of a broker
     that is down).
@@ -108,7 +108,7 @@ OLDER_STATE_ACCEPTED = Mutant(
     targets=GROUP,
     hunt=Hunt("queue", ("transfer", "members", "name-server-links")),
     about="""
-    Whoever registers last as master is the master, also one that speaks of an older term.
+    The last to register as master is the master, also with an older term.
 
     A leader that was cut off, and replaced without knowing it, takes the route back.
 
@@ -145,7 +145,7 @@ UNREGISTER_BY_ID = Mutant(
     targets=(*GROUP, *REPLICATED),
     hunt=Hunt("queue", ("transfer", "members", "name-server-links")),
     about="""
-    A broker that says that it goes removes whoever has its id of that name now.
+    A broker that unregisters removes the broker that has its id of that name now.
 
     The old master's late word takes the new master out of the routes.
 

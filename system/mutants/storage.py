@@ -142,7 +142,7 @@ MARK_AHEAD_OF_FSYNC = Mutant(
     "mark-ahead-of-fsync",
     commit_log=MarkAheadOfFsync,
     about="""
-    The mark that says how far the log is synced runs ahead of the fsync, up to the log's end.
+    The durable watermark runs ahead of the fsync, up to the log's end.
 
     After a loss of power the mark vouches for entries that are gone: the member finds its log
     damaged and does not start, although nothing damaged it.
@@ -169,8 +169,8 @@ PARTIAL_WRITE_NOT_RETRIED = Mutant(
     about="""
     What a full disk left undone of a batch of writes is forgotten, and counts as done.
 
-    An exception in the middle of a batch append left the rest uncompleted and nobody tried it
-    again; here the rest is even said to be durable.
+    An exception in the middle of a batch append left the rest uncompleted and untried
+    again; here the rest even counts as durable.
 
     Source: https://github.com/openmessaging/dledger/issues/142 (bug E8).
     """,
@@ -231,8 +231,8 @@ TRUNCATION_IN_MEMORY = Mutant(
     about="""
     A truncation moves the positions in memory and leaves the files as they are.
 
-    After a restart the removed entries stand there again and may win an election; or what was
-    written over them contradicts what the synced-to mark says, and the member does not start.
+    After a restart the removed entries are there again and may win an election; or what was
+    written over them contradicts the durable watermark, and the member does not start.
 
     Source: https://github.com/apache/rocketmq/issues/10666 (bug E31).
     """,

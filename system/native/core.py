@@ -177,7 +177,9 @@ class NativeCore:
 
     def transfer(self, target: str, now_ms: float) -> None:
         """Raise TransferError: there is no group."""
-        raise TransferError(f"a master cannot hand over to {target}: there is no group")
+        raise TransferError(
+            f"a master cannot transfer its leadership to {target}: there is no group"
+        )
 
     def resign(self, now_ms: float) -> None:
         """Do nothing: there is no leadership to transfer."""

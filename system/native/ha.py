@@ -61,7 +61,7 @@ class SlaveConnection:
     def check_silence(self, now_ms: float) -> None:
         """Raise HAError if the slave has been silent for too long."""
         if now_ms >= self.silent_ms:
-            raise HAError(f"the slave has said nothing for {SILENCE_MAX_MS:g} ms")
+            raise HAError(f"the slave has sent nothing for {SILENCE_MAX_MS:g} ms")
 
     def received(self, data: bytes, now_ms: float) -> None:
         """Handle bytes from the slave. Raises HAError."""
@@ -185,7 +185,7 @@ class MasterConnection:
             # An empty slave starts its log at the master's last file, not at position 0.
             if position % self._file_bytes:
                 raise HAError(
-                    f"the master begins at {position}, where no file of {self._file_bytes} bytes"
+                    f"the master starts at {position}, where no file of {self._file_bytes} bytes"
                     " begins: mappedFileSizeCommitLog has to be the same on both"
                 )
             self._core.start_log_at(position)

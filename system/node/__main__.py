@@ -2,7 +2,7 @@
 
 Ends with 0 on SIGTERM or SIGINT, 1 when the operating system refused it a resource, 2 for a bad
 configuration, a port or a store folder in use, 65 when the log is damaged, 70 when a rule of its
-own is broken or its code met what nobody foresaw, 71 when a thread ran out of memory, 74 when the
+own is broken or its code met an unexpected error, 71 when a thread ran out of memory, 74 when the
 disk failed (`system.node.process`). Each of these says why in its last line on standard error.
 """
 

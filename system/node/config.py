@@ -279,7 +279,7 @@ def _peers(values: Mapping[str, str], key: str) -> dict[str, tuple[str, int]]:
         if not _ID.fullmatch(name):
             raise ConfigError(f"{key}: {name!r} is no id: letters, digits, '_' and '.'")
         if name in peers:
-            raise ConfigError(f"{key}: {name} stands there twice")
+            raise ConfigError(f"{key}: {name} is there twice")
         peers[name] = (host, int(port))
     return peers
 

@@ -73,7 +73,7 @@ class LogView:
         if index >= firsts[-1]:
             assert index <= self.end_index, f"no entry {index}, the log ends at {self.end_index}"
             return self._terms[-1]
-        assert index >= firsts[0], f"no entry {index}, the log begins at {self.start.index}"
+        assert index >= firsts[0], f"no entry {index}, the log starts at {self.start.index}"
         return self._terms[bisect_right(firsts, index) - 1]
 
     def last_at_most(self, index: int, term: int) -> int:
@@ -168,7 +168,7 @@ class LogView:
         """
         if first_index <= self.start.index:
             raise CompactedError(
-                f"entry {first_index} is gone, the log begins behind {self.start.index}"
+                f"entry {first_index} is gone, the log starts after {self.start.index}"
             )
         assert first_index <= self.end_index
         if not self._tail or first_index < self._tail[0].first_index:

@@ -152,7 +152,7 @@ def _decode_rocketmq(frame: Frame) -> Command:
     remark, at = _take(header, _FIXED.size, _U32)
     fields, at = _take(header, at, _U32)
     if at != len(header):
-        raise CommandError(f"bad ROCKETMQ header: {len(header) - at} bytes behind the ext fields")
+        raise CommandError(f"bad ROCKETMQ header: {len(header) - at} bytes after the ext fields")
     ext: dict[str, str] = {}
     at = 0
     while at < len(fields):

@@ -102,7 +102,7 @@ class MemberWorld(Protocol):
     """The member whose code runs now: what it raises is its own."""
 
     def answer(self, member: SimMember, connection: int, replies: list[bytes]) -> None:
-        """Carry a member's replies to whoever holds that connection. Raises Violated."""
+        """Carry a member's replies to the client that holds that connection. Raises Violated."""
         ...
 
     def changed_role(self, member: SimMember, change: RoleChange) -> None:

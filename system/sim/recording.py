@@ -132,7 +132,7 @@ class _Tape:
         """Return the first record. Raises BadRecording."""
         record = self._ahead
         if record is None or record[0] != "start":
-            raise BadRecording(f"{self._path} is cut off in front of its first record")
+            raise BadRecording(f"{self._path} is cut off before its first record")
         self._step()
         try:
             return msgspec.convert(record[1], BrokerStart)
@@ -145,7 +145,7 @@ class _Tape:
         if record is None:
             return None
         if record[0] not in INPUTS:
-            raise BadRecording(f"{self._path}: {record[0]} stands where an input should")
+            raise BadRecording(f"{self._path}: {record[0]} is where an input should be")
         self._step()
         return record
 
@@ -350,7 +350,7 @@ def _described_write(write: Write) -> str:
     if isinstance(write, SaveState):
         return f"save term {write.term} vote {write.voted_for or '-'}"
     if isinstance(write, Truncate):
-        return f"truncate behind {write.end_index}"
+        return f"truncate after {write.end_index}"
     assert isinstance(write, Compact | Install)
     kind = "compact" if isinstance(write, Compact) else "install"
     return f"{kind} up to {write.snapshot.end.index}"

@@ -386,11 +386,11 @@ class World:
             if member.is_removed:
                 continue
             if not member.is_up:
-                raise Violated("everybody-runs", "still down at the end", member.name)
+                raise Violated("every-node-runs", "still down at the end", member.name)
             index = member.broker.applied_index
             if index != committed:
                 raise Violated(
-                    "everybody-catches-up",
+                    "every-node-catches-up",
                     f"applied {index} of {committed} committed entries at the end",
                     member.name,
                 )

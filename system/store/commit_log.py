@@ -250,7 +250,7 @@ class CommitLog:
             self._finish_cut()
             end = snapshot.end
             if end.index < self.start.index:
-                raise NotContiguous(f"a snapshot at {end} lies in front of the begin {self.start}")
+                raise NotContiguous(f"a snapshot at {end} is before the start {self.start}")
             is_at_start = end == self.start
             if is_at_start:
                 self._truncate(end.index)
@@ -462,11 +462,11 @@ class LogFolder:
         start = watermark.record.start
         if stored is None and start.index >= 0:
             raise LogDamaged(
-                snapshot_path(path), f"the snapshot is missing, the log begins at {start}"
+                snapshot_path(path), f"the snapshot is missing, the log starts at {start}"
             )
         if stored is not None and stored.snapshot.end.index < start.index:
             raise LogDamaged(
-                snapshot_path(path), f"the snapshot is older than the log's begin, {start}"
+                snapshot_path(path), f"the snapshot is older than the log's start, {start}"
             )
         return cls(disk, path, watermark, state, stored, native_folder)
 
@@ -505,7 +505,7 @@ class LogFolder:
         if self.native_folder is None:
             raise StoreError(
                 f"{self.path} continues a native commit log of {record.native_end} bytes:"
-                " set storePathCommitLog to the folder where that stands"
+                " set storePathCommitLog to the folder of that log"
             )
         return NativeLog(self.disk, self.native_folder, record.data_file_bytes, record.native_end)
 
@@ -538,9 +538,9 @@ def _open_watermark(
     else:
         for name in ("currterm", "checkpoint", "snapshot"):
             if disk.exists(f"{folder}/{name}"):
-                raise LogDamaged(path, "the synced-to mark is missing")
+                raise LogDamaged(path, "the durable watermark is missing")
         if disk.names(f"{folder}/data"):
-            raise LogDamaged(path, "the synced-to mark is missing")
+            raise LogDamaged(path, "the durable watermark is missing")
         native_end = 0
         if native_folder is not None:
             native_end = upgrade_native_log(disk, native_folder, data_file_bytes)

@@ -104,7 +104,7 @@ def verify_batch(batch: Batch, end: LogEnd | None) -> LogEnd:
     at, count = 0, 0
     current = end
     if end is not None and batch.position < end.position:
-        raise DamagedEntry(f"batch at position {batch.position}, in front of {end.position}")
+        raise DamagedEntry(f"batch at position {batch.position}, before {end.position}")
     while at < len(data):
         try:
             current = verify_entry(data, at, current, batch.position + at)
@@ -118,7 +118,7 @@ def verify_batch(batch: Batch, end: LogEnd | None) -> LogEnd:
         at = current.position - batch.position
         count += 1
         if current.index != batch.first_index + count - 1:
-            raise DamagedEntry(f"entry {current.index} stands at {batch.first_index + count - 1}")
+            raise DamagedEntry(f"entry {current.index} is at {batch.first_index + count - 1}")
     if current is None or count != batch.count or not count:
         raise DamagedEntry(f"batch of {count} entries is announced as {batch.count}")
     return current

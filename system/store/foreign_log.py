@@ -67,15 +67,15 @@ class ForeignLog:
             raise ForeignLogRefused(f"{folder}/data holds no data files of DLedger")
         if int(names[0]):
             raise ForeignLogRefused(
-                f"{folder}/data begins at byte {int(names[0])}: only a log that is there from its "
-                "begin can be imported, and none that was upgraded from a native commit log"
+                f"{folder}/data starts at byte {int(names[0])}: only a log that is complete from"
+                " its start can be imported, and none that was upgraded from a RocketMQ commit log"
             )
         self._names = names
         self.file_bytes = self._size(names[0])
         for number, name in enumerate(names):
             if int(name) != number * self.file_bytes or self._size(name) != self.file_bytes:
                 raise ForeignLogRefused(
-                    f"{folder}/data/{name} does not follow the file in front of it, of "
+                    f"{folder}/data/{name} does not follow the file before it, of "
                     f"{self.file_bytes} bytes"
                 )
         self._queue_ends: dict[tuple[bytes, int], int] = {}
@@ -171,7 +171,7 @@ class ForeignLog:
             raise self._refusal(position, "its CRCs are computed: DLedger did not write this")
         if index != end.index + 1 or term < end.term:
             raise self._refusal(
-                position, f"entry {index} of term {term} behind {end.index} of term {end.term}"
+                position, f"entry {index} of term {term} after {end.index} of term {end.term}"
             )
         body = entry[ENTRY_HEADER_BYTES:]
         self._check_message(body, position)
@@ -208,7 +208,7 @@ class ForeignLog:
             )
         except (KeyError, ValueError):
             raise ForeignLogRefused(
-                f"{self._folder}/currterm says no term: without it this node might vote twice"
+                f"{self._folder}/currterm holds no term: without it this node might vote twice"
             ) from None
 
     def _committed_index(self) -> int:

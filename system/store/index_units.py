@@ -120,10 +120,10 @@ def check_append(batch: Batch, end: LogEnd, data: SegmentFiles) -> tuple[bytes, 
     entries, position = batch.data, batch.position
     for index in range(batch.first_index, batch.last_index + 1):
         _, size, stored_index, term, _ = _ENTRY_FIELDS(entries, at)
-        assert stored_index == index, f"entry {stored_index} stands at {index}"
+        assert stored_index == index, f"entry {stored_index} is at {index}"
         units.append(UNIT.pack(UNIT_MAGIC, position + at, size, index, term))
         last, at = at, at + size
-    assert at == len(entries), f"{len(entries) - at} bytes behind entry {batch.last_index}"
+    assert at == len(entries), f"{len(entries) - at} bytes after entry {batch.last_index}"
     (chain_crc,) = _CHAIN_CRC_AT_36(entries, last)
     new_end = LogEnd(batch.last_index, batch.term, batch.end_position, chain_crc)
     return b"".join(units), new_end

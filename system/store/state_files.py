@@ -176,7 +176,7 @@ class DurableWatermark:
         records = [record for slot in slots if (record := _decode_slot(slot))]
         if not records:
             file.close()
-            raise LogDamaged(path, "neither slot of the synced-to mark can be read")
+            raise LogDamaged(path, "neither slot of the durable watermark can be read")
         return cls(file, max(records, key=lambda record: record.sequence))
 
     def move(self, end: LogEnd, cut_until: int = 0) -> None:

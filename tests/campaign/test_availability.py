@@ -50,14 +50,15 @@ def test_a_fault_that_the_target_cannot_have_is_told_and_not_drawn() -> None:
     choice = availability.choose(campaign)
     assert sorted(choice.faults) == ["kill", "partition", "pause"]
     assert availability.tell(choice.unavailable) == [
-        "fault transfer is not available: the target rigid cannot be asked to hand leadership over"
+        "fault transfer is not available: the target rigid cannot be asked to transfer its"
+        " leadership"
     ]
     assert {planned.fault for planned in schedule(campaign, choice.faults)} == set(choice.faults)
 
 
 @pytest.mark.usefixtures("_rigid")
 def test_a_campaign_of_which_nothing_is_left_is_refused_in_one_line() -> None:
-    with pytest.raises(UsageError, match="none of the faults asked for is available: fault tr"):
+    with pytest.raises(UsageError, match="none of the requested faults is available: fault tr"):
         availability.choose(Campaign(faults=("transfer",)))
 
 

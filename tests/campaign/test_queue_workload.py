@@ -550,7 +550,7 @@ def test_a_drain_whose_reset_is_refused_sets_the_group_back_again():
 
 
 async def refuse(key, offset):
-    raise DefiniteError("nobody leads")
+    raise DefiniteError("no leader")
 
 
 def test_what_a_shape_needs_of_clients_is_said_in_words():

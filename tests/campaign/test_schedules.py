@@ -285,7 +285,7 @@ def test_a_script_that_sets_what_no_plan_has_is_refused() -> None:
         ("fault = 'clock'\nchange = 'fast'", "change of clock cannot be 'fast'"),
         ("fault = 'clock'\nchange = {rat = 1.0}", "rat"),
         ("fault = 'clock'\nchange = {rate = nan}", "rate: expected 0 to 1000, not nan"),
-        ("fault = 'partition'\nmend = 'x'", "cannot be done with mend = 'x'"),
+        ("fault = 'partition'\nheal = 'x'", "cannot be done with heal = 'x'"),
         ("fault = 'partition'\nshape = 'nope'", "unknown shape 'nope'"),
         ("fault = 'delay'\ndirection = 'up'", "cannot be done with direction = 'up'"),
         ("fault = 'delay'\nlink_shape = {delay_ms = 'slow'}", "delay_ms"),

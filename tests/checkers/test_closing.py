@@ -90,7 +90,7 @@ def test_a_refutation_shows_why_an_operation_of_unknown_outcome_counts(use_speci
     assert verdict.outcome is Outcome.INVALID
     citation = "op 0 (7) happened before op 1, which showed its value, returned."
     (finding,) = verdict.findings
-    assert finding.message.endswith(f" Of unknown outcome: {citation}")
+    assert finding.message.endswith(f" Indeterminate: {citation}")
     shown = {each["op"]: each for each in finding.details["operations"]}
     assert shown[0] == {
         "op": 0, "process": 0, "call": "write 7: ?", "call_ns": 0, "return_ns": None,
@@ -102,7 +102,7 @@ def test_a_refutation_shows_why_an_operation_of_unknown_outcome_counts(use_speci
     assert verdict.summary.endswith("; 1 unknown outcome closed: 1 by reads")
     assert verdict.counts["unknown_outcomes"] == verdict.counts["closed_by_reads"] == 1
     assert failing_part(finding, {}).evidence == (citation,)
-    assert f"Of unknown outcome: {citation}" in " ".join(
+    assert f"Indeterminate: {citation}" in " ".join(
         failing_text.lines(failing_part(finding, {}), 96)
     )
 

@@ -134,7 +134,7 @@ def test_value_that_nobody_appended_is_altered(tmp_path):
     other = [*BASE[:2], ("q/0", 77), *BASE[3:]]
     durable, _ = judge(tmp_path, dict.fromkeys(NODES, other))
     assert kinds(durable) == ["altered"]
-    assert "n0 has 77 (which nobody appended, entry 2) there" in durable.findings[0].message
+    assert "n0 has 77 (which no client appended, entry 2) there" in durable.findings[0].message
 
 
 def test_append_that_stands_at_another_offset_is_reordered(tmp_path):
@@ -146,9 +146,7 @@ def test_append_that_stands_at_another_offset_is_reordered(tmp_path):
     first = durable.findings[0]
     assert (first.offset, first.operations) == (0, (1,))
     assert first.details["value_stands_at"] == {node: [1] for node in NODES}
-    assert "stands at another offset: 0 of 3 nodes hold it; n0 has 2 (op 2, entry 1)" in (
-        first.message
-    )
+    assert "is at another offset: 0 of 3 nodes hold it; n0 has 2 (op 2, entry 1)" in (first.message)
 
 
 def test_append_that_only_a_minority_has_elsewhere_is_lost(tmp_path):
@@ -200,7 +198,7 @@ def test_damaged_entry_on_a_live_node(tmp_path):
 def test_too_few_answers_are_no_verdict(tmp_path, committed):
     durable, prefix = judge(tmp_path, dict.fromkeys(NODES, BASE), committed=committed)
     for verdict in (durable, prefix):
-        assert "nodes said what they had committed, at least 2 must" in verdict.summary
+        assert "nodes reported what they had committed, at least 2 must" in verdict.summary
     assert durable.outcome is prefix.outcome is Outcome.UNKNOWN
 
 
@@ -230,7 +228,7 @@ def test_one_copy_is_enough_where_a_fault_took_the_others_and_nobody_saw_them_co
     durable, _ = judge(tmp_path, logs, committed={}, promises=promises, **more)
     assert durable.outcome is Outcome.UNKNOWN
     assert kinds(durable) == []
-    assert "1 acknowledged appends stand on fewer nodes than must have them" in durable.summary
+    assert "1 acknowledged appends are on fewer nodes than must have them" in durable.summary
 
 
 def test_nothing_acknowledged_is_no_verdict(tmp_path):

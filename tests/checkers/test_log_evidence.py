@@ -92,7 +92,7 @@ def test_an_append_that_stands_below_a_place_given_before_its_call(tmp_path):
     assert finding.message == (
         "q/0: with what the nodes' logs hold, the append of 3 by process 2 (op 2) got offset 1,"
         " although the append of 2 by process 1 (op 1) had returned offset 2 before it was called."
-        f" Of unknown outcome: {citation}"
+        f" Indeterminate: {citation}"
     )
     assert finding.details["closed"] == [citation]
     assert all(kind.endswith(" (with the nodes' logs)") for kind in by_kind)
@@ -106,7 +106,7 @@ def test_an_offset_that_was_seen_and_that_no_log_holds(tmp_path):
     (finding,) = verdict.findings
     assert finding.kind == "unexplained-offset (with the nodes' logs)"
     assert finding.message.endswith(
-        "Of unknown outcome: q/0: op 1 (2) did not happen by the end of the run: no node's log"
+        "Indeterminate: q/0: op 1 (2) did not happen by the end of the run: no node's log"
         " holds it, and all hold the whole queue."
     )
 
@@ -151,7 +151,7 @@ def test_what_a_read_shows_is_cited_and_needs_no_log(tmp_path):
     (finding,) = judge(tmp_path, text, []).findings
     assert finding.kind == "inconsistent-read"
     assert finding.message.endswith(
-        "but the append of 2 by process 1 (op 1) stands at offset 1. Of unknown outcome: q/0: op 1"
+        "but the append of 2 by process 1 (op 1) stands at offset 1. Indeterminate: q/0: op 1"
         " (2) happened at offset 1 before op 3, which showed its value, returned."
     )
 
@@ -165,7 +165,7 @@ def test_logs_are_read_only_where_they_are_asked(tmp_path, monkeypatch):
     verdict = judge(tmp_path, GONE, logs(1))
     assert verdict.outcome is Outcome.VALID
     assert verdict.data["logs_not_asked"] == (
-        "the nodes' logs were not asked: they have more than 2 entries"
+        "the nodes' logs were not read: they have more than 2 entries"
     )
     monkeypatch.setattr(log_evidence, "OPEN_MAX", 0)
     assert "more than 0 of them" in judge(tmp_path, GONE, logs(1)).data["logs_not_asked"]
@@ -178,7 +178,7 @@ def test_logs_that_cannot_be_read_are_no_evidence(tmp_path):
 
     verdict = judge(tmp_path, GONE, [], read=unreadable)
     assert verdict.outcome is Outcome.VALID
-    assert verdict.data["logs_not_asked"] == "the nodes' logs were not asked: they cannot be read"
+    assert verdict.data["logs_not_asked"] == "the nodes' logs were not read: they cannot be read"
 
 
 def test_a_huge_queue_is_judged_without_evidence(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ class TestPlanted:
             logs[node][at] = entry(node, at, offset=at, value=77 * RUN)
         (durable, prefix), _ = both(tmp_path, rows, logs)
         assert kinds(durable) == ["altered"]
-        assert "which nobody appended" in durable.findings[0].message
+        assert "which no client appended" in durable.findings[0].message
         assert prefix.outcome is Outcome.VALID
 
     def test_entry_without_a_value_in_its_place(self, tmp_path, at):

@@ -72,8 +72,8 @@ def test_many_error_texts_are_bounded(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "windows", "outcome", "text"),
     [
-        ((), (), Outcome.VALID, "no faults were asked for"),
-        (("kill",), (), Outcome.UNKNOWN, "vacuous: faults were asked for (kill), none bit"),
+        ((), (), Outcome.VALID, "no faults were requested"),
+        (("kill",), (), Outcome.UNKNOWN, "vacuous: faults were requested (kill), none took effect"),
         (("kill",), (window(0, "kill", 0, 10**9, took_effect=False),), Outcome.UNKNOWN, "none bit"),
         (("kill",), (window(0, "kill", 0, 3000),), Outcome.UNKNOWN, "only 4 operations"),
         (
@@ -86,7 +86,7 @@ def test_many_error_texts_are_bounded(tmp_path):
             ("kill", "pause"),
             (window(0, "kill", 0, 10**9), window(1, "pause", 0, 10**9, took_effect=False)),
             Outcome.UNKNOWN,
-            "vacuous: pause was done and never bit",
+            "vacuous: pause was injected and never took effect",
         ),
         (
             ("kill", "pause"),

@@ -54,11 +54,11 @@ def test_plain_lines_tell_each_event_with_its_time() -> None:
     assert lines[0] == "    0.0 s  setup"
     assert "    7.0 s  chaos, 30 s" in lines
     assert "    8.0 s  fault 0: kill n1 (leader)" in lines
-    assert "    8.0 s  nobody leads" in lines
+    assert "    8.0 s  no leader" in lines
     assert "    9.0 s  n2 leads in term 2" in lines
     assert "   10.0 s  fault 0 bit: its process ended" in lines
     assert "   11.0 s  fault 1: pause: n0 for 2 s" in lines
-    assert "   13.0 s  fault 1 did not bite: it was already gone" in lines
+    assert "   13.0 s  fault 1 had no effect: it was already gone" in lines
     assert "           n1 [restarted] by itself" in lines  # no markup is taken for style
     assert lines[-1].endswith("check: decode the logs")
 
@@ -97,7 +97,7 @@ def test_the_panel_says_how_many_bit_when_none_is_in_force() -> None:
     play(display)
     display.fault_stopped(2, "partition", True, "held 12 bytes", 16 * NS)
     console.print(display.panel())
-    assert "none in force; 2 of 3 bit so far" in text_of(console)
+    assert "none in force; 2 of 3 took effect so far" in text_of(console)
 
 
 def test_a_panel_is_for_terminals_only() -> None:

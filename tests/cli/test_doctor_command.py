@@ -20,7 +20,7 @@ def finding(fault: str, world: str, state: str, what: str) -> Finding:
 
 FOUND = Examination(
     findings=[
-        finding("kill", "process", "works", "process of n1 gone; nobody leads"),
+        finding("kill", "process", "works", "process of n1 gone; no leader"),
         finding("pause", "process", "works", "process of n0 stopped (state T)"),
         finding("loss", "process", "lacking", LACKS),
         finding("corrupt", "process", "lacking", LACKS),
@@ -49,7 +49,7 @@ Faults tried as nobody (uid 65534)
   pause     works     not tried   failed
 
 Measured on process
-  kill   process of n1 gone; nobody leads
+  kill   process of n1 gone; no leader
   pause  process of n0 stopped (state T)
 
 Not on process

@@ -75,7 +75,7 @@ def run_view(**changed: object) -> RunView:
 def test_a_valid_run() -> None:
     assert dict(summary.rows(run_view(), "store/latest/report.html")) == {
         "operations": "31,204: 30,911 ok, 12 fail, 281 info (outcome unknown)",
-        "faults": "1 of 2 bit (kill 1 of 2); never drawn: pause",
+        "faults": "1 of 2 took effect (kill 1 of 2); never drawn: pause",
         "recovery": "median 0.50 s, worst 0.50 s; longest without an acknowledgement 2.00 s",
         "leader": "changed 3 times",
         "seed": "5b2e",
@@ -113,10 +113,10 @@ def test_one_finding_of_each_kind_stands_in_words_the_lost_first() -> None:
 @pytest.mark.parametrize(
     ("faults", "asked", "said"),
     [
-        ((), (), "none asked for"),
+        ((), (), "none requested"),
         ((), ("kill",), "none applied of kill"),
-        ((fault(0, "kill", True, 1),), ("kill",), "1 of 1 bit (kill 1)"),
-        ((fault(0, "kill", False, 1),), ("kill",), "0 of 1 bit (kill 0 of 1)"),
+        ((fault(0, "kill", True, 1),), ("kill",), "1 of 1 took effect (kill 1)"),
+        ((fault(0, "kill", False, 1),), ("kill",), "0 of 1 took effect (kill 0 of 1)"),
     ],
 )
 def test_faults(faults: tuple[FaultRow, ...], asked: tuple[str, ...], said: str) -> None:
@@ -148,7 +148,7 @@ def test_faults_that_cannot_be_had_are_told() -> None:
     lacking = (("transfer", "nobody can be asked"),)
     done = (fault(0, "kill", True, 1),)
     said = summary.faults_text(done, ("kill", "transfer"), lacking)
-    assert said == "1 of 1 bit (kill 1); not available: transfer"
+    assert said == "1 of 1 took effect (kill 1); not available: transfer"
 
 
 def test_notes_are_few_and_short() -> None:

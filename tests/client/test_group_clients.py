@@ -152,7 +152,9 @@ def test_a_group_without_a_leader_says_so() -> None:
         servers.group.cut = {"n0", "n1", "n2"}
         while servers.group.members["n0"].core.role is Role.LEADER:
             await trio.sleep(0.01)
-        with pytest.raises(RefusedError, match="no member says that it leads; heard n0, n1, n2"):
+        with pytest.raises(
+            RefusedError, match="no member reports that it leads; answers: n0, n1, n2"
+        ):
             await admin.membership()
 
     run(scenario, timeout_s=3.0)

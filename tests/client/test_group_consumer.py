@@ -69,7 +69,7 @@ class PlayedBroker:
     async def ask_master(self, _: MessageQueue, command: Command) -> Command:
         await trio.sleep(0.01)
         if not self.is_reachable:
-            raise OutcomeUnknownError("nobody answers")
+            raise OutcomeUnknownError("no node answers")
         asked = msgspec.json.decode(command.body)
         queues = tuple(
             MessageQueue(one["topic"], one["brokerName"], one["queueId"]) for one in asked["mqSet"]
@@ -308,7 +308,7 @@ class Backwards(PlayedBroker):
         if len(self.back) > 1:
             return Command(ResponseCode.SUCCESS)
         if self.first is None:
-            raise OutcomeUnknownError("nobody answers")
+            raise OutcomeUnknownError("no node answers")
         return Command(self.first)
 
 

@@ -51,7 +51,7 @@ def one_winner(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 def test_they_are_listed_and_run(site: Path, tmp_path: Path) -> None:
     listed = " ".join(shaketable(site, "list").stdout.split())
     for name, what in (
-        ("successor", "Kill the leader (SIGKILL), then whoever comes to lead in its place."),
+        ("successor", "Kill the leader (SIGKILL), then the one that leads in its place."),
         ("locks", "Locks that each client tries to take once, by a swap of nothing"),
         ("one-winner", 'Checker "one-winner": no two clients have the same lock.'),
     ):

@@ -14,7 +14,7 @@ from shaketable.harness.matrix.folder import FaultCount, Journal, Outcome
 MATRIX = """
 faults = ["kill", "damage"]
 worlds = ["sim"]
-bites_min = 1
+effects_min = 1
 [campaign]
 time_limit = 6.0
 steady = 1.0

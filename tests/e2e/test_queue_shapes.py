@@ -40,7 +40,7 @@ BUGS = [
     ("queue-push", "committed-before-handled", "push-delivery", "lost-message"),
     ("queue-push", "own-division-of-queues", "push-delivery", "late-delivery"),
     ("queue-push", "gone-consumers-stay", "push-delivery", "late-delivery"),
-    ("queue-push", "sent-back-to-nobody", "retried-messages", "late-delivery"),
+    ("queue-push", "sent-back-nowhere", "retried-messages", "late-delivery"),
     ("queue-push", "overlapping-shares", "queue-owners", "two-owners"),
     ("queue-push-ordered", "unlocks-before-commit", "push-delivery", "out-of-order"),
 ]

@@ -38,7 +38,7 @@ class SteeredWorld(MemoryWorld):
         self.deaf = deaf
         self.silent: set[str] = set()
         self.changes: dict[str, dict[int, ClockChange]] = {node: {} for node in nodes}
-        self.harms: dict[str, tuple[str, DiskFaultSpec]] = {}
+        self.disk_faults: dict[str, tuple[str, DiskFaultSpec]] = {}
         self.healed: list[str] = []
         self.fails_at: str | None = None
         self.refuses: str | None = "the log is damaged"
@@ -75,19 +75,19 @@ class SteeredWorld(MemoryWorld):
             rate=change.rate if change.which != "wall" else 1.0,
         )
 
-    async def inject_disk_fault(self, node: str, harm: DiskFaultSpec) -> str:
+    async def inject_disk_fault(self, node: str, disk_fault: DiskFaultSpec) -> str:
         if node == self.fails_at:
             raise HarnessError("no")
-        name = f"harm-{len(self.harms)}"
-        self.harms[name] = node, harm
+        name = f"disk-fault-{len(self.disk_faults)}"
+        self.disk_faults[name] = node, disk_fault
         return name
 
-    async def heal_disk(self, harm: str) -> None:
-        self.healed.append(harm)
+    async def heal_disk(self, disk_fault: str) -> None:
+        self.healed.append(disk_fault)
 
-    def disk_fault_effects(self, harm: str) -> Json:
+    def disk_fault_effects(self, disk_fault: str) -> Json:
         much = 0 if self.deaf else 3
-        done = self.harms[harm][1]
+        done = self.disk_faults[disk_fault][1]
         waits = bool(done.delay_ms or done.stall)
         return {
             "calls": much,
@@ -233,11 +233,11 @@ def test_a_disk_that_was_harmed_bit_and_is_healed(name: str, turn: int) -> None:
     world = SteeredWorld(NODES, "n2")
     plan, evidence, undo = perform(name, world, turn)
     assert evidence.took_effect, evidence.what
-    assert set(undo["harms"]) == set(plan["victims"])
-    assert set(world.healed) == set(undo["harms"].values())
+    assert set(undo["disk_faults"]) == set(plan["victims"])
+    assert set(world.healed) == set(undo["disk_faults"].values())
     if name == "disk-errors":
         assert "ended of it" in evidence.what
-        if plan["harm"]["op"] == "read":
+        if plan["disk_fault"]["op"] == "read":
             assert f"kill {plan['victims'][0]}" in world.log, "reads are those of a start"
 
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_done_to_all_is_undone_for_the_others(name: str) -> None:
     with pytest.raises(HarnessError):
         perform(name, world, variant="minority", order=["n0", "n1", "n2", "n3", "n4"])
     assert not any(world.changes.values())
-    assert set(world.healed) == set(world.harms)
+    assert set(world.healed) == set(world.disk_faults)
 
 
 def test_power_bites_where_unsynced_bytes_vanished() -> None:

@@ -170,7 +170,7 @@ def test_a_half_applied_fault_undoes_its_half(name: str):
 def test_each_shape_of_partition_cuts_something_in_the_groups_it_is_drawn_for(size: int):
     nodes = group(size)
     for shape in grudges.shapes_for(size):
-        plan = {"shape": shape, "order": list(reversed(nodes)), "mend": "deliver"}
+        plan = {"shape": shape, "order": list(reversed(nodes)), "heal": "deliver"}
         links = cuts.PARTITION.aim(plan, nodes, "n1")["links"]
         assert links, shape
         assert len(links) < size * (size - 1) or size == 2 or shape == "shattered", shape
@@ -181,7 +181,7 @@ def test_one_way_shapes_cut_one_way():
     order = list(nodes)
 
     def links(shape: str):
-        plan = {"shape": shape, "order": order, "mend": "deliver"}
+        plan = {"shape": shape, "order": order, "heal": "deliver"}
         return {tuple(link) for link in cuts.PARTITION.aim(plan, nodes, "n1")["links"]}
 
     assert links("leader-deaf") == {("n0", "n1"), ("n2", "n1")}
@@ -198,7 +198,7 @@ def test_a_partition_cuts_links_of_the_leader_since_followers_talk_to_it_alone(
     nodes = [f"n{number}" for number in range(size)]
     for turn in range(20):
         order = Random(turn).sample(nodes, size)
-        plan = {"shape": shape, "order": order, "mend": "reset"}
+        plan = {"shape": shape, "order": order, "heal": "reset"}
         for leader in nodes:
             links = cuts.PARTITION.aim(plan, nodes, leader)["links"]
             assert any(leader in link for link in links), (order, leader)

@@ -212,7 +212,7 @@ def test_primaries_are_all_that_lead_a_group():
 
     async def scenario() -> None:
         world = TwoGroups(nodes)
-        plan = {"shape": "primaries", "order": list(nodes), "mend": "reset"}
+        plan = {"shape": "primaries", "order": list(nodes), "heal": "reset"}
         await cuts.PARTITION.apply(cuts.PARTITION.aim(plan, nodes, "n2"), world)
         assert sorted(world.closed_links) == sorted(grudges.each_alone(nodes, ["n0", "n2"]))
 

@@ -29,7 +29,7 @@ class World(MemoryWorld):
 
 
 def plan(how: str, whom: str) -> dict[str, object]:
-    return {"how": how, "whom": whom, "which": 0.7, "mend": "reset"}
+    return {"how": how, "whom": whom, "which": 0.7, "heal": "reset"}
 
 
 @pytest.mark.parametrize("whom", ["one", "all"])

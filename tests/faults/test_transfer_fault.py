@@ -56,7 +56,7 @@ def test_a_transfer_bites_and_says_from_whom_to_whom_in_how_long() -> None:
 @pytest.mark.parametrize(
     ("leads", "prepared", "what"),
     [
-        (None, {}, "nobody led who could be asked"),
+        (None, {}, "there was no leader that could be asked"),
         ("n0", {"to": "n0", "order": ["n0"]}, "n0 led already"),
         (
             "n0",
@@ -98,7 +98,7 @@ def test_it_is_not_available_where_nobody_can_be_asked_or_take_over() -> None:
 
     assert PLUGIN.unavailable(FakeTarget(), NODES) is None
     why = PLUGIN.unavailable(Rigid(), NODES)  # type: ignore[arg-type]
-    assert why == "the target rigid cannot be asked to hand leadership over"
+    assert why == "the target rigid cannot be asked to transfer its leadership"
     assert PLUGIN.unavailable(FakeTarget(), ("n0",)) == (
-        "a group of 1 has nobody to take leadership over"
+        "a group of 1 has no other member to take the leadership"
     )

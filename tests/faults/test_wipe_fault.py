@@ -37,9 +37,9 @@ def test_the_victim_is_silent_then_dead_and_what_it_had_sent_is_lost_with_it():
         plan = aimed()
         assert FAULT.describe(plan) == "wipe leader n1"
         undo = json.loads(json.dumps(await FAULT.apply(plan, world)))
-        assert world.log == ["cut-0", "kill n1", "wipe n1", "mend cut-0"]
+        assert world.log == ["cut-0", "kill n1", "wipe n1", "heal cut-0"]
         assert set(world.cuts["cut-0"]) == {("n1", "n0"), ("n1", "n2")}
-        assert world.mended == {"cut-0": "reset"}
+        assert world.healed == {"cut-0": "reset"}
         evidence = await FAULT.probe(plan, undo, world)
         assert evidence.took_effect
         assert evidence.what == "n1 lost its disk: 7 messages, 4,096 bytes in 2 files"
@@ -71,7 +71,7 @@ def test_whoever_ends_the_wait_mends_the_cut():
     async def scenario(world: MemoryWorld) -> None:
         with trio.move_on_after(0.01):
             await FAULT.apply(aimed(), world)
-        assert world.log == ["cut-0", "mend cut-0"]
+        assert world.log == ["cut-0", "heal cut-0"]
         assert world.is_whole
 
     play(scenario, MemoryWorld(NODES, "n1"))

@@ -162,12 +162,12 @@ def test_a_run_that_its_matrix_did_not_note_is_not_hidden(tmp_path: Path) -> Non
 
 def test_a_cell_whose_faults_bit_too_seldom_stays_unknown(tmp_path: Path) -> None:
     folder = tmp_path / "matrix-m" / "1"
-    attempt = Attempt(attempt=1, code=2, why="bit too seldom", run="runs/a/20261")
+    attempt = Attempt(attempt=1, code=2, why="took effect too seldom", run="runs/a/20261")
     write_matrix(folder, {"a": [attempt]})
     write_run(folder / "runs" / "a" / "20261", results())
     result = decide(Policy(), read([folder], Policy()), datetime.date(2026, 11, 22))
     assert result.code == 2
-    assert [ruling.message for _, ruling in result.breaches] == ["vacuous: bit too seldom"]
+    assert [ruling.message for _, ruling in result.breaches] == ["vacuous: took effect too seldom"]
 
 
 @pytest.mark.parametrize("code_", [0, 2])
@@ -177,9 +177,9 @@ def test_who_allows_unknown_does_not_allow_a_cell_whose_faults_bit_too_seldom(
     today = datetime.date(2026, 11, 22)
     unknown = '[[allow]]\nverdict = "unknown"\nreason = "x"\nuntil = 2026-12-01\n'
     folder = tmp_path / "matrix-m" / "1"
-    why = "bit too seldom, at least 3 asked for: kill 1 of 1" if code_ else ""
+    why = "took effect too seldom, at least 3 requested: kill 1 of 1" if code_ else ""
     attempt = Attempt(attempt=1, code=code_, why=why, faults={"kill": FaultCount(1, 1)})
-    write_matrix(folder, {"a": [attempt]}, bites_min=3)
+    write_matrix(folder, {"a": [attempt]}, effects_min=3)
     facts = read([folder], Policy())
     assert decide(loads(unknown, "gate.toml", today), facts, today).code == 2
     vacuous = unknown.replace("unknown", "vacuous")

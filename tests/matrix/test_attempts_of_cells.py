@@ -58,7 +58,7 @@ def test_faults_that_its_world_lacks_are_kept_with_their_reason(tmp_path: Path) 
     cell = Cell(
         id="a", target="t", workload="w", faults=("kill", "loss"), world="process", seed="1"
     )
-    plan = Plan(name="m", bites_min=3, cells=(cell,))
+    plan = Plan(name="m", effects_min=3, cells=(cell,))
     (told,) = to_json(plan, {"a": [outcome]})["cells"]
     assert told["attempts"][0]["lacking"] == lacking
     shown = view(plan, {"a": [outcome]}, "resume")

@@ -85,12 +85,12 @@ def test_a_name_of_other_people_s_is_fit_for_a_folder() -> None:
         ("faults = []", "a list of one at least"),
         ("faults = 'kill'", "a list of one at least"),
         ("faults = ['kill', 'kill']", "twice"),
-        ("faults = [['kill'], 'kill']", "kill stands there twice"),
+        ("faults = [['kill'], 'kill']", "kill is there twice"),
         ("worlds = [3]", "worlds: expected a name, not 3"),
         ("seeds = 0", "seeds 0: expected 1 to"),
         ("seeds = true", "a list of one at least"),
         ("name = 'a/b'", "cannot name a folder"),
-        ("bites_min = -1", "bites_min -1"),
+        ("effects_min = -1", "effects_min -1"),
         ("faults = 'each'\n[campaign]\nfaults = ['kill']", "faults is set by the axis faults"),
         ("[campaign]\nstore = 'x'", "store is none that a matrix can set"),
         ("faults = 'each'\n[[adjust]]\nfaults = ['kil']", "did you mean 'kill'"),
@@ -223,4 +223,4 @@ def test_every_fault_is_tried_on_every_world_that_has_it() -> None:
         worlds.setdefault(cell.faults[0], []).append("" if cell.skipped else cell.world)
     assert all(any(tried) for tried in worlds.values()), worlds
     assert worlds["kill"] == ["process", "netns", "sim"]
-    assert planned.plan.bites_min == 3
+    assert planned.plan.effects_min == 3

@@ -132,7 +132,7 @@ def test_one_process_runs_a_matrix_at_a_time(tmp_path: Path) -> None:
 def test_a_retry_keeps_both_results_and_hides_no_invalid_one(tmp_path: Path) -> None:
     plan = Plan(
         name="m",
-        bites_min=3,
+        effects_min=3,
         cells=tuple(
             Cell(id=name, target="t", workload="w", faults=(name,), world="process", seed="1")
             for name in ("a", "b", "c")
@@ -172,7 +172,7 @@ def test_what_was_not_run_is_no_verdict_and_the_worst_counts() -> None:
         )
         for name, skipped in (("a", ""), ("b", ""), ("c", "not there"))
     )
-    plan = Plan(name="m", bites_min=0, cells=cells)
+    plan = Plan(name="m", effects_min=0, cells=cells)
     assert exit_code(plan, {"a": [outcome(0)]}) == 255
     assert verdict(plan, {"a": [outcome(0)]}) == "OPEN"
     assert verdict(plan, {"a": [outcome(1)]}) == "INVALID"
@@ -183,7 +183,7 @@ def test_what_was_not_run_is_no_verdict_and_the_worst_counts() -> None:
 
 def test_values_of_others_are_escaped_on_the_page() -> None:
     cell = Cell(id="a", target="t", workload="w", faults=("<b x>",), world="w<i x>", seed="1")
-    plan = Plan(name="m", bites_min=0, cells=(cell,))
+    plan = Plan(name="m", effects_min=0, cells=(cell,))
     page = render_matrix(view(plan, {"a": [outcome(2, 1, "<script>x</script>")]}, "<u>"))
     for harmful in ("<b x>", "<i x>", "<script>x", "<u>"):
         assert harmful not in page

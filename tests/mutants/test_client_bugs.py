@@ -389,7 +389,7 @@ def test_a_lock_is_given_back_behind_the_last_commit(mutant: Mutant) -> None:
     assert first == ("commit 7" if mutant is HEALTHY else "UNLOCK_BATCH_MQ")
 
 
-@with_and_without("sent-back-to-nobody")
+@with_and_without("sent-back-nowhere")
 def test_what_a_handler_failed_at_is_sent_back(mutant: Mutant) -> None:
     source = Source()
 

@@ -56,7 +56,7 @@ QUIET = ("everything-clients", "held", "push-settled", "operators", "low-limits"
 """Where polls are to find nothing, and to wait while no fault is in force; where a group is to be
 settled, or operators are to be answered."""
 STEADY = ("offsets",)
-"""Where commits that nobody answers are judged: beside no fault."""
+"""Where commits that no node answers are judged: beside no fault."""
 LATE = "--faults partition,disk-stall --fault-duration-min 6 --fault-duration-max 7 --op-timeout 8"
 """A broker's own patience, five seconds, ends before the fault and the client's do."""
 DISKS = "disk-full,disk-errors,wipe,kill"

@@ -26,7 +26,7 @@ Operator = Callable[[ast.AST, "Source"], Iterator[Edit]]
 SYNC_CALLS = frozenset(
     {"sync", "sync_dir", "sync_names", "_sync_file", "flush", "move", "_save_flushed"}
 )
-"""Calls that make something durable (`system.store.disk`; `move` is the synced-to mark's)."""
+"""Calls that make something durable (`system.store.disk`; `move` is the durable watermark's)."""
 
 COMPARISONS: Mapping[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", "<="),

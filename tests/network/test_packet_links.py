@@ -239,7 +239,7 @@ def test_half_open_tells_the_far_side_and_swallows_what_the_near_side_says() -> 
     assert [(link, numbers(data)[0]) for link, data in at.due(1.0)] == [(AB, 1003)]
     said = frame(AB, b"anybody?", sequence=1003)
     assert at.take(AB, said, 2.0) == ()
-    assert at.next_s() is None, "nobody answers"
+    assert at.next_s() is None, "no node answers"
     did = at.shaped(shape)
     assert (did["half_open"], did["unread"], did["resets"]) == (1, len(said), 0)
     assert at.take(AB, frame(AB, ports=(4001, 10_001), flags=SYN), 2.0), "new ones are whole"

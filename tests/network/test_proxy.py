@@ -1,4 +1,4 @@
-"""The proxies: a cut holds bytes, never drops one; what one cut holds, no other mend lets go."""
+"""The proxies: a cut holds bytes, never drops one; what one cut holds, no other heal lets go."""
 
 import select
 import socket
@@ -253,14 +253,14 @@ def test_bad_mend_mode_is_refused() -> None:
         network.close()
 
 
-# ---- the property: whatever the order of cuts and mends, no byte is lost or moved ---------
+# ---- the property: whatever the order of cuts and heals, no byte is lost or moved ---------
 
 AB, BA = ("a", "b"), ("b", "a")
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.sampled_from("ab"), st.integers(1, CHUNK_BYTES_MAX)),
         st.tuples(st.just("cut"), st.sampled_from(((AB,), (BA,), (AB, BA)))),
-        st.tuples(st.just("mend"), st.integers(0, 3)),
+        st.tuples(st.just("heal"), st.integers(0, 3)),
         st.tuples(st.just("reset"), st.integers(0, 3)),
         st.tuples(st.just("settle")),
     ),
@@ -308,7 +308,7 @@ async def no_byte_is_lost(steps: list[tuple]) -> None:
                     cuts.append((r.network.cut(links), links))
                     for source, _ in links:
                         frozen.setdefault(source, len(sent[source]))
-                case ("mend", which) if cuts:
+                case ("heal", which) if cuts:
                     name, _ = cuts.pop(which % len(cuts))
                     r.network.heal(name, "deliver")
                     still_cut = {source for _, links in cuts for source, _ in links}
@@ -325,12 +325,12 @@ async def no_byte_is_lost(steps: list[tuple]) -> None:
         await expect_all(r, ends, sent, cuts)
 
 
-HELD_THEN_MENDED = [("cut", (AB,)), ("send", "a", 10), ("settle",), ("mend", 0), ("send", "a", 5)]
+HELD_THEN_HEALED = [("cut", (AB,)), ("send", "a", 10), ("settle",), ("heal", 0), ("send", "a", 5)]
 
 
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
-@example(steps=HELD_THEN_MENDED)
+@example(steps=HELD_THEN_HEALED)
 def test_any_order_of_cuts_and_mends_keeps_every_byte(steps: list[tuple]) -> None:
     run(lambda: no_byte_is_lost(steps))
 
@@ -345,10 +345,10 @@ def test_planted_bug_a_cut_that_drops_bytes_is_caught(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Connection, "_forward", forward)
     with pytest.raises(AssertionError, match="lost or moved"):
-        run(lambda: no_byte_is_lost(HELD_THEN_MENDED))
+        run(lambda: no_byte_is_lost(HELD_THEN_HEALED))
 
 
 def test_planted_bug_a_cut_that_leaks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy.Gates, "is_open", lambda self, link: True)
     with pytest.raises(AssertionError, match="crossed a cut"):
-        run(lambda: no_byte_is_lost(HELD_THEN_MENDED))
+        run(lambda: no_byte_is_lost(HELD_THEN_HEALED))

@@ -182,7 +182,7 @@ STEPS = st.lists(
         st.tuples(st.just("shape"), st.sampled_from(KINDS)),
         st.tuples(st.just("unshape"), st.integers(0, 3)),
         st.tuples(st.just("cut"), st.none()),
-        st.tuples(st.just("mend"), st.none()),
+        st.tuples(st.just("heal"), st.none()),
         st.tuples(st.just("settle"), st.none()),
     ),
     max_size=12,
@@ -214,7 +214,7 @@ async def one_step(r: Rig, a, step: str, what, sent: bytearray, shapes: list, cu
             r.network.unshape(shapes.pop(what % len(shapes)))
         case "cut":
             cuts.append(r.network.cut([AB]))
-        case "mend" if cuts:
+        case "heal" if cuts:
             r.network.heal(cuts.pop(), "deliver")
         case "settle":
             await settle()

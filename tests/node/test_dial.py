@@ -26,7 +26,7 @@ def test_a_connection_to_itself_is_refused_and_gives_the_port_back(
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(ConnectionRefusedError, match=f"nobody listens on 127.0.0.1:{port}"):
+    with pytest.raises(ConnectionRefusedError, match=f"nothing listens on 127.0.0.1:{port}"):
         trio.run(dial, "127.0.0.1", port)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as nodes do

@@ -85,7 +85,7 @@ def test_name_servers_are_listed_once() -> None:
         ),
         (("sendMessageThreadPoolNums=16", "registerNameServerPeriod=x"), "must be a number"),
         (("n1-127.0.0.1:40912", "n1-127.0.0.1:99999"), "is not of the form"),
-        (("n1-127.0.0.1:40912", "n0-127.0.0.1:40912"), "n0 stands there twice"),
+        (("n1-127.0.0.1:40912", "n0-127.0.0.1:40912"), "n0 is there twice"),
         (("n1-127.0.0.1:40912", "n 1-127.0.0.1:40912"), "'n 1' is no id"),
         (("brokerName=RaftNode00", "brokerIP1=localhost"), "must be an IPv4 address"),
         (("brokerName=RaftNode00", "mappedFileSizeIndex=5000"), "must be a multiple of 32"),
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_named(change: tuple[str, str], said: str) -> None:
     [
         ("n0-:1", "'n0-:1' is not of the form n0-127.0.0.1:40911"),
         ("n 0-a:1", "'n 0' is no id"),
-        ("n0-a:1;n0-a:2", "n0 stands there twice"),
+        ("n0-a:1;n0-a:2", "n0 is there twice"),
     ],
 )
 def test_a_wrong_address_of_a_peer_is_reported_under_its_key(

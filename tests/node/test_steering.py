@@ -188,14 +188,14 @@ def effects(tmp_path: Path) -> EffectCounters:
 
 
 @pytest.fixture
-def harms(effects: EffectCounters) -> DiskFaults:
+def disk_faults(effects: EffectCounters) -> DiskFaults:
     return DiskFaults(effects)
 
 
-def _strikes(harms: DiskFaults, kinds: str) -> Iterator[str]:
+def _strikes(disk_faults: DiskFaults, kinds: str) -> Iterator[str]:
     for letter in kinds:
         try:
-            harms.inject({"r": "read", "w": "write", "s": "sync", "n": "name"}[letter], "f")
+            disk_faults.inject({"r": "read", "w": "write", "s": "sync", "n": "name"}[letter], "f")
             yield "."
         except DiskFull:
             yield "F"
@@ -216,28 +216,30 @@ def _strikes(harms: DiskFaults, kinds: str) -> Iterator[str]:
     ],
 )
 def test_calls_that_are_struck(
-    harms: DiskFaults, effects: EffectCounters, order: DiskFaultOrder, calls: str, struck: str
+    disk_faults: DiskFaults, effects: EffectCounters, order: DiskFaultOrder, calls: str, struck: str
 ) -> None:
-    harms.follow((order,))
-    assert "".join(_strikes(harms, calls)) == struck
+    disk_faults.follow((order,))
+    assert "".join(_strikes(disk_faults, calls)) == struck
     errors = len(struck) - struck.count(".")
     assert effects["errors"] == effects.fault_count(1, "errors") == errors
-    harms.follow(())
-    assert "".join(_strikes(harms, calls)) == "." * len(calls)
+    disk_faults.follow(())
+    assert "".join(_strikes(disk_faults, calls)) == "." * len(calls)
 
 
 def test_a_slow_and_a_stalled_disk_wait_until_they_are_healed(
-    harms: DiskFaults, effects: EffectCounters
+    disk_faults: DiskFaults, effects: EffectCounters
 ) -> None:
-    harms.follow((DiskFaultOrder(1, "sync", delay_ms=5), DiskFaultOrder(2, "read", stall=True)))
-    assert list(_strikes(harms, "sw")) == [".", "."]
+    disk_faults.follow(
+        (DiskFaultOrder(1, "sync", delay_ms=5), DiskFaultOrder(2, "read", stall=True))
+    )
+    assert list(_strikes(disk_faults, "sw")) == [".", "."]
     assert effects.fault_count(1, "slowed") == 1
     assert effects.fault_count(1, "waited_us") >= 5000
-    reader = threading.Thread(target=lambda: harms.inject("read", "f"))
+    reader = threading.Thread(target=lambda: disk_faults.inject("read", "f"))
     reader.start()
     reader.join(0.05)
     assert reader.is_alive(), "a stalled read returned"
-    harms.follow(())
+    disk_faults.follow(())
     reader.join()
     assert effects.fault_count(2, "slowed") == 1
     assert effects["waited_us"] >= 55_000
@@ -323,7 +325,13 @@ def test_orders_are_read_as_they_are_written() -> None:
         3, (ClockOrder(1, 5.0),), (DiskFaultOrder(2, "sync"),), (TripOrder(4, "sync", 7, "stop"),)
     )
     assert read_orders(msgspec.json.encode(orders)) == orders
-    for wrong in (b"", b"{", b'{"clocks": 3}', b'{"versoin": 3}', b'{"harms": [{"number": 1.5}]}'):
+    for wrong in (
+        b"",
+        b"{",
+        b'{"clocks": 3}',
+        b'{"versoin": 3}',
+        b'{"disk_faults": [{"number": 1.5}]}',
+    ):
         with pytest.raises(ValueError, match=r"."):
             read_orders(wrong)
 

@@ -49,7 +49,7 @@ def look(steps: GroupMachine) -> None:
 
 def part(steps: GroupMachine, *sides: str) -> None:
     """Cut every link between members of different sides, named by their digits."""
-    steps.mend()
+    steps.heal()
     names = [[f"n{digit}" for digit in side] for side in sides]
     for side in names:
         others = [name for other in names if other is not side for name in other]
@@ -113,7 +113,7 @@ def a_change_is_truncated(core: type[RaftCore]) -> None:
     part(steps, "0", "12")
     steps.group.change("n0", Remove("n2"))
     lead(steps, "n1")
-    steps.mend()
+    steps.heal()
     steps.calm(4)
     look(steps)
     assert len(steps.group.cores["n0"].membership.voters) == 3
@@ -265,7 +265,7 @@ def a_longer_log_hears_of_a_commit(core: type[RaftCore]) -> None:
         steps.append("n1", 1)
         steps.deliver_in_order(20)
     look(steps)
-    steps.mend()
+    steps.heal()
     for _ in range(6):
         steps.calm(1)
         look(steps)

@@ -3,7 +3,7 @@
 A script is blocks: a command, `----`, what it prints. `pytest --rewrite` writes what is
 printed now; the diff is the review. Commands: config KEY=VALUE... | group N | elapse MS |
 tick NAME | timeout NAME | deliver [A->B] | step A->B | drop [A->B] | settle |
-append NAME COUNT | read NAME TOKEN | cut A->B... | mend | slow NAME | sync NAME |
+append NAME COUNT | read NAME TOKEN | cut A->B... | heal | slow NAME | sync NAME |
 crash NAME | start NAME | wipe NAME | join NAME | change NAME add|promote|remove MEMBER |
 promotable NAME | transfer NAME TARGET | compact NAME INDEX | full NAME | room NAME | status.
 """

@@ -57,7 +57,7 @@ def test_a_checker_that_found_something_and_crashed_elsewhere_is_a_failure(
     assert "crashed, in part of its work:\nKeyError: 'y'" in (failure.text or "")
     page = html.render(view)
     assert page.count("in part of its work: what it found stands") == 1
-    assert page.count("the crash says nothing about the group") == 1  # the one of "broken"
+    assert page.count("the crash proves nothing about the group") == 1  # the one of "broken"
 
 
 def test_a_run_that_was_not_judged_is_an_error(empty_run: Path) -> None:

@@ -12,7 +12,7 @@ from shaketable.harness.matrix.reading import read_outcome
 CELL = "first-shake"
 
 
-def read(sample: Any, code: int, bites_min: int = 0, **of_fault: tuple[int, int]) -> Outcome:
+def read(sample: Any, code: int, effects_min: int = 0, **of_fault: tuple[int, int]) -> Outcome:
     results = json.loads((sample.folder / "results.json").read_text())
     results["faults"] = {
         "by_name": {
@@ -26,7 +26,7 @@ def read(sample: Any, code: int, bites_min: int = 0, **of_fault: tuple[int, int]
     runs = store.parent / "runs"
     store.rename(runs)
     (runs / CELL / "latest").symlink_to(sample.folder.name)
-    return read_outcome(MatrixFolder(store.parent), CELL, 1, code, 61.24, bites_min)
+    return read_outcome(MatrixFolder(store.parent), CELL, 1, code, 61.24, effects_min)
 
 
 def test_a_run_that_bit_often_enough_is_what_it_was_judged(clean_run: Any) -> None:
@@ -43,7 +43,7 @@ def test_a_run_that_bit_often_enough_is_what_it_was_judged(clean_run: Any) -> No
 def test_one_that_bit_too_seldom_is_not_valid(clean_run: Any) -> None:
     found = read(clean_run, 0, 3, kill=(3, 4), pause=(2, 4))
     assert found.code == 2
-    assert found.why == "bit too seldom, at least 3 asked for: pause 2 of 4"
+    assert found.why == "took effect too seldom, at least 3 requested: pause 2 of 4"
 
 
 def test_an_invalid_one_stays_invalid_and_says_why(invalid_run: Any) -> None:

@@ -84,9 +84,9 @@ def test_each_kind_of_run_gets_both_files_and_well_formed_ones(
 def test_a_clean_run_is_told_in_words(clean_run: Any) -> None:
     text = " ".join(outline(html.render(build_view(clean_run.folder))).text)
     assert "✓ VALID" in text
-    assert "every checker that judged the run found what the group promises" in text
+    assert "all checks passed: every promise that was tested held" in text
     assert "./shaketable run --faults kill,pause,partition --seed 7" in text
-    assert "3 of 4" in text  # faults that bit
+    assert "3 of 4" in text  # faults that took effect
     assert "601 ms" in text  # recovery after the kill of the leader
     assert "An acknowledged append survives kill, partition, pause" in text
     assert "18,220 bytes held on 4 links" in text

@@ -79,7 +79,7 @@ def test_a_node_that_does_not_come_back_is_a_violation_with_a_page(
         tmp_path, time_limit_s=3.0, faults=("kill",), victims=("n2",), scenarios=()
     )
     assert view.verdict == "INVALID"
-    assert view.why.startswith("The invariant everybody-runs was broken at n2")
+    assert view.why.startswith("The invariant every-node-runs was broken at n2")
     page = (folder.path / "violations" / "001-invariant-broken.html").read_text()
     assert "Every node is up again once the faults are over." in page
     assert "n2 does not run" in page
@@ -127,7 +127,7 @@ def test_a_disk_that_was_not_given_back_while_faults_went_on_is_given_back_after
     assert facts["left"] == ["wipe"] * len(facts["left"])
     if is_for_good:
         node = tries[-1]
-        begins = f"The invariant everybody-runs was broken at {node}, "
+        begins = f"The invariant every-node-runs was broken at {node}, "
         assert view.why.startswith(begins)
         assert f"{node} never got its disk back" in view.why
     else:

@@ -148,7 +148,7 @@ def test_only_what_took_effect_and_was_undone_works(found):
     assert "its plan fails: RuntimeError: no more dice" in found["moody"].what
     assert "could not be undone: not undone within 15 s" in found["hanging"].what
     assert "looked at in turn 0; it was not undone: cut" in found["forgetful"].what
-    assert found["forgetful"].what.endswith("was not mended")
+    assert found["forgetful"].what.endswith("was not healed")
     assert "a simulated process has none" in found["impossible"].what
     assert found["unasked"].what == "its configured fails: KeyError: 'options'"
     assert "its probe returned None in place of evidence" in found["vague"].what

@@ -228,7 +228,7 @@ def test_what_a_fault_did_that_was_killed_half_way_is_not_known_unless_it_is_our
         healing.heal_run(run, forget=[5])
     healed = healing.heal_run(run, forget=[4])
     assert healed.left == ()
-    assert healed.did == ('forgot fault 4 (foreign), as was asked: its plan: {"door": "north"}',)
+    assert healed.did == ('forgot fault 4 (foreign), as requested: its plan: {"door": "north"}',)
     assert healing.heal_run(run).did == ()
     assert healing.heal_store(tmp_path) == []
 

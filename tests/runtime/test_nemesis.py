@@ -31,7 +31,7 @@ def test_faults_begin_and_end_on_time_and_are_recorded_twice(stage):
     ]
     assert (tally.applied, tally.took_effect, tally.failed, tally.stuck) == (2, 2, 0, 0)
     assert stage.world.is_whole
-    assert stage.world.mended == {"cut-0": "reset"}
+    assert stage.world.healed == {"cut-0": "reset"}
     stop = stage.events[2][2]
     assert stop["bit"] is True
     assert stop["description"] == "kill leader n0"
@@ -347,7 +347,7 @@ def test_steps_of_a_scenario_strike_who_led_when_it_began_and_whom_a_step_struck
     ]
     assert (tally.applied, tally.left_out) == (4, 1)
     last = stage.events[-1][2]
-    assert last["evidence"] == "not begun: nobody plays @follower-3"
+    assert last["evidence"] == "not begun: no node plays @follower-3"
     assert stage.events[0][2]["description"] == "chain: kill leader n0"
 
 
@@ -397,7 +397,7 @@ def test_the_nth_call_of_a_node_is_an_event_where_the_world_counts_them(stage):
 def test_a_world_that_counts_nothing_says_so(stage):
     tally = stage.run([on_event(0, "kill", "sync:20")], room_s=20)
     assert (tally.applied, tally.left_out) == (0, 1)
-    assert stage.notes[0] == "fault 0: nobody counts sync:20 in this world"
+    assert stage.notes[0] == "fault 0: no one counts sync:20 in this world"
 
 
 class Wave(signals.Kill):
@@ -478,7 +478,7 @@ def test_a_plan_that_cannot_be_aimed_or_told_is_a_fault_that_failed(stage):
     bad = [
         planned(0, "kill", 1, 2, order=5),
         planned(1, "partition", 1, 2, shape="nope"),
-        planned(2, "partition", 1, 2, mend="x"),
+        planned(2, "partition", 1, 2, heal="x"),
     ]
     tally = stage.run([*bad, planned(3, "pause", 2, 1)], room_s=10)
     assert (tally.failed, tally.applied, stage.world.is_whole) == (3, 1, True)
@@ -490,7 +490,7 @@ def test_a_fault_behind_the_end_does_not_hold_the_run_up(stage):
     tally = stage.run([planned(0, "kill", 1, 2), planned(1, "pause", 500, 2)], room_s=10)
     assert (tally.applied, tally.left_out) == (1, 1)
     assert stage.ended == 10
-    assert stage.events[-1][2]["evidence"] == "not begun: its time is behind that of the run"
+    assert stage.events[-1][2]["evidence"] == "not begun: its time is after the end of the run"
 
 
 def test_faults_share_a_budget_and_wait_for_their_turn(stage):

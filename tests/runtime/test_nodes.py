@@ -140,7 +140,7 @@ def test_a_node_that_ends_by_itself_is_told_in_one_line(tmp_path):
         with node(tmp_path, "import os; os.kill(os.getpid(), 11)") as made:
             made.start()
             assert str(await made.wait()) == (
-                "n1 (incarnation 1) was ended by SIGSEGV; it said nothing"
+                "n1 (incarnation 1) was ended by SIGSEGV; it printed nothing"
             )
         with node(tmp_path, argv=("/no/such/program",)) as made:
             made.start()

@@ -324,12 +324,12 @@ def test_a_node_paused_for_long_ends_of_its_disk_when_it_goes_on(
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
             group.steered.nursery = nursery
-            harm = await group.steered.inject_disk_fault(
+            disk_fault = await group.steered.inject_disk_fault(
                 "n0", DiskFaultSpec(op="sync", error="EIO")
             )
             group.orders.errors = 1
             await group.process.pause()
-            await group.steered.heal_disk(harm)
+            await group.steered.heal_disk(disk_fault)
             await end_after_pause(group, after_s, "sync failed", not after_s)
 
     run(main)
@@ -386,18 +386,18 @@ def test_a_jvm_without_memory_says_so() -> None:
 def test_a_disk_answers_for_the_incarnation_whose_calls_failed(tmp_path: Path) -> None:
     async def main(_: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            harm = await group.steered.inject_disk_fault(
+            disk_fault = await group.steered.inject_disk_fault(
                 "n0", DiskFaultSpec(op="sync", error="EIO")
             )
             assert not await group.end("a bug of its own")
-            assert not group.steered.disk_fault_effects(harm)["ended"]
+            assert not group.steered.disk_fault_effects(disk_fault)["ended"]
             group.process.start()
             group.orders.errors = 1
             assert await group.end("sync failed")
-            assert group.steered.disk_fault_effects(harm)["ended"]
+            assert group.steered.disk_fault_effects(disk_fault)["ended"]
             group.process.start()
             assert not await group.end("a bug of its own"), "this one's calls did not fail"
-            assert not group.steered.disk_fault_effects(harm)["ended"]
+            assert not group.steered.disk_fault_effects(disk_fault)["ended"]
 
     run(main)
 
@@ -418,21 +418,21 @@ def test_a_node_may_end_of_a_full_disk_while_it_starts(
 
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            harm = await group.steered.inject_disk_fault(
+            disk_fault = await group.steered.inject_disk_fault(
                 "n0", DiskFaultSpec(op="write", error="ENOSPC")
             )
             group.orders.errors = errors
             if not is_late:
                 assert await group.end(words) == is_of_it
-                await group.steered.heal_disk(harm)
+                await group.steered.heal_disk(disk_fault)
             else:
-                nursery.start_soon(group.steered.heal_disk, harm)
+                nursery.start_soon(group.steered.heal_disk, disk_fault)
                 await trio.sleep(0.2)
                 assert await group.end(words) == is_of_it
                 while is_of_it and group.process.incarnation == 1:
                     await trio.sleep(0.01)
             assert group.process.incarnation == 1 + is_of_it
-            assert group.steered.disk_fault_effects(harm)["ended"] == is_of_it
+            assert group.steered.disk_fault_effects(disk_fault)["ended"] == is_of_it
 
     run(main)
 
@@ -444,11 +444,11 @@ def test_a_node_that_survived_its_harm_is_not_excused_any_more(
 
     async def main(_: trio.Nursery) -> None:
         with one(tmp_path) as group:
-            harm = await group.steered.inject_disk_fault(
+            disk_fault = await group.steered.inject_disk_fault(
                 "n0", DiskFaultSpec(op="read", error="EIO")
             )
             group.orders.errors = 1
-            await group.steered.heal_disk(harm)
+            await group.steered.heal_disk(disk_fault)
             assert not await group.end("a bug of its own")
 
     run(main)
@@ -458,14 +458,14 @@ def test_an_undo_that_could_not_be_done_is_done_when_it_is_tried_again(tmp_path:
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
             skewed = await group.steered.skew("n0", ClockChange(offset_ms=5))
-            harm = await group.steered.inject_disk_fault(
+            disk_fault = await group.steered.inject_disk_fault(
                 "n0", DiskFaultSpec(op="sync", error="EIO")
             )
             group.orders.errors, group.orders.full = 1, True
             assert await group.end("sync failed")
             for undo in (
                 lambda: group.steered.unskew("n0", skewed),
-                lambda: group.steered.heal_disk(harm),
+                lambda: group.steered.heal_disk(disk_fault),
             ):
                 with pytest.raises(OSError, match="no space"):
                     await undo()
@@ -473,8 +473,8 @@ def test_an_undo_that_could_not_be_done_is_done_when_it_is_tried_again(tmp_path:
             await group.steered.unskew("n0", skewed)
             group.fails = ["cannot start"]
             with pytest.raises(OSError, match="cannot start"):
-                await group.steered.heal_disk(harm)
-            await group.steered.heal_disk(harm)
+                await group.steered.heal_disk(disk_fault)
+            await group.steered.heal_disk(disk_fault)
             assert group.orders.now == [[], [], []]
             assert group.process.incarnation == 2
 

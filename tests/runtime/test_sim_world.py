@@ -134,7 +134,7 @@ def test_restore_finds_what_was_left_and_stopped_nodes_leave_their_files(tmp_pat
         await world.pause("n2")
         await world.kill("n1")
         assert world.restore() == (
-            f"{cut} was not mended",
+            f"{cut} was not healed",
             "node n2 was still paused",
             "node n1 was down: started again",
         )
@@ -152,17 +152,17 @@ def test_restore_finds_clocks_and_disks_that_nobody_healed(tmp_path: Path) -> No
     async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         await world.skew("n0", ClockChange(which="wall", offset_ms=60_000.0))
         await world.skew("n1", ClockChange(which="monotonic", offset_ms=50.0, strobe_ms=100.0))
-        harm = await world.inject_disk_fault("n2", DiskFaultSpec(op="write", error="ENOSPC"))
+        disk_fault = await world.inject_disk_fault("n2", DiskFaultSpec(op="write", error="ENOSPC"))
         assert world.restore() == (
             "the clock of n0 was still wrong",
             "the clock of n1 was still wrong",
-            f"{harm} of n2 was still in force",
+            f"{disk_fault} of n2 was still in force",
         )
         assert world.restore() == ()
         assert abs((await world.read_clock("n0")).offset_ms) < 1
-        before = world.disk_fault_effects(harm)
-        await world.heal_disk(harm)
-        assert world.disk_fault_effects(harm) == before
+        before = world.disk_fault_effects(disk_fault)
+        await world.heal_disk(disk_fault)
+        assert world.disk_fault_effects(disk_fault) == before
         await ready(world)
 
     play(tmp_path, scenario)
@@ -175,16 +175,16 @@ def test_a_disk_that_fails_answers_for_those_alone_whose_calls_failed(
     """A node's own crash while its disk would fail, but was not asked, is its own."""
 
     async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
-        harm = await world.inject_disk_fault(
+        disk_fault = await world.inject_disk_fault(
             "n1", DiskFaultSpec(op="sync", error="EIO", nth=1 if is_struck else 9_999)
         )
         if not is_struck:
             group._world.process_ended(group._host("n1"), AssertionError("an entry changed"))
         assert await wait_until(lambda: not world.is_running("n1"), PATIENCE_S)
         await trio.sleep(1.0)  # whoever tells of ends has looked
-        assert world.disk_fault_effects(harm)["ended"] == is_struck
+        assert world.disk_fault_effects(disk_fault)["ended"] == is_struck
         assert [one.node for one in world.exits] == ([] if is_struck else ["n1"])
-        await world.heal_disk(harm)
+        await world.heal_disk(disk_fault)
         assert world.is_running("n1") == is_struck
 
     play(tmp_path, scenario)
@@ -195,7 +195,9 @@ def test_errors_of_an_incarnation_that_was_ended_excuse_no_later_one(
     tmp_path: Path, how: str
 ) -> None:
     async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
-        harm = await world.inject_disk_fault("n1", DiskFaultSpec(op="sync", error="EIO", nth=9_999))
+        disk_fault = await world.inject_disk_fault(
+            "n1", DiskFaultSpec(op="sync", error="EIO", nth=9_999)
+        )
         ((_, order),) = group.machines._known["n1"]
         order.errors = 1  # the call failed, and the node is ended before it takes its leave
         await (world.kill("n1") if how == "kill" else world.stop("n1"))
@@ -203,7 +205,7 @@ def test_errors_of_an_incarnation_that_was_ended_excuse_no_later_one(
         await ready(world)
         group._world.process_ended(group._host("n1"), AssertionError("an entry changed"))
         await trio.sleep(1.0)
-        assert not world.disk_fault_effects(harm)["ended"]
+        assert not world.disk_fault_effects(disk_fault)["ended"]
         assert [one.node for one in world.exits] == ["n1"]
 
     play(tmp_path, scenario)

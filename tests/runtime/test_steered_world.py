@@ -152,8 +152,8 @@ def test_disks_fail_fill_up_wait_and_lose_power(tmp_path: Path) -> None:
             stalled = await world.inject_disk_fault("n1", DiskFaultSpec(op="write", stall=True))
             await until(lambda: world.disk_fault_effects(slow)["slowed"] > 2)
             await until(lambda: world.disk_fault_effects(stalled)["slowed"])
-            for harm in (slow, stalled, stalled):
-                await world.heal_disk(harm)
+            for disk_fault in (slow, stalled, stalled):
+                await world.heal_disk(disk_fault)
             assert world.disk_fault_effects(slow)["waited_ms"] >= 60
             assert not world.disk_fault_effects(stalled)["ended"]
 

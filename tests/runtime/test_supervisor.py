@@ -1,4 +1,4 @@
-"""Whole runs on a fake group of real processes: phases, faults that bite, and nothing left."""
+"""Whole runs on a fake group of real processes: phases, faults that take effect, nothing left."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_cut_moves_the_leader_and_restore_finds_what_was_left(tmp_path):
             await world.pause("n2")
             await world.kill("n1")
             assert world.restore() == (
-                f"{cut} was not mended",
+                f"{cut} was not healed",
                 "node n2 was still paused",
                 "node n1 was down: started again",
             )

@@ -47,7 +47,7 @@ def test_what_a_start_keeps_and_does_not_make_durable_is_found(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SegmentFiles, "sync", lambda _: None)
-    with pytest.raises(Violated, match="lost power behind a start"):
+    with pytest.raises(Violated, match="lost power after a start"):
         recover(world)
 
 

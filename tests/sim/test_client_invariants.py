@@ -116,7 +116,7 @@ def test_a_connection_that_a_client_forgot_is_counted(leaves: bool) -> None:
     assert isinstance(group, BrokerGroup)
     in_world(group, leaves)
     found = [(each.invariant, each.finding) for each in group.broken]
-    forgotten = [("clients-leave-nothing-open", "sockets that nobody closed: 1 to ns0:9876")]
+    forgotten = [("clients-leave-nothing-open", "sockets that were not closed: 1 to ns0:9876")]
     assert found == ([] if leaves else forgotten)
 
 

@@ -57,7 +57,7 @@ def test_a_seed_of_whole_nodes_that_was_mended_stays_clean(seed: int) -> None:
 
 
 FOUND_IN_CHAINS_OF_WHOLE_NODES = {
-    447181491360000000: "a bit rotted behind the synced-to mark, where it passes for a torn tail",
+    447181491360000000: "a bit rotted after the durable watermark, where it passes for a torn tail",
     1000883: "a member was removed while another one lay down with a damaged vote",
     1000125: "clients found their connections broken, one by one, and that was all they had asked",
     994312115987000003: "bit rot that found nothing to rot left its node down for good",

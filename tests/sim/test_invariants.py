@@ -435,7 +435,7 @@ class Fragile(CommitLog):
 def test_liveness_and_life_are_watched():
     assert run_seed(0, schedule=CALM).violation is None
     assert calm(Mutant("mute", core=Mute)) == "appends-succeed"
-    assert calm(Mutant("deaf", broker=Deaf)) == "everybody-catches-up"
+    assert calm(Mutant("deaf", broker=Deaf)) == "every-node-catches-up"
     assert calm(Mutant("clumsy", core=Clumsy)) == "node-runs-on"
     assert calm(Mutant("fragile", commit_log=Fragile)) == "node-starts"
 

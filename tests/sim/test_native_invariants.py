@@ -97,7 +97,7 @@ async def send_and_kill(group: BrokerGroup, client: master_slave_brokers.MasterS
 
 
 async def send_at_once(group: BrokerGroup, client: master_slave_brokers.MasterSlaveClient) -> None:
-    """The master's disk stands still while many send."""
+    """The master's disk is paused while many send."""
     await send(group, client)
     group.machines.stall("n0", group.now_ns() / 1e6 + 8000)
     async with trio.open_nursery() as nursery:
@@ -260,7 +260,7 @@ def test_a_log_goes_on_where_it_ended() -> None:
     invariants = MasterSlaveInvariants()
     shadow = MasterSlaveShadow("n0", "broker-0", NativeConfig())
     invariants.ordered(shadow, [Append(_bytes_at(0)), Append(_bytes_at(10))])
-    with pytest.raises(Violated, match="log-contiguous: bytes 30 come behind 20"):
+    with pytest.raises(Violated, match="log-contiguous: bytes 30 come after 20"):
         invariants.ordered(shadow, [Append(_bytes_at(30))])
 
 

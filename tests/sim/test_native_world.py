@@ -120,7 +120,7 @@ class TakesOneFile(MasterConnection):
     ("setup", "parts", "invariant"),
     [
         (SETUP, NativeParts(slave_connection=SendsAllItHas), "slave-begins-late"),
-        (DOWN, NativeParts(master_connection=TakesOneFile), "everybody-catches-up"),
+        (DOWN, NativeParts(master_connection=TakesOneFile), "every-node-catches-up"),
     ],
 )
 def test_copying_wrongly_is_found(setup: Setup, parts: NativeParts, invariant: str) -> None:

@@ -197,6 +197,6 @@ def test_a_violation_of_the_whole_group_has_its_row() -> None:
     seen = watch(early_ack(), EARLY_ACK)
     assert seen.violation is not None
     broken = seen.events.pop()
-    seen.events.append(type(broken)(broken.at_ms, "", Kind.BROKEN, "everybody-runs: no"))
+    seen.events.append(type(broken)(broken.at_ms, "", Kind.BROKEN, "every-node-runs: no"))
     text = draw_text(build_rows(seen))
-    assert "BREAKS everybody-runs: no" in text
+    assert "BREAKS every-node-runs: no" in text

@@ -134,7 +134,7 @@ def test_whatever_crashes_the_promises_hold(lives):
 
 
 def unlowered_mark():
-    """Truncate without lowering the synced-to mark first."""
+    """Truncate without lowering the durable watermark first."""
     real = DurableWatermark.move
 
     def move(self, end, cut_until=0):

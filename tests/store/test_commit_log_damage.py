@@ -1,4 +1,4 @@
-"""Damage in front of the synced-to mark stops the node; behind it, it is a torn tail."""
+"""Damage in front of the durable watermark stops the node; behind it, it is a torn tail."""
 
 from __future__ import annotations
 

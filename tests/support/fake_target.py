@@ -103,7 +103,7 @@ class FakeClient:
             if waited.cancelled_caught:
                 raise IndefiniteError(f"{node}: no answer in time")
         await trio.sleep(0.02)
-        raise DefiniteError("nobody leads")
+        raise DefiniteError("no leader")
 
 
 async def _ask(address: Address, message: dict[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def appends() -> pa.Table:
 
 
 def fault_events() -> pa.Table:
-    """The events of a run's one fault, and when clients gave up what nobody answered."""
+    """The events of a run's one fault, and when clients gave up what no node answered."""
     value = {"fault": 0, "plan": {}, "description": "kill n0", "evidence": "", "measures": {}}
     phases = (("start", FAULT[0], {}), ("stop", FAULT[1], {"bit": True}))
     rows = []
@@ -85,14 +85,14 @@ def results(valid: bool | str = True, *, kind: str = "lost-append", bit: int = 1
 
 
 def write_matrix(
-    folder: Path, attempts: Mapping[str, Sequence[Outcome]], bites_min: int = 1
+    folder: Path, attempts: Mapping[str, Sequence[Outcome]], effects_min: int = 1
 ) -> Path:
     """Write a matrix with a cell for each of `attempts`, and one that is left out."""
     folder.mkdir(parents=True)
     common = {"target": "dledger", "workload": "log", "faults": ("kill",), "seed": "1"}
     cells = [Cell(id=cell, world="sim", **common) for cell in attempts]
     cells.append(Cell(id="wipe-sim", world="sim", skipped="disks are never lost", **common))
-    plan = Plan(name="m", bites_min=bites_min, cells=tuple(cells))
+    plan = Plan(name="m", effects_min=effects_min, cells=tuple(cells))
     (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
     events = [
         Event(cell=cell, attempt=one.attempt, event="ended", at_utc="now", outcome=one)

@@ -189,7 +189,7 @@ def _orders_in_force(folder: Path) -> tuple[str, ...]:
     found = []
     for path in sorted((folder / "store").glob("quick/*Z/nodes/*/**/control.json")):
         orders = json.loads(path.read_text())
-        if any(orders[kind] for kind in ("clocks", "harms", "trips")):
+        if any(orders[kind] for kind in ("clocks", "disk_faults", "trips")):
             found.append(f"orders in {path.relative_to(folder)}")
     return tuple(found)
 

@@ -52,7 +52,7 @@ fault = "partition"
 at = 1.5
 duration = 5.0
 shape = "isolate-leader"
-mend = "reset"
+heal = "reset"
 """
 
 

@@ -32,7 +32,7 @@ class MemoryWorld:
         self.paused: set[str] = set()
         self.wiped: set[str] = set()
         self.cuts: dict[str, tuple[tuple[str, str], ...]] = {}
-        self.mended: dict[str, str] = {}
+        self.healed: dict[str, str] = {}
         self.shapes: dict[str, tuple[tuple[tuple[str, str], ...], LinkShape]] = {}
         self.unshaped: set[str] = set()
         self.traffic = True
@@ -82,9 +82,9 @@ class MemoryWorld:
 
     async def heal(self, cut: str, how: str) -> None:
         assert how in ("deliver", "reset")
-        if cut not in self.mended:
-            self.log.append(f"mend {cut}")
-            self.mended[cut] = how
+        if cut not in self.healed:
+            self.log.append(f"heal {cut}")
+            self.healed[cut] = how
 
     def held(self, cut: str) -> Json:
         open_cut = cut in self.cuts and self.traffic
@@ -139,7 +139,7 @@ class MemoryWorld:
     @property
     def closed_links(self) -> set[tuple[str, str]]:
         return {
-            link for name, links in self.cuts.items() if name not in self.mended for link in links
+            link for name, links in self.cuts.items() if name not in self.healed for link in links
         }
 
     @property

@@ -68,7 +68,7 @@ class Stage:
 def planned(number, fault, start_s, duration_s, **plan):
     order = list(NODES)
     leader = {"variant": "leader", "order": order}
-    isolate = {"shape": "isolate-leader", "order": order, "mend": "reset"}
+    isolate = {"shape": "isolate-leader", "order": order, "heal": "reset"}
     faults = {"kill": leader, "pause": leader, "partition": isolate}
     drawn = {**faults.get(fault, {}), **plan}
     return Planned(number=number, fault=fault, plan=drawn, start_s=start_s, duration_s=duration_s)

@@ -97,7 +97,7 @@ class GroupMachine(RuleBasedStateMachine):
                 self.group.cut.add((peer, name))
 
     @rule()
-    def mend(self) -> None:
+    def heal(self) -> None:
         self.group.cut.clear()
 
     @rule(name=MEMBERS)
@@ -123,7 +123,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.append(leader, 2)
         self.calm(2)
         self.compact(leader, 0)
-        self.mend()
+        self.heal()
 
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:

@@ -60,7 +60,7 @@ class UnderWay:
 
 @dataclass(frozen=True)
 class Crash:
-    """The disk as the crash leaves it, in front of one operation, and what was promised then."""
+    """The disk as the crash leaves it, before one operation, and what was promised then."""
 
     name: str
     platter: bytes
@@ -295,7 +295,7 @@ def check_files(log: CommitLog, disk: SimDisk) -> None:
     end, begin = log.end.position, log.start.position
     for start in log._data.starts:
         assert start <= end, f"a data file at {start}, the log ends at {end}"
-        assert start + FILE_BYTES > begin, f"a data file at {start}, the log begins at {begin}"
+        assert start + FILE_BYTES > begin, f"a data file at {start}, the log starts at {begin}"
         assert log._data.data_end(max(start, end)) <= max(start, end), "bytes behind the end"
     for start in log._index.starts:
         assert start + INDEX_FILE_BYTES > log.first_index * 32, f"an index file at {start}"

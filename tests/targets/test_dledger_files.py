@@ -180,7 +180,7 @@ def test_zeros_in_the_middle_are_a_hole(tmp_path, log):
         content[position] = 0
         path.write_bytes(content)
     rows = read(tmp_path)
-    assert problems(rows) == {3: "zeros, and data behind them"}
+    assert problems(rows) == {3: "zeros, and data after them"}
     assert [row["index"] for row in rows] == [0, 1, 2, 3, *range(6, 40)]
 
 

@@ -28,7 +28,7 @@ class Group:
         await trio.lowlevel.checkpoint()
         if self.deaf:
             self.deaf -= 1
-            raise OutcomeUnknownError("nobody answers")
+            raise OutcomeUnknownError("no node answers")
         return SimpleNamespace(voters=tuple(self.members), learners=())
 
     async def remove_member(self, member):
@@ -73,7 +73,7 @@ def test_who_is_out_was_taken_out_whatever_the_leader_answered(monkeypatch, answ
 
 def test_a_refusal_is_passed_on(monkeypatch):
     with pytest.raises(RefusedError):
-        remove(monkeypatch, Group((False, RefusedError(1, "nobody leads"))))
+        remove(monkeypatch, Group((False, RefusedError(1, "no leader"))))
 
 
 def test_who_was_no_member_before_was_not_taken_out(monkeypatch):

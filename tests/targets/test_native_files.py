@@ -71,8 +71,8 @@ def test_messages_come_with_their_queues_and_places_over_the_ends_of_files(folde
 @pytest.mark.parametrize(
     ("odd", "problem"),
     [
-        ({"crc": 1}, "its body does not have the CRC that it says"),
-        ({"said": 99}, "it says that it stands at 99"),
+        ({"crc": 1}, "its body does not match its CRC"),
+        ({"said": 99}, "it names its own position as 99"),
     ],
 )
 def test_what_is_wrong_with_a_message_is_said_and_the_next_one_is_read(

@@ -33,7 +33,7 @@ def test_a_second_append_at_the_offset_is_the_first_sign(lost: Any) -> None:
     assert keys[-1][1].endswith("at offset 3: the first sign that it is gone")
     wrong = [(step.row.op, step.legal) for step in page.steps if step.is_wrong]
     assert wrong == [
-        (6, "it stands at offset 3 from now on"),
+        (6, "it is at offset 3 from now on"),
         (8, "any other offset: this one was given to the append of 17"),
         (10, "17: it was acknowledged there first"),
     ]
@@ -209,7 +209,7 @@ def test_the_targets_own_words_are_its_own(lost: Any, page_of: Any) -> None:
     lost.facts["promises"] = {"note": "A majority has it. Reads are current."}
     reports.write(lost.write())
     text = page_of(lost.folder, "lost-append")
-    assert "The target says of itself: a majority has it. Reads are current." in text
+    assert "The target promises: a majority has it. Reads are current." in text
     lost.facts["promises"] = {"note": "Raised by hand to what dledger promises. One disk has it."}
     reports.write(lost.write())
     assert "says of itself" not in page_of(lost.folder, "lost-append")
@@ -242,7 +242,7 @@ def test_what_happened_stands_among_the_lines_of_the_nodes(lost: Any) -> None:
     assert page.lines.spans == ((5 * S, 19 * S),)
     told = [(line.time_ns, line.text) for line in page.lines.lines if not line.node]
     assert told[0] == (
-        10 * S, "fault 0, partition: isolate leader n0, begins; it bit: 90 kB held",
+        10 * S, "fault 0, partition: isolate leader n0, starts; it took effect: 90 kB held",
     )  # fmt: skip
     assert any(text.startswith("n0 answers client 0: append 17") for _, text in told)
 

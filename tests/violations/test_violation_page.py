@@ -79,7 +79,7 @@ def test_a_lost_append_is_told_from_promise_to_cause(lost: Any, page_of: PageOf)
         "this append is lost: none of the 3 nodes holds it there",
         "partition 0 (isolate leader n0), which had begun 10 ms before.",
         "n0 led term 1 when it acknowledged the append.",
-        "What stands at its offset now is of term 2, which n1 led",
+        "The entry at its offset now is of term 2, which n1 led",
         "n1 answers client 1: append 99 is acknowledged, at offset 3",
         "n1 has value 99 (entry 4, term 2); its log ends at index 4",
         f"{KEY} @3: 99 term 2, crc 00000320",
@@ -176,7 +176,7 @@ def test_faults_of_the_logs_moment_are_told_and_none_of_no_moment(lost: Any) -> 
     lost.find("committed-prefix", "gap", [], key=None, node="n1", first=70, last=71)
     found = pages(lost.write())
     assert found["divergent"].claim.where == (
-        "Nothing says when it came to be; the entry's term began 11.000 s into the run, as polled,"
+        "It is not known when it happened; the entry's term began 11.000 s into the run, as polled,"
         " with partition 0 (isolate leader n0) on."
     )
     assert found["divergent"].moment_label == "its term began"
@@ -240,7 +240,7 @@ def test_who_led_and_which_faults_were_on(lost: Any) -> None:
     assert [row.window.fault for row in page.faults] == [0]
     told = [moment.what for moment in page.moments]
     assert told.index("n0 leads in term 1, as polled") < told.index(
-        "fault 0, partition: isolate leader n0, begins; it bit: 90 kB held"
+        "fault 0, partition: isolate leader n0, starts; it took effect: 90 kB held"
     )
     assert "n1 leads in term 2, as polled" in told
     assert page.picture is not None

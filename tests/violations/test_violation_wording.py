@@ -168,7 +168,7 @@ def test_a_rare_kind_is_shown_beside_a_common_one_of_many_faults(lost: Any) -> N
 
 @pytest.mark.parametrize(
     ("output", "words", "seen"),
-    [(1, "cas 4 → 5", "it took effect"), (0, "cas 4 → 5: not done", "another value stood there")],
+    [(1, "cas 4 → 5", "it took effect"), (0, "cas 4 → 5: not done", "another value was there")],
 )
 def test_a_compare_and_set_says_what_it_expected_and_whether_it_was_done(
     bad: Any, output: int, words: str, seen: str

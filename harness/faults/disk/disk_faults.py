@@ -69,7 +69,7 @@ class DiskFault:
     def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims and the disk fault."""
         plan = plan_victims(rng, nodes, self.variants, index)
-        return {**plan, "harm": self.draw(rng, index)}
+        return {**plan, "disk_fault": self.draw(rng, index)}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Choose the victims."""
@@ -77,7 +77,7 @@ class DiskFault:
 
     def describe(self, plan: Json) -> str:
         """Describe the plan: "full disk of leader n1"."""
-        return describe_victims(self.phrase(DiskFaultSpec(**plan["harm"])), plan)
+        return describe_victims(self.phrase(DiskFaultSpec(**plan["disk_fault"])), plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
         """Return the victims, if the group loses them; see `contracts.capabilities.TakesOut`."""
@@ -90,12 +90,12 @@ class DiskFault:
     async def apply(self, plan: Json, world: World) -> Json:
         """Inject the fault into each victim's disk; return the ids of the disk faults."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
-        spec = DiskFaultSpec(**plan["harm"])
-        undo: Json = {"harms": {}}
+        spec = DiskFaultSpec(**plan["disk_fault"])
+        undo: Json = {"disk_faults": {}}
         try:
             for node in plan["victims"]:
                 dead = await world.kill(node) if self.restarts(spec) else None
-                undo["harms"][node] = await world.inject_disk_fault(node, spec)
+                undo["disk_faults"][node] = await world.inject_disk_fault(node, spec)
                 if dead is not None and dead["incarnation"] != UNTOUCHED:
                     await world.restart(node, dead["incarnation"])
         except BaseException:  # also when cancelled: only this task knows what was injected so far
@@ -108,19 +108,19 @@ class DiskFault:
         """Took effect if the nodes counted effects of these disk faults."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         await trio.lowlevel.checkpoint()
-        did = {node: world.disk_fault_effects(name) for node, name in undo["harms"].items()}
-        took_effect, what = self.judge(DiskFaultSpec(**plan["harm"]), did)
+        did = {node: world.disk_fault_effects(name) for node, name in undo["disk_faults"].items()}
+        took_effect, what = self.judge(DiskFaultSpec(**plan["disk_fault"]), did)
         ended = [node for node, each in did.items() if each["ended"]]
         if ended:
             what += f"; {', '.join(ended)} ended of it"
         leader = await world.leader()
-        what += f"; {leader} leads" if leader is not None else "; nobody leads"
+        what += f"; {leader} leads" if leader is not None else "; no leader"
         return Evidence(took_effect, what, {**_sums(did), "ended": len(ended)})
 
     async def undo(self, undo: Json, world: World) -> None:
         """Heal exactly these disk faults; nodes that ended because of them start again."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
-        for name in undo["harms"].values():
+        for name in undo["disk_faults"].values():
             await world.heal_disk(name)
 
 
@@ -136,7 +136,7 @@ def judge_waits(spec: DiskFaultSpec, did: Mapping[str, Json]) -> tuple[bool, str
     sums = _sums(did)
     slowed = int(sums["slowed"])
     calls = "call" if slowed == 1 else "calls"
-    how = "stood still" if spec.stall else f"waited {sums['waited_ms']:.0f} ms in all"
+    how = "stalled" if spec.stall else f"waited {sums['waited_ms']:.0f} ms in all"
     return slowed > 0, f"{slowed} {calls} ({spec.op}) {how}"
 
 
@@ -248,7 +248,7 @@ def _phrase_disk_stall(spec: DiskFaultSpec) -> str:
 
 DISK_STALL = DiskFault(
     name="disk-stall",
-    summary="Let disk calls of a node stand still until the fault is over.",
+    summary="Stall disk calls of a node until the fault is over.",
     needs=frozenset({Capability.DISK_SLOW}),
     draw=_draw_disk_stall,
     phrase=_phrase_disk_stall,

@@ -64,13 +64,13 @@ class Partition:
             heal = rng.choice(HEAL_MODES)
             return {
                 "shape": "victims",
-                "mend": heal,
+                "heal": heal,
                 **plan_victims(rng, nodes, self._variants, index),
             }
         order = rng.sample(list(nodes), len(nodes))
         heal = rng.choice(HEAL_MODES)
         shape = rng.choice(grudges.shapes_for(len(nodes)))
-        return {"shape": "isolate-leader" if index == 0 else shape, "order": order, "mend": heal}
+        return {"shape": "isolate-leader" if index == 0 else shape, "order": order, "heal": heal}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Return the plan with the links to cut and a label; see `pick_victims`."""
@@ -89,7 +89,7 @@ class Partition:
     def describe(self, plan: Json) -> str:
         """Describe the plan: "isolate leader n1, held bytes delivered after"."""
         after = {"deliver": "held bytes delivered after", "reset": "connections reset after"}
-        return f"{plan.get('label', plan['shape'])}, {after[plan['mend']]}"
+        return f"{plan.get('label', plan['shape'])}, {after[plan['heal']]}"
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
         """Return the nodes outside the largest set whose members all reach each other directly."""
@@ -106,7 +106,7 @@ class Partition:
         if plan["shape"] == "primaries":
             alone = [node for node in world.nodes if await world.leader((node,)) == node]
             links += [link for link in grudges.each_alone(world.nodes, alone) if link not in links]
-        return {"cut": await world.cut(links), "how": plan["mend"]}
+        return {"cut": await world.cut(links), "how": plan["heal"]}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
         """Took effect if this cut held bytes or connections."""
@@ -163,7 +163,7 @@ class Flap:
             **plan_victims(rng, nodes, self._variants, index),
             "down_ms": rng.choice(DOWN_MS),
             "up_ms": rng.choice(UP_MS),
-            "mend": rng.choice(HEAL_MODES),
+            "heal": rng.choice(HEAL_MODES),
         }
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
@@ -190,7 +190,7 @@ class Flap:
     async def apply(self, plan: Json, world: World) -> Json:
         """Cut the links for the first time."""
         past = {"flaps": 0, "met": 0, "bytes": 0}
-        return {"cuts": [await world.cut(_links(plan, world))], "how": plan["mend"], "past": past}
+        return {"cuts": [await world.cut(_links(plan, world))], "how": plan["heal"], "past": past}
 
     async def act(self, plan: Json, undo: Json, world: World, note: Callable[[Json], None]) -> None:
         """Heal and cut alternately; each cut is in the ledger from its start until it is healed."""

@@ -336,11 +336,11 @@ def _phrase_reorder(shape: LinkShape) -> str:
 
 REORDER = LinkFault(
     name="reorder",
-    summary="Let packets between nodes overtake each other.",
+    summary="Reorder packets between nodes.",
     needs=frozenset({Capability.REORDER}),
     draw=_draw_reorder,
     phrase=_phrase_reorder,
-    judge=judge_count("reordered", "packets overtaken"),
+    judge=judge_count("reordered", "packets reordered"),
 )
 
 

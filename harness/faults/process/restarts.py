@@ -104,7 +104,7 @@ class CrashLoop:
         if not gone or crashes < CRASHES_MIN:
             return Evidence(False, f"{crashes} processes ended: no loop", measures)
         leader = await world.leader()
-        now = f"{leader} leads" if leader is not None else "nobody leads"
+        now = f"{leader} leads" if leader is not None else "no leader"
         return Evidence(True, f"{', '.join(gone)} ended {crashes} times; {now}", measures)
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -200,7 +200,7 @@ class RollingRestart:
         if not gone:
             return Evidence(False, "no process ended", measures)
         leader = await world.leader()
-        now = f"{leader} leads" if leader is not None else "nobody leads"
+        now = f"{leader} leads" if leader is not None else "no leader"
         what = (
             f"{len(gone)} of {len(plan['victims'])} nodes restarted, the group was ready after "
             f"{len(undo['ready'])} of them; {now}"

@@ -79,7 +79,7 @@ class Kill:
         if not gone:
             return Evidence(False, "no process ended", {"killed": 0})
         leader = await world.leader()
-        now = f"{leader} leads" if leader is not None else "nobody leads"
+        now = f"{leader} leads" if leader is not None else "no leader"
         return Evidence(True, f"process of {', '.join(gone)} gone; {now}", {"killed": len(gone)})
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -153,7 +153,7 @@ class Pause:
         if not stopped:
             return Evidence(False, "no process was stopped", {"paused": 0})
         leader = await world.leader()
-        now = f"{leader} leads" if leader is not None else "nobody leads"
+        now = f"{leader} leads" if leader is not None else "no leader"
         what = f"process of {', '.join(stopped)} stopped (state T); {now}"
         return Evidence(True, what, {"paused": len(stopped)})
 

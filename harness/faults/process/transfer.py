@@ -40,9 +40,9 @@ class Transfer:
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Needs a target with leadership transfer, and a second node."""
         if not isinstance(target, TransfersLeadership):
-            return f"the target {target.name} cannot be asked to hand leadership over"
+            return f"the target {target.name} cannot be asked to transfer its leadership"
         if len(nodes) < NODES_MIN:
-            return f"a group of {len(nodes)} has nobody to take leadership over"
+            return f"a group of {len(nodes)} has no other member to take the leadership"
         return None
 
     def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
@@ -84,7 +84,7 @@ class Transfer:
             what = f"leadership went from {was} to {to} in {took_ms:.0f} ms"
             return Evidence(True, what, {"took_ms": took_ms})
         if was is None:
-            return Evidence(False, "nobody led who could be asked")
+            return Evidence(False, "there was no leader that could be asked")
         if was == to:
             return Evidence(False, f"{to} led already")
         why = f": {undo['error']}" if undo["error"] is not None else ""

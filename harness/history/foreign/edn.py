@@ -104,7 +104,7 @@ def parse(text: str, at: int = 0, depth: int = 0) -> tuple[Any, int]:
     if character in ")]}":
         raise EdnError(f"{character!r} closes nothing", at)
     match = _ATOM.match(text, at)
-    assert match is not None, "whatever begins no other value begins an atom"
+    assert match is not None, "whatever starts no other value starts an atom"
     return atom(match[0], at), match.end()
 
 

@@ -72,7 +72,7 @@ def lacks(folder: RunFolder) -> str | None:
     try:
         results = msgspec.json.decode(folder.results_json.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
-        return "the run was never judged, so nothing says whether its recording is whole"
+        return "the run was never judged, so it is not known whether its recording is complete"
     except msgspec.DecodeError as error:
         raise UsageError(f"{folder.results_json}: damaged: {error}") from error
     lacks = results.get("incomplete")

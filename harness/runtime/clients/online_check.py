@@ -134,7 +134,7 @@ class OnlineCheck:
             found += self._known(key, offset, event.output, at_ns)
             return found + self._shown(key, at_ns, offset + 1)
         if event.f == "end" and event.output is not None:
-            detail = f"the end was said to be {event.output}"
+            detail = f"the end was reported to be {event.output}"
             found = self._asked(key, invoked.time_ns, event.output, at_ns, detail)
             return found + self._shown(key, at_ns, event.output)
         return []
@@ -159,7 +159,7 @@ class OnlineCheck:
             return [Sighting("aborted-read", f"{where}, and its append had failed", at_ns)]
         is_doubted = self._knows_all and (key, value) not in self._appended
         if is_doubted and len(self._doubted) < DOUBTED_MAX:
-            text = f"{where}, and nobody had appended it"
+            text = f"{where}, and no client had appended it"
             doubt = Sighting("phantom-read", text, at_ns)
             self._doubted.append((self._round, key, value, doubt))
         return []
@@ -199,7 +199,7 @@ class OnlineCheck:
 
 
 def _stale(key: str, end: int, detail: str, at_ns: int) -> Sighting:
-    text = f"{key}: {detail}, asked for after it was known to end at {end} at least"
+    text = f"{key}: {detail}, requested after it was known to end at {end} at least"
     return Sighting("stale-read", text, at_ns)
 
 

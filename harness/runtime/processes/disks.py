@@ -314,7 +314,7 @@ class Damages:
                 f"node {node} (incarnation {process.incarnation}) serves with a damaged store,"
                 " and did not notice"
             )
-        refused = None if process.is_running else process.last_line() or "it said nothing"
+        refused = None if process.is_running else process.last_line() or "it printed nothing"
         return {"refused": refused, "serves": serves}
 
     def _store(self, node: str) -> Path:

@@ -56,7 +56,7 @@ class Exit:
     excuse: str = ""
 
     def __str__(self) -> str:
-        last = f"; its last line: {self.last_line}" if self.last_line else "; it said nothing"
+        last = f"; its last line: {self.last_line}" if self.last_line else "; it printed nothing"
         return f"{self.node} (incarnation {self.incarnation}) {self.how}{last}"
 
     @property

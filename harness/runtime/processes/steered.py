@@ -175,7 +175,7 @@ class SteeredNodes:
         steered = self._nodes[node]
         # A node ends if it can no longer know what is on its disk.
         is_deadly = fault.error == "EIO" or (bool(fault.error) and fault.op in ("sync", "any"))
-        name = f"harm-{number}"
+        name = f"disk-fault-{number}"
         process = steered.member.process
         log_bytes = crash_message.size_bytes(process.log)
         self._disk_faults[name] = injected = _DiskFault(node, number, is_deadly, log_bytes)

@@ -214,7 +214,7 @@ class SimSteered:
     async def inject_disk_fault(self, node: str, fault: DiskFaultSpec) -> str:
         """Inject a disk fault into a node; see `InjectsDiskFaults.inject_disk_fault`."""
         await trio.lowlevel.checkpoint()
-        name = f"harm-{next(self._numbers)}"
+        name = f"disk-fault-{next(self._numbers)}"
         counts = SimulatedDiskFault(fault.op, fault.error, fault.nth, fault.times)
         begun = self._group.effects(node)["work"]
         self._disk_faults[name] = _DiskFault(node, fault, counts, begun, trio.current_time())

@@ -307,7 +307,7 @@ class SimulatedWorld(SteeredCapabilities):
 
     def restore(self) -> tuple[str, ...]:
         """Heal, resume and start whatever a fault left behind; return what that was."""
-        found = [f"{cut} was not mended" for cut in self._cuts]
+        found = [f"{cut} was not healed" for cut in self._cuts]
         for _, heal in self._cuts.values():
             heal("deliver")
         self._cuts.clear()

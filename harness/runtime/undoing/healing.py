@@ -175,7 +175,7 @@ def _undo_faults(
                 did.append(f"{_how(fault)} {what}")
             elif fault.fault in forget:
                 lines.append({"event": "forgotten", "fault": fault.fault, "by": "heal"})
-                did.append(f"forgot {what}, as was asked: {_plan(fault)}")
+                did.append(f"forgot {what}, as requested: {_plan(fault)}")
             else:
                 lines.append({"event": "stuck", "fault": fault.fault, "error": error, "by": "heal"})
                 left.append(

@@ -520,7 +520,7 @@ def _header_problem(magic: int, size: int, left_bytes: int) -> str:
     if magic == _MAGIC_BLANK:
         return f"a blank of {size} bytes, {left_bytes} are left in the file"
     if magic == 0:
-        return "zeros, and data behind them"
+        return "zeros, and data after them"
     return f"no entry: the magic is {magic:#x}"
 
 

@@ -130,9 +130,9 @@ def _message(raw: bytes, position: int, place: Place, is_v2: bool) -> dict[str, 
     if not whole:
         problem = "its parts do not add up to its size"
     elif said != position:
-        problem = f"it says that it stands at {said}"
+        problem = f"it names its own position as {said}"
     elif body_crc and body_crc & 0x7FFFFFFF != crc32(body) & 0x7FFFFFFF:
-        problem = "its body does not have the CRC that it says"
+        problem = "its body does not match its CRC"
     row = _row(position, size, crc32(raw), problem=problem)
     if whole and not topic.startswith(RESERVED_TOPICS):
         row |= {"key": place.key(topic, queue_id), "offset": offset}

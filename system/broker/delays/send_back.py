@@ -68,7 +68,7 @@ class SendBack:
             return
         found = message_at(self._core.log, fields.offset, self._reput.applied_position)
         if found is None:
-            remark = f"no committed message stands at {fields.offset} of this broker's log"
+            remark = f"there is no committed message at {fields.offset} of this broker's log"
             self._events.refuse(connection, command, ResponseCode.SYSTEM_ERROR, remark)
             return
         message, _ = found

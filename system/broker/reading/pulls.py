@@ -245,7 +245,7 @@ class HeldPulls(Generic[Pull]):
         due_ms: float,
     ) -> None:
         """Hold a pull that wants messages of a queue from `next_offset` on."""
-        assert not self.is_full, "whoever holds a pull looks at the limit first"
+        assert not self.is_full, "the limit is checked before a pull is held"
         number = pull.number
         self._held[number] = _Held(pull, queue, next_offset, tags)
         self._by_queue.setdefault(queue, {})[number] = None

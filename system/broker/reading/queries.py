@@ -148,7 +148,7 @@ def _store_ms(queues: ConsumeQueues, log: LogView, queue: Queue, offset: int) ->
 def _message_by_position(reput: Reput, log: LogView, query: ViewMessage) -> Answer:
     found = message_at(log, query.offset, reput.applied_position)
     if found is None or query.topic not in (None, "", found[0].topic.decode(errors="replace")):
-        remark = f"no committed message stands at {query.offset} of this broker's log"
+        remark = f"there is no committed message at {query.offset} of this broker's log"
         return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
     return Answer(body=[found[1]])
 

@@ -146,7 +146,7 @@ def upgraded_snapshot(
     The core sends it to members that have no native log: their queues start where the native
     messages end. A loaded checkpoint of an upgraded broker is used instead of the native log.
     """
-    assert start.index < 0, "entries are gone: the snapshot that stands for them is stored"
+    assert start.index < 0, "entries are gone: the snapshot that replaces them is stored"
     offsets: dict[Queue, int] = {}
     if checkpoint is not None:
         queues = ConsumeQueues(decode_state(checkpoint.state).ranges, reader)

@@ -53,7 +53,7 @@ GONE_CONSUMERS_STAY = Mutant(
     about="""
     A consumer whose connection has closed stays in its group until its heartbeats are missed.
 
-    Its share of the queues is read by nobody for two minutes.
+    No consumer reads its share of the queues for two minutes.
 
     Source: https://github.com/apache/rocketmq/issues/2732 (consumers are told of members that are
     not there, and divide the queues by them).
@@ -94,7 +94,7 @@ LOCK_COUNTS_FROM_RENEWAL = Mutant(
     broker=LockCountsFromRenewal,
     hunt=Hunt("queue-ordered", ("transfer",)),
     about="""
-    A queue's lock counts from its first renewal: until then anybody else of the group gets it too.
+    A queue's lock counts from its first renewal: until then others of the group get it too.
 
     Two consumers handle the messages of an ordered queue at the same time.
 
@@ -219,9 +219,9 @@ OFFSETS_ROUNDED_UP = Mutant(
     broker=OffsetsRoundedUp,
     hunt=Hunt("offsets", ("kill", "partition")),
     about="""
-    A group's offsets are read as if they stood for whole pulls: rounded up to the next sixteen.
+    A group's offsets are read as if they meant whole pulls: rounded up to the next sixteen.
 
-    Whoever takes a queue over begins behind messages that nobody was given.
+    The next owner of the queue starts after messages that no consumer was given.
 
     Source: our own, after "poll-skip" of jepsen.tests.kafka: a position ahead of what was given.
     """,
@@ -258,12 +258,12 @@ OFFSETS_UNCONFIRMED = Mutant(
     targets=GROUP,
     hunt=Hunt("offsets", ("pause", "partition")),
     about="""
-    Whoever is asked for a group's offset answers from its own table, whether it leads or not.
+    Any broker answers a request for a group's offset from its own table, whether it leads or not.
 
-    A leader that was cut off, and replaced without knowing it, lets a group go on where it stood
+    A leader that was cut off, and replaced without knowing it, lets a group go on where it was
     before; so does a member that has not applied the last commits yet.
 
-    Source: RocketMQ's ConsumerManageProcessor.queryConsumerOffset, which asks nobody (5.3.3).
+    Source: RocketMQ's ConsumerManageProcessor.queryConsumerOffset, which asks none (5.3.3).
     """,
 )
 

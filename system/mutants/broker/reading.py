@@ -36,7 +36,7 @@ DISPATCH_BEFORE_COMMIT = Mutant(
     targets=GROUP,
     hunt=Hunt("log", ("kill", "partition")),
     about="""
-    Entries get into the consume queues when they stand in the log, not when they are committed.
+    Entries get into the consume queues when they are in the log, not when they are committed.
 
     Consumers read messages that a new leader then overwrites, and queue offsets go wrong.
 
@@ -144,9 +144,9 @@ FULL_PULL_SKIPS_ONE = Mutant(
     "full-pull-skips-one",
     broker=FullPullSkipsOne,
     about="""
-    A pull that brings as many messages as it may says that the queue goes on one too far behind.
+    A pull that returns as many messages as it may gives a next offset that is one too high.
 
-    Whoever reads on from there never sees the message in between.
+    A consumer that reads on from there never sees the message in between.
 
     Source: our own, after "poll-skip" of jepsen.tests.kafka: nextBeginOffset counted, not looked
     up.
@@ -186,7 +186,7 @@ HELD_PULL_NOT_WOKEN = Mutant(
     long.
 
     Source: https://github.com/apache/rocketmq/pull/7359 (PullRequestHoldService: what arrives
-    between the look and the suspension wakes nobody).
+    between the look and the suspension wakes no pull).
     """,
 )
 

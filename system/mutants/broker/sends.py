@@ -132,7 +132,7 @@ CONDITION_ON_COMMITTED = Mutant(
     about="""
     A conditional append is compared with the end of what is committed, not with the log's own end.
 
-    Two appends that name the same offset, one right behind the other, are both stored: the second
+    Two appends that name the same offset, one right after the other, are both stored: the second
     one's condition was not true any more, and a compare-and-set overwrites what it never saw.
 
     Source: our own; a condition checked against applied state while writes are pipelined.
@@ -170,7 +170,7 @@ READ_ONLY_TOPICS_WRITTEN = Mutant(
     about="""
     A broker does not look whether a topic may be written.
 
-    Who sends to one that an operator has closed for writes is told that it is stored, and it is.
+    A send to one that an operator has closed for writes is acknowledged, and stored.
 
     Source: our own, after RocketMQ's AbstractSendMessageProcessor.msgCheck, which refuses it with
     NO_PERMISSION ("the topic sending message is forbidden").
@@ -211,7 +211,7 @@ REFUSED_AS_SYSTEM_ERROR = Mutant(
     about="""
     What a broker refuses for good it answers with SYSTEM_ERROR, as it does where it does not know.
 
-    Nothing that it says is wrong, but whoever is told so does not know whether it was done, and
+    Nothing in the answer is wrong, but the client does not know whether it was done, and
     asks again what will be refused for ever.
 
     Source: https://github.com/apache/rocketmq/issues/2931 (what TopicValidator refuses is answered

@@ -34,7 +34,7 @@ DOUBLE_VOTE = Mutant(
     "double-vote",
     DoubleVote,
     about="""
-    A voter gives its vote to everybody who asks in a term.
+    A voter gives its vote to every candidate of a term.
 
     Two candidates of one term both win.
 
@@ -122,7 +122,7 @@ LEARNER_STANDS = Mutant(
     LearnerStands,
     hunt=Hunt("log", ("wipe", "members", "partition")),
     about="""
-    A member without a vote stands for election when it hears no leader.
+    A member without a vote starts an election when it hears no leader.
 
     Source: https://github.com/lni/dragonboat/issues/94 (an observer becomes a follower by a
     snapshot, and may start to vote and campaign).
@@ -147,7 +147,7 @@ NO_PREVOTE = Mutant(
     "no-prevote",
     NoPrevote,
     about="""
-    A member that hears nobody raises its term at once, and everybody follows the highest term.
+    A member that hears no other raises its term at once, and all follow the highest term.
 
     A member that can send but not hear deposes the leader again and again; after a partition heals,
     the leader of the majority has to go for nothing (a re-election storm).
@@ -181,7 +181,7 @@ PREVOTES_COUNT_AS_VOTES = Mutant(
     about="""
     A candidate counts answers to its pre-vote as votes, when they come late.
 
-    It leads with promises that bind nobody, while another one is elected in the same term.
+    It leads with votes that bind no voter, while another one is elected in the same term.
 
     Source: https://github.com/canonical/raft/issues/196, fixed by
     https://github.com/canonical/raft/pull/248.
@@ -226,7 +226,7 @@ DEAF_TO_HIGHER_TERMS = Mutant(
     A leader that has a majority ignores a follower's higher term.
 
     The follower cannot accept an older term's pushes and never rejoins: the group runs on with one
-    copy less until the next election, and nobody notices.
+    copy less until the next election, unnoticed.
 
     Source: https://github.com/openmessaging/dledger/issues/247,
     https://github.com/openmessaging/dledger/issues/248 and

@@ -293,7 +293,7 @@ IDLE_FOLLOWER_NOT_REFILLED = Mutant(
     "idle-follower-not-refilled",
     IdleFollowerNotRefilled,
     about="""
-    A dispatcher that streams sends only what is new, whatever the follower says it lacks.
+    A dispatcher that streams sends only what is new, whatever the follower reports missing.
 
     While nothing is appended, a follower that lost pushes on the way stays behind for ever:
     DLedger's dispatcher in APPEND sends only COMMITs then and ignores their result.

@@ -139,7 +139,7 @@ async def dial(host: str, port: int) -> trio.SocketStream:
     if is_itself:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
         await trio.aclose_forcefully(stream)
-        raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {host}:{port}")
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on {host}:{port}")
     return stream
 
 

@@ -111,7 +111,7 @@ class ConfigFiles:
             else:
                 return
         if problem:
-            raise StoreError(f"{problem}; repair it, or remove it and its .bak to begin without")
+            raise StoreError(f"{problem}; repair it, or remove it and its .bak to start without")
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}.json"

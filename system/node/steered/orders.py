@@ -67,7 +67,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: int = 0
     clocks: tuple[ClockOrder, ...] = ()
-    harms: tuple[DiskFaultOrder, ...] = ()
+    disk_faults: tuple[DiskFaultOrder, ...] = ()
     trips: tuple[TripOrder, ...] = ()
 
 

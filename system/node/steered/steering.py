@@ -119,13 +119,13 @@ class Steering:
             self._trips = orders.trips
             for number in set(self._tripped) - {trip.number for trip in orders.trips}:
                 del self._tripped[number]
-        self._disk_faults.follow(orders.harms)
+        self._disk_faults.follow(orders.disk_faults)
         self._effects.set(control_version=orders.version)
         log.info(
-            "event=orders version=%d clocks=%d harms=%d trips=%d",
+            "event=orders version=%d clocks=%d disk_faults=%d trips=%d",
             orders.version,
             len(orders.clocks),
-            len(orders.harms),
+            len(orders.disk_faults),
             len(orders.trips),
         )
 

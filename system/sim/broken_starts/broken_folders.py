@@ -176,7 +176,7 @@ def check_out_of_range(log: CommitLog, file_bytes: int) -> None:
     with suppress(OutsideLog):  # the file may be gone if the log starts at its end
         log.read(begin.position, ENTRY_HEADER_BYTES)
     if log.log_end_at(begin.index) != begin:
-        raise Violated("broken-is-refused", f"the log does not begin at {begin}")
+        raise Violated("broken-is-refused", f"the log does not start at {begin}")
 
 
 def _check_out_of_range(ask: Callable[[], object]) -> None:
@@ -342,7 +342,7 @@ def data_cut_between_entries(folder: Folder) -> bool:
     return True
 
 
-def membership_of_nobody(folder: Folder) -> bool:
+def membership_without_members(folder: Folder) -> bool:
     """Append an entry that no leader would write: valid CRCs, invalid membership."""
     log = folder.open()
     builder = EntryBuilder(log.end, max(log.end.term, 0), folder.data_file_bytes, bytes(8))
@@ -381,7 +381,7 @@ FOLDER_WAYS: tuple[Callable[[Folder], bool], ...] = (
     mark_of_another_format,
     mark_of_another_log,
     data_cut_between_entries,
-    membership_of_nobody,
+    membership_without_members,
     membership_without_message,
 )
 """Each returns False where it finds nothing to break. Raises StoreError on a damaged log."""

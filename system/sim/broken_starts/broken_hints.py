@@ -64,7 +64,7 @@ def check_hints(folder: Folder, queue_file_bytes: int, key: bytes | None) -> int
         return 1
     if _files(folder, queue_file_bytes).load(log) is not None:
         raise Violated(
-            "hints-are-checked", f"a start goes by{way.__name__.replace('_', ' ')}", folder.name
+            "hints-are-checked", f"a start uses{way.__name__.replace('_', ' ')}", folder.name
         )
     return 2
 

@@ -53,7 +53,7 @@ def check_recovery(
     except StoreError:
         return False  # a fault had damaged it
     copy = copy.restart(loses_unsynced=True, rng=rng)
-    _check_end(copy, open_log, expected, "lost power behind a start", name)
+    _check_end(copy, open_log, expected, "lost power after a start", name)
     copy = copy.restart(loses_unsynced=False, rng=rng)
     _write_torn_tail(copy, folder, file_bytes, expected.position, rng)
     for _ in range(rng.randint(1, STARTS_MAX)):
@@ -61,9 +61,9 @@ def check_recovery(
     _check_end(copy, open_log, expected, "was interrupted as it cut a torn tail", name)
     copy = copy.restart(loses_unsynced=True, rng=rng)
     if left := _nonzero_bytes_after(copy.platter, folder, expected.position):
-        finding = f"{left} bytes of a torn tail are back behind {expected.position}"
+        finding = f"{left} bytes of a torn tail are back after {expected.position}"
         raise Violated("cut-is-for-good", finding, name)
-    _check_end(copy, open_log, expected, "lost power behind a cut", name)
+    _check_end(copy, open_log, expected, "lost power after a truncation", name)
     return True
 
 

@@ -147,7 +147,7 @@ class OlderConfig:
             topic, _, group = key.partition("@")
             for queue_id, offset in offsets.items():
                 if (at := tables.offsets.get(group, topic, queue_id)) != offset:
-                    finding = f"group {group} stood at {offset} in {topic}/{queue_id}, now at {at}"
+                    finding = f"group {group} was at {offset} in {topic}/{queue_id}, now at {at}"
                     raise Violated("older-config-stays", finding, name)
 
     def _random_tables(

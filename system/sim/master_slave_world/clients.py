@@ -207,7 +207,7 @@ class MasterSlaveClients:
             self._note_stored(queue, place, message.body)
         end = offset + len(pulled.messages)
         if pulled.messages and pulled.next_offset != end:
-            text = f"{operation!r} is told to go on at {pulled.next_offset}"
+            text = f"{operation!r} is told to continue at {pulled.next_offset}"
             self._violated(Violated("reads-go-on", text))
         if pulled.status == "OFFSET_ILLEGAL":
             is_expired = offset < pulled.min_offset

@@ -257,7 +257,7 @@ class SettledState:
 
 def _running(host: Host) -> Node:
     if host.node is None:
-        raise Violated("everybody-runs", "still down at the end", host.name)
+        raise Violated("every-node-runs", "still down at the end", host.name)
     return host.node
 
 
@@ -271,14 +271,14 @@ def _check_log(name: str, slave: MasterSlaveShadow, master: MasterSlaveShadow) -
     """A slave has its master's log; where both hold bytes they are equal."""
     if slave.end != master.end:
         raise Violated(
-            "everybody-catches-up",
+            "every-node-catches-up",
             f"its log ends at {slave.end}, its master's at {master.end},"
             f" {SETTLE_MS} ms after the last fault",
             name,
         )
     start = max(slave.start, master.start)
     if slave.bytes_at(start, slave.end) != master.bytes_at(start, slave.end):
-        raise Violated("slave-copies-master", f"they differ behind {start}", name)
+        raise Violated("slave-copies-master", f"they differ after {start}", name)
 
 
 def _check_delivered(broker: Broker) -> None:
@@ -297,8 +297,8 @@ def _check_queues(name: str, broker: Broker, shadow: MasterSlaveShadow) -> None:
     """Each queue is what the log holds of it, from the first kept message to the last."""
     if broker.applied_index != shadow.end - 1:
         raise Violated(
-            "everybody-catches-up",
-            f"its queues stand at {broker.applied_index + 1}, its log at {shadow.end}",
+            "every-node-catches-up",
+            f"its queues are at {broker.applied_index + 1}, its log at {shadow.end}",
             name,
         )
     found: dict[Queue, list[tuple[int, int, int]]] = {}
@@ -345,7 +345,7 @@ def _check_expired(name: str, shadow: MasterSlaveShadow, wall_ms: int, reserved_
         if age_ms > reserved_ms + EXPIRED_AFTER_MS:
             raise Violated(
                 "expired-is-gone",
-                f"the file at {start} is kept for {age_ms} ms, {reserved_ms} were asked for",
+                f"the file at {start} is kept for {age_ms} ms, {reserved_ms} were requested",
                 name,
             )
 

@@ -95,7 +95,7 @@ def check_history(history: Sequence[Operation]) -> None:
         floor = floors.get(operation.queue, 0)
         if operation.kind == APPEND and operation.offset < floor:
             raise Violated(
-                "real-time-order", f"{operation!r} stands before what was at {floor - 1} already"
+                "real-time-order", f"{operation!r} is before what was at {floor - 1} already"
             )
         if operation.kind != APPEND and operation.end < floor:
             raise Violated("no-stale-read", f"{operation!r} misses what was at {floor - 1} already")
@@ -165,12 +165,12 @@ def check_expected(what: str, error: Exception) -> None:
         frames.pop()  # the library's caller is responsible
     if frames and SYSTEM in (place := Path(frames[-1].filename)).parents:
         where = f"{place.relative_to(SYSTEM.parent)}, line {frames[-1].lineno}"
-        told = f"{begin} {type(error).__name__}: {error} ({where}){notes}"
-        raise Violated("calls-end-as-promised", told)
+        text = f"{begin} {type(error).__name__}: {error} ({where}){notes}"
+        raise Violated("calls-end-as-promised", text)
 
 
 def check_all_closed(host: str, to: Mapping[str, int]) -> None:
     """Raise Violated where closed clients still have open sockets, listed by remote end."""
     if to:
         named = ", ".join(f"{count} to {name}" for name, count in sorted(to.items()))
-        raise Violated("clients-leave-nothing-open", f"sockets that nobody closed: {named}", host)
+        raise Violated("clients-leave-nothing-open", f"sockets that were not closed: {named}", host)

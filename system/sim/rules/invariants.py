@@ -128,7 +128,7 @@ class Invariants:
                 if write.end_index < shadow.commit_index:
                     raise Violated(
                         "committed-stays",
-                        f"entries behind {write.end_index} go, {shadow.commit_index} was committed",
+                        f"entries after {write.end_index} go, {shadow.commit_index} was committed",
                     )
                 shadow.truncate(write.end_index)
                 shadow.durable_index = min(shadow.durable_index, write.end_index)
@@ -175,14 +175,14 @@ class Invariants:
     def _appended(self, shadow: Shadow, batch: Batch) -> None:
         if batch.first_index != shadow.end_index + 1:
             raise Violated(
-                "log-contiguous", f"entry {batch.first_index} is written behind {shadow.end_index}"
+                "log-contiguous", f"entry {batch.first_index} is written after {shadow.end_index}"
             )
         key = (batch.last_index, batch.term)
         known = self._ends.get(key)
         if known is not None and known[0] is batch:
             _, before, crc = known
             if before != shadow.end_crc:
-                raise Violated("log-matching", f"what stands before {batch.first_index} differs")
+                raise Violated("log-matching", f"the entry before {batch.first_index} differs")
         else:
             data = batch.data
             crc = batch.last_chain_crc()
@@ -190,7 +190,7 @@ class Invariants:
             # The first entry's chainCrc includes that of the entry before it. By induction equal
             # chainCrcs mean equal logs up to there (the log matching property).
             if stored != chain_crc(shadow.end_crc, data[:ENTRY_HEADER_BYTES]):
-                raise Violated("log-matching", f"what stands before {batch.first_index} differs")
+                raise Violated("log-matching", f"the entry before {batch.first_index} differs")
             if known is None:
                 self._ends[key] = (batch, shadow.end_crc, crc)
             elif known[2] != crc:
@@ -222,7 +222,7 @@ class Invariants:
         if log is not None and log.start.index < index:
             raise Violated(
                 "compacted-is-gone",
-                f"a snapshot stands for entries up to {index}, the log begins behind"
+                f"a snapshot replaces the entries up to {index}, the log starts after"
                 f" {log.start.index}",
                 shadow.name,
             )

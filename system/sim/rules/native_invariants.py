@@ -143,7 +143,7 @@ class MasterSlaveInvariants:
                 batch = write.batch
                 if batch.position != shadow.end:
                     raise Violated(
-                        "log-contiguous", f"bytes {batch.position} come behind {shadow.end}"
+                        "log-contiguous", f"bytes {batch.position} come after {shadow.end}"
                     )
                 if not shadow.config.is_master:
                     self._check_copy(shadow, batch.position, bytes(batch.data))
@@ -169,7 +169,7 @@ class MasterSlaveInvariants:
         if position < min_start:
             raise Violated(
                 "slave-begins-late",
-                f"its log begins at {position}, its master's last file began at {min_start}",
+                f"its log starts at {position}, its master's last file began at {min_start}",
             )
 
     def _check_copy(self, shadow: MasterSlaveShadow, position: int, data: bytes) -> None:

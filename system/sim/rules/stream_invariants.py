@@ -34,7 +34,7 @@ class UnsentBytes:
             raise Violated(
                 "partial-sends-are-continued",
                 f"of {left} bytes that a socket did not take at byte {self.at}, what is"
-                f" sent next is not the begin, but {bytes(data[:16])!r} for {rest!r}",
+                f" sent next is not the start, but {bytes(data[:16])!r} for {rest!r}",
             )
         if len(data) > left and count < len(data):
             self._rest, self._taken = bytes(data[count:]), 0

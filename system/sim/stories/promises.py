@@ -22,23 +22,23 @@ PROMISES: dict[str, Promise] = {
         "Two leaders of one term give the same place in the log to different messages.",
     ),
     "leader-completeness": Promise(
-        "Whoever is elected has every committed entry in its log.",
-        "A leader that lacks one makes everybody else throw it away.",
+        "An elected leader has every committed entry in its log.",
+        "A leader that lacks one makes all others throw it away.",
     ),
     "log-matching": Promise(
         "Two logs that agree on one entry agree on all entries before it.",
         "Members compare logs by their last entry alone; what differs below is never noticed.",
     ),
     "log-contiguous": Promise(
-        "Every entry is written right behind the one before it.",
+        "Every entry is written right after the one before it.",
         "A gap or an overlap makes the files unreadable from there on.",
     ),
     "committed-is-durable": Promise(
         "An entry is called committed only when a majority of the voters has it on disk.",
-        "Fewer copies can be lost with one crash, after clients were told that all is well.",
+        "One crash can lose the few copies that exist of an acknowledged message.",
     ),
     "committed-is-held": Promise(
-        "A member calls committed only what stands in its own log.",
+        "A member calls committed only what is in its own log.",
         "It would hand entries to consumers that it does not have.",
     ),
     "committed-never-changes": Promise(
@@ -47,11 +47,11 @@ PROMISES: dict[str, Promise] = {
     ),
     "committed-stays": Promise(
         "No member removes an entry that it has called committed.",
-        "Its consumers may have read it already; for everybody else it never was.",
+        "Its consumers may have read it already; for all others it never existed.",
     ),
     "committed-stays-committed": Promise(
-        "Nobody who lacks a committed entry could be elected by members as their logs are.",
-        "The next election may throw away what clients were told is stored.",
+        "No member that lacks a committed entry could be elected, given the members' logs.",
+        "The next election may throw away what clients believe to be stored.",
     ),
     "removed-stays-removed": Promise(
         "Entries that a member has removed from its log are not found again after a crash.",
@@ -59,11 +59,11 @@ PROMISES: dict[str, Promise] = {
     ),
     "calls-end-in-time": Promise(
         "A client's call ends within its own timeout, whatever became of it.",
-        "Who calls plans with the timeout: what waits behind the call waits for longer than that.",
+        "A caller plans with the timeout: what waits for the call waits for longer than that.",
     ),
     "calls-end-as-promised": Promise(
-        "Calls end with an answer, a refusal or an unknown outcome, consumers when told to.",
-        "An error that nobody foresaw ends the program or its consumer: nothing is handled then.",
+        "Calls end with an answer, a refusal or an unknown outcome, consumers when closed.",
+        "An unexpected error ends the program or its consumer: nothing is handled then.",
     ),
     "clients-leave-nothing-open": Promise(
         "A client that is closed leaves no connection open.",
@@ -71,10 +71,10 @@ PROMISES: dict[str, Promise] = {
     ),
     "partial-sends-are-continued": Promise(
         "Where a socket takes only a part, the rest is what is sent next.",
-        "The other side cannot tell where the next frame begins, and everything behind is lost.",
+        "The other side cannot know where the next frame starts, and everything after it is lost.",
     ),
     "streams-are-understood": Promise(
-        "Nobody receives from a sound connection what the protocol does not know.",
+        "A sound connection never delivers what the protocol does not define.",
         "Connections are closed and opened again, and what was under way is unknown.",
     ),
     "reserved-stays": Promise(
@@ -82,7 +82,7 @@ PROMISES: dict[str, Promise] = {
         "Messages that consumers may still ask for would be gone.",
     ),
     "compacted-is-gone": Promise(
-        "What a snapshot stands for is taken out of the log.",
+        "What a snapshot replaces is taken out of the log.",
         "Old entries would fill the disk, however long they had expired.",
     ),
     "commit-never-falls": Promise(
@@ -99,14 +99,14 @@ PROMISES: dict[str, Promise] = {
     ),
     "older-config-stays": Promise(
         "A member serves once the group has the topics and offsets of before, and keeps them.",
-        "Consumer groups would begin anew, or skip what they have not seen.",
+        "Consumer groups would start over, or skip what they have not seen.",
     ),
     "acknowledged-is-durable": Promise(
         "A follower acknowledges an entry only once the entry is on its own disk.",
         "The leader counts copies that a crash takes away: a majority that is none.",
     ),
     "pre-vote-before-campaign": Promise(
-        "A member opens a new term only after a majority said that it would vote for it.",
+        "A member starts a new term only after a majority answered that it would vote for it.",
         "One that was cut off would come back with a higher term and end a healthy leadership.",
     ),
     "voters-have-caught-up": Promise(
@@ -114,35 +114,35 @@ PROMISES: dict[str, Promise] = {
         "Writes would wait for it, and a majority would be missing one that counts.",
     ),
     "leader-is-left-alone": Promise(
-        "A member that hears a leader, or leads, votes for nobody else.",
-        "One whose link fails would end, again and again, a leadership that serves everybody.",
+        "A member that hears a leader, or leads, votes for no other.",
+        "One whose link fails would end, again and again, a leadership that works.",
     ),
     "stalled-disk-leads-not": Promise(
-        "A member whose disk stands still gives up leading.",
-        "Everybody's writes would wait for one dead disk, although others could lead.",
+        "A leader whose disk stalls steps down.",
+        "All writes would wait for one dead disk, although others could lead.",
     ),
     "lease-shuts-out": Promise(
-        "While a leader has a lease nobody else is elected.",
+        "While a leader has a lease, no other member is elected.",
         "Each would answer reads without asking the other, and one of them from old data.",
     ),
     "routes-name-who-is-there": Promise(
         "A name server's routes name each broker that registered and has not gone, and no other.",
-        "Clients are sent to where nobody is, or find nobody although somebody is there.",
+        "Clients are sent to a broker that is gone, or find none although one is there.",
     ),
     "older-state-is-refused": Promise(
-        "Nobody takes a living broker's id who speaks of an older state than it has.",
+        "No broker takes a live broker's id with an older state than it has.",
         "A leader that was replaced and does not know it would take the route back.",
     ),
     "deleted-is-not-routed": Promise(
         "A topic that is deleted has no route any more.",
-        "Clients go on sending to a topic that nobody is to have.",
+        "Clients go on sending to a topic that should be gone.",
     ),
     "transfers-are-given-up": Promise(
         "A leader gives up a transfer that does not come about in time.",
-        "It takes no appends meanwhile: one dead member would keep everybody waiting.",
+        "It takes no appends meanwhile: one dead member would keep all clients waiting.",
     ),
     "saved-is-loaded": Promise(
-        "A broker begins with the offsets that it saved last, or with later ones.",
+        "A broker starts with the offsets that it saved last, or with later ones.",
         "Groups would go on where they were long ago, and consume everything once more.",
     ),
     "durable-survives": Promise(
@@ -158,7 +158,7 @@ PROMISES: dict[str, Promise] = {
         "A restart for maintenance would cost what a crash may cost.",
     ),
     "damage-is-noticed": Promise(
-        "A node does not start on a damaged vote, snapshot or synced-to mark.",
+        "A node does not start on a damaged vote, snapshot or durable watermark.",
         "It would vote twice, or for a log that lacks what it had acknowledged.",
     ),
     "broken-is-refused": Promise(
@@ -175,15 +175,15 @@ PROMISES: dict[str, Promise] = {
     ),
     "keys-find-messages": Promise(
         "The key index finds every message by each of its keys, the newest first.",
-        "Whoever looks for an order by its number would be told that there is none.",
+        "A query for an order by its number would find none.",
     ),
     "acknowledged-is-committed": Promise(
-        "A client is told that its message is stored only when the message is committed.",
+        "A message is acknowledged only when it is committed.",
         "Otherwise the next leader may not have it: a message that was confirmed gets lost.",
     ),
     "acknowledged-at-its-offset": Promise(
-        "The message stands at the offset that its sender was told.",
-        "Whoever goes back to that offset finds somebody else's message.",
+        "The message is at the offset that its sender was given.",
+        "A read of that offset finds another sender's message.",
     ),
     "reads-are-committed": Promise(
         "Consumers are given committed messages only.",
@@ -195,14 +195,14 @@ PROMISES: dict[str, Promise] = {
     ),
     "offsets-gapless": Promise(
         "A queue's committed messages have the offsets 0, 1, 2 and so on, without a gap.",
-        "A consumer steps from offset to offset; at a gap it stands still or skips messages.",
+        "A consumer steps from offset to offset; at a gap it gets stuck or skips messages.",
     ),
     "offsets-unique": Promise(
         "No two messages of a queue are given the same offset.",
         "One of the two confirmed messages is hidden by the other.",
     ),
     "real-time-order": Promise(
-        "A message sent after another was acknowledged stands behind it.",
+        "A message sent after another was acknowledged comes after it.",
         "Effect would come before cause: an order's cancellation before the order.",
     ),
     "no-stale-read": Promise(
@@ -219,27 +219,27 @@ PROMISES: dict[str, Promise] = {
     ),
     "log-survives": Promise(
         "A broker without a group recovers what it wrote; after a loss of power, what it flushed.",
-        "Messages that it has acknowledged would be gone, or others stand in their place.",
+        "Messages that it has acknowledged would be gone, or others be in their place.",
     ),
     "slave-copies-master": Promise(
         "A slave has its master's bytes, and no others.",
-        "Who takes over from it reads messages that nobody sent.",
+        "A member that takes over from it reads messages that no client sent.",
     ),
     "slave-begins-late": Promise(
-        "A slave without messages begins with its master's last file.",
+        "A slave without messages starts with its master's last file.",
         "It would copy all that its master ever kept, and be of no use for as long.",
     ),
     "slave-has-tables": Promise(
         "A slave has its master's topics, offsets and progress of deliveries after a while.",
-        "Who makes it master consumes much once more, or passes over what nobody has consumed.",
+        "Once it is master, messages are consumed again, or skipped before they were consumed.",
     ),
     "cut-is-for-good": Promise(
         "What a start finds is durable, and a torn tail that it cuts off never comes back.",
-        "Behind the next loss of power the log is another than the one it went on with.",
+        "After the next power loss the log is another one than it went on with.",
     ),
     "what-was-there-is-kept": Promise(
-        "What a broker had for half a minute is there again behind a loss of power.",
-        "Whoever takes over has messages, but not what their consumers have done.",
+        "What a broker had for half a minute is there again after a power loss.",
+        "The broker that takes over has the messages, but not how far they were consumed.",
     ),
     "slave-knows-master": Promise(
         "A slave tells clients where its master is.",
@@ -247,14 +247,14 @@ PROMISES: dict[str, Promise] = {
     ),
     "slaves-are-counted": Promise(
         "A master tells how many slaves copy it.",
-        "An operator takes a message for kept twice that stands at the master alone.",
+        "An operator believes that a message has two copies, and only the master has it.",
     ),
     "queues-are-the-log": Promise(
         "A broker's queues lead to all messages that its log holds, and to nothing else.",
         "Consumers would not be given what is stored, or be led to what is gone.",
     ),
     "reads-go-on": Promise(
-        "Who reads outside a queue is told to go on at its begin, or at its end.",
+        "A read outside a queue is sent on to its start, or to its end.",
         "It would pass over messages that are kept, or ask for ever for those that have expired.",
     ),
     "delayed-is-delivered": Promise(
@@ -263,7 +263,7 @@ PROMISES: dict[str, Promise] = {
     ),
     "expired-is-gone": Promise(
         "A full file of the log is removed soon after its time is over.",
-        "The disk fills with what nobody wants any more.",
+        "The disk fills with what is not needed any more.",
     ),
     "slave-behind-master": Promise(
         "A slave has nothing that its master has not written.",
@@ -271,14 +271,14 @@ PROMISES: dict[str, Promise] = {
     ),
     "acknowledged-is-flushed": Promise(
         "With SYNC_FLUSH a master acknowledges what its disk has.",
-        "A power cut takes a message that its sender was told is stored.",
+        "A power cut takes an acknowledged message.",
     ),
     "acknowledged-is-copied": Promise(
         "A SYNC_MASTER acknowledges what a slave has, too.",
-        "With the master's disk goes a message that was promised to stand on two.",
+        "With the master's disk goes a message that was promised to be on two.",
     ),
     "refusal-is-definite": Promise(
-        "A message whose sender was told that it is not stored never appears.",
+        "A message that was refused as not stored never appears.",
         "The sender tries again, and the message is there twice.",
     ),
     "queues-are-bounded": Promise(
@@ -299,7 +299,7 @@ PROMISES: dict[str, Promise] = {
     ),
     "no-deadlock": Promise(
         "Something is always under way: no task waits for what can never come.",
-        "The node would hang, neither serving nor failing, until somebody ends it.",
+        "The node would hang, neither serving nor failing, until it is killed.",
     ),
     "node-runs-on": Promise(
         "No member stops by itself, unless its disk failed.",
@@ -307,17 +307,17 @@ PROMISES: dict[str, Promise] = {
     ),
     "node-starts": Promise(
         "A member starts again after any crash.",
-        "Somebody would have to repair its files by hand.",
+        "Its files would have to be repaired by hand.",
     ),
     "appends-succeed": Promise(
         "Once a majority is healthy again, appends succeed within a few seconds.",
         "The group would stay out of service although nothing is broken any more.",
     ),
-    "everybody-runs": Promise(
+    "every-node-runs": Promise(
         "Every member is up again once the faults are over.",
-        "The group would be one failure away from standing still.",
+        "The group would be one failure away from losing its quorum.",
     ),
-    "everybody-catches-up": Promise(
+    "every-node-catches-up": Promise(
         "Every member learns of all committed entries once the faults are over.",
         "Its consumers would wait for ever for messages that others have read.",
     ),

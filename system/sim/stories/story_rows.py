@@ -370,10 +370,10 @@ def _outcome(together: Sequence[Operation], outcome: str) -> str:
                 else f"offsets {first.offset}..{last.offset}"
             )
             verb = "is" if first is last else "are"
-            return f"is told that {what} {verb} stored at {at} of queue {first.queue}"
+            return f"is answered that {what} {verb} stored at {at} of queue {first.queue}"
         return f"{'does not learn what became of' if outcome == UNKNOWN else 'is refused'} {what}"
     if outcome != OK:
         return "gets no answer to its read"
     if first.kind == PULL:
         return f"reads {first.count} messages from offset {first.offset} of queue {first.queue}"
-    return f"is told that queue {first.queue} ends at {first.end}"
+    return f"is answered that queue {first.queue} ends at {first.end}"

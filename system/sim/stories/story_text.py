@@ -42,7 +42,7 @@ def _got(row: Row) -> list[str]:
         if arrows[0].kind == "ack" and not arrows[0].waits:
             parts.append(f"learns from {sources} {what}")
         elif all(arrow.waits for arrow in arrows):
-            parts.append(f"stands still while {what} from {sources} arrives")
+            parts.append(f"is paused while {what} from {sources} arrives")
         else:
             parts.append(f"gets {what} from {sources}")
     return parts

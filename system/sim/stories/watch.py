@@ -51,7 +51,7 @@ class Kind(enum.Enum):
     APPEND = "entries are written"
     TRUNCATE = "entries are removed"
     INSTALL = "a snapshot replaces the log"
-    COMPACT = "a snapshot stands for entries"
+    COMPACT = "a snapshot replaces entries"
     DURABLE = "entries are durable"
     COMMIT = "entries are committed"
     ASK = "a client's requests arrive"
@@ -170,7 +170,7 @@ class _WatchedTrace(Trace):
             where = target or ""
             text = describe_fault(fault, target)
             if isinstance(fault, LinkFault) and any(LEADER in pair for pair in fault.links):
-                text += f" ({self.world.leader() or 'nobody'} leads)"
+                text += f" ({self.world.leader() or 'none'} leads)"
             note(Event(at_ms, where, Kind.FAULT, text, number))
             if fault.end_ms > self.world.settings.run_ms:
                 return
@@ -243,7 +243,7 @@ class _WatchedInvariants(Invariants):
             self._note(name, Kind.INSTALL, f"a snapshot up to entry {end} replaces its log", end)
         elif isinstance(write, Compact):
             end = write.snapshot.end.index
-            self._note(name, Kind.COMPACT, f"a snapshot stands for entries up to {end}", end)
+            self._note(name, Kind.COMPACT, f"a snapshot replaces the entries up to {end}", end)
 
     def synced(self, shadow: Shadow, writes: Sequence[Write]) -> None:
         before = shadow.durable_index
@@ -255,8 +255,8 @@ class _WatchedInvariants(Invariants):
     def changed_role(self, shadow: Shadow, change: RoleChange) -> None:
         text = {
             Role.LEADER: f"leads term {change.term}",
-            Role.CANDIDATE: f"stands for election, term {change.term}",
-            Role.FOLLOWER: f"follows {change.leader or 'nobody yet'}, term {change.term}",
+            Role.CANDIDATE: f"campaigns for election, term {change.term}",
+            Role.FOLLOWER: f"follows {change.leader or 'no vote yet'}, term {change.term}",
         }[change.role]
         self._note(shadow.name, Kind.ROLE, text, term=change.term)
         super().changed_role(shadow, change)

@@ -235,8 +235,8 @@ class Host:
     async def _serve(
         self, process: Process, disk: SimDisk, watch: Watch | MasterSlaveWatch, work: TimedDiskWork
     ) -> None:
-        clock, dice = ProcessClock(self.clock, process), self.world.node_rng_factory(self)
-        machine = Machine(disk, clock, dice, work, partial(SimPoll, process))
+        clock, rng = ProcessClock(self.clock, process), self.world.node_rng_factory(self)
+        machine = Machine(disk, clock, rng, work, partial(SimPoll, process))
         if self.incarnation == 1:
             self.world.older.write_older_files(disk, STORE_ROOT, self.name)
         node = assemble(self.config, machine, watch.watched(self.world.mutant))

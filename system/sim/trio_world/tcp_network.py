@@ -360,10 +360,10 @@ class TcpLink(Link):
         random: Callable[[], float],
         delay_ms: float,
         jitter_ms: float,
-        on_mended: Callable[[TcpLink], None],
+        on_healed: Callable[[TcpLink], None],
     ) -> None:
         super().__init__(random, delay_ms, jitter_ms)
-        self._on_healed = on_mended
+        self._on_healed = on_healed
         self.resets = False
         """Whether the end of the next cut resets the connections that it held."""
 

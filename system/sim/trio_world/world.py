@@ -545,11 +545,11 @@ def _check_live(world: TrioWorld) -> None:
         if host.is_removed:
             continue
         if host.node is None:
-            raise Violated("everybody-runs", "still down at the end", host.name)
+            raise Violated("every-node-runs", "still down at the end", host.name)
         index = host.node.broker.applied_index
         if index != committed:
             raise Violated(
-                "everybody-catches-up",
+                "every-node-catches-up",
                 f"applied {index} of {committed} committed entries at the end",
                 host.name,
             )

@@ -127,7 +127,7 @@ def verified_size(data: Buffer, at: int, position: int, room: int) -> int:
 def _check_message(data: Buffer, at: int, size: int, position: int, *, is_v1: bool) -> None:
     crc, physical_offset, sys_flag = _CHECKED(data, at)
     if physical_offset != position:
-        raise DamagedMessage(f"PHYSICALOFFSET {physical_offset} stands at {position}")
+        raise DamagedMessage(f"PHYSICALOFFSET {physical_offset} is at {position}")
     body_at = at + _BODY_LENGTH_AT + 4 + _v6_bytes(sys_flag)
     stop = at + size
     if body_at >= stop:

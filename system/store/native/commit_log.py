@@ -138,7 +138,7 @@ class NativeCommitLog:
         with self._writing():
             position = snapshot.end.position
             if not self.start.position <= position <= self.end.position:
-                raise NotContiguous(f"a begin at {position} is not of {self.start}..{self.end}")
+                raise NotContiguous(f"a start at {position} is not of {self.start}..{self.end}")
             self._start = native_end(position)
             self._files.remove_below(position)
 
@@ -151,7 +151,7 @@ class NativeCommitLog:
         with self._writing():
             position = snapshot.end.position
             if position % self._files.file_bytes:
-                raise NotContiguous(f"no file begins at {position}: see mappedFileSizeCommitLog")
+                raise NotContiguous(f"no file starts at {position}: see mappedFileSizeCommitLog")
             self._files.remove_all()
             self._files.create(position)
             self._start = self.end = self.synced = native_end(position)
@@ -209,7 +209,7 @@ class NativeCommitLog:
         if not whole:
             size = int.from_bytes(data[:4], "big")
             if not len(data) < size <= held:
-                raise OutsideLog(f"no message stands at {first_index}")
+                raise OutsideLog(f"there is no message at {first_index}")
             data = self._files.read(first_index, size)
             whole = size
         return native_batch(first_index, data[:whole])

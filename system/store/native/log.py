@@ -93,7 +93,7 @@ class NativeLog:
                 self.close()
                 raise NativeLogDamaged(
                     f"{self._files.path(start)} is missing: messages of before the upgrade to"
-                    " DLedger stand there (storePathCommitLog)"
+                    " DLedger are there (storePathCommitLog)"
                 )
 
     def read(self, position: int, size: int) -> bytes:
