@@ -13,7 +13,7 @@ from shaketable.reports import spacetime, templating
 from shaketable.reports.availability.outages import OUTAGE_MIN_NS
 from shaketable.reports.availability.recovery import GOAL_MEDIAN_NS, GOAL_P99_NS, summarise
 from shaketable.reports.plotting import plots
-from shaketable.reports.plotting.slices import slices
+from shaketable.reports.plotting.series import slices
 from shaketable.reports.run_page import chosen_operations
 from shaketable.reports.run_page.chosen_operations import UNDIVIDED, Chosen, LimitDivisors, choose
 from shaketable.reports.run_page.view import number_text
