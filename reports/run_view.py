@@ -15,8 +15,7 @@ import pyarrow as pa
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX
 from shaketable.reports import finding_texts
-from shaketable.reports.availability.client_activity import PhaseSpan
-from shaketable.reports.availability.outages import Availability
+from shaketable.reports.availability.outages import Availability, PhaseSpan
 from shaketable.reports.availability.recovery import Failover, Recovery, summarise_failover
 from shaketable.reports.plain_json import ID_MAX, is_whole
 from shaketable.reports.plotting.node_samples import NOT_SAMPLED, Sampled

@@ -43,7 +43,7 @@ from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.runtime import availability
 
 if TYPE_CHECKING:
-    from shaketable.reports.availability.client_activity import ClientActivity
+    from shaketable.reports.availability.outages import ClientActivity
 
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
 
 def _client_activity(folder: RunFolder, campaign: Campaign, end_ns: int) -> ClientActivity | None:
     """Return when clients worked, if run.json has it; needs the exported events."""
-    from shaketable.reports.availability.client_activity import ClientActivity, active_until  # noqa: PLC0415
+    from shaketable.reports.availability.outages import ClientActivity, active_until  # noqa: PLC0415
     from shaketable.reports.plotting.lanes import phase_spans  # noqa: PLC0415 - only where a run is judged
 
     phases = phase_spans(_facts(folder).get("phases"), end_ns)

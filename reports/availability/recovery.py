@@ -20,22 +20,9 @@ import pyarrow.compute as pc
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import APPENDING
-from shaketable.reports.availability.client_activity import ClientActivity, ends_ns
+from shaketable.reports.availability.outages import ClientActivity, Gap, ends_ns
 
 Times = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A stretch of time without an acknowledged append."""
-
-    start_ns: int
-    stop_ns: int
-
-    @property
-    def length_ns(self) -> int:
-        """The length of the gap."""
-        return self.stop_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True)
