@@ -33,9 +33,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "models": "shaketable.checkers.models",
 }
 PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {
-    "checkers": tuple(
-        f"shaketable.checkers.{part}" for part in ("anomalies", "logs", "queues", "cycles")
-    ),
+    "checkers": tuple(f"shaketable.checkers.{part}" for part in ("anomalies", "logs", "queues")),
     "faults": tuple(
         f"shaketable.harness.faults.{family}" for family in ("process", "network", "disk")
     ),

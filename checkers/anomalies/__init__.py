@@ -6,7 +6,7 @@ anomaly, with an example.
 The form of operations in OPERATIONS
 ------------------------------------
 Every row has one key, so that histories split by key. Invocations with several keys or messages
-have several rows; `cycles.cycles.explode` makes such rows of transactions that were
+have several rows; `cycles.explode` makes such rows of transactions that were
 recorded whole.
 
 - **Invocation.** Rows that share their `op` are one invocation: its micro-operations, in the order

@@ -1,6 +1,6 @@
 """The anomalies of a log with offsets: a rule and a checker for each, and one checker of all.
 
-checkers.cycles.cycles finds cycles of dependencies.
+checkers.anomalies.cycles finds cycles of dependencies.
 
 Source: jepsen.tests.kafka; CHECKERS.md section 4.
 """

@@ -27,7 +27,7 @@ from shaketable.harness.history.export import (
     load_operations,
 )
 from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, read_plain
-from shaketable.reports.availability.client_activity import ClientActivity, active_until
+from shaketable.reports.availability.outages import ClientActivity, active_until
 from shaketable.reports.gating.policy import CEILINGS, Policy
 from shaketable.reports.gating.rulings import Conclusion, FaultEffects, RunFacts
 from shaketable.reports.gating.run_measures import (

@@ -43,7 +43,7 @@ from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.runtime import availability
 
 if TYPE_CHECKING:
-    from shaketable.reports.availability.client_activity import ClientActivity
+    from shaketable.reports.availability.outages import ClientActivity
 
 
 log = logging.getLogger(__name__)
@@ -190,24 +190,24 @@ def _client_violations(folder: RunFolder, context: CheckContext) -> tuple[Broken
 
 def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
     """Measure how soon writes went on after kills of the leader; None if there were none."""
-    from shaketable.reports.availability import failover  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.availability import recovery  # noqa: PLC0415 - only where a run is judged
     from shaketable.reports.availability.elections import aimed_plans  # noqa: PLC0415
 
-    if not any(window.name == failover.KILL for window in exported.windows):
+    if not any(window.name == recovery.KILL for window in exported.windows):
         return None
-    found = failover.measure(
+    found = recovery.measure_failover(
         load_operations(folder, FAILOVER_COLUMNS),
         exported.windows,
         aimed_plans(exported.nemesis),
         campaign.nodes,
         _client_activity(folder, campaign, exported.end_ns),
     )
-    return None if found is None else failover.to_json(found)
+    return None if found is None else recovery.failover_json(found)
 
 
 def _client_activity(folder: RunFolder, campaign: Campaign, end_ns: int) -> ClientActivity | None:
     """Return when clients worked, if run.json has it; needs the exported events."""
-    from shaketable.reports.availability.client_activity import ClientActivity, active_until  # noqa: PLC0415
+    from shaketable.reports.availability.outages import ClientActivity, active_until  # noqa: PLC0415
     from shaketable.reports.plotting.lanes import phase_spans  # noqa: PLC0415 - only where a run is judged
 
     phases = phase_spans(_facts(folder).get("phases"), end_ns)

@@ -11,8 +11,13 @@ from rich.text import Text
 
 from shaketable.harness.terminal.output import INDENT, show_rows
 from shaketable.reports import finding_texts
-from shaketable.reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS, Failover
-from shaketable.reports.availability.recovery import RecoverySummary, summarise
+from shaketable.reports.availability.recovery import (
+    GOAL_MEDIAN_NS,
+    GOAL_P99_NS,
+    Failover,
+    RecoverySummary,
+    summarise,
+)
 from shaketable.reports.run_view import FaultRow, RunView, ViolationGroup
 
 FINDINGS_SHOWN = 3

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import APPENDING
-from shaketable.reports.availability.client_activity import ClientActivity, outages, serving
+from shaketable.reports.availability.outages import ClientActivity, outages, serving
 from shaketable.reports.availability.recovery import recovery_times
 from shaketable.reports.gating.rulings import Conclusion
 

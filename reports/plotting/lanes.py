@@ -8,7 +8,7 @@ from typing import Any, Final, TypeGuard
 
 from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, TapTool
 
-from shaketable.reports.availability.client_activity import PhaseSpan
+from shaketable.reports.availability.outages import PhaseSpan
 from shaketable.reports.plotting.frame import (
     INK,
     DrawnPlot,

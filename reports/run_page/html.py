@@ -10,11 +10,10 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from shaketable.reports import spacetime, templating
-from shaketable.reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
 from shaketable.reports.availability.outages import OUTAGE_MIN_NS
-from shaketable.reports.availability.recovery import summarise
+from shaketable.reports.availability.recovery import GOAL_MEDIAN_NS, GOAL_P99_NS, summarise
 from shaketable.reports.plotting import plots
-from shaketable.reports.plotting.slices import slices
+from shaketable.reports.plotting.series import slices
 from shaketable.reports.run_page import chosen_operations
 from shaketable.reports.run_page.chosen_operations import UNDIVIDED, Chosen, LimitDivisors, choose
 from shaketable.reports.run_page.view import number_text

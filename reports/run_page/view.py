@@ -15,11 +15,15 @@ from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.promises import RAISED_BY_HAND
 from shaketable.harness.history.export import fault_windows
 from shaketable.reports import finding_texts
-from shaketable.reports.availability.client_activity import ClientActivity, PhaseSpan, active_until
 from shaketable.reports.availability.elections import aimed_plans, elections
-from shaketable.reports.availability.failover import kills_leader
-from shaketable.reports.availability.outages import Availability, availability
-from shaketable.reports.availability.recovery import recovery_times
+from shaketable.reports.availability.outages import (
+    Availability,
+    ClientActivity,
+    PhaseSpan,
+    active_until,
+    availability,
+)
+from shaketable.reports.availability.recovery import kills_leader, recovery_times
 from shaketable.reports.plain_json import listed, mapping
 from shaketable.reports.plotting.lanes import leader_changes, phase_spans, role_spans
 from shaketable.reports.plotting.node_samples import Sampled, read_samples

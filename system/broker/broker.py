@@ -16,7 +16,6 @@ from typing import ClassVar
 from shaketable.system.broker.admin import ADMIN_CODES, Admin
 from shaketable.system.broker.appender import Appender
 from shaketable.system.broker.broker_state import encode_state, snapshot_ranges
-from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.consume_queue import ConsumeQueues, UnitReader
 from shaketable.system.broker.core import Core, Dispatch
 from shaketable.system.broker.delays.delay_delivery import DelayDelivery
@@ -27,6 +26,7 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import DLEDGER, Mode
 from shaketable.system.broker.reading.key_items import KeyReader
 from shaketable.system.broker.reading.reads import READ_CODES, Reads
+from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.broker.sends import ConditionalSends, Sends, batch_request
 from shaketable.system.broker.topic_tables.topics import TopicConfig
 from shaketable.system.raft.batch import LogEnd

@@ -2,7 +2,7 @@
 
 Equal states have equal bytes, on every member. A snapshot gives each queue an empty range at its
 next offset: no message before the snapshot's index is retained. Its topics and group offsets may
-be newer: see `system.broker.broker_tables`.
+be newer: see `system.broker.reput`.
 Source: RocketMQ's topics.json and consumerOffset.json, which are not replicated there;
 DESIGN.md decision 3.
 """

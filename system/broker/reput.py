@@ -1,4 +1,4 @@
-"""Dispatches committed entries to the consume queues and the key index, in bounded steps.
+"""Dispatches committed entries to the consume queues, the key index and the tables, in steps.
 
 Source: RocketMQ's DefaultMessageStore.ReputMessageService, which in DLedger mode reads up to
 committedPos only (DLEDGER.md section 0, row 1).
@@ -10,22 +10,32 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 from typing import ClassVar
 
-from shaketable.system.broker.broker_state import decode_state, encode_state
-from shaketable.system.broker.broker_tables import BrokerTables
-from shaketable.system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
+from shaketable.system.broker.broker_state import BrokerState, decode_state, encode_state
+from shaketable.system.broker.consume_queue import ConsumeQueues, Queue, Ranges, UnitReader
 from shaketable.system.broker.core import DLEDGER_FORMAT, Dispatch, LogFormat
 from shaketable.system.broker.delays.delay_levels import (
     DELIVERED_MARK,
+    DELIVERY_GROUP,
+    LEVELS_MAX,
     SCHEDULE_TOPIC,
     delivered_from,
 )
+from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reading.key_items import KeyItems, KeyReader
+from shaketable.system.broker.topic_tables import taken_over
+from shaketable.system.broker.topic_tables.topics import TopicTable
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.ledger import Ledger
 from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
-from shaketable.system.store.group_events import EVENT_TOPIC, body_at
+from shaketable.system.store.group_events import (
+    EVENT_TOPIC,
+    MIGRATION_QUEUE,
+    OFFSET_QUEUE,
+    TOPIC_QUEUE,
+    body_at,
+)
 
 NATIVE_MESSAGES_A_STEP = 10_000
 """Messages of a native commit log that one step dispatches."""
@@ -278,3 +288,50 @@ class Reput:
                     self.tables.delivered(queue[1], offset - 1)
                 if done < len(units):
                     break
+
+
+# The tables of topics and group offsets.
+#
+# Entries hold new values, not changes, so applying one twice is harmless (idempotent). A snapshot
+# may therefore hold tables that are newer than its index: applying the entries in between again
+# gives the same tables.
+# Source: RocketMQ's topics.json and consumerOffset.json; DESIGN.md decision 3.
+
+
+class BrokerTables:
+    """The tables of one member. `restore` replaces their contents, not the objects."""
+
+    def __init__(self, config: BrokerConfig, state: BrokerState) -> None:
+        self.topics = TopicTable(config)
+        self.offsets = OffsetTable()
+        self.versions = {TOPIC_QUEUE: 0, OFFSET_QUEUE: 0}
+        """How often each table changed, for a broker whose log does not count it."""
+        self.groups: dict[str, dict[str, object]] = {}
+        """Consumer groups' configurations from a master or a file (SubscriptionGroupConfig)."""
+        self.restore(state)
+
+    def restore(self, state: BrokerState) -> None:
+        """Load a checkpoint's or a snapshot's state. Raises DamagedBrokerState."""
+        self.topics.restore(state.topics)
+        self.offsets.restore(state.group_offsets)
+
+    def state(self, ranges: Ranges) -> BrokerState:
+        """Return the tables, with the queues' ranges, as one state."""
+        return BrokerState(dict(ranges), self.topics.state(), self.offsets.state())
+
+    def delivered(self, queue_id: int, offset: int) -> None:
+        """Note that a schedule queue's messages up to `offset` were delivered."""
+        if queue_id < LEVELS_MAX:
+            topic = SCHEDULE_TOPIC.decode()
+            self.offsets.advance(DELIVERY_GROUP, topic, queue_id, offset + 1)
+
+    def apply(self, queue_id: int, body: bytes) -> None:
+        """Apply a committed entry of the reserved topic. Raises DamagedBrokerState."""
+        if queue_id == TOPIC_QUEUE:
+            deleted = self.topics.apply(body)
+            if deleted is not None:
+                self.offsets.forget_topic(deleted)
+        elif queue_id == OFFSET_QUEUE:
+            self.offsets.apply(body)
+        elif queue_id == MIGRATION_QUEUE:
+            taken_over.apply(body, self.topics, self.offsets)

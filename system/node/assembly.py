@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import BrokerState
-from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.core import Dispatch
 from shaketable.system.broker.event_log import body_bytes_max
 from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.broker.topic_tables.taken_over import (
     encode_bodies,
     native_dispatches,

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shaketable.system.broker.broker_state import BrokerState, DamagedBrokerState
-from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.consume_queue import Ranges
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.expiry import DataFile, ExpiryConfig
@@ -19,6 +18,7 @@ from shaketable.system.broker.groups import offset_commits
 from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.broker.groups.offset_commits import encode_bodies
 from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.raft.protocol import DiskFullError, PushResponse, Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command

@@ -17,8 +17,7 @@ from shaketable.system.broker.reading.key_items import KeyItems
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFailed, DiskFull
 from shaketable.system.store.keys import key_index
-from shaketable.system.store.keys.key_file import Sizes
-from shaketable.system.store.keys.key_hashes import hashed_keys, key_hash
+from shaketable.system.store.keys.key_file import Sizes, hashed_keys, key_hash
 from shaketable.system.store.keys.key_index import KeyFile, KeyIndex, file_name, has_key
 from shaketable.system.store.message import keys_in
 

@@ -14,12 +14,12 @@ from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, about, send
 from group_requests import commit, create_topic, query
 
 from shaketable.system.broker.broker_state import BrokerState
-from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.consume_queue import Ranges
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.expiry import DataFile, ExpiryConfig
 from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.protocol import Role
 from shaketable.system.remoting.codes import RequestCode

@@ -6,10 +6,10 @@ import msgspec
 from broker_group import BrokerGroup, Member
 
 from shaketable.system.broker.broker_state import BrokerState
-from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import offset_key
 from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.broker.topic_tables.taken_over import encode_bodies, is_done
 from shaketable.system.broker.topic_tables.topics import TopicConfig, TopicEvent
 from shaketable.system.remoting.codes import RequestCode, ResponseCode

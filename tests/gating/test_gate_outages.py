@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.availability.client_activity import (
+from shaketable.reports.availability.outages import (
     NEVER_NS,
     ClientActivity,
     PhaseSpan,

@@ -12,8 +12,8 @@ from native_brokers import HALink, NativeBroker
 from planted import HEALTHY, Mutant, with_and_without
 
 from shaketable.system.broker.broker_state import BrokerState
-from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.native.config_files import DELAYS, OFFSETS
 from shaketable.system.native.ha import HEADER, REPORT, HAError
 from shaketable.system.node.machine import Machine, SystemClock

@@ -10,7 +10,7 @@ import pytest
 import trio
 from native_brokers import NativeBroker
 
-from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.master_slave.config_files import ConfigFiles

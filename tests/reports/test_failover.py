@@ -7,9 +7,13 @@ import pytest
 
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.availability import failover
-from shaketable.reports.availability.failover import Failover, measure
-from shaketable.reports.availability.recovery import Recovery
+from shaketable.reports.availability.recovery import (
+    Failover,
+    Recovery,
+    failover_json,
+    measure_failover,
+    summarise_failover,
+)
 
 MS = 1_000_000
 NODES = 5
@@ -40,7 +44,7 @@ def plan(*victims: str, leader: str | None = "n0") -> dict[str, object]:
 
 def test_it_counts_from_the_signal_to_what_was_asked_of_the_next_leader() -> None:
     appends = [(90, 99), (101, 130), (104, None), (120, 480), (700, 710)]
-    found = measure(history(*appends), [kill(0, 100, 110)], {0: plan("n0")}, NODES)
+    found = measure_failover(history(*appends), [kill(0, 100, 110)], {0: plan("n0")}, NODES)
     # Invoked at 101: sent to the dying leader or before it was gone, it proves nothing.
     assert found == Failover(1, 0, 380 * MS, 380 * MS, 380 * MS)
 
@@ -50,10 +54,10 @@ def test_planted_bug_counting_what_was_under_way_would_flatter() -> None:
     table = history((101, 130), (120, 480))
     window = kill(0, 100, 110)
     careless = FaultWindow(0, "kill", "", window.from_ns, window.stop_ns, True, "")
-    flattered = measure(table, [careless], {0: plan("n0")}, NODES)
+    flattered = measure_failover(table, [careless], {0: plan("n0")}, NODES)
     assert flattered is not None
     assert flattered.median_ns == 30 * MS
-    found = measure(table, [window], {0: plan("n0")}, NODES)
+    found = measure_failover(table, [window], {0: plan("n0")}, NODES)
     assert found is not None
     assert found.median_ns == 380 * MS
 
@@ -71,22 +75,22 @@ def test_planted_bug_counting_what_was_under_way_would_flatter() -> None:
     ids=["a pause", "did not bite", "a follower", "nobody led", "no majority left", "no plan"],
 )
 def test_what_is_no_kill_of_the_leader_with_a_majority_left(window, aimed) -> None:
-    assert measure(history((120, 480)), [window], {0: aimed}, NODES) is None
+    assert measure_failover(history((120, 480)), [window], {0: aimed}, NODES) is None
 
 
 def test_a_kill_after_which_nobody_asked_is_left_out_and_one_without_an_answer_is_not() -> None:
     windows = [kill(0, 100, 110), kill(1, 1000, 1010), kill(2, 2000, 2010)]
     table = history((120, 300), (1500, 1600), (2100, None), (2200, None))
     plans = dict.fromkeys(range(3), plan("n0"))
-    found = measure(table, windows, plans, NODES)
+    found = measure_failover(table, windows, plans, NODES)
     assert found == Failover(3, 1, 400 * MS, 600 * MS, 600 * MS)
     assert not found.meets_goals, "a write that never came is no met goal"
-    nobody = measure(history((50, 60)), windows, plans, NODES)
+    nobody = measure_failover(history((50, 60)), windows, plans, NODES)
     assert nobody is None
 
 
 def times(*ms: int) -> Failover:
-    found = failover.failover(
+    found = summarise_failover(
         Recovery(number, one * MS, None, 5, 0) for number, one in enumerate(ms)
     )
     assert found is not None
@@ -104,7 +108,7 @@ def test_the_goals_are_met_or_missed() -> None:
     assert times(*[400] * 19, 2000).meets_goals
     assert not times(*[400] * 19, 2001).meets_goals
     assert not times(1001, 1002).meets_goals
-    assert failover.to_json(times(400, 600)) == {
+    assert failover_json(times(400, 600)) == {
         "leader_kills": 2, "never": 0, "median_s": 0.5, "p99_s": 0.6, "worst_s": 0.6,
         "goal_median_s": 1.0, "goal_p99_s": 2.0, "meets_goals": True,
     }  # fmt: skip

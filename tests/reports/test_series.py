@@ -10,10 +10,10 @@ from shaketable.reports.plotting.series import (
     BUCKETS_MAX,
     bucket_ns,
     latency,
+    slices,
     slowest_and_sample,
     throughput,
 )
-from shaketable.reports.plotting.slices import slices
 
 S = 1_000_000_000
 

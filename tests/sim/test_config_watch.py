@@ -10,8 +10,8 @@ from shaketable.harness.targets.multi_master import PLUGIN as MASTERS
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.system import mutants
 from shaketable.system.broker.broker_state import BrokerState
-from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.native.config_files import TOPICS, encode_tables, load_tables
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.watch import SavedFiles, _older_offset

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from shaketable.system.broker import broker_tables
+from shaketable.system.broker import reput
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.topic_tables import taken_over
 from shaketable.system.sim.initial_disks.apache_log import SHAPES
@@ -82,7 +82,7 @@ def test_topics_that_are_not_taken_over_are_found(monkeypatch: pytest.MonkeyPatc
 
 def test_a_leader_that_serves_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shaketable.system.broker.appender.Appender.is_migration_pending", False)
-    monkeypatch.setattr(broker_tables.taken_over, "apply", lambda *_: None)
+    monkeypatch.setattr(reput.taken_over, "apply", lambda *_: None)
     assert broken_by(older_config=True) == "older-config-stays"
 
 

@@ -20,7 +20,6 @@ FOLDER: Final = Path(next(iter(checkers.__path__)))
 TABLES: Final = {
     "shaketable.checkers.anomalies": ANOMALIES,
     "shaketable.checkers.queues": ANOMALIES,
-    "shaketable.checkers.cycles": ANOMALIES,
     "shaketable.checkers.logs.append_fates": frozenset(append_fates._KIND_TEXTS),
     "shaketable.checkers.logs.linearizable_log": frozenset(linearizable_log._MESSAGES),
 }

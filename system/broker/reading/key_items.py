@@ -10,7 +10,7 @@ from typing import Protocol
 
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.store.entry import ENTRY_BYTES_MAX
-from shaketable.system.store.keys.key_hashes import KeyItem
+from shaketable.system.store.keys.key_file import KeyItem
 from shaketable.system.store.message import HEAD, DamagedMessage, Message, decode_message, keys_in
 from shaketable.system.store.segment_files import OutsideLog
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.mutants import Mutant
 from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
 from shaketable.system.node.master_slave.config_files import ConfigFiles

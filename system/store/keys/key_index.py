@@ -18,12 +18,15 @@ from shaketable.system.store.keys.key_file import (
     ITEM,
     ITEM_BYTES,
     SLOT_BYTES,
+    HashedKeys,
     Header,
     KeyFileWriter,
+    KeyItem,
     Sizes,
     has_header,
+    hashed_keys,
+    key_hash,
 )
-from shaketable.system.store.keys.key_hashes import HashedKeys, KeyItem, hashed_keys, key_hash
 from shaketable.system.store.message import keys_in
 from shaketable.system.store.segment_files import OpenFiles
 

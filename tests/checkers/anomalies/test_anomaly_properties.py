@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shaketable.checkers.anomalies import log_anomalies
-from shaketable.checkers.cycles import cycles
+from shaketable.checkers.anomalies import cycles, log_anomalies
 from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import EVERYTHING, kinds_of
 from tests.support.checker_histories import context, op, struck, table

@@ -8,10 +8,10 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from shaketable.checkers.anomalies import dependencies
+from shaketable.checkers.anomalies.cycles import Cycles, explode
+from shaketable.checkers.anomalies.dependencies import search
 from shaketable.checkers.anomalies.observations import load_log
-from shaketable.checkers.cycles import dependencies
-from shaketable.checkers.cycles.cycles import Cycles, explode
-from shaketable.checkers.cycles.dependencies import search
 from shaketable.checkers.kernels.components import components
 from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import judge, kinds_of, parse

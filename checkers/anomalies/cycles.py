@@ -14,9 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
-from shaketable.checkers.anomalies.observations import TRANSACTION, Log, load_log
-from shaketable.checkers.cycles.dependencies import (
+from shaketable.checkers.anomalies.dependencies import (
     PROCESS,
     WR,
     WW,
@@ -25,6 +23,8 @@ from shaketable.checkers.cycles.dependencies import (
     SearchResult,
     search,
 )
+from shaketable.checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
+from shaketable.checkers.anomalies.observations import TRANSACTION, Log, load_log
 from shaketable.checkers.findings import Findings
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict

@@ -1,1 +1,0 @@
-"""Checkers that find dependency cycles in logs and transactions."""
