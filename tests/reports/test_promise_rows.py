@@ -99,9 +99,12 @@ def test_every_checker_of_ours_is_said_to_judge_something() -> None:
     names = set()
     for module in pkgutil.walk_packages(checkers.__path__, "checkers."):
         if ".engine" not in module.name and ".kernels" not in module.name:
-            plugin = getattr(import_module(module.name), "PLUGIN", None)
-            if hasattr(plugin, "check") and hasattr(plugin, "name"):
-                names.add(plugin.name)
+            found = vars(import_module(module.name))
+            names |= {
+                plugin.name
+                for plugin in (found.get("PLUGIN"), *found.get("PLUGINS", ()))
+                if hasattr(plugin, "check") and hasattr(plugin, "name")
+            }
     assert {"durability", "committed-prefix", "vacuity", "stats"} <= names
     # One is made for the model that it judges, the others are the run's own.
     assert set(JUDGES) - names == {"linearizable", "invariants", "run-as-planned"}
