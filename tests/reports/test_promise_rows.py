@@ -34,7 +34,7 @@ def view(name: str, verdict: str, summary: str = "", **totals: int) -> CheckerVi
 
 
 def rows(*views: CheckerView, **more: Any) -> dict[str, Any]:
-    named = ("offset", "kept", "linearizable", "same, entry", "None of these", "tried")
+    named = ("offset", "kept", "linearizable", "same, entry", "None of these", "tested")
     found = promise_rows({**PROMISES, **more}, views)
     return {next(name for name in named if name in row.text): row for row in found}
 
@@ -53,7 +53,7 @@ def test_each_promise_has_its_judges_and_their_word() -> None:
     assert found["linearizable"].found == "nothing against it"
     assert found["same, entry"].verdict == "UNKNOWN"
     assert found["same, entry"].found == "committed-prefix: no node could be read"
-    assert found["tried"].judged_by == (("vacuity", "VALID"), ("stats", "VALID"))
+    assert found["tested"].judged_by == (("vacuity", "VALID"), ("stats", "VALID"))
 
 
 def test_a_promise_that_nobody_judges_is_not_called_held() -> None:
