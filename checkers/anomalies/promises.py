@@ -140,6 +140,7 @@ NEEDS_ALL_EVENTS: Final = frozenset(
 def why_not_promised(kind: str, context: CheckContext) -> str | None:
     """Return why an anomaly breaks no promise of the target; None if it breaks one."""
     promises = context.promises
+    assert kind in EXCLUDED_BY, f"{kind}: EXCLUDED_BY does not say which promise excludes it"
     groups = EXCLUDED_BY[kind]
     is_linearizable = all(group & promises.linearizable for group in groups)
     if not is_linearizable and kind not in promises.excludes:

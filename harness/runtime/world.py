@@ -31,8 +31,8 @@ from shaketable.harness.runtime.processes.disks import (
     Member,
     ProcessMachines,
 )
+from shaketable.harness.runtime.processes.limited_processes import ResourceLimits
 from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
-from shaketable.harness.runtime.processes.resource_limits import ResourceLimits
 from shaketable.harness.runtime.processes.steered import SteeredCapabilities, SteeredNodes
 from shaketable.harness.runtime.stored_logs import StoredLogs
 
@@ -126,9 +126,15 @@ class ProcessWorld(SteeredCapabilities):
     async def restart(self, node: str, incarnation: int) -> None:
         """Start the node again if `incarnation` is still its last and dead (idempotent)."""
         process = self._process(node)
-        is_ours = process.incarnation == incarnation and not process.is_running
-        if is_ours and self._nursery is not None:  # a world that has ended starts nothing
+        if process.is_running or self._nursery is None:  # a world that has ended starts nothing
+            return
+        if process.incarnation == incarnation:
             self.start(node)
+        elif incarnation != UNTOUCHED:
+            self._observer.note(
+                f"node {node} stays down: incarnation {incarnation} was to be started again, but"
+                f" {process.incarnation} is its last"
+            )
 
     async def pause(self, node: str) -> Json:
         """Pause the node's process with SIGSTOP; see `World.pause`."""

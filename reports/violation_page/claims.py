@@ -119,7 +119,7 @@ PROMISED: Final[Mapping[str, str]] = {
     "out-of-order": "A consumer is given one producer's messages in the order of its sends.",
     "redelivered-committed": (
         "What a consumer group has committed is not delivered to it again, unless its offset is"
-        " it back."
+        " reset."
     ),
     "offset-went-back": "A group's offset is the one that was committed last.",
     "offset-ran-ahead": "A group's offset is the one that was committed last.",

@@ -42,7 +42,7 @@ from shaketable.system.store.message import DamagedMessage, Message, walk_messag
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """The result of a send."""
+    """The result of a send (of this client; the producer's is `producer.Sent`)."""
 
     message_id: str
     queue_id: int

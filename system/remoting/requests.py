@@ -96,7 +96,10 @@ class ExpectedOffset(Fields, gc=False, rename="camel"):
 
 
 class SendMessageResponse(Fields, gc=False, rename="camel"):
-    """The response to a send: msgId, queueId, queueOffset, transactionId."""
+    """The response to a send: msgId, queueId, queueOffset, transactionId.
+
+    The broker encodes it by the template `command.send_response`: change both.
+    """
 
     msg_id: str
     queue_id: I32

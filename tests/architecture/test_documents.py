@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shaketable.harness import discovery
 from shaketable.harness.terminal.commands import app
 
 ROOT = Path(__file__).parent.parent.parent
@@ -70,3 +71,20 @@ def test_architecture_names_every_package_and_nothing_that_is_not() -> None:
         for path in (ROOT / top).rglob("__init__.py")
     }
     assert named - {"tests", "docs", "workloads/campaigns"} == there
+
+
+def test_every_fault_has_a_row() -> None:
+    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE))
+    assert set(discovery.built_ins("faults")) - rows == set()
+
+
+def test_no_conflict_is_left() -> None:
+    listed = subprocess.run(
+        ["git", "grep", "-lIE", "^(<{7}|>{7}) "],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert listed.stdout == ""

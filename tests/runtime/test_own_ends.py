@@ -19,8 +19,8 @@ from shaketable.harness.contracts.capabilities import ClockChange, Damage, DiskF
 from shaketable.harness.contracts.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
 from shaketable.harness.runtime.processes.crash_message import crash_message
 from shaketable.harness.runtime.processes.disks import Damages, Disks, Member, ProcessMachines
+from shaketable.harness.runtime.processes.limited_processes import REFUSALS, ResourceLimits
 from shaketable.harness.runtime.processes.nodes import NodeProcess
-from shaketable.harness.runtime.processes.resource_limits import REFUSALS, ResourceLimits
 from shaketable.harness.runtime.processes.steered import SteeredNodes
 from shaketable.harness.runtime.stored_logs import Stored
 
@@ -265,9 +265,11 @@ async def gone(path: Path) -> None:
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undoes wait for moments only, but long enough for a process that a busy machine lets wait."""
     monkeypatch.setattr(
-        "shaketable.harness.runtime.processes.resource_limits.PAUSED_TIMEOUT_S", 0.1
+        "shaketable.harness.runtime.processes.limited_processes.PAUSED_TIMEOUT_S", 0.1
     )
-    monkeypatch.setattr("shaketable.harness.runtime.processes.resource_limits.DYING_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(
+        "shaketable.harness.runtime.processes.limited_processes.DYING_TIMEOUT_S", 2.0
+    )
     monkeypatch.setattr("shaketable.harness.runtime.processes.steered.FALL_TIMEOUT_S", 2.0)
 
 

@@ -474,7 +474,7 @@ class SimulatedMachines:
 
 # Limits of CPU time for simulated nodes: each runs for its share of each slice.
 #
-# Source: `harness.runtime.processes.resource_limits`, which does the same for processes.
+# Source: `harness.runtime.processes.limited_processes`, which does the same for processes.
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ def test_golden_history(tmp_path, path):
     checker, outcome, kinds = expectation(path)
     rows = parse(path.read_text())
     verdict = judge(tmp_path, rows, checker)
-    assert kinds_of(verdict) == kinds
+    assert kinds_of(verdict) == kinds, verdict.summary
     assert verdict.outcome is outcome, verdict.summary
     known = {row["op"] for row in rows}
     for finding in verdict.findings:

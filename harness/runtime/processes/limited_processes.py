@@ -5,6 +5,8 @@ descriptors by lowering the soft limits of that process (prlimit), and raising t
 these end with the process, so nothing can be left behind. If a process logs that it was refused the
 resource, and ends with that message, the fault ended it; any other end is the node's own.
 
+The fault is harness.faults.resource_limits.
+
 Source: cpulimit; prlimit(2); DESIGN.md decisions 10 to 12.
 """
 
@@ -50,6 +52,11 @@ REFUSALS: Mapping[int, re.Pattern[bytes]] = {
     resource.RLIMIT_NOFILE: re.compile(rb"Too many open files"),
 }
 """The log lines of a process that is refused memory, or a descriptor."""
+LIMITED: Mapping[int, str] = {
+    resource.RLIMIT_AS: "memory",
+    resource.RLIMIT_NOFILE: "descriptors",
+}
+"""What each limit limits, in messages."""
 
 
 class Starter(Protocol):
@@ -213,14 +220,15 @@ class ResourceLimits:
         return [line for limit in taken.limits for line in REFUSALS[limit].findall(output)]
 
     def refused(self, node: str, incarnation: int) -> str:
-        """Return a phrase if this incarnation was, or may have been, refused memory or descriptors.
+        """Return a phrase if this incarnation was, or may have been, refused a limited resource.
 
         Then what it reports may be wrong: any line of its code may have failed. "" if it was not.
         """
         for taken in self._taken.values():
             is_its = (taken.node, taken.incarnation) == (node, incarnation)
             if is_its and taken.limits and (taken.is_refused or not taken.is_released):
-                return "it had been refused memory or descriptors"
+                names = " or ".join(LIMITED[limit] for limit in sorted(taken.limits))
+                return f"it had been refused {names}"
         return ""
 
     def limit_effects(self, name: str) -> Json:
