@@ -21,47 +21,64 @@ time the latest call of all that must come before it.) So:
 - Of indeterminate operations of a value take the one that was called first, and after all known
   ones. A pair of two indeterminate operations explains nothing, and is never formed.
 
-What may come next is tried in the order of returns. A wrong choice mostly shows after a few
-pairs, so one order is followed to its end (depth first), and all other choices are deferred.
-Then the deferred order that is the longest continues, less a price for each choice in it that was
-not the best (limited discrepancy search, as best-first search). The state after a set of pairs
-does not depend on their order, so each set is visited once; sets are compared by 128-bit hashes.
+Of what may come next, the pair that returns first is the best move; the others are deferred. The
+search itself, and its memo of sets of operations, is order_search.
 
-Source: written from the definition; Harvey & Ginsberg 1995, Limited discrepancy search. The
-reductions are fuzzed against brute force.
+Source: written from the definition. The reductions are fuzzed against brute force.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from shaketable.checkers.kernels.heap import MERIT, pop_first, sift_up, swap
-from shaketable.checkers.kernels.search_moves import mix
+from shaketable.checkers.kernels.order_search import (
+    AFTER,
+    AT_DEPTH,
+    CALLED,
+    COST,
+    DEPTH,
+    LATER,
+    LATER_COST,
+    LINEARIZED,
+    MERIT,
+    NEVER,
+    NEXT_CALL,
+    NEXT_FIRST,
+    NODE,
+    NODE_FIRST,
+    NODE_SECOND,
+    NONE,
+    REACHED,
+    REFUTED,
+    RETURNED,
+    SEARCH_FACTS,
+    SLICE_OVER,
+    STALLED,
+    TICK,
+    VISITED,
+    Int32s,
+    Int64s,
+    Words,
+    choose,
+    defer,
+    find_way,
+    first_return,
+    is_new,
+    lacks,
+    next_node,
+    relink,
+    sift_up,
+    swap,
+    toggle,
+    unlink,
+)
 from shaketable.harness.compiled import bare, compiled, inlined
 
-# The arrays of the search.
-
-Int64s = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
-Words = npt.NDArray[np.uint64]
-
-NEVER = 2**63 - 1
-"""The return of an indeterminate operation."""
 ANY = -1
 """The value of an indeterminate dequeue: it may have taken whatever was at the head."""
 
-# ---- columns of `puts` and `takes`
-CALLED = 0
-RETURNED = 1
+# ---- columns of `puts` and `takes` after those of all operations
 VALUE = 2
-# ---- columns of links: a list by calls, one by returns; the last row is its head
-NEXT_CALL = 0
-PREVIOUS_CALL = 1
-NEXT_RETURN = 2
-PREVIOUS_RETURN = 3
 # ---- columns of `spare`, by value: indeterminate enqueues in the order of their calls
 SPARE_START = 0
 SPARE_USED = 1
@@ -70,55 +87,32 @@ STAMP_PUT = 0
 PUT = 1
 STAMP_TAKE = 2
 TAKE = 3
-# ---- columns of `node`: a pair, the node before it, what the choices that led there cost
-PARENT = 0
-NODE_PUT = 1
-NODE_TAKE = 2
-DEPTH = 3
-COST = 4
-# ---- columns of `stack` and `later`: a node, and the pair that may come next
-AFTER = 0
-MOVE_PUT = 1
-MOVE_TAKE = 2
-MOVE_COST = 3
-# ---- `at`: the search's scalars
-PLACED = 0
-TOP = 1
-EMPTIES_PLACED = 2
-TAKES_LEFT = 3
-WILD_USED = 4
-TICK = 5
-SEEN = 6
-VISITED = 7
-NODES = 8
-NODE = 9
-LATER = 10
-PRICE = 11
-DEEPEST = 12
-PROGRESS = 13
-REACHED = 14
-AT_FACTS = 15
-
-# ---- what the search returns
-REFUTED = 0
-LINEARIZED = 1
-SLICE_OVER = 2
-NEEDS_STACK = 3
-NEEDS_SEEN = 4
-NEEDS_NODES = 5
-NEEDS_LATER = 6
-STALLED = 7
+# ---- columns of `move`
+MOVE_PUT = 0
+MOVE_TAKE = 1
+# ---- `at`: scalars after those of all searches
+EMPTIES_PLACED = SEARCH_FACTS
+TAKES_LEFT = SEARCH_FACTS + 1
+WILD_USED = SEARCH_FACTS + 2
+PRICE = SEARCH_FACTS + 3
+DEEPEST = SEARCH_FACTS + 4
+PROGRESS = SEARCH_FACTS + 5
+AT_FACTS = SEARCH_FACTS + 6
 
 
 class Pairs(NamedTuple):
     """A queue's history, and the state of its search. *Left* are operations without a place.
 
+    The fields of `order_search.SearchArrays` are described there; a move is a pair, as rows of
+    `puts` and `takes`.
+
     Attributes:
         puts: call, return and value of each enqueue, in the order of calls; the queue's first
             values were enqueued before all else.
         takes: the same of each dequeue that took a value, and of each indeterminate one.
-        put_links: lists of the enqueues that returned and are left.
-        take_links: lists of the dequeues that are left and have a value.
+        put_links: lists of the enqueues that returned and are left, by calls and by returns; the
+            last row is the head of both.
+        take_links: the same of the dequeues that are left and have a value.
         spare: for each value, and one more row, where its indeterminate enqueues start in
             `spare_put`, and how many of them are used.
         spare_put: rows of `puts` by value, then by call.
@@ -129,14 +123,7 @@ class Pairs(NamedTuple):
         order: the pairs that have a place: rows of `puts` and `takes`.
         empties_before: how many empty dequeues have a place before each of these pairs.
         take_called: by number of pairs, the latest call of their dequeues.
-        path: by number of pairs, the node.
-        way: nodes on the way to where the search continues.
-        node: the orders that were visited, as a tree; the root has no pair.
-        stack: moves to try, the next one on top.
-        later: deferred moves, as a heap by merit: they are tried when the stack is empty.
-        seen: a hash set of the sets of operations that were visited, by 128-bit hashes.
-        hashed: the hash of what has a place now, in two halves.
-        at: scalars, see above.
+        move: the pairs that may come next.
     """
 
     puts: Int64s
@@ -154,7 +141,7 @@ class Pairs(NamedTuple):
     path: Int32s
     way: Int32s
     node: Int32s
-    stack: Int32s
+    move: Int32s
     later: Int32s
     seen: Words
     hashed: Words
@@ -183,19 +170,6 @@ def link(operations: Int64s, by_return: Int64s, links: Int32s, with_unknown: boo
         links[head, 2 * column + 1] = last
 
 
-@compiled
-def keep_seen(old: Words, seen: Words) -> None:
-    """Rehash the set of visited states into a larger one."""
-    last = np.uint64(seen.shape[0] - 1)
-    for n in range(old.shape[0]):
-        if old[n, 0] or old[n, 1]:
-            x = np.int64(old[n, 0] & last)
-            while seen[x, 0] or seen[x, 1]:
-                x = np.int64(np.uint64(x + 1) & last)
-            seen[x, 0] = old[n, 0]
-            seen[x, 1] = old[n, 1]
-
-
 # Moves: which pairs may come next, and which of them is tried first.
 
 
@@ -216,39 +190,11 @@ def _find_best(
 
 
 @inlined
-def _push(p: Pairs, put: int, take: int) -> None:
-    top = p.at[TOP]
+def _defer(p: Pairs, put: int, take: int, rank: int) -> None:
+    """Defer a pair that `rank` others precede as a choice."""
     node = p.at[NODE]
-    p.stack[top, AFTER] = node
-    p.stack[top, MOVE_PUT] = put
-    p.stack[top, MOVE_TAKE] = take
-    p.stack[top, MOVE_COST] = p.node[node, COST]
-    p.at[TOP] = top + 1
-
-
-@inlined
-def _defer(p: Pairs, put: int, take: int, cost: int) -> None:
-    """Defer a move: one that is not the best, but `cost` ranks after it."""
-    n = p.at[LATER]
-    p.at[LATER] = n + 1
-    node = p.at[NODE]
-    p.later[n, AFTER] = node
-    p.later[n, MOVE_PUT] = put
-    p.later[n, MOVE_TAKE] = take
-    p.later[n, MOVE_COST] = p.node[node, COST] + cost
-    p.later[n, MERIT] = p.node[node, DEPTH] - p.at[PRICE] * p.later[n, MOVE_COST]
-    sift_up(p.later, int(n))
-
-
-@inlined
-def resume(p: Pairs) -> None:
-    """Move the deferred move of greatest merit to the stack."""
-    top = p.at[TOP]
-    for column in range(4):
-        p.stack[top, column] = p.later[0, column]
-    p.at[TOP] = top + 1
-    pop_first(p.later, int(p.at[LATER]))
-    p.at[LATER] -= 1
+    cost = p.node[node, COST] + rank
+    defer(p, put, take, int(cost), int(p.node[node, DEPTH] - p.at[PRICE] * cost))
 
 
 @compiled
@@ -263,7 +209,7 @@ def set_price(p: Pairs, price: int) -> None:
     count = p.at[LATER]
     for n in range(count):
         depth = p.node[p.later[n, AFTER], DEPTH]
-        p.later[n, MERIT] = depth - price * p.later[n, MOVE_COST]
+        p.later[n, MERIT] = depth - price * p.later[n, LATER_COST]
         sift_up(p.later, n)
 
 
@@ -278,8 +224,8 @@ def _spare_of(p: Pairs, value: int, until: int) -> int:
 
 
 @bare
-def push_moves(p: Pairs, all_until: int, takes_until: int) -> None:
-    """Push the best pair that may come next on the stack, and defer the others."""
+def find_moves(p: Pairs, all_until: int, takes_until: int) -> None:
+    """Choose the best pair that may come next, and defer the others."""
     p.at[TICK] += 1
     tick = p.at[TICK]
     _find_best(p.puts, p.put_links, all_until, p.best, STAMP_PUT, tick)
@@ -297,43 +243,40 @@ def push_moves(p: Pairs, all_until: int, takes_until: int) -> None:
             i = p.put_links[i, NEXT_CALL]
     # A known dequeue pairs with a known enqueue of its value, or else with a spare one, unless
     # both are indeterminate.
-    start = p.at[TOP]
+    count = 0
     i = p.take_links[head, NEXT_CALL]
     while i != head and p.takes[i, CALLED] <= takes_until:
         v = p.takes[i, VALUE]
         if p.best[v, TAKE] == i:
             if p.best[v, STAMP_PUT] == tick:
-                _push(p, int(p.best[v, PUT]), i)
+                count = _add(p, count, int(p.best[v, PUT]), i)
             elif p.takes[i, RETURNED] != NEVER:
                 put = _spare_of(p, int(v), all_until)
                 if put >= 0:
                     _defer(p, put, i, 1)
         i = p.take_links[i, NEXT_CALL]
-    _sort(p, start)
-    top = p.at[TOP]
-    if top > start + 1:  # only the best stays on the stack
-        for n in range(start, top - 1):
-            put, take = int(p.stack[n, MOVE_PUT]), int(p.stack[n, MOVE_TAKE])
-            _defer(p, put, take, top - 1 - n)
-        for column in range(4):
-            p.stack[start, column] = p.stack[top - 1, column]
-        p.at[TOP] = start + 1
+    for n in range(count - 1, 0, -1):
+        _defer(p, int(p.move[n, MOVE_PUT]), int(p.move[n, MOVE_TAKE]), n)
+    if count:
+        choose(p, int(p.move[0, MOVE_PUT]), int(p.move[0, MOVE_TAKE]))
 
 
 @inlined
 def _urgency(p: Pairs, n: int) -> int:
-    put, take = p.stack[n, MOVE_PUT], p.stack[n, MOVE_TAKE]
+    put, take = p.move[n, MOVE_PUT], p.move[n, MOVE_TAKE]
     return int(p.puts[put, RETURNED] // 2 + p.takes[take, RETURNED] // 2)
 
 
 @inlined
-def _sort(p: Pairs, start: int) -> None:
-    """Sort the moves from `start` on: the pair that returns first is on top."""
-    for n in range(start + 1, p.at[TOP]):
-        k = n
-        while k > start and _urgency(p, k - 1) < _urgency(p, k):
-            swap(p.stack, k - 1, k)
-            k -= 1
+def _add(p: Pairs, count: int, put: int, take: int) -> int:
+    """Insert a pair in the order of returns; return how many there are now."""
+    p.move[count, MOVE_PUT] = put
+    p.move[count, MOVE_TAKE] = take
+    n = count
+    while n and _urgency(p, n - 1) >= _urgency(p, n):
+        swap(p.move, n, n - 1)
+        n -= 1
+    return count + 1
 
 
 @inlined
@@ -344,17 +287,10 @@ def _until(p: Pairs) -> int:
 
 @inlined
 def _go_to(p: Pairs, node: int) -> None:
-    """Give places to the pairs of that node, and to no others.
-
-    Backtrack to the last node that its path and the current one share, then go forward.
-    """
-    count = 0
-    # Nodes of one depth are told apart by what `path` holds there.
-    while p.node[node, DEPTH] > p.at[PLACED] or p.path[p.node[node, DEPTH]] != node:
-        p.way[count] = node
-        count += 1
-        node = p.node[node, PARENT]
-    while p.at[PLACED] > p.node[node, DEPTH]:
+    """Give places to the pairs of that node, and to no others."""
+    count = find_way(p, node)
+    depth = p.node[node, DEPTH] - count
+    while p.at[AT_DEPTH] > depth:
         unplace(p)
     while count:
         count -= 1
@@ -363,54 +299,30 @@ def _go_to(p: Pairs, node: int) -> None:
 
 @inlined
 def _enter(p: Pairs, node: int) -> None:
-    place(p, int(p.node[node, NODE_PUT]), int(p.node[node, NODE_TAKE]))
-    p.path[p.at[PLACED]] = node
+    place(p, int(p.node[node, NODE_FIRST]), int(p.node[node, NODE_SECOND]))
+    p.path[p.at[AT_DEPTH]] = node
     place_empties(p, _until(p))
-
-
-@inlined
-def _add_node(p: Pairs, after: int, put: int, take: int, cost: int) -> int:
-    y = p.at[NODES]
-    p.at[NODES] = y + 1
-    p.node[y, PARENT] = after
-    p.node[y, NODE_PUT] = put
-    p.node[y, NODE_TAKE] = take
-    p.node[y, DEPTH] = p.node[after, DEPTH] + 1
-    p.node[y, COST] = cost
-    return int(y)
 
 
 @bare
 def _visit(p: Pairs) -> bool:
-    """Visit the current order; push what may come next. Return True if it is complete.
+    """Visit the current order, and choose what comes next. Return True if it is complete.
 
     It is complete when all dequeues that returned and all empties have places: enqueues that are
     left follow, in the order of calls.
     """
+    p.at[VISITED] += 1
+    p.at[NEXT_FIRST] = NONE
     until = _until(p)
     all_until = place_empties(p, until)
     p.at[REACHED] = max(p.at[REACHED], all_until)
     if p.at[TAKES_LEFT] == 0 and p.at[EMPTIES_PLACED] == p.empties.shape[0] - 1:
         return True
-    if is_new(p):
+    if is_new(p, int(p.at[EMPTIES_PLACED])):
         empties_until = p.empties[p.at[EMPTIES_PLACED], RETURNED]
         takes_until = min(first_return(p.takes, p.take_links), empties_until)
-        push_moves(p, all_until, takes_until)
+        find_moves(p, all_until, takes_until)
     return False
-
-
-@inlined
-def _lacks(p: Pairs) -> int:
-    """Return which array must grow before the next move, LINEARIZED if none."""
-    if p.at[TOP] + p.spare.shape[0] > p.stack.shape[0]:
-        return NEEDS_STACK
-    if p.at[LATER] + 2 * p.spare.shape[0] > p.later.shape[0]:
-        return NEEDS_LATER
-    if p.at[NODES] == p.node.shape[0]:
-        return NEEDS_NODES
-    if 2 * (p.at[SEEN] + 1) > p.seen.shape[0]:
-        return NEEDS_SEEN
-    return LINEARIZED
 
 
 @compiled
@@ -422,127 +334,65 @@ def run(p: Pairs, visits_max: int, stall: int) -> int:
     for _ in range(visits_max):
         if p.at[VISITED] - p.at[PROGRESS] > stall:
             return STALLED
-        if p.at[VISITED] == 0:
-            p.at[VISITED] = p.at[NODES] = 1
-            if _visit(p):
-                return LINEARIZED
-        lack = _lacks(p)
+        lack = lacks(p, 2 * p.spare.shape[0])
         if lack != LINEARIZED:
             return lack
-        if p.at[TOP] == 0:
-            if p.at[LATER] == 0:
-                return REFUTED
-            resume(p)
-        top = p.at[TOP] - 1
-        p.at[TOP] = top
-        after = int(p.stack[top, AFTER])
-        put, take = int(p.stack[top, MOVE_PUT]), int(p.stack[top, MOVE_TAKE])
-        node = _add_node(p, after, put, take, int(p.stack[top, MOVE_COST]))
+        node = next_node(p)
+        if node == NONE:
+            return REFUTED
         _go_to(p, node)
         p.at[NODE] = node
-        p.at[VISITED] += 1
-        if p.at[PLACED] > p.at[DEEPEST]:
-            p.at[DEEPEST] = p.at[PLACED]
+        if p.at[AT_DEPTH] > p.at[DEEPEST]:
+            p.at[DEEPEST] = p.at[AT_DEPTH]
             p.at[PROGRESS] = p.at[VISITED]
         if _visit(p):
             return LINEARIZED
     return SLICE_OVER
 
 
-# Gives pairs their places, takes them back, and memoises the sets that were visited.
-
-
-@inlined
-def _unlink(links: Int32s, i: int) -> None:
-    """Remove an operation from both lists; its own links stay (dancing links)."""
-    for column in range(0, 4, 2):
-        before, after = links[i, column + 1], links[i, column]
-        links[before, column] = after
-        links[after, column + 1] = before
-
-
-@inlined
-def _relink(links: Int32s, i: int) -> None:
-    """Undo `_unlink`; it must be undone in reverse order."""
-    for column in range(2, -2, -2):
-        before, after = links[i, column + 1], links[i, column]
-        links[before, column] = i
-        links[after, column + 1] = i
-
-
-@inlined
-def first_return(operations: Int64s, links: Int32s) -> int:
-    """Return the earliest return of what is left of enqueues, or of dequeues."""
-    head = operations.shape[0]
-    first = links[head, NEXT_RETURN]
-    return int(operations[first, RETURNED]) if first != head else NEVER
-
-
-@inlined
-def _hash(p: Pairs, put: int, take: int) -> None:
-    """Toggle two operations in the hash of what has a place (Zobrist hashing)."""
-    even, odd = np.uint64(2 * put), np.uint64(2 * take + 1)
-    p.hashed[0] ^= mix(even + np.uint64(1 << 40)) ^ mix(odd)
-    p.hashed[1] ^= mix(even + np.uint64(3 << 40)) ^ mix(odd + np.uint64(5 << 40))
+# Gives pairs their places, and takes them back.
 
 
 @inlined
 def place(p: Pairs, put: int, take: int) -> None:
     """Give a pair the next place."""
-    placed = p.at[PLACED]
+    placed = p.at[AT_DEPTH]
     p.order[placed, 0] = put
     p.order[placed, 1] = take
     p.empties_before[placed] = p.at[EMPTIES_PLACED]
     p.take_called[placed + 1] = max(p.take_called[placed], p.takes[take, CALLED])
-    p.at[PLACED] = placed + 1
+    p.at[AT_DEPTH] = placed + 1
     if p.puts[put, RETURNED] == NEVER:
         p.spare[p.puts[put, VALUE], SPARE_USED] += 1
     else:
-        _unlink(p.put_links, put)
+        unlink(p.put_links, put)
     if p.takes[take, VALUE] == ANY:
         p.at[WILD_USED] += 1
     else:
-        _unlink(p.take_links, take)
+        unlink(p.take_links, take)
         p.at[TAKES_LEFT] -= p.takes[take, RETURNED] != NEVER
-    _hash(p, put, take)
+    toggle(p.hashed, 2 * put)
+    toggle(p.hashed, 2 * take + 1)
 
 
 @inlined
 def unplace(p: Pairs) -> None:
     """Undo `place` for the last pair."""
-    placed = p.at[PLACED] - 1
+    placed = p.at[AT_DEPTH] - 1
     put, take = p.order[placed, 0], p.order[placed, 1]
-    p.at[PLACED] = placed
+    p.at[AT_DEPTH] = placed
     p.at[EMPTIES_PLACED] = p.empties_before[placed]
     if p.puts[put, RETURNED] == NEVER:
         p.spare[p.puts[put, VALUE], SPARE_USED] -= 1
     else:
-        _relink(p.put_links, put)
+        relink(p.put_links, put)
     if p.takes[take, VALUE] == ANY:
         p.at[WILD_USED] -= 1
     else:
-        _relink(p.take_links, take)
+        relink(p.take_links, take)
         p.at[TAKES_LEFT] += p.takes[take, RETURNED] != NEVER
-    _hash(p, put, take)
-
-
-@inlined
-def is_new(p: Pairs) -> bool:
-    """Memoise the set of operations that have places; False if it was visited before."""
-    last = np.uint64(p.seen.shape[0] - 1)
-    empties = np.uint64(p.at[EMPTIES_PLACED])
-    one = p.hashed[0] ^ mix(empties << np.uint64(42))
-    other = p.hashed[1] ^ mix(empties << np.uint64(45))
-    x = np.int64(one & last)
-    # An empty row is 0, and so is the hash of the empty set, which is visited only once.
-    while p.seen[x, 0] or p.seen[x, 1]:
-        if p.seen[x, 0] == one and p.seen[x, 1] == other:
-            return False
-        x = np.int64(np.uint64(x + 1) & last)
-    p.seen[x, 0] = one
-    p.seen[x, 1] = other
-    p.at[SEEN] += 1
-    return True
+    toggle(p.hashed, 2 * put)
+    toggle(p.hashed, 2 * take + 1)
 
 
 @inlined
@@ -554,7 +404,7 @@ def place_empties(p: Pairs, until: int) -> int:
     """
     n = p.at[EMPTIES_PLACED]
     first = min(until, p.empties[n, RETURNED])
-    if p.take_called[p.at[PLACED]] > until:
+    if p.take_called[p.at[AT_DEPTH]] > until:
         return int(first)
     while p.empties[n, CALLED] <= first and n < p.empties.shape[0] - 1:
         n += 1

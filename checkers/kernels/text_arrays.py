@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from shaketable.checkers.kernels.order_search import (
+    NEVER,
+    NEXT_CALL,
+    NEXT_RETURN,
+    NONE,
+    RETURNED,
+    SEARCH_FACTS,
+    Int32s,
+    Int64s,
+    Words,
+)
 from shaketable.harness.compiled import compiled
 
-Int64s = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
-Words = npt.NDArray[np.uint64]
-
-NEVER = 2**63 - 1
-"""The return of an indeterminate operation."""
 UNSEEN = -(2**62)
 """The time of the last get of a state that no get shows: before all others."""
 RANK_COST = 8
@@ -23,8 +25,6 @@ UNKNOWN_COST = 8
 the best, or of an indeterminate operation that was not the best."""
 ANYTHING = -2
 """What an append of the empty text shows: it has the place of a get that any text satisfies."""
-NONE = -1
-"""No operation, no kind, no state."""
 APPENDS = -2
 """In `kind_to`, for a kind that appends: `edge` has where it leads."""
 WINDOW = 32
@@ -32,14 +32,10 @@ WINDOW = 32
 ANCESTORS_MAX = 16
 """How many puts, of ever shorter prefixes of a text, are checked at most."""
 
-# ---- columns of `operations`
-CALLED = 0
-RETURNED = 1
+# ---- columns of `operations` after those of all operations
 KIND = 2
 SHOWN = 3
-# ---- columns of links: a list by calls, one by returns, one of each kind by calls
-NEXT_CALL = 0
-NEXT_RETURN = 2
+# ---- columns of links after those of all searches: a list of each kind by calls
 NEXT_KIND = 4
 LINKS = 6
 # ---- rows of links after those of the operations: heads of lists
@@ -57,52 +53,21 @@ EDGE_TO = 1
 LATEST = 0
 LATEST_BELOW = 1
 NEXT_LATEST = 2
-# ---- columns of `node`: an operation, where it leads, the node before it, what choices cost
-PARENT = 0
-NODE_OP = 1
-NODE_STATE = 2
-DEPTH = 3
-COST = 4
-# ---- columns of `later`: a node, and what may come next
-AFTER = 0
-MOVE_OP = 1
-MOVE_STATE = 2
-MOVE_COST = 3
 # ---- columns of `move`
 CHOICE_OP = 0
 CHOICE_STATE = 1
 CHOICE_CLASS = 2
-# ---- columns of `path`, by depth: a node, and how many places and which state came before it
-PATH_NODE = 0
-PATH_PLACED = 1
-PATH_STATE = 2
-# ---- `at`: the search's scalars
-PLACED = 0
-STATE = 1
-AT_DEPTH = 2
-NODE = 3
-NODES = 4
-LATER = 5
-SEEN = 6
-VISITED = 7
-TICK = 8
-NEXT_OP = 9
-NEXT_STATE = 10
-NEXT_COST = 11
-NEED_FIRST = 12
-NEED_LAST = 13
-GOAL = 14
-REACHED = 15
-MAY_RETURN = 16
-AT_FACTS = 17
-
-# ---- what the search returns
-REFUTED = 0
-LINEARIZED = 1
-SLICE_OVER = 2
-NEEDS_SEEN = 3
-NEEDS_NODES = 4
-NEEDS_LATER = 5
+# ---- columns of `before`, by depth
+BEFORE_PLACED = 0
+BEFORE_STATE = 1
+# ---- `at`: scalars after those of all searches
+PLACED = SEARCH_FACTS
+STATE = SEARCH_FACTS + 1
+NEED_FIRST = SEARCH_FACTS + 2
+NEED_LAST = SEARCH_FACTS + 3
+GOAL = SEARCH_FACTS + 4
+MAY_RETURN = SEARCH_FACTS + 5
+AT_FACTS = SEARCH_FACTS + 6
 
 
 class Texts(NamedTuple):
@@ -111,6 +76,9 @@ class Texts(NamedTuple):
     A *state* is the number of a text that some get shows, or that is a prefix of such a text;
     the last state, *junk*, is every other text. States are the nodes of a tree of prefixes. A
     *kind* is a text that is put, or one that is appended.
+
+    The fields of `order_search.SearchArrays` are described there; a move is an operation and the
+    state that it leads to.
 
     Attributes:
         first: each state's number in preorder: the states that state s is a prefix of have the
@@ -137,14 +105,8 @@ class Texts(NamedTuple):
         spare_puts: kinds that have such operations and put what some get shows.
         handled: for each kind the tick of its last visit.
         trail: the operations that have a place, in order.
-        path: by depth, the node.
-        way: nodes on the way to where the search continues.
-        node: the orders that were visited, as a tree; the root has no operation.
+        before: by depth, how many operations had a place before that node, and the state.
         move: what may come next.
-        later: deferred moves, as a heap by merit.
-        seen: a hash set of what was visited: sets of operations with the state.
-        hashed: the hash of what has a place now, in two halves.
-        at: scalars, see above.
     """
 
     first: Int32s
@@ -166,6 +128,7 @@ class Texts(NamedTuple):
     spare_puts: Int32s
     handled: Int64s
     trail: Int32s
+    before: Int32s
     path: Int32s
     way: Int32s
     node: Int32s
@@ -257,16 +220,3 @@ def link(operations: Int64s, by_return: Int64s, links: Int32s) -> None:
             links[i, column + 1] = before
             links[i, column] = head
             links[head, column + 1] = i
-
-
-@compiled
-def keep_seen(old: Words, seen: Words) -> None:
-    """Rehash the set of visited states into a larger one."""
-    last = np.uint64(seen.shape[0] - 1)
-    for n in range(old.shape[0]):
-        if old[n, 0] or old[n, 1]:
-            x = np.int64(old[n, 0] & last)
-            while seen[x, 0] or seen[x, 1]:
-                x = np.int64(np.uint64(x + 1) & last)
-            seen[x, 0] = old[n, 0]
-            seen[x, 1] = old[n, 1]

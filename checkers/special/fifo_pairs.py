@@ -16,28 +16,21 @@ from typing import Any
 import numpy as np
 
 from shaketable.checkers.kernels import queue_pairs
-from shaketable.checkers.kernels.queue_pairs import (
-    LINEARIZED,
-    NEEDS_LATER,
-    NEEDS_NODES,
-    NEEDS_SEEN,
-    NEEDS_STACK,
-    REFUTED,
-    STALLED,
-    Pairs,
-    run,
-    set_price,
-)
+from shaketable.checkers.kernels.order_search import AT_DEPTH, STALLED
+from shaketable.checkers.kernels.queue_pairs import Pairs, run, set_price
 from shaketable.checkers.models.encoding import ABSENT, NOTHING, StepByKind
-from shaketable.checkers.search.budget import UNLIMITED, Limits, Memory, TimeSpentError
+from shaketable.checkers.search.budget import UNLIMITED, Limits, TimeSpentError
 from shaketable.checkers.search.problem import NEVER, Ints, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special.decision import Accusation, Decision
 from shaketable.checkers.special.order_proof import (
+    VISITS_MAX,
+    OrderSearch,
     first_impassable,
     open_part,
     part_until,
     require_times,
+    search_arrays,
 )
 from shaketable.checkers.special.queue_patterns import DEQUEUE, ENQUEUE
 
@@ -160,30 +153,19 @@ def _part(problem: Problem, reached: int, limits: Limits) -> Part:
 
 # Searches by the kernels for an order of a FIFO queue's pairs; makes it an order of operations.
 
-VISITS_MAX = 20_000
-"""Orders between two checks of the clock: some hundredths of a second."""
 PRICES = (8, 32, 128, 2)
 """By how many pairs an order must be longer to make up for one choice that was not the best: a high
 price corrects mistakes farther back. A search that stalls continues with the next price."""
 STALL = 1_500
 """The search stalls after so many orders without progress; the limit doubles after all prices."""
-SEEN_FIRST = 1 << 12
-STACK_FIRST = 1 << 10
-NODES_FIRST = 1 << 12
-GROWING = {NEEDS_STACK: "stack", NEEDS_LATER: "later", NEEDS_NODES: "node"}
-"""The arrays that grow, by the status of the kernel."""
 OPERATION_BYTES = 300
 """Peak memory for each operation until the search starts."""
 BEFORE_ALL = -(2**62)
 """The time at which the first values of a queue were enqueued."""
-NO_BUDGET = 1 << 62
 
 
-class QueueOrder:
-    """A history up to a time, as the kernel's arrays.
-
-    Operations that return later are optional; operations that are called later are left out.
-    """
+class QueueOrder(OrderSearch):
+    """A search for an order of a queue's pairs."""
 
     def __init__(self, problem: Problem, until: int) -> None:
         code = problem.kinds.code[problem.kind]
@@ -200,7 +182,9 @@ class QueueOrder:
             for rows in (puts, takes, empties)
         )
         self._first = first_values(problem)
-        self.pairs = self._pairs(problem.kinds.a[problem.kind], taken)
+        self.arrays = self._pairs(problem.kinds.a[problem.kind], taken)
+        self._stalls = 0
+        set_price(self.arrays, PRICES[0])
 
     def _pairs(self, put_value: Ints, taken: Ints) -> Pairs:
         first = self._first
@@ -221,9 +205,9 @@ class QueueOrder:
         empties = np.full((len(self.empties) + 1, 2), NEVER, np.int64)
         empties[:-1] = self._rows(self.empties, self.empties)[:, :2]
         empties[:, 1] = np.minimum.accumulate(empties[::-1, 1])[::-1]
-        at = np.zeros(queue_pairs.AT_FACTS, np.int64)
-        at[queue_pairs.REACHED] = BEFORE_ALL
-        at[queue_pairs.TAKES_LEFT] = (takes[:, 1] != NEVER).sum()
+        places = min(len(puts), len(takes))
+        common = search_arrays(places, queue_pairs.AT_FACTS, BEFORE_ALL, 2 * (values + 1))
+        common["at"][queue_pairs.TAKES_LEFT] = (takes[:, 1] != NEVER).sum()
         return Pairs(
             puts=puts,
             takes=takes,
@@ -234,72 +218,28 @@ class QueueOrder:
             wild=np.flatnonzero(takes[:, 2] == queue_pairs.ANY).astype(np.int32),
             empties=empties,
             best=np.zeros((values, 4), np.int32),
-            order=np.empty((min(len(puts), len(takes)), 2), np.int32),
-            empties_before=np.empty(min(len(puts), len(takes)), np.int32),
-            take_called=np.full(min(len(puts), len(takes)) + 1, BEFORE_ALL, np.int64),
-            path=np.zeros(min(len(puts), len(takes)) + 1, np.int32),
-            way=np.empty(min(len(puts), len(takes)) + 1, np.int32),
-            node=np.zeros((NODES_FIRST, 5), np.int32),
-            stack=np.empty((STACK_FIRST + 2 * values, 4), np.int32),
-            later=np.empty((STACK_FIRST + 4 * values, 5), np.int32),
-            seen=np.zeros((SEEN_FIRST, 2), np.uint64),
-            hashed=np.zeros(2, np.uint64),
-            at=at,
+            order=np.empty((places, 2), np.int32),
+            empties_before=np.empty(places, np.int32),
+            take_called=np.full(places + 1, BEFORE_ALL, np.int64),
+            move=np.empty((values, 2), np.int32),
+            **common,
         )
 
     def _rows(self, rows: Ints, value: Ints) -> Ints:
         return np.stack((self._problem.call_ns[rows], self._returned[rows], value), axis=1)
 
-    def explains(self, limits: Limits) -> bool:
-        """Search for an order of the operations; True if there is one.
-
-        Raises:
-            MemorySpentError: it takes more memory than the limits allow.
-            TimeSpentError: the time is over.
-        """
-        bytes_max = limits.memory_bytes_max
-        memory = Memory(NO_BUDGET if bytes_max is None else bytes_max)
-        memory.take_all(self.pairs)
-        stalls = 0
-        set_price(self.pairs, PRICES[0])
-        while True:
-            status = run(self.pairs, VISITS_MAX, STALL << (stalls // len(PRICES)))
-            if status in (LINEARIZED, REFUTED):
-                return bool(status == LINEARIZED)
-            if status in GROWING:
-                self._enlarge(GROWING[status], memory)
-            elif status == STALLED:
-                stalls += 1
-                set_price(self.pairs, PRICES[stalls % len(PRICES)])
-            elif status == NEEDS_SEEN:
-                self._enlarge_seen(memory)
-            limits.check_time()
-
-    def _enlarge(self, name: str, memory: Memory) -> None:
-        old = getattr(self.pairs, name)
-        array = np.empty((memory.larger(len(old), old.nbytes // len(old)), old.shape[1]), old.dtype)
-        memory.take_all([array])
-        array[: len(old)] = old
-        memory.give_back([old])
-        self.pairs = self.pairs._replace(**{name: array})
-
-    def _enlarge_seen(self, memory: Memory) -> None:
-        old = self.pairs.seen
-        memory.take(2 * old.nbytes)
-        seen = np.zeros((2 * len(old), old.shape[1]), old.dtype)
-        queue_pairs.keep_seen(old, seen)
-        memory.give_back([old])
-        self.pairs = self.pairs._replace(seen=seen)
-
-    @property
-    def reached(self) -> int:
-        """Return a time: some order that was visited has places for all that returned before it."""
-        return int(self.pairs.at[queue_pairs.REACHED])
+    def run(self) -> int:
+        """Search for up to VISITS_MAX orders; a search that stalls goes on with the next price."""
+        status = run(self.arrays, VISITS_MAX, STALL << (self._stalls // len(PRICES)))
+        if status == STALLED:
+            self._stalls += 1
+            set_price(self.arrays, PRICES[self._stalls % len(PRICES)])
+        return status
 
     def order(self) -> Ints:
         """Return the rows of the problem in the order that was found."""
-        p = self.pairs
-        placed = int(p.at[queue_pairs.PLACED])
+        p = self.arrays
+        placed = int(p.at[AT_DEPTH])
         put, take = p.order[:placed, 0].astype(np.int64), p.order[:placed, 1].astype(np.int64)
         is_left = p.puts[:, 1] != NEVER
         is_left[put] = False

@@ -16,14 +16,8 @@ from typing import Any
 import numpy as np
 
 from shaketable.checkers.kernels import text_arrays as arrays
-from shaketable.checkers.kernels.text_arrays import (
-    LINEARIZED,
-    NEEDS_LATER,
-    NEEDS_NODES,
-    NEEDS_SEEN,
-    REFUTED,
-    Texts,
-)
+from shaketable.checkers.kernels.order_search import CALLED, REFUTED, RETURNED
+from shaketable.checkers.kernels.text_arrays import Texts
 from shaketable.checkers.kernels.text_order import run
 from shaketable.checkers.kernels.text_trie import NOWHERE
 from shaketable.checkers.search.budget import UNLIMITED, Limits, Memory, TimeSpentError
@@ -31,10 +25,14 @@ from shaketable.checkers.search.problem import NEVER, Ints, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special.decision import Decision
 from shaketable.checkers.special.order_proof import (
+    VISITS_MAX,
+    OrderSearch,
     first_impassable,
+    memory_of,
     open_part,
     part_until,
     require_times,
+    search_arrays,
 )
 from shaketable.checkers.special.text_states import (
     APPEND,
@@ -114,22 +112,8 @@ def _part(problem: Problem, states: TextStates, reached: int, limits: Limits) ->
     return part_until(problem, end, order, METHOD, state_after)
 
 
-# Searches by the kernels for an order of a key's gets, puts and appends.
-
-VISITS_MAX = 20_000
-"""Orders between two checks of the clock: some hundredths of a second."""
-SEEN_FIRST = 1 << 12
-LATER_FIRST = 1 << 10
-NODES_FIRST = 1 << 12
-GROWING = {NEEDS_LATER: "later", NEEDS_NODES: "node"}
-"""The arrays that grow, by the status of the kernel."""
-
-
-class TextOrder:
-    """One key's history up to a time, as the kernel's arrays.
-
-    Operations that return later are optional; operations that are called later are left out.
-    """
+class TextOrder(OrderSearch):
+    """A search for an order of one key's gets, puts and appends."""
 
     def __init__(self, problem: Problem, states: TextStates, until: int) -> None:
         returned = np.where(problem.return_ns <= until, problem.return_ns, NEVER)
@@ -140,63 +124,21 @@ class TextOrder:
         operations = np.stack([column[self.rows] for column in columns], axis=1)
         is_get = operations[:, arrays.KIND] == NOWHERE
         self._is_hopeless = bool((is_get & (operations[:, arrays.SHOWN] == NOWHERE)).any())
-        self.texts = _texts(states, operations)
+        self.arrays = _texts(states, operations)
 
-    def explains(self, limits: Limits) -> bool:
-        """Search for an order of the operations; True if there is one.
-
-        Raises:
-            MemorySpentError: it takes more memory than the limits allow.
-            TimeSpentError: the time is over.
-        """
-        if self._is_hopeless:
-            return False
-        memory = Memory(memory_of(limits))
-        memory.take_all(self.texts)
-        while True:
-            status = run(self.texts, VISITS_MAX)
-            if status in (LINEARIZED, REFUTED):
-                return bool(status == LINEARIZED)
-            if status in GROWING:
-                self._enlarge(GROWING[status], memory)
-            elif status == NEEDS_SEEN:
-                self._enlarge_seen(memory)
-            limits.check_time()
-
-    def _enlarge(self, name: str, memory: Memory) -> None:
-        old = getattr(self.texts, name)
-        array = np.empty((memory.larger(len(old), old.nbytes // len(old)), old.shape[1]), old.dtype)
-        memory.take_all([array])
-        array[: len(old)] = old
-        memory.give_back([old])
-        self.texts = self.texts._replace(**{name: array})
-
-    def _enlarge_seen(self, memory: Memory) -> None:
-        old = self.texts.seen
-        memory.take(2 * old.nbytes)
-        seen = np.zeros((2 * len(old), old.shape[1]), old.dtype)
-        arrays.keep_seen(old, seen)
-        memory.give_back([old])
-        self.texts = self.texts._replace(seen=seen)
-
-    @property
-    def reached(self) -> int:
-        """Return a time: some order that was visited has places for all that returned before it."""
-        return int(self.texts.at[arrays.REACHED])
+    def run(self) -> int:
+        """Search for up to VISITS_MAX orders. A get of a text that no writes make has no place."""
+        return REFUTED if self._is_hopeless else run(self.arrays, VISITS_MAX)
 
     def order(self) -> Ints:
         """Return the rows of the problem in the order that was found."""
-        return self.rows[self.texts.trail[: self.texts.at[arrays.PLACED]]]
-
-
-def memory_of(limits: Limits) -> int:
-    """Return how many bytes may be held."""
-    return NEVER if limits.memory_bytes_max is None else limits.memory_bytes_max
+        placed = int(self.arrays.at[arrays.PLACED])
+        return np.asarray(self.rows[self.arrays.trail[:placed]])
 
 
 def _texts(states: TextStates, operations: Ints) -> Texts:
     size, kinds = len(operations), len(states.kind_to)
-    returned, kind = operations[:, arrays.RETURNED], operations[:, arrays.KIND]
+    returned, kind = operations[:, RETURNED], operations[:, arrays.KIND]
     changes = int((kind != NOWHERE).sum())
     state_seen, kind_seen = _seen(states, operations)
     awaited, kind_awaited = _awaited(states, operations)
@@ -208,9 +150,8 @@ def _texts(states: TextStates, operations: Ints) -> Texts:
     spare[:, 0] = np.searchsorted(kind[unknown], np.arange(kinds + 1))
     has_spare = np.diff(spare[:, 0], append=spare[-1, 0])[:kinds] > 0
     puts_seen = (states.kind_to != arrays.APPENDS) & (kind_seen > arrays.UNSEEN)
-    at = np.zeros(arrays.AT_FACTS, np.int64)
-    at[arrays.STATE] = states.start
-    at[arrays.REACHED] = arrays.UNSEEN
+    common = search_arrays(changes, arrays.AT_FACTS, arrays.UNSEEN, kinds + 2)
+    common["at"][arrays.STATE] = states.start
     return Texts(
         first=states.first,
         last=states.last,
@@ -231,14 +172,9 @@ def _texts(states: TextStates, operations: Ints) -> Texts:
         spare_puts=np.flatnonzero(has_spare & puts_seen).astype(np.int32),
         handled=np.zeros(kinds, np.int64),
         trail=np.empty(size, np.int32),
-        path=np.zeros((changes + 1, 3), np.int32),
-        way=np.empty(changes + 1, np.int32),
-        node=np.zeros((NODES_FIRST, 5), np.int32),
+        before=np.empty((changes + 1, 2), np.int32),
         move=np.empty((kinds + 2, 3), np.int32),
-        later=np.empty((LATER_FIRST + 2 * kinds, 5), np.int32),
-        seen=np.zeros((SEEN_FIRST, 2), np.uint64),
-        hashed=np.zeros(2, np.uint64),
-        at=at,
+        **common,
     )
 
 
@@ -247,7 +183,7 @@ def _seen(states: TextStates, operations: Ints) -> tuple[Any, Any]:
     state_seen = np.full(states.junk + 1, arrays.UNSEEN, np.int64)
     kind_seen = np.full(len(states.kind_to), arrays.UNSEEN, np.int64)
     gets = operations[operations[:, arrays.SHOWN] >= 0]
-    np.maximum.at(state_seen, gets[:, arrays.SHOWN], gets[:, arrays.RETURNED])
+    np.maximum.at(state_seen, gets[:, arrays.SHOWN], gets[:, RETURNED])
     begin, edge = states.edge_start, states.edge
     arrays.propagate_seen(begin, edge, states.kind_to, state_seen, kind_seen)
     return state_seen, kind_seen
@@ -257,7 +193,7 @@ def _awaited(states: TextStates, operations: Ints) -> tuple[Any, Any]:
     """Return the latest call of a get, for each state and for each kind that it needs."""
     called = np.full(states.junk + 1, arrays.UNSEEN, np.int64)
     gets = operations[operations[:, arrays.SHOWN] >= 0]
-    np.maximum.at(called, gets[:, arrays.SHOWN], gets[:, arrays.CALLED])
+    np.maximum.at(called, gets[:, arrays.SHOWN], gets[:, CALLED])
     awaited = np.full((states.junk + 1, 3), arrays.UNSEEN, np.int64)
     awaited[:, arrays.LATEST] = called
     awaited[:, arrays.LATEST_BELOW] = NOWHERE

@@ -1,16 +1,26 @@
 """Shared by the special cases that search for an order: its verification, and the failing part.
 
 As checkers.search.replay and checkers.search.driver, for orders that a special case's own kernel
-found.
+found (checkers.kernels.order_search).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from shaketable.checkers.search.budget import MemorySpentError, TimeSpentError
+from shaketable.checkers.kernels import order_search
+from shaketable.checkers.kernels.order_search import (
+    LINEARIZED,
+    NEEDS_LATER,
+    NEEDS_NODES,
+    NEEDS_SEEN,
+    REFUTED,
+)
+from shaketable.checkers.search.budget import Limits, Memory, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER, Ints, Part, Problem, State, Witness
 from shaketable.checkers.search.replay import WitnessError
 
@@ -18,6 +28,97 @@ SHOWN_MAX = 200
 """Steps of the longest prefix that a refutation carries."""
 OPEN_PART_RETURNS = 32
 """So many returns before the place that a search reached are its undecided part."""
+
+VISITS_MAX = 20_000
+"""Orders between two checks of the clock: some hundredths of a second."""
+SEEN_FIRST = 1 << 12
+LATER_FIRST = 1 << 10
+NODES_FIRST = 1 << 12
+GROWING = {NEEDS_LATER: "later", NEEDS_NODES: "node"}
+"""The arrays that grow, by the status of the kernel."""
+
+
+class OrderSearch(ABC):
+    """A search for an order of a history up to a time; its arrays grow as far as memory is left.
+
+    Operations that return later are optional; operations that are called later are left out.
+
+    Attributes:
+        arrays: the kernel's arrays, a NamedTuple (order_search.SearchArrays).
+    """
+
+    arrays: Any
+
+    @abstractmethod
+    def run(self) -> int:
+        """Search for up to VISITS_MAX orders; return the kernel's status."""
+
+    def explains(self, limits: Limits) -> bool:
+        """Search for an order of the operations; True if there is one.
+
+        Raises:
+            MemorySpentError: it takes more memory than the limits allow.
+            TimeSpentError: the time is over.
+        """
+        memory = Memory(memory_of(limits))
+        memory.take_all(self.arrays)
+        while True:
+            status = self.run()
+            if status in (LINEARIZED, REFUTED):
+                return bool(status == LINEARIZED)
+            if status in GROWING:
+                self._enlarge(GROWING[status], memory)
+            elif status == NEEDS_SEEN:
+                self._enlarge_seen(memory)
+            limits.check_time()
+
+    def _enlarge(self, name: str, memory: Memory) -> None:
+        old = getattr(self.arrays, name)
+        array = np.empty((memory.larger(len(old), old.nbytes // len(old)), old.shape[1]), old.dtype)
+        memory.take_all([array])
+        array[: len(old)] = old
+        memory.give_back([old])
+        self.arrays = self.arrays._replace(**{name: array})
+
+    def _enlarge_seen(self, memory: Memory) -> None:
+        old = self.arrays.seen
+        memory.take(2 * old.nbytes)
+        seen = np.zeros((2 * len(old), old.shape[1]), old.dtype)
+        order_search.keep_seen(old, seen)
+        memory.give_back([old])
+        self.arrays = self.arrays._replace(seen=seen)
+
+    @property
+    def reached(self) -> int:
+        """Return a time: some order that was visited has places for all that returned before it."""
+        return int(self.arrays.at[order_search.REACHED])
+
+
+def memory_of(limits: Limits) -> int:
+    """Return how many bytes may be held."""
+    return NEVER if limits.memory_bytes_max is None else limits.memory_bytes_max
+
+
+def search_arrays(moves_max: int, facts: int, before_all: int, deferred_max: int) -> dict[str, Any]:
+    """Return the arrays of a search that has not begun, by name (order_search.SearchArrays).
+
+    Args:
+        moves_max: the most moves of an order.
+        facts: how many scalars the family has.
+        before_all: a time before all operations.
+        deferred_max: the most moves that one visit defers.
+    """
+    at = np.zeros(facts, np.int64)
+    at[order_search.REACHED] = before_all
+    return {
+        "path": np.zeros(moves_max + 1, np.int32),
+        "way": np.empty(moves_max + 1, np.int32),
+        "node": np.zeros((NODES_FIRST, order_search.NODE_COLUMNS), np.int32),
+        "later": np.empty((LATER_FIRST + 2 * deferred_max, order_search.LATER_COLUMNS), np.int32),
+        "seen": np.zeros((SEEN_FIRST, 2), np.uint64),
+        "hashed": np.zeros(2, np.uint64),
+        "at": at,
+    }
 
 
 def require_times(problem: Problem, order: Ints) -> None:

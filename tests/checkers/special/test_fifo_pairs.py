@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from shaketable.checkers.kernels import order_search
 from shaketable.checkers.models.queue_models import FifoQueue
 from shaketable.checkers.search.budget import Limits, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER
@@ -64,7 +65,9 @@ def test_many_clients_and_unknown_outcomes_are_no_trouble(clients, unknown):
     problem = MODEL.encode(as_table(operations), ())
     queue = QueueOrder(problem, NEVER)
     assert queue.explains(UNLIMITED)
-    assert queue.pairs.at[7] < 100_000  # orders that were looked at: nearly one for each pair
+    assert (
+        queue.arrays.at[order_search.VISITED] < 100_000
+    )  # orders that were looked at: nearly one for each pair
     assert fifo_pairs.decide(problem).outcome is Outcome.VALID
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.kernels import text_arrays
+from shaketable.checkers.kernels import order_search
 from shaketable.checkers.models.kv import PLUGIN as MODEL
 from shaketable.checkers.search.budget import Limits, Memory, MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER
@@ -112,7 +112,7 @@ def test_many_clients_and_unknown_outcomes_are_no_trouble(clients, unknown, rese
     states = number_states(problem, kind_texts(problem), UNLIMITED, Memory(NEVER))
     found = TextOrder(problem, states, NEVER)
     assert found.explains(UNLIMITED)
-    visited = found.texts.at[text_arrays.VISITED]  # nearly one order for each operation
+    visited = found.arrays.at[order_search.VISITED]  # nearly one order for each operation
     assert visited < 10_000
     assert kv_texts.decide(problem).outcome is Outcome.VALID
 
@@ -158,7 +158,7 @@ def test_a_wrong_get_deep_in_a_history_is_refuted(clients, kind):
     states = number_states(problem, kind_texts(problem), UNLIMITED, Memory(NEVER))
     found = TextOrder(problem, states, NEVER)
     assert not found.explains(UNLIMITED)
-    assert found.texts.at[text_arrays.VISITED] < 30_000
+    assert found.arrays.at[order_search.VISITED] < 30_000
     assert kv_texts.decide(problem).part.stuck == operations.index(wrong)
 
 
@@ -222,9 +222,9 @@ def test_budgets_end_it(monkeypatch):
     with pytest.raises(MemorySpentError):  # while texts are numbered
         number_states(problem, texts, UNLIMITED, Memory(50_000))
     states = number_states(problem, texts, UNLIMITED, Memory(NEVER))
-    monkeypatch.setattr(kv_texts, "NODES_FIRST", 64)
+    monkeypatch.setattr(order_proof, "NODES_FIRST", 64)
     found = TextOrder(problem, states, NEVER)
-    begun = sum(array.nbytes for array in found.texts)
+    begun = sum(array.nbytes for array in found.arrays)
     with pytest.raises(MemorySpentError):  # while it searches
         found.explains(Limits(lambda: False, begun + 1000))
     left = iter([True] * 10)
