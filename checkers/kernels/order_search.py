@@ -90,38 +90,42 @@ STALLED = 6
 
 
 class SearchArrays(Protocol):
-    """The arrays that the skeleton needs; a family's NamedTuple has these and more.
-
-    Attributes:
-        path: by depth, the node of the current order.
-        way: nodes on the way to where the search continues.
-        node: the orders that were visited, as a tree; the root has no move.
-        later: deferred moves, as a heap by merit.
-        seen: a hash set of the sets of operations that were visited, by 128-bit hashes.
-        hashed: the hash of what has a place now, in two halves.
-        at: scalars, see above.
-    """
+    """The arrays that the skeleton needs; a family's NamedTuple has these and more."""
 
     @property
-    def path(self) -> Int32s: ...  # noqa: D102
+    def path(self) -> Int32s:
+        """By depth, the node of the current order."""
+        ...
 
     @property
-    def way(self) -> Int32s: ...  # noqa: D102
+    def way(self) -> Int32s:
+        """Nodes on the way to where the search continues."""
+        ...
 
     @property
-    def node(self) -> Int32s: ...  # noqa: D102
+    def node(self) -> Int32s:
+        """The orders that were visited, as a tree; the root has no move."""
+        ...
 
     @property
-    def later(self) -> Int32s: ...  # noqa: D102
+    def later(self) -> Int32s:
+        """Deferred moves, as a heap by merit."""
+        ...
 
     @property
-    def seen(self) -> Words: ...  # noqa: D102
+    def seen(self) -> Words:
+        """A hash set of the sets of operations that were visited, by 128-bit hashes."""
+        ...
 
     @property
-    def hashed(self) -> Words: ...  # noqa: D102
+    def hashed(self) -> Words:
+        """The hash of what has a place now, in two halves."""
+        ...
 
     @property
-    def at(self) -> Int64s: ...  # noqa: D102
+    def at(self) -> Int64s:
+        """Scalars, see above."""
+        ...
 
 
 # ---- what is left

@@ -112,8 +112,8 @@ def test_one_that_cannot_be_placed_says_by_when_it_had_to_be():
     verdict = judge(MODELS["cas-register"], rows)
     assert verdict.findings[0].message == (
         "read 2 by process 1 (op 1) cannot take effect before it returns: it read 2, the register"
-        " holds nothing. Without op 1, what was called until it returned has an order. Of unknown"
-        " outcome: op 0 (2) happened before op 1, which showed its value, returned."
+        " holds nothing. Without op 1, what was called until it returned has an order."
+        " Indeterminate: op 0 (2) happened before op 1, which showed its value, returned."
     )
 
 

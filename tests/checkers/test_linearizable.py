@@ -80,7 +80,7 @@ def test_evidence_of_a_special_case_comes_with_the_search_s(tmp_path):
     assert finding.message == (
         "k: write 1 by process 0 (op 0) was over before write 2 by process 0 (op 1) began and"
         " write 2 by process 0 (op 1) was over before read 1 by process 1 (op 2) began, so each of"
-        " the two values must stand before the other."
+        " the two values must come before the other."
         " The read of op 2 is stale: write 2 (op 1), called after write 1 by process 0 (op 0) was"
         " over, had been acknowledged 1 ns before it began."
         " Without op 2, what was called until it returned has an order."

@@ -151,7 +151,7 @@ def test_what_a_read_shows_is_cited_and_needs_no_log(tmp_path):
     (finding,) = judge(tmp_path, text, []).findings
     assert finding.kind == "inconsistent-read"
     assert finding.message.endswith(
-        "but the append of 2 by process 1 (op 1) stands at offset 1. Indeterminate: q/0: op 1"
+        "but the append of 2 by process 1 (op 1) is at offset 1. Indeterminate: q/0: op 1"
         " (2) happened at offset 1 before op 3, which showed its value, returned."
     )
 

@@ -74,7 +74,12 @@ def test_many_error_texts_are_bounded(tmp_path):
     [
         ((), (), Outcome.VALID, "no faults were requested"),
         (("kill",), (), Outcome.UNKNOWN, "vacuous: faults were requested (kill), none took effect"),
-        (("kill",), (window(0, "kill", 0, 10**9, took_effect=False),), Outcome.UNKNOWN, "none bit"),
+        (
+            ("kill",),
+            (window(0, "kill", 0, 10**9, took_effect=False),),
+            Outcome.UNKNOWN,
+            "none took effect",
+        ),
         (("kill",), (window(0, "kill", 0, 3000),), Outcome.UNKNOWN, "only 4 operations"),
         (
             ("kill",),
@@ -92,7 +97,7 @@ def test_many_error_texts_are_bounded(tmp_path):
             ("kill", "pause"),
             (window(0, "kill", 0, 10**9), window(1, "kill", 0, 10**9, took_effect=False)),
             Outcome.VALID,
-            "warning: asked for, but never came up: pause",
+            "warning: requested, but never injected: pause",
         ),
     ],
 )

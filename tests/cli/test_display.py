@@ -56,7 +56,7 @@ def test_plain_lines_tell_each_event_with_its_time() -> None:
     assert "    8.0 s  fault 0: kill n1 (leader)" in lines
     assert "    8.0 s  no leader" in lines
     assert "    9.0 s  n2 leads in term 2" in lines
-    assert "   10.0 s  fault 0 bit: its process ended" in lines
+    assert "   10.0 s  fault 0 took effect: its process ended" in lines
     assert "   11.0 s  fault 1: pause: n0 for 2 s" in lines
     assert "   13.0 s  fault 1 had no effect: it was already gone" in lines
     assert "           n1 [restarted] by itself" in lines  # no markup is taken for style

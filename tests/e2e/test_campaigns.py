@@ -99,7 +99,7 @@ def test_a_clean_run_is_valid_and_says_so(clean_run: Path) -> None:
     assert "VALID" in printed
     assert "--seed e2e" in printed
     assert str(run / "report.html") in printed
-    assert "bit" in printed
+    assert "took effect" in printed
     assert processes_naming(str(clean_run)) == []
 
 

@@ -64,7 +64,7 @@ def test_they_are_listed_and_run(site: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "store" / "latest" / "results.json").read_text())
     assert results["checkers"]["one-winner"]["counts"]["won"] > 10
-    assert re.search(r"fault 0 bit: gone: n\d, n\d", done.stdout), done.stdout
+    assert re.search(r"fault 0 took effect: gone: n\d, n\d", done.stdout), done.stdout
 
 
 def test_the_checker_refuses_two_winners(one_winner: ModuleType) -> None:

@@ -66,7 +66,7 @@ def test_linearizable_reads_are_valid_under_kill_pause_and_partition(
     )
     assert checkers["stats"]["counts"]["ok"] > 300
     for fault in ("kill", "pause", "partition"):
-        assert re.search(rf"bit \(.*{fault} [12]\b", done.stdout), done.stdout
+        assert re.search(rf"took effect \(.*{fault} [12]\b", done.stdout), done.stdout
 
 
 @needs_etcd

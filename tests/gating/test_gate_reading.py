@@ -234,7 +234,7 @@ def test_bugs_that_were_hunted_count_as_found_if_each_hunt_found_them(tmp_path: 
     assert [ruling.message for _, ruling in result.breaches] == [
         "planted bugs found: 1 of 2, not rare; at least 100%"
     ]
-    with pytest.raises(UsageError, match=r"of which the policy says nothing \(\[detection\]\)"):
+    with pytest.raises(UsageError, match=r"which the policy does not mention \(\[detection\]\)"):
         read([file], Policy())
 
 

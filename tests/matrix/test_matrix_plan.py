@@ -94,7 +94,7 @@ def test_a_name_of_other_people_s_is_fit_for_a_folder() -> None:
         ("faults = 'each'\n[campaign]\nfaults = ['kill']", "faults is set by the axis faults"),
         ("[campaign]\nstore = 'x'", "store is none that a matrix can set"),
         ("faults = 'each'\n[[adjust]]\nfaults = ['kil']", "did you mean 'kill'"),
-        ("faults = 'each'\n[[exclude]]\nwhy = 'so'", "says of no axis"),
+        ("faults = 'each'\n[[exclude]]\nwhy = 'so'", "names no axis"),
         ("faults = 'each'\n[[exclude]]\nworlds = ['sim']", "unknown key 'worlds'"),
         ("exclude = 3", "expected [[exclude]] tables"),
         ("[campaign]\nseed = 2026-01-01", "seed: 2026-01-01 is no value of a campaign"),

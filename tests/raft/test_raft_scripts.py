@@ -162,7 +162,7 @@ class Interpreter:
             source, target = link.split("->")
             self.group.cut.add((source, target))
 
-    def do_mend(self) -> None:
+    def do_heal(self) -> None:
         self.group.cut.clear()
 
     def do_slow(self, name: str) -> None:

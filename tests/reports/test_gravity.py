@@ -73,7 +73,7 @@ def meaning(append: OperationRow) -> str:
     ("append", "said"),
     [
         (row(), "Client 3, which appended it, was answered that this had certainly failed: no"),
-        (row(outcome="ok", offset=2), "stands at offset 2: the value 17 is stored twice."),
+        (row(outcome="ok", offset=2), "was given offset 2 for it: the value 17 is stored twice."),
     ],
 )
 def test_who_took_an_offset_is_named_with_what_it_was_answered(

@@ -56,7 +56,7 @@ def test_a_checker_that_found_something_and_crashed_elsewhere_is_a_failure(
     assert failure.get("type") == "invalid"
     assert "crashed, in part of its work:\nKeyError: 'y'" in (failure.text or "")
     page = html.render(view)
-    assert page.count("in part of its work: what it found stands") == 1
+    assert page.count("in part of its work: what it found is true") == 1
     assert page.count("the crash proves nothing about the group") == 1  # the one of "broken"
 
 

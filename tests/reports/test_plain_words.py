@@ -12,7 +12,7 @@ def test_the_worst_comes_first_and_the_rest_is_counted() -> None:
         "lost-append": 15_447,
     }
     assert finding_texts.summarize(found) == (
-        "15,447 acknowledged appends are lost; 9 values stand twice in a log;"
+        "15,447 acknowledged appends are lost; 9 values are twice in a log;"
         " 3 reads missed what was there already; 16 other findings"
     )
 

@@ -75,7 +75,7 @@ def test_a_healthy_one_is_told_to_have_lost_nothing(
         assert "durability" not in told["checkers"]
         summary_ = told["checkers"]["final-reads"]["summary"]
         assert "judged by what clients read after the heal" in summary_
-        assert summary_.endswith("were looked at, and stand")
+        assert summary_.endswith("were looked at, and are")
     else:
         assert told["checkers"]["durability"]["summary"].startswith("not judged: no log")
 

@@ -155,7 +155,7 @@ def test_the_command_forgets_a_fault_of_one_run_that_it_cannot_undo(tmp_path, sc
     written = killed_ledger(run)
     written.applying(4, "gone", {"door": "north"})
     assert heal(run) == ExitCode.HARNESS
-    with pytest.raises(UsageError, match="--forget is said of the folder of one run"):
+    with pytest.raises(UsageError, match="--forget needs the folder of one run"):
         heal(tmp_path / "store", forget=[4])
     assert heal(run, forget=[4]) == ExitCode.VALID
     assert heal(tmp_path / "store") == ExitCode.VALID

@@ -158,11 +158,11 @@ def no_term(folder: Path, _: LogWriter) -> None:
         (crcs, "its CRCs are computed"),
         (no_entry, "entries up to 59 were committed: the files are damaged"),
         (bad_body, "BODYCRC"),
-        (other_index, "entry 6 of term 1 behind 4 of term 1"),
+        (other_index, "entry 6 of term 1 after 4 of term 1"),
         (other_offset, "queue orders/2 goes on at 7, not 1"),
-        (first_file, "begins at byte 4096"),
-        (middle_file, "does not follow the file in front of it"),
-        (no_term, "says no term"),
+        (first_file, "starts at byte 4096"),
+        (middle_file, "does not follow the file before it"),
+        (no_term, "holds no term"),
     ],
 )
 def test_one_line_says_what_is_wrong(

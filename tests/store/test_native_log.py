@@ -267,7 +267,7 @@ def test_a_snapshot_that_is_damaged_or_missing_stops_the_node():
             open_log(rotten, None)
     stale = SimDisk(deepcopy(disk.platter))
     stale.create(path, len(old)).pwrite([old], 0)
-    with pytest.raises(LogDamaged, match="older than the log's begin"):
+    with pytest.raises(LogDamaged, match="older than the log's start"):
         open_log(stale, None)
     disk.unlink(path)
     with pytest.raises(LogDamaged, match="snapshot is missing"):

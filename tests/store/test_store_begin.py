@@ -103,7 +103,7 @@ def test_a_snapshot_of_another_log_changes_nothing():
     wrong = log.log_end_at(6)._replace(chain_crc=1)
     with pytest.raises(NotContiguous, match="is not of this log"):
         log.compact(snapshot_at(wrong))
-    with pytest.raises(NotContiguous, match="in front of the begin"):
+    with pytest.raises(NotContiguous, match="before the start"):
         log.install(snapshot_at(LogEnd(3, 1, 700, 0)))
     for found in (log, open_log(disk, CommitLog)):
         assert found.snapshot.state == b"kept"

@@ -105,7 +105,7 @@ def test_a_fault_that_nobody_promised_to_stand_excuses_what_came_after_it(tmp_pa
     assert kinds(verdict) == (Outcome.VALID, [])
     assert verdict is not None
     assert [finding.kind for finding in verdict.observed] == ["rule-broken"]
-    assert "does not promise to stand rollback" in verdict.summary
+    assert "does not promise to survive rollback" in verdict.summary
     later = judged(tmp_path, window("rollback", 10), exits=[ENDED])
     assert kinds(later) == (Outcome.INVALID, ["rule-broken"])
     stood = judged(tmp_path, window("kill", 8), exits=[ENDED])

@@ -44,7 +44,7 @@ def test_a_second_append_at_the_offset_is_the_first_sign(lost: Any) -> None:
     [
         ("read", {"offset": 3}, "n1 answered client 0's read of it with nothing"),
         ("read", {"offset": 3, "output": 5}, "n1 answered client 0's read of it with 5"),
-        ("end", {"output": 3}, "n1 told client 0 that the queue ends at 3"),
+        ("end", {"output": 3}, "n1 answered client 0 that the queue ends at 3"),
         ("append", {"input": 8, "offset": 2}, "n1 gave offset 2 to client 0's append of 8"),
         (
             "poll",
@@ -157,8 +157,9 @@ def test_two_who_answer_side_by_side_are_told(lost: Any) -> None:
     lost.op("read", 15 * S, 15 * S + MS, offset=3, output=17)
     gone = lost_page(lost.write()).claim.gone
     assert gone.startswith(
-        "Client 0 still read it at 15.001 s, answered by n0, after somebody else had been told what"
-        " cannot be then: two answered side by side. The first sign that it was gone came at 12.003"
+        "Client 0 still read it at 15.001 s, answered by n0, after another client had been given an"
+        " answer that contradicts it: two nodes answered side by side. The first sign that it was"
+        " gone came at 12.003"
     )
 
 

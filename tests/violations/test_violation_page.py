@@ -74,7 +74,7 @@ def test_a_lost_append_is_told_from_promise_to_cause(lost: Any, page_of: PageOf)
     reports.write(folder)
     page = Text(page_of(folder, "lost-append"))
     for said in (
-        "An append that a client was told had succeeded is kept",
+        "An acknowledged append is kept",
         f"Client 0 appended the value 17 to {KEY}. n0 acknowledged it at offset 3, 10.010 s into",
         "this append is lost: none of the 3 nodes holds it there",
         "partition 0 (isolate leader n0), which had begun 10 ms before.",
@@ -265,7 +265,7 @@ def test_the_map_and_the_table_of_losses(lost: Any) -> None:
 
 
 CIRCLE = [
-    {"from": 0, "to": 2, "edge": "ww", "why": "op 0 stands before op 2"},
+    {"from": 0, "to": 2, "edge": "ww", "why": "op 0 comes before op 2"},
     {"from": 2, "to": 0, "edge": "realtime", "why": "op 2 returned before op 0 was called"},
 ]
 
@@ -319,7 +319,7 @@ def test_what_has_no_moment_says_so(lost: Any) -> None:
     lost.find("committed-prefix", "gap", [], key=None, node="n1", first=70, last=71)
     page = pages(lost.write())["gap"]
     assert page.moment_ns is None
-    assert "Nothing says when" in page.notes[0]
+    assert "It is not known when" in page.notes[0]
     assert page.picture is None
 
 

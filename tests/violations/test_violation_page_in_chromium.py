@@ -61,7 +61,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 def folder(lost: Any) -> Path:
     """A run with a loss, a cycle, a failing part and a divergent entry."""
     lost.find("cycles", "G0-realtime", [0, 2], offset=0, cycle=[
-        {"from": 0, "to": 2, "edge": "ww", "why": "op 0 stands before op 2"},
+        {"from": 0, "to": 2, "edge": "ww", "why": "op 0 comes before op 2"},
         {"from": 2, "to": 0, "edge": "realtime", "why": "op 2 returned before op 0 was called"},
     ])  # fmt: skip
     lost.find(

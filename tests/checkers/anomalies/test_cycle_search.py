@@ -52,7 +52,7 @@ def test_every_edge_is_said_in_words(tmp_path):
     """)
     [finding] = judge(tmp_path, rows, "cycles").findings
     assert finding.message == (
-        "q/0: a cycle of 2 operations: op 1 (append 9 at offset 2) stands before op 0 (append 5 at"
+        "q/0: a cycle of 2 operations: op 1 (append 9 at offset 2) comes before op 0 (append 5 at"
         " offset 3) in q/0; but op 0 returned before op 1 was called."
     )
     assert finding.operations == (1, 0)
@@ -112,8 +112,8 @@ def test_cycles_over_keys_need_the_whole_history(tmp_path):
     assert judge(tmp_path, rows, "cycles").outcome is Outcome.VALID
     [finding] = judge(tmp_path, rows, "transaction-cycles").findings
     assert finding.message == (
-        "q/0, q/1: a cycle of 2 operations: op 0 (send 1 at offset 0) stands before op 1 (send 3"
-        " at offset 1) in q/0; but op 1 (send 4 at offset 0) stands before op 0 (send 2 at offset"
+        "q/0, q/1: a cycle of 2 operations: op 0 (send 1 at offset 0) comes before op 1 (send 3"
+        " at offset 1) in q/0; but op 1 (send 4 at offset 0) comes before op 0 (send 2 at offset"
         " 1) in q/1."
     )
 

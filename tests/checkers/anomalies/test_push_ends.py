@@ -44,8 +44,8 @@ def test_what_the_queue_ends_before_is_lost(tmp_path) -> None:
     verdict = judged(tmp_path, asked(1, 1))
     assert (verdict.outcome, kinds_of(verdict)) == (Outcome.INVALID, ["lost-message"])
     assert verdict.findings[0].message.endswith(
-        "was handled by nobody, and the queue ends before it: process 2 (op 3), who asked in the"
-        " end, was told that it ends at 1."
+        "was handled by no consumer, and the queue ends before it: process 2 (op 3), who asked at"
+        " the end, was answered that it ends at 1."
     )
 
 

@@ -61,7 +61,7 @@ def test_the_documented_model_judges(thermostat):
     assert verdict.outcome is Outcome.VALID, verdict.summary
     verdict = judge(Linearizable(thermostat), parse_model_history(clean + "10..11 p1 get -> ok 30"))
     assert verdict.outcome is Outcome.INVALID
-    assert "it answered 30, the thermostat stood at 27" in verdict.findings[0].message
+    assert "it answered 30, the thermostat was at 27" in verdict.findings[0].message
 
 
 def test_the_documented_model_has_a_first_state(thermostat):
