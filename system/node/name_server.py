@@ -29,6 +29,7 @@ from shaketable.system.node.connections.link import (
     flatten,
     guarded,
     listen,
+    port_of,
     write_until_broken,
 )
 from shaketable.system.node.disks.real_disk import RealDisk
@@ -87,7 +88,7 @@ class NameServerNode:
     async def run(self) -> None:
         """Serve until cancelled. Raises PortInUseError."""
         listeners = await listen(self._host, self._port, "brokers and clients")
-        log.info("event=serving address=%s:%d", self._host, self._port)
+        log.info("event=serving address=%s:%d", self._host, port_of(listeners))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._scan)
             if self._kv_path is not None:
