@@ -69,8 +69,8 @@ class Recorder:
     """The recording of one incarnation of a node. Not thread-safe, as the broker is not.
 
     Create it, build the broker with `readers` and `uniform_ms`, then call `attach`. When the file
-    cannot be written or reaches its size limit, the recording ends with a warning in the log, and
-    the node continues.
+    cannot be written, or it or a record reaches a size limit, the recording ends with a warning in
+    the log, and the node continues.
     """
 
     def __init__(self, path: Path, start: BrokerStart) -> None:
@@ -154,7 +154,9 @@ class Recorder:
         if self._file is None:
             return
         payload = self._encode(record)
-        assert len(payload) <= RECORD_BYTES_MAX
+        if len(payload) > RECORD_BYTES_MAX:  # no reader would take it
+            self._end(f"a record has {len(payload)} bytes, at most {RECORD_BYTES_MAX}")
+            return
         self._buffer += frame(payload)
         if len(self._buffer) >= BUFFER_BYTES_MAX:
             self._flush()
