@@ -206,6 +206,20 @@ def test_any_error_text_can_be_recorded(folder: Path, error: str) -> None:
     assert len(event.error) <= ERROR_CHARS_MAX
 
 
+def test_an_answer_that_no_reader_would_take_is_refused_in_one_line(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "r.seg", start_ns=0, clock_ns=lambda: 1)
+    recorder.invoke(0, "read", "set")
+    with pytest.raises(HarnessError) as caught:
+        recorder.complete(0, "ok", "read", "set", output=[10**6] * 200_000)
+    assert str(caught.value).startswith(
+        f"cannot record into {tmp_path}/r.seg: the ok of read has 16000"
+    )
+    assert "\n" not in str(caught.value)
+    recorder.complete(0, "info", "read", "set")
+    recorder.close()
+    assert [event.type for event in read_segment(tmp_path / "r.seg").events] == ["invoke", "info"]
+
+
 def test_the_nemesis_is_recorded_as_jepsen_does(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "nemesis.seg", start_ns=0, clock_ns=lambda: 5)
     recorder.nemesis("kill", {"fault": 0, "phase": "start"})
