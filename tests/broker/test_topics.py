@@ -215,6 +215,7 @@ def test_only_the_leader_makes_and_deletes() -> None:
         create_topic("t", topic_filter_type="NONE"),
         create_topic("t", attributes="a=1"),
         create_topic("t", attributes="+a"),
+        create_topic("t", attributes=f"+a={'v' * 4000}"),
         delete_topic(SCHEDULE_TOPIC),
         delete_topic("\x00"),
         Command(RequestCode.UPDATE_AND_CREATE_TOPIC, 1),
@@ -227,6 +228,18 @@ def test_what_is_no_good_is_refused_and_nothing_is_written(asked: Command) -> No
     end = leader.log.end.index
     assert code_of(leader, asked) == ResponseCode.MESSAGE_ILLEGAL
     assert leader.log.end.index == end
+
+
+def test_attributes_do_not_grow_without_end() -> None:
+    leader = BrokerGroup(1).lead()
+    assert code_of(leader, create_topic("t", attributes=f"+a={'v' * 3000}")) == 0
+    (reply,) = leader.answer(create_topic("t", attributes=f"+b={'v' * 1200}"))
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert reply.remark == "attributes of 4205 characters, at most 4096"
+    assert code_of(leader, create_topic("t", attributes=f"-a,+b={'v' * 1200}")) == 0
+    changed = topic_of(leader, "t")
+    assert changed is not None
+    assert changed.attributes == f"b={'v' * 1200}"
 
 
 def test_nobody_sends_to_the_delay_topic() -> None:

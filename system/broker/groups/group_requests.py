@@ -406,7 +406,8 @@ def _check(fields: CreateTopic) -> None:
 def _attributes(known: str, changes: str) -> str:
     """Apply changes of the form "+name=value,-name"; return "name=value,...", sorted.
 
-    Raises CommandError. Source: RocketMQ's AttributeParser.
+    Raises CommandError for other changes, and for those that add too much to what is known.
+    Source: RocketMQ's AttributeParser.
     """
     pairs = dict(part.split("=", 1) for part in known.split(",") if part)
     for change in filter(None, changes.split(",")):
@@ -417,7 +418,10 @@ def _attributes(known: str, changes: str) -> str:
             pairs.pop(name, None)
         else:
             raise CommandError(f"attributes: {change!r} is not of the form +name=value or -name")
-    return ",".join(f"{name}={value}" for name, value in sorted(pairs.items()))
+    text = ",".join(f"{name}={value}" for name, value in sorted(pairs.items()))
+    if len(text) > max(len(known), ATTRIBUTES_BYTES_MAX):
+        raise CommandError(f"attributes of {len(text)} characters, at most {ATTRIBUTES_BYTES_MAX}")
+    return text
 
 
 # Requests that only a leader may answer, held until a read index confirms that it leads.
