@@ -263,7 +263,7 @@ def test_who_says_nothing_for_long_is_dropped_and_heartbeats_hold_the_rest() -> 
             one.pass_time(5000)
         link.settle()
     master.pass_time(20_000)
-    with pytest.raises(HAError, match="the slave has said nothing"):
+    with pytest.raises(HAError, match="the slave has sent nothing"):
         link.to_slave.next_frame(master.now_ms)
     slave.pass_time(20_000)
     with pytest.raises(HAError, match="the master has sent nothing"):
