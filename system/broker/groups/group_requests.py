@@ -168,8 +168,8 @@ class GroupRequests:
 
         Return True if the pull was refused for its topic. Raises CommandError.
         """
-        if command.code not in PULL_CODES or not self._events.is_ready:
-            return False
+        if command.code not in PULL_CODES or not self.topics.is_ready:
+            return False  # `Reads` answers such a pull as a member that does not lead
         fields = PullMessage.from_ext(command.ext)
         if refusal := self.topics.pull_refusal(fields.topic, fields.queue_id):
             self._outbox.refuse(connection, command, *refusal)

@@ -55,6 +55,11 @@ class Topics:
         self._pending_entries: deque[tuple[int, str, TopicConfig | None]] = deque()
         events.on_discard(self._discard_pending)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the table is current: this member leads and has applied all earlier terms."""
+        return self._events.is_ready
+
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic's configuration, appended changes included; None if there is none."""
         return self._pending[name] if name in self._pending else self.table.get(name)
