@@ -109,6 +109,13 @@ def _to_prepare() -> Iterator[None]:
         raise RefusedError(-1, str(error)) from error
 
 
+async def _leads(asker: Asker) -> bool:
+    """Return whether the node at the leader's address says, asked once, that it leads now."""
+    client = asker.admin.client
+    (member,) = client.members
+    return (await client.metadata(member)).role == "leader"
+
+
 async def _write_where_only_reads_are_allowed(asker: Asker) -> None:
     topic = f"{asker.topic}-{READ_ONLY}"
     with _to_prepare():  # each time: a broker that lost its disk lost its topics too
@@ -125,6 +132,10 @@ async def _read_where_only_writes_are_allowed(asker: Asker) -> None:
     # nothing. Neither proves that the leader would have served the pull.
     if pulled.status == TRY_AGAIN or asker.consumer.last_address != asker.leader:
         raise RefusedError(-1, "the leader did not answer")
+    # A master that lost its disk comes back as a slave, at the same address.
+    with _to_prepare():
+        if not await _leads(asker):
+            raise RefusedError(-1, "who answered does not lead")
 
 
 async def _read_what_is_gone(asker: Asker) -> None:
