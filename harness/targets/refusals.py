@@ -120,7 +120,10 @@ async def _write_where_only_reads_are_allowed(asker: Asker) -> None:
     topic = f"{asker.topic}-{READ_ONLY}"
     with _to_prepare():  # each time: a broker that lost its disk lost its topics too
         await asker.producer.create_topic(topic, 1, perm=PERM_READ)
-    await asker.producer.send(topic, b"0", queue=MessageQueue(topic, asker.broker, 0))
+    # The topic is its own pattern, so that a master that has lost it since, or that did not get it
+    # because it was not registered, does not create it for this message.
+    queue = MessageQueue(topic, asker.broker, 0)
+    await asker.producer.send(topic, b"0", queue=queue, create_topic_key=topic)
 
 
 async def _read_where_only_writes_are_allowed(asker: Asker) -> None:

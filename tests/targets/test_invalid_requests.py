@@ -144,3 +144,9 @@ def test_a_master_refuses_both(asked: refusals.InvalidRequest) -> None:
 def test_a_slave_at_the_masters_address_proves_nothing() -> None:
     with pytest.raises(RefusedError, match="does not lead"):
         code_from(Table(lambda: NativeBroker("SLAVE")), READ)
+
+
+def test_a_master_that_lost_the_topic_does_not_make_it_anew_for_a_send() -> None:
+    with pytest.raises(RefusedError) as caught:
+        code_from(Table(NativeBroker), WRITE)
+    assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
