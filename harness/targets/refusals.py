@@ -170,14 +170,23 @@ def _send(body_bytes: int, property_bytes: int = 0) -> Callable[[Asker], Awaitab
 
 
 async def _make_too_many_topics(asker: Asker) -> None:
-    """Create one topic more than allowed, beside the existing ones."""
+    """Create one topic more than allowed, beside the existing ones.
+
+    That none was refused counts only if the leader has all of them: one that lost its disk
+    meanwhile had room again.
+    """
+    names = [f"{asker.topic}-more-{number}" for number in range(asker.topics_max + 1)]
     try:
-        for number in range(asker.topics_max + 1):
-            await asker.producer.create_topic(f"{asker.topic}-more-{number}", 1)
+        for name in names:
+            await asker.producer.create_topic(name, 1)
     except RefusedError as error:
         if error.code != ResponseCode.NO_PERMISSION:
             raise RefusedError(-1, str(error)) from error
         raise
+    with _to_prepare():
+        missing = set(names) - await asker.consumer.topics(asker.leader)
+        if missing:
+            raise RefusedError(-1, f"the leader has lost {len(missing)} of the topics")
 
 
 async def _crowd_a_group(asker: Asker) -> None:

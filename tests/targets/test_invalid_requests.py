@@ -39,7 +39,9 @@ def request(label: str) -> refusals.InvalidRequest:
     return next(each for each in every if each.label.startswith(label))
 
 
+TOPICS_MAX = 2
 READ, WRITE = request("read a topic that may only"), request("send to a topic that may only")
+MORE_TOPICS = request("make more topics")
 
 
 def asker(status: str, answered_by: str, role: str = "leader") -> Any:
@@ -86,8 +88,12 @@ class Table:
     `wiped` replaces the broker once a request of that code was answered.
     """
 
-    def __init__(self, wiped: Callable[[], NativeBroker] | None = None) -> None:
-        self.broker = NativeBroker()
+    def __init__(
+        self,
+        wiped: Callable[[], NativeBroker] | None = None,
+        broker: Callable[[], NativeBroker] = NativeBroker,
+    ) -> None:
+        self.broker = broker()
         self.wiped = wiped
         self.wiped_after = RequestCode.UPDATE_AND_CREATE_TOPIC
 
@@ -126,6 +132,7 @@ class Table:
             topic="t",
             broker="b",
             leader=LEADER,
+            topics_max=TOPICS_MAX,
         )
 
 
@@ -150,3 +157,17 @@ def test_a_master_that_lost_the_topic_does_not_make_it_anew_for_a_send() -> None
     with pytest.raises(RefusedError) as caught:
         code_from(Table(NativeBroker), WRITE)
     assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def limited() -> NativeBroker:
+    return NativeBroker(topics_max=TOPICS_MAX)
+
+
+def test_a_topic_beyond_the_limit_is_refused_or_was_made() -> None:
+    assert code_from(Table(broker=limited), MORE_TOPICS) == ResponseCode.NO_PERMISSION
+    assert code_from(Table(), MORE_TOPICS) == refusals.TOOK_EFFECT
+
+
+def test_a_master_that_lost_topics_had_room_for_more() -> None:
+    with pytest.raises(RefusedError, match="has lost 1 of the topics"):
+        code_from(Table(limited, limited), MORE_TOPICS)
