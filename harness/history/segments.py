@@ -11,6 +11,7 @@ Source: DESIGN.md section 3 ("Event"); etcd's wal and LevelDB's log for framing 
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
@@ -150,11 +151,17 @@ class SegmentWriter:
     def _write(self, data: bytes) -> None:
         assert self._file is not None, "write to a closed segment"
         try:
-            written = os.write(self._file, data)
-            while written < len(data):  # short writes happen on a full disk or a signal
-                written += os.write(self._file, data[written:])
+            while data:  # short writes happen on a full disk or a signal
+                data = data[_some(os.write(self._file, data)) :]
         except OSError as error:
             raise HarnessError(f"cannot record into {self.path}: {error.strerror}") from error
+
+
+def _some(written: int) -> int:
+    """Return how many bytes were written. Raises OSError for none: do not try again for ever."""
+    if not written:
+        raise OSError(errno.EIO, "nothing was written")
+    return written
 
 
 def read_segment(path: Path) -> Segment:

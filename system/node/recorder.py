@@ -12,6 +12,7 @@ Source: SIMULATION.md, section Record and replay.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import struct
@@ -186,6 +187,8 @@ class Recorder:
         pending, self._buffer = memoryview(self._buffer), bytearray()
         while pending:  # the file is unbuffered, so a write may be short
             written = file.write(pending)
+            if not written:  # do not try again for ever
+                raise OSError(errno.EIO, "nothing was written")
             self._written_bytes += written
             pending = pending[written:]
 

@@ -158,6 +158,16 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_segment(writer.path).events == (Event(1, 2, "invoke", "append", "q", 3),)
 
 
+def test_a_write_of_nothing_is_not_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SegmentWriter(tmp_path / "a.seg")
+    written = iter([7, 0])  # a third write fails the test
+    monkeypatch.setattr(os, "write", lambda file, data: next(written))
+    with pytest.raises(HarnessError, match=r"cannot record into .*a\.seg: nothing was written"):
+        writer.write_one(Event(1, 0, "invoke", "end"))
+
+
 def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.seg"
     writer = SegmentWriter(path)

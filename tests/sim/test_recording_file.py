@@ -307,6 +307,28 @@ def test_short_writes_tear_no_record_but_the_last(
     assert differences(path) == []
 
 
+def test_a_write_of_nothing_ends_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class TakesNothing(ShortFile):
+        def write(self, data: bytes) -> int:
+            assert self.size == 0, "it is tried again"
+            self.size = 1
+            return 0
+
+    plain_attach = Recorder.attach
+
+    def attach(self: Recorder, broker: Broker) -> None:
+        self._file = TakesNothing(self._file)
+        plain_attach(self, broker)
+
+    monkeypatch.setattr(recorder_module, "BUFFER_BYTES_MAX", 100)
+    monkeypatch.setattr(Recorder, "attach", attach)
+    record_an_append(tmp_path / "n0.recording")
+    (ended,) = [each for each in caplog.messages if "recording_ended" in each]
+    assert ended.endswith("why=nothing was written")
+
+
 def test_a_start_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
