@@ -101,7 +101,7 @@ def _command(arguments: Sequence[str]) -> int:
         raise HarnessError("cannot write any temporary file; TMPDIR names their folder") from error
     from cyclopts.exceptions import CycloptsError  # noqa: PLC0415 - see the module's docstring
 
-    from shaketable.harness.terminal.commands import app_for  # noqa: PLC0415
+    from shaketable.harness.terminal.commands import app_for, help_of  # noqa: PLC0415
 
     try:
         result = app_for(arguments)(
@@ -111,7 +111,7 @@ def _command(arguments: Sequence[str]) -> int:
         # cyclopts appends the first few commands that exist
         message = one_line(error).partition(" Available commands:")[0].rstrip(".")
         see = " See" if message.endswith("?") else "; see"
-        raise UsageError(f"{message}{see} ./shaketable --help") from error
+        raise UsageError(f"{message}{see} {help_of(arguments)}") from error
     return result if isinstance(result, int) else ExitCode.VALID
 
 

@@ -58,7 +58,8 @@ class FaultRow:
 class OperationRow:
     """One operation as shown around a violation; `marked` if the violation is about it.
 
-    `output_text` is its output if that is not a number; `expected` is a cas's expected value.
+    `output_text` is its output if that is not a number; `expected` is a cas's expected value;
+    `request` says in words what the number in `input` stands for, if it stands for a request.
     """
 
     op: int
@@ -76,6 +77,7 @@ class OperationRow:
     marked: bool
     output_text: str = ""
     expected: int | None = None
+    request: str = ""
 
 
 def named_operations(finding: Mapping[str, Any]) -> tuple[int, ...]:

@@ -106,6 +106,8 @@ def describe(row: OperationRow) -> str:
     is_cas = row.f == "cas" and row.expected is not None
     if is_cas:
         given = f" {row.expected} → {row.input}"
+    if row.request:
+        given = f' "{row.request}"'
     if row.output_text and row.outcome == "ok":
         short = (
             row.output_text

@@ -153,9 +153,12 @@ class Consumer:
                 return Operation(DELETE, self._topic, value=int(aim * 1e9))
             case "misrequest":
                 assert isinstance(self.client, InvalidRequestsClient), OPENED
-                codes = self.client.invalid_requests()
-                number = self._untried.take(len(codes), aim)
-                return Operation(INVALID_REQUEST, self._topic, value=number, expected=codes[number])
+                requests = self.client.invalid_requests()
+                number = self._untried.take(len(requests), aim)
+                label, code = requests[number].label, requests[number].code
+                return Operation(
+                    INVALID_REQUEST, self._topic, value=number, expected=code, request=label
+                )
             case "find":
                 assert self._queries is not None, OPENED
                 return self._queries.choose(aim)

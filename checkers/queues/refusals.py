@@ -1,8 +1,9 @@
 """Requests that must be refused are refused, with the right code, and soon.
 
-A `misrequest` is a request that must be refused: which one in `input`, with which code in
-`expected`; its output is the code of the answer, 0 if it was carried out. One that fails was
-refused for a reason that has nothing to do with the request (no leader, a full disk).
+A `misrequest` is a request that must be refused: which one in `input`, in words as "request" in
+`extra` (not in older histories), with which code in `expected`; its output is the code of the
+answer, 0 if it was carried out. One that fails was refused for a reason that has nothing to do with
+the request (no leader, a full disk).
 
 Source: RocketMQ's ResponseCode; jepsen's definite and indefinite errors (resources/errors.edn of
 maelstrom).
@@ -28,6 +29,7 @@ from shaketable.checkers.findings import Findings, gather
 from shaketable.checkers.queues.quiet_times import answered_between, quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
+from shaketable.harness.history.schema import request_of
 
 NAME: Final = "refusals"
 DONE, WRONG, SILENT = "not-refused", "wrong-refusal", "no-answer"
@@ -88,6 +90,8 @@ def _add(
     def describe(row: int) -> Finding:
         code = asked.table["expected"][row].as_py()
         which = f"the {asked.table['f'][row].as_py()} {asked.input[row]}"
+        if request := request_of(asked.table["extra"][row].as_py()):
+            which += f' ("{request}")'
         wanted = "" if code is None else f", which is to be refused with code {code},"
         outcome = what.format(output=asked.output[row])
         message = (

@@ -256,12 +256,26 @@ class OperatingClient(Protocol):
         ...
 
 
+class InvalidRequest(Protocol):
+    """A request that must be refused."""
+
+    @property
+    def label(self) -> str:
+        """The request in words: "add the leader"."""
+        ...
+
+    @property
+    def code(self) -> int:
+        """The response code with which it must be refused."""
+        ...
+
+
 @runtime_checkable
 class InvalidRequestsClient(Protocol):
     """A group's client that can send requests that must be refused."""
 
-    def invalid_requests(self) -> Sequence[int]:
-        """Return the response codes with which each of its invalid requests must be refused."""
+    def invalid_requests(self) -> Sequence[InvalidRequest]:
+        """Return its invalid requests."""
         ...
 
     async def send_invalid_request(self, number: int) -> int:

@@ -538,6 +538,7 @@ class Operation:
         aim: in [0, 1), where in the queue a read reads (see the workload).
         offset: the exact offset, if it is already known.
         expected: the value that a cas compares with.
+        request: what is requested, in words, if `value` only numbers it.
     """
 
     f: str
@@ -546,6 +547,7 @@ class Operation:
     aim: float | None = None
     offset: int | None = None
     expected: int | None = None
+    request: str | None = None
 
 
 class Answer(NamedTuple):

@@ -57,8 +57,12 @@ class Recorder:
         value: int | None = None,
         offset: int | None = None,
         expected: int | None = None,
+        request: str | None = None,
     ) -> None:
         """Record that `process` is about to do this. Call it before the operation is sent."""
+        extra = None
+        if request is not None:
+            extra = msgspec.json.encode({"request": request}).decode()
         self._writer.write_one(
             Event(
                 self._now_ns(),
@@ -69,6 +73,7 @@ class Recorder:
                 value,
                 None,
                 offset,
+                extra=extra,
                 expected=expected,
             )
         )

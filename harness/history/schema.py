@@ -8,6 +8,8 @@ any later time, or never).
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 
@@ -52,7 +54,18 @@ OPERATIONS = pa.schema(
 """Values that are not int64 are in `extra`, a JSON object: its "input" and "output" replace the
 columns of those names, which are null then (texts of a key-value store, the list that a set's read
 returns, the micro-operations of a transaction). An "output" of messages, (offset, value), may have
-"attempts" beside it: for each message, how often it was delivered before."""
+"attempts" beside it: for each message, how often it was delivered before. A "request" says in words
+what the number in `input` stands for."""
+
+
+def request_of(extra: str | None) -> str:
+    """Return the "request" in an operation's `extra`; "" if it has none, or is no such JSON."""
+    try:
+        request = json.loads(extra or "{}").get("request")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return request if isinstance(request, str) else ""
+
 
 OPERATIONS_CODED = pa.schema(
     [

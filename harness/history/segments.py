@@ -11,6 +11,7 @@ Source: DESIGN.md section 3 ("Event"); etcd's wal and LevelDB's log for framing 
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
@@ -104,7 +105,8 @@ class SegmentWriter:
     """Appends events to a new segment file.
 
     Raises:
-        HarnessError: the file exists already or cannot be written (disk full).
+        HarnessError: the file exists already or cannot be written (disk full), or an event is
+            larger than readers accept.
     """
 
     def __init__(self, path: Path) -> None:
@@ -120,13 +122,13 @@ class SegmentWriter:
 
     def write(self, events: Iterable[Event]) -> None:
         """Append a batch of events in one system call."""
-        frames = [_frame(_EVENT, self._encode(event)) for event in events]
+        frames = [self._event_frame(event) for event in events]
         self._write(b"".join(frames))
         self.count += len(frames)
 
     def write_one(self, event: Event) -> None:
         """Append one event in one system call."""
-        self._write(_frame(_EVENT, self._encode(event)))
+        self._write(self._event_frame(event))
         self.count += 1
 
     def close(self) -> int:
@@ -137,14 +139,29 @@ class SegmentWriter:
             self._file = None
         return self.count
 
+    def _event_frame(self, event: Event) -> bytes:
+        payload = self._encode(event)
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise HarnessError(
+                f"cannot record into {self.path}: the {event.type} of {event.f} has "
+                f"{len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} fit; read less at once"
+            )
+        return _frame(_EVENT, payload)
+
     def _write(self, data: bytes) -> None:
         assert self._file is not None, "write to a closed segment"
         try:
-            written = os.write(self._file, data)
-            while written < len(data):  # short writes happen on a full disk or a signal
-                written += os.write(self._file, data[written:])
+            while data:  # short writes happen on a full disk or a signal
+                data = data[_some(os.write(self._file, data)) :]
         except OSError as error:
             raise HarnessError(f"cannot record into {self.path}: {error.strerror}") from error
+
+
+def _some(written: int) -> int:
+    """Return how many bytes were written. Raises OSError for none: do not try again for ever."""
+    if not written:
+        raise OSError(errno.EIO, "nothing was written")
+    return written
 
 
 def read_segment(path: Path) -> Segment:
@@ -236,7 +253,6 @@ def frame_bytes(data: Any) -> int:
 
 def _frame(kind: int, payload: bytes) -> bytes:
     size = len(payload)
-    assert size <= PAYLOAD_BYTES_MAX, f"an event of {size} bytes"
     crc = zlib.crc32(payload, zlib.crc32(_HEAD.pack(kind, size)))
     return _FRAME.pack(kind, size, crc) + payload
 

@@ -392,11 +392,8 @@ class GroupOperations:
                 await trio.sleep(DELETED_AGAIN_S)
             return True
 
-    def invalid_requests(self) -> Sequence[int]:
-        """Return the codes of all invalid requests to brokers with these limits."""
-        return [each.code for each in self._invalid_requests()]
-
-    def _invalid_requests(self) -> tuple[InvalidRequest, ...]:
+    def invalid_requests(self) -> Sequence[InvalidRequest]:
+        """Return all invalid requests to brokers with these limits."""
         return (
             (*INVALID_REQUESTS, *BEYOND_LIMITS * BEYOND_TIMES) if self._limits else INVALID_REQUESTS
         )
@@ -415,7 +412,7 @@ class GroupOperations:
             client = self._leaders_client(leader)
             try:
                 asker = self._asker(client, queue.broker_name, leader)
-                code = await code_of(self._invalid_requests()[number], asker)
+                code = await code_of(self.invalid_requests()[number], asker)
             finally:
                 client.close()
             self._consumer.last_address = leader

@@ -109,11 +109,21 @@ def _to_prepare() -> Iterator[None]:
         raise RefusedError(-1, str(error)) from error
 
 
+async def _leads(asker: Asker) -> bool:
+    """Return whether the node at the leader's address says, asked once, that it leads now."""
+    client = asker.admin.client
+    (member,) = client.members
+    return (await client.metadata(member)).role == "leader"
+
+
 async def _write_where_only_reads_are_allowed(asker: Asker) -> None:
     topic = f"{asker.topic}-{READ_ONLY}"
     with _to_prepare():  # each time: a broker that lost its disk lost its topics too
         await asker.producer.create_topic(topic, 1, perm=PERM_READ)
-    await asker.producer.send(topic, b"0", queue=MessageQueue(topic, asker.broker, 0))
+    # The topic is its own pattern, so that a master that has lost it since, or that did not get it
+    # because it was not registered, does not create it for this message.
+    queue = MessageQueue(topic, asker.broker, 0)
+    await asker.producer.send(topic, b"0", queue=queue, create_topic_key=topic)
 
 
 async def _read_where_only_writes_are_allowed(asker: Asker) -> None:
@@ -125,6 +135,10 @@ async def _read_where_only_writes_are_allowed(asker: Asker) -> None:
     # nothing. Neither proves that the leader would have served the pull.
     if pulled.status == TRY_AGAIN or asker.consumer.last_address != asker.leader:
         raise RefusedError(-1, "the leader did not answer")
+    # A master that lost its disk comes back as a slave, at the same address.
+    with _to_prepare():
+        if not await _leads(asker):
+            raise RefusedError(-1, "who answered does not lead")
 
 
 async def _read_what_is_gone(asker: Asker) -> None:
@@ -156,14 +170,23 @@ def _send(body_bytes: int, property_bytes: int = 0) -> Callable[[Asker], Awaitab
 
 
 async def _make_too_many_topics(asker: Asker) -> None:
-    """Create one topic more than allowed, beside the existing ones."""
+    """Create one topic more than allowed, beside the existing ones.
+
+    That none was refused counts only if the leader has all of them: one that lost its disk
+    meanwhile had room again.
+    """
+    names = [f"{asker.topic}-more-{number}" for number in range(asker.topics_max + 1)]
     try:
-        for number in range(asker.topics_max + 1):
-            await asker.producer.create_topic(f"{asker.topic}-more-{number}", 1)
+        for name in names:
+            await asker.producer.create_topic(name, 1)
     except RefusedError as error:
         if error.code != ResponseCode.NO_PERMISSION:
             raise RefusedError(-1, str(error)) from error
         raise
+    with _to_prepare():
+        missing = set(names) - await asker.consumer.topics(asker.leader)
+        if missing:
+            raise RefusedError(-1, f"the leader has lost {len(missing)} of the topics")
 
 
 async def _crowd_a_group(asker: Asker) -> None:

@@ -233,5 +233,14 @@ app: Final = _app(is_summary=False)
 
 def app_for(arguments: Sequence[str]) -> App:
     """Return the app for a command line; without a command, the one that lists the commands."""
-    is_command = bool(arguments) and any(arguments[0] == command.name for command in COMMANDS)
-    return app if is_command else _app(is_summary=True)
+    return app if _command_of(arguments) else _app(is_summary=True)
+
+
+def help_of(arguments: Sequence[str]) -> str:
+    """Return the command line that shows the help for these arguments: of their command, if any."""
+    command = _command_of(arguments)
+    return " ".join(("./shaketable", *([command.name] if command else ()), "--help"))
+
+
+def _command_of(arguments: Sequence[str]) -> Command | None:
+    return next((each for each in COMMANDS if list(arguments[:1]) == [each.name]), None)

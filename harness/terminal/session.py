@@ -168,8 +168,15 @@ def conclude(folder: RunFolder, outcome: Outcome) -> int:
 
 @contextmanager
 def logged_to(folder: RunFolder) -> Iterator[None]:
-    """Send the log to the run's shaketable.log for the body of `with`."""
-    handler = logging.FileHandler(folder.log, encoding="utf-8")
+    """Send the log to the run's shaketable.log for the body of `with`.
+
+    Raises:
+        HarnessError: it cannot be written, as in a run of another user.
+    """
+    try:
+        handler = logging.FileHandler(folder.log, encoding="utf-8")
+    except OSError as error:
+        raise HarnessError(f"cannot write {folder.log}: {error.strerror}") from error
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     root = logging.getLogger()
     root.addHandler(handler)

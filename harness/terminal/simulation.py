@@ -308,7 +308,13 @@ def _processors() -> int:
 
 def _check(what: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:  # also refuses NaN
-        raise UsageError(f"{what} {value:g}: expected {least:g} to {most:g}")
+        given, low, high = (_digits(number) for number in (value, least, most))
+        raise UsageError(f"{what} {given}: expected {low} to {high}")
+
+
+def _digits(number: float) -> str:
+    """Return a whole number in full, as it was typed, and any other one briefly."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def _require_folder(path: Path | None) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict, join
+from shaketable.harness.history.schema import request_of
 from shaketable.reports.plain_json import ID_MAX, is_whole, listed, mapping
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
@@ -200,7 +201,9 @@ def describe(row: Mapping[str, Any]) -> str:
     extra = json.loads(row["extra"]) if row.get("extra") else {}
     given, output = (extra.get(name, row.get(name)) for name in ("input", "output"))
     text = str(row["f"])
-    if row.get("expected") is not None:
+    if request := request_of(row.get("extra")):
+        given = request
+    elif row.get("expected") is not None:
         text += f" {row['expected']} ->"
     if given is not None:
         text += f" {_value(given)}"

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.harness.history.schema import APPENDING
+from shaketable.harness.history.schema import APPENDING, request_of
 from shaketable.reports.finding_texts import rank
 from shaketable.reports.plain_json import ID_MAX, is_whole
 from shaketable.reports.run_view import OperationRow, Violation, ViolationGroup, named_operations
@@ -348,10 +348,15 @@ def rows_of(table: pa.Table, marked: set[int]) -> list[OperationRow]:
         "call_ns", "return_ns", "outcome", "error", "node", "extra",
     ]  # fmt: skip
     rows = table.select(names).sort_by([("call_ns", "ascending"), ("op", "ascending")]).to_pylist()
-    texts = [_output_text(row.pop("extra"), row["f"]) for row in rows]
+    extras = [row.pop("extra") for row in rows]
     return [
-        OperationRow(**row, marked=row["op"] in marked, output_text=text)
-        for row, text in zip(rows, texts, strict=True)
+        OperationRow(
+            **row,
+            marked=row["op"] in marked,
+            output_text=_output_text(extra, row["f"]),
+            request=_cut(request_of(extra)),
+        )
+        for row, extra in zip(rows, extras, strict=True)
     ]
 
 
@@ -372,6 +377,10 @@ def _output_text(extra: str | None, f: str) -> str:
         text = ", ".join(f"{value} @{offset}" for offset, value in output) or "nothing"
     else:
         text = output if isinstance(output, str) else json.dumps(output)
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= OUTPUT_TEXT_MAX else text[: OUTPUT_TEXT_MAX - 1] + "…"
 
 

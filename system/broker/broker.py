@@ -96,7 +96,9 @@ class Broker:
         self._conditional = self.conditional_type(self._sends, self._appender, self._outbox)
         consumers = self._groups.heartbeats.groups
         codes = mode.any_member_codes
-        self._reads = self.reads_type(core, self._reput, self._outbox, config, consumers, codes)
+        self._reads = self.reads_type(
+            core, self._reput, self._outbox, config, consumers, topics, codes
+        )
         self._admin = Admin(core, self._reput, self._appender, self._pending, self._outbox, config)
         self._delays = self.delays_type(core, self._reput, self._appender, config)
         self._checkpoint: BrokerCheckpoint | None = None  # taken, not yet reported as saved

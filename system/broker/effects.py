@@ -48,6 +48,7 @@ class BrokerEffects:
 # The outbox: it also refuses requests before they have any effect.
 
 NOT_LEADER = "not the leader"
+NOT_APPLIED = "[505] the leader has not yet applied what was committed before its term"
 
 
 class AnyRequest(Protocol):
@@ -117,7 +118,7 @@ class Outbox:
         """Refuse a request that only a ready leader can serve."""
         leader = self._core.leader
         if leader == self._core.member:
-            remark = "[505] the leader has not yet applied what was committed before its term"
+            remark = NOT_APPLIED
         else:
             remark = f"[404] {self._not_leader}; leaderId={leader or ''}"
         self.refuse(connection, request, ResponseCode.SERVICE_NOT_AVAILABLE, remark)

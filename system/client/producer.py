@@ -43,7 +43,7 @@ ATTEMPT_MIN_S = 0.5
 RETRY_AFTER_MIN_S = 0.02
 RETRY_AFTER_MAX_S = 0.2
 AUTO_CREATE_TOPIC = "TBW102"
-"""The topic whose route is used for a topic that the first send creates."""
+"""The topic whose route and settings are used for a topic that the first send creates."""
 AUTO_CREATE_QUEUES = 4
 PERM_DEFAULT = 6
 """Permission of created topics: read and write."""
@@ -139,11 +139,15 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
+        create_topic_key: str = AUTO_CREATE_TOPIC,
     ) -> Sent:
         """Send a message; return where it was stored.
 
         It goes to `queue` if given. Messages of one `order_key` go to one queue as long as the
         topic's queues do not change. Otherwise queues are used in turn (round robin).
+
+        A broker creates a missing topic with the settings of topic `create_topic_key` (RocketMQ's
+        createTopicKey), and refuses the message if that one is missing too.
 
         Raises RefusedError (certainly not stored), OutcomeUnknownError (it may be).
         """
@@ -151,6 +155,7 @@ class Producer:
 
         async def attempt(target: MessageQueue, address: str, timeout_s: float) -> Sent:
             fields = self._fields(target, text)
+            fields.default_topic = create_topic_key
             command = Command(RequestCode.SEND_MESSAGE_V2, ext=fields.to_ext(), body=body)
             return await self._stored(target, address, command, timeout_s)
 

@@ -22,7 +22,12 @@ from shaketable.system.client.connection import (
     RefusedError,
 )
 from shaketable.system.client.routes import MessageQueue
-from shaketable.system.remoting.client_bodies import QueueName, decode_locked, encode_locks
+from shaketable.system.remoting.client_bodies import (
+    QueueName,
+    decode_locked,
+    decode_topic_names,
+    encode_locks,
+)
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.requests import (
@@ -320,6 +325,17 @@ class PullConsumer:
         lines = bytes(answer.body).decode(errors="replace").splitlines()
         pairs = (line.partition("=") for line in lines)
         return {name.strip(): value.strip() for name, _, value in pairs}
+
+    async def topics(self, address: str) -> frozenset[str]:
+        """Return the names of a broker's topics (MQAdmin.getAllTopicConfig). Raises as `pull`."""
+        request = Command(RequestCode.GET_ALL_TOPIC_CONFIG)
+        answer = await self._channels.call(address, request, self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _error_of(answer)
+        try:
+            return decode_topic_names(answer.body)
+        except CommandError as error:
+            raise DamagedResponseError(f"a broker sent a bad answer: {error}") from None
 
     async def ask_broker(self, address: str, command: Command, timeout_s: float) -> Command:
         """Send any request to one broker. Raises RefusedError, OutcomeUnknownError."""

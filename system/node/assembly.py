@@ -228,6 +228,11 @@ class ObservedReplication:
         """The broker id to register at name servers now, None for none."""
         return self._replication.broker_id
 
+    @property
+    def slave_port(self) -> int | None:
+        """The port that it listens on for slaves, None if it serves none."""
+        return self._replication.slave_port
+
     async def open(self) -> None:
         """Listen. Raises PortInUseError."""
         await self._replication.open()

@@ -274,7 +274,7 @@ def _peers(values: Mapping[str, str], key: str) -> dict[str, tuple[str, int]]:
     for part in filter(None, values.get(key, "").split(";")):
         name, dash, address = part.strip().partition("-")
         host, colon, port = address.rpartition(":")
-        if not (dash and colon and host and is_number(port) and int(port) <= PORT_MAX):
+        if not (dash and colon and host and is_number(port) and 0 < int(port) <= PORT_MAX):
             raise ConfigError(f"{key}: {part!r} is not of the form n0-127.0.0.1:40911")
         if not _ID.fullmatch(name):
             raise ConfigError(f"{key}: {name!r} is no id: letters, digits, '_' and '.'")
@@ -450,7 +450,8 @@ class NativeSettings:
     """The settings that only a master-slave broker has.
 
     `log_folder` is storePathCommitLog. `master` is where a slave copies from; None: the address
-    that the name servers return. It registers as `broker_name` and `broker_id`.
+    that the name servers return. It registers as `broker_name` and `broker_id`. Only a master
+    listens on `ha_port`.
     """
 
     config: NativeConfig
@@ -491,13 +492,18 @@ def read_native(values: Values, listen_port: int) -> NativeSettings:
         Path(folder),
         read_name(values, "brokerName", "DEFAULT_BROKER"),
         broker_id if role is BrokerRole.SLAVE else 0,
-        _ha_port(values, listen_port),
+        _ha_port(values, listen_port, role),
         _master(values),
     )
 
 
-def _ha_port(values: Values, listen_port: int) -> int:
-    """Read the port for slaves; as listenPort, 0 stands for any free port."""
+def _ha_port(values: Values, listen_port: int, role: BrokerRole) -> int:
+    """Read the port for slaves; as listenPort, 0 stands for any free port.
+
+    A slave does not listen for slaves, so it needs no such port.
+    """
+    if role is BrokerRole.SLAVE:
+        return read_number(values, "haListenPort", 0, 0, PORT_MAX)
     default = listen_port + HA_PORT_OFFSET if listen_port else 0
     if "haListenPort" not in values and default > PORT_MAX:
         raise ConfigError(f"haListenPort is missing: listenPort + 1 is above {PORT_MAX}")

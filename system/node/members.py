@@ -60,6 +60,11 @@ class Members:
         is_member = self._config.self_id in self._broker.core.membership.members
         return self._config.broker_id if is_member else None
 
+    @property
+    def slave_port(self) -> int | None:
+        """None: a group has followers instead of slaves."""
+        return None
+
     async def open(self) -> None:
         """Listen for the peers. Raises PortInUseError."""
         config = self._config

@@ -13,6 +13,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -29,8 +30,10 @@ from shaketable.system.node.connections.link import (
     flatten,
     guarded,
     listen,
+    port_of,
     write_until_broken,
 )
+from shaketable.system.node.disks.disk_threads import DiskThreads
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.machine import Clock, SystemClock, sleep
 from shaketable.system.node.process import client_limit, raise_open_file_limit
@@ -47,8 +50,10 @@ OUT_BYTES_MAX = 32 << 20
 """Limit of the outgoing buffer of one connection."""
 REFUSALS_LOGGED_MAX = 100
 """How many kinds of refusals are logged as a warning, each once."""
-KV_RETRY_MS = 1000.0
-"""How soon the key-value configuration is saved again after the disk refused it."""
+KV_RETRY_MIN_MS = 1_000.0
+KV_RETRY_MAX_MS = 60_000.0
+"""How soon the key-value configuration is saved again after the disk refused it: the pause doubles
+after each attempt. A change is tried at once."""
 EXIT_USAGE = 2
 
 log = logging.getLogger("shaketable.name_server")
@@ -74,8 +79,10 @@ class NameServerNode:
         self._kv_path = kv_path
         if kv_path is not None and kv_path.exists():
             self.server.kv.load(kv_path.read_bytes())
-        self._kv_version = self.server.kv.version
+        self._kv_tried = self.server.kv.version
+        self._kv_changed = trio.Event()
         self._is_kv_saved = True
+        self._run_disk_work = DiskThreads()
         self._host = host
         self._port = port
         self._clock = clock
@@ -85,14 +92,18 @@ class NameServerNode:
         self._refused: set[tuple[int, int]] = set()
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises PortInUseError."""
+        """Serve until cancelled; then save what the disk refused before. Raises PortInUseError."""
         listeners = await listen(self._host, self._port, "brokers and clients")
-        log.info("event=serving address=%s:%d", self._host, self._port)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._scan)
-            if self._kv_path is not None:
-                nursery.start_soon(self._retry_kv_config, self._kv_path)
-            await trio.serve_listeners(guarded(self._serve, self._connections_max), listeners)
+        log.info("event=serving address=%s:%d", self._host, port_of(listeners))
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._scan)
+                if self._kv_path is not None:
+                    nursery.start_soon(self._retry_kv_config, self._kv_path)
+                await trio.serve_listeners(guarded(self._serve, self._connections_max), listeners)
+        finally:
+            if self._kv_path is not None and not self._is_kv_saved:
+                self._save_kv_config_at_stop(self._kv_path)
 
     async def _scan(self) -> None:
         while True:
@@ -127,34 +138,52 @@ class NameServerNode:
             for address in self.server.connection_closed(number):
                 log.info("event=broker_gone address=%s connection=%d", address, number)
 
-    async def _retry_kv_config(self, path: Path) -> None:
-        while True:
-            await sleep(self._clock, KV_RETRY_MS)
-            if not self._is_kv_saved:
-                self._write_kv_config(path)
-
     def _save_kv_config(self) -> None:
-        """Save the key-value configuration if it changed. Blocks the event loop, but is rare."""
-        if self._kv_path is not None and self.server.kv.version != self._kv_version:
-            self._write_kv_config(self._kv_path)
+        """Save the key-value configuration if it changed.
 
-    def _write_kv_config(self, path: Path) -> None:
-        """Write the key-value configuration to its file; log only the first failure in a row.
-
-        All of the file is written anew, so a retry is safe after a failed fsync, too.
+        Blocks the event loop, but is rare. After a failure `_retry_kv_config` saves it instead.
         """
+        if self._kv_path is None or self.server.kv.version == self._kv_tried:
+            return
+        if self._is_kv_saved:
+            self._note_kv_config(self._kv_path, _write_kv_config(self._kv_path, self._kv_config()))
+        else:
+            self._kv_changed.set()
+
+    async def _retry_kv_config(self, path: Path) -> None:
+        """Save the key-value configuration again, off the event loop, after the disk refused it."""
+        pause_ms = KV_RETRY_MIN_MS
+        while True:
+            with self._clock.move_on_at(self._clock.now_ms() + pause_ms):
+                await self._kv_changed.wait()
+            self._kv_changed = trio.Event()
+            if self._is_kv_saved:
+                pause_ms = KV_RETRY_MIN_MS
+                continue
+            work = partial(_write_kv_config, path, self._kv_config())
+            self._note_kv_config(path, await self._run_disk_work(work))
+            pause_ms = min(pause_ms * 2, KV_RETRY_MAX_MS)
+
+    def _kv_config(self) -> bytes:
+        """Return the contents of the file for the next attempt to save it."""
+        self._kv_tried = self.server.kv.version
+        return self.server.kv.encode()
+
+    def _note_kv_config(self, path: Path, error: StoreError | None) -> None:
+        """Note how an attempt to save the configuration ended; log the first failure in a row."""
         was_saved = self._is_kv_saved
-        self._kv_version = self.server.kv.version
-        try:
-            replace_file(RealDisk(), str(path.absolute()), self.server.kv.encode())
-        except StoreError as error:
-            self._is_kv_saved = False
+        self._is_kv_saved = error is None and self._kv_tried == self.server.kv.version
+        if error is not None:
             level = logging.WARNING if was_saved else logging.DEBUG
             log.log(level, "event=kv_config_not_kept path=%s error=%s", path, error)
-            return
-        self._is_kv_saved = True
-        if not was_saved:
+        elif self._is_kv_saved and not was_saved:
             log.info("event=kv_config_kept path=%s", path)
+
+    def _save_kv_config_at_stop(self, path: Path) -> None:
+        error = _write_kv_config(path, self._kv_config())
+        self._note_kv_config(path, error)
+        if error is not None:
+            log.error("event=kv_config_lost path=%s error=%s", path, error)
 
     def _note_refusal(self, request_code: int, response: Command) -> None:
         """Log a refusal, except for unknown topics, which clients ask for all the time."""
@@ -166,6 +195,18 @@ class NameServerNode:
             return
         self._refused.add(kind)
         log.warning("event=refused request=%d code=%d remark=%s", *kind, response.remark)
+
+
+def _write_kv_config(path: Path, data: bytes) -> StoreError | None:
+    """Replace the file of the key-value configuration; return why that failed, None if it did not.
+
+    All of the file is written anew, so a retry is safe after a failed fsync, too.
+    """
+    try:
+        replace_file(RealDisk(), str(path.absolute()), data)
+    except StoreError as error:
+        return error
+    return None
 
 
 def _encoded(response: Command) -> bytes:

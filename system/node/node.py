@@ -19,7 +19,13 @@ import trio
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.expiry import DataFile
 from shaketable.system.node.config import NodeConfig
-from shaketable.system.node.connections.link import Link, guarded, listen, write_until_broken
+from shaketable.system.node.connections.link import (
+    Link,
+    guarded,
+    listen,
+    port_of,
+    write_until_broken,
+)
 from shaketable.system.node.connections.reception import Reception
 from shaketable.system.node.connections.registration import Registration, RegistrationState
 from shaketable.system.node.machine import Machine, sleep
@@ -62,6 +68,10 @@ class Replication(Protocol):
     @property
     def broker_id(self) -> int | None:
         """The broker id to register at name servers now, None for none."""
+
+    @property
+    def slave_port(self) -> int | None:
+        """The port that it listens on for slaves, None if it serves none."""
 
     async def open(self) -> None:
         """Listen. Raises PortInUseError."""
@@ -183,9 +193,10 @@ class Node:
         config = self.config
         await self._replication.open()
         client_listeners = await listen(config.host, config.listen_port, "clients")
-        log.info(
-            "event=serving node=%s clients=%s:%d", config.self_id, config.host, config.listen_port
-        )
+        port = port_of(client_listeners)
+        if self._registration is not None:
+            self._registration.listens(port, self._replication.slave_port)
+        log.info("event=serving node=%s clients=%s:%d", config.self_id, config.host, port)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
             nursery.start_soon(self._checkpointer.run)

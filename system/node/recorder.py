@@ -12,6 +12,7 @@ Source: SIMULATION.md, section Record and replay.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import struct
@@ -69,8 +70,8 @@ class Recorder:
     """The recording of one incarnation of a node. Not thread-safe, as the broker is not.
 
     Create it, build the broker with `readers` and `uniform_ms`, then call `attach`. When the file
-    cannot be written or reaches its size limit, the recording ends with a warning in the log, and
-    the node continues.
+    cannot be written, or it or a record reaches a size limit, the recording ends with a warning in
+    the log, and the node continues.
     """
 
     def __init__(self, path: Path, start: BrokerStart) -> None:
@@ -154,7 +155,9 @@ class Recorder:
         if self._file is None:
             return
         payload = self._encode(record)
-        assert len(payload) <= RECORD_BYTES_MAX
+        if len(payload) > RECORD_BYTES_MAX:  # no reader would take it
+            self._end(f"a record has {len(payload)} bytes, at most {RECORD_BYTES_MAX}")
+            return
         self._buffer += frame(payload)
         if len(self._buffer) >= BUFFER_BYTES_MAX:
             self._flush()
@@ -184,6 +187,8 @@ class Recorder:
         pending, self._buffer = memoryview(self._buffer), bytearray()
         while pending:  # the file is unbuffered, so a write may be short
             written = file.write(pending)
+            if not written:  # do not try again for ever
+                raise OSError(errno.EIO, "nothing was written")
             self._written_bytes += written
             pending = pending[written:]
 

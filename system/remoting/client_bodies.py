@@ -106,6 +106,12 @@ class _Queue(msgspec.Struct, frozen=True, rename="camel"):
     queue_id: I32
 
 
+class _Topics(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of a GET_ALL_TOPIC_CONFIG answer (TopicConfigSerializeWrapper), names only."""
+
+    topic_config_table: dict[str, msgspec.Raw]
+
+
 class _Locked(msgspec.Struct, frozen=True):
     queues: tuple[_Queue, ...] = msgspec.field(default=(), name="lockOKMQSet")
 
@@ -166,6 +172,11 @@ def decode_locked(data: bytes | memoryview) -> tuple[QueueName, ...]:
     """Decode the queues that are now locked for the client. Raises CommandError."""
     found = _decode_json(data, _Locked).queues
     return tuple((each.topic, each.broker_name, each.queue_id) for each in found)
+
+
+def decode_topic_names(data: bytes | memoryview) -> frozenset[str]:
+    """Decode the names of a broker's topics. Raises CommandError."""
+    return frozenset(_decode_json(data, _Topics).topic_config_table)
 
 
 def _decode_json(data: bytes | memoryview, kind: type[Kind]) -> Kind:

@@ -323,6 +323,39 @@ def test_offsets_go_with_their_topic() -> None:
         assert member.broker._reput.tables.offsets.state() == {"u@g": {0: 1}}
 
 
+@pytest.mark.parametrize("oneway", [False, True])
+def test_an_offset_committed_just_before_its_topic_is_deleted_goes_with_it(oneway: bool) -> None:
+    """Both requests are of one step, whose commits share entries."""
+    group = BrokerGroup(3)
+    leader = group.lead()
+    leader.answer(send("t", 0, b"one"))
+    leader.ask(commit("g", "t", 0, 1, oneway=oneway), commit("g", "u", 0, 2), connection=2)
+    codes = [reply.code for reply in leader.answer(delete_topic("t"), commit("h", "t", 0, 3))]
+    assert codes == [ResponseCode.SUCCESS] * 2
+    assert len(leader.replies.pop(2)) == 2 - oneway
+    group.pass_time(500)
+    for member in group.members.values():
+        offsets = member.broker._reput.tables.offsets.state()
+        assert offsets == {"u@g": {0: 2}, "t@h": {0: 3}}, "what came after the deletion stays"
+
+
+def test_a_commit_and_a_deletion_that_the_core_refuses_are_refused_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = BrokerGroup(1).lead()
+    leader.answer(send("t", 0, b"one"))
+    acknowledged(leader, "g", "t", 0, 1)
+
+    def full(*_: object) -> None:
+        raise DiskFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(leader.core), "append", full)
+        replies = leader.answer(commit("g", "t", 0, 2), delete_topic("t"))
+    assert [reply.code for reply in replies] == [ResponseCode.SYSTEM_BUSY] * 2
+    assert committed(leader, "g", "t", 0) == 1
+
+
 def pull_and_commit(group: str, topic: str, offset: int) -> Command:
     fields = PullMessage(group, topic, 0, 0, sys_flag=1, commit_offset=offset)
     return Command(RequestCode.PULL_MESSAGE, 1, ext=fields.to_ext())

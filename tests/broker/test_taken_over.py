@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from broker_group import BrokerGroup, Member
+from broker_group import BrokerGroup, Member, pull
 
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
@@ -137,3 +137,21 @@ def test_nobody_is_served_before() -> None:
     assert {answer.code for answer in answers[:-1]} <= {ResponseCode.SERVICE_NOT_AVAILABLE}
     assert answers[-1].ext["offset"] == "10"
     assert len(answers) > 1
+
+
+def test_no_pull_is_served_before() -> None:
+    """Whether a topic may be read is not known before."""
+    group = BrokerGroup(1, to_migrate={"n0": encode_bodies(OLD, BYTES_MAX)})
+    member = group.members["n0"]
+    answers: list[Command] = []
+    while not answers or answers[-1].code != ResponseCode.PULL_NOT_FOUND:
+        assert len(answers) < 10_000
+        is_ready = member.broker.is_ready
+        member.ask(pull("orders", 0, 0))
+        is_ready |= member.broker.is_ready
+        member.pump(to_quiet=False)
+        answers += member.replies.pop(1, [])
+        group.now_ms += 10
+        member.broker.tick(group.now_ms)
+    assert is_ready
+    assert {answer.code for answer in answers[:-1]} == {ResponseCode.PULL_RETRY_IMMEDIATELY}

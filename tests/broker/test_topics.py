@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from broker_group import HOST, BrokerGroup, Member, pull, send
+from broker_group import HOST, BrokerGroup, Member, about, pull, send
+from consumer_requests import pull_of
 from group_requests import commit, create_topic, delete_topic
 
 from shaketable.system.broker.broker_state import DamagedBrokerState
@@ -116,6 +117,44 @@ def test_perm_rules_over_sends_and_pulls() -> None:
     assert code_of(leader, pull("t", 0, 0)) == ResponseCode.NO_PERMISSION
 
 
+@pytest.mark.parametrize("hold_ms", [0, 2000])
+def test_a_leader_says_nothing_of_a_topic_before_it_has_applied_its_log(hold_ms: int) -> None:
+    group = BrokerGroup(1, config=config(apply_bytes_max=1000))
+    leader = group.lead()
+    for _ in range(40):
+        leader.answer(send("u", 0, bytes(100)))
+    assert code_of(leader, create_topic("t", perm=2)) == 0
+    assert leader.answer(send("t", 0, b"x"))[0].code == 0
+    leader = group.restart("n0", loses_unsynced=False)
+    group.now_ms += 1000
+    leader.broker.tick(group.now_ms)
+    while not leader.core.is_ready:
+        leader.pump(to_quiet=False)
+    leader.ask(pull_of("t", 0, 0, hold_ms=hold_ms), pull_of("w", 0, 0, hold_ms=hold_ms, opaque=8))
+    assert not leader.broker.is_ready
+    leader.pump()
+    assert leader.broker.is_ready
+    codes = {reply.opaque: reply.code for reply in leader.replies.pop(1)}
+    retry = ResponseCode.PULL_RETRY_IMMEDIATELY
+    held = {7: ResponseCode.NO_PERMISSION, 8: ResponseCode.TOPIC_NOT_EXIST}
+    assert codes == (held if hold_ms else {7: retry, 8: retry})
+
+
+def test_a_pull_that_a_follower_holds_is_checked_once_it_leads() -> None:
+    group = BrokerGroup(3, config=config(refused_pull_hold_ms=60_000.0))
+    leader = group.lead()
+    assert code_of(leader, create_topic("t", perm=2)) == 0
+    assert code_of(leader, create_topic("u")) == 0
+    group.pass_time(500)
+    follower = group.members["n1"]
+    held = [pull_of(name, 0, 0, hold_ms=60_000, opaque=n) for n, name in enumerate("tu")]
+    assert follower.answer(*held) == []
+    assert leader.answer(about(RequestCode.TRANSFER_LEADERSHIP, "n1"))[0].code == 0
+    group.lead("n1")
+    codes = {reply.opaque: reply.code for reply in follower.replies.pop(1)}
+    assert codes == {0: ResponseCode.NO_PERMISSION, 1: ResponseCode.PULL_NOT_FOUND}
+
+
 def test_fewer_queues_may_be_written_than_read() -> None:
     leader = BrokerGroup(1).lead()
     assert code_of(leader, create_topic("t", read_queue_nums=8, write_queue_nums=2)) == 0
@@ -215,6 +254,7 @@ def test_only_the_leader_makes_and_deletes() -> None:
         create_topic("t", topic_filter_type="NONE"),
         create_topic("t", attributes="a=1"),
         create_topic("t", attributes="+a"),
+        create_topic("t", attributes=f"+a={'v' * 4000}"),
         delete_topic(SCHEDULE_TOPIC),
         delete_topic("\x00"),
         Command(RequestCode.UPDATE_AND_CREATE_TOPIC, 1),
@@ -227,6 +267,18 @@ def test_what_is_no_good_is_refused_and_nothing_is_written(asked: Command) -> No
     end = leader.log.end.index
     assert code_of(leader, asked) == ResponseCode.MESSAGE_ILLEGAL
     assert leader.log.end.index == end
+
+
+def test_attributes_do_not_grow_without_end() -> None:
+    leader = BrokerGroup(1).lead()
+    assert code_of(leader, create_topic("t", attributes=f"+a={'v' * 3000}")) == 0
+    (reply,) = leader.answer(create_topic("t", attributes=f"+b={'v' * 1200}"))
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert reply.remark == "attributes of 4205 characters, at most 4096"
+    assert code_of(leader, create_topic("t", attributes=f"-a,+b={'v' * 1200}")) == 0
+    changed = topic_of(leader, "t")
+    assert changed is not None
+    assert changed.attributes == f"b={'v' * 1200}"
 
 
 def test_nobody_sends_to_the_delay_topic() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -344,10 +345,10 @@ class ErringTable(Table):
     """A table whose operators may ask for two things that are refused."""
 
     def invalid_requests(self):
-        return [13, 16]
+        return [SimpleNamespace(label=f"request {n}", code=code) for n, code in enumerate((13, 16))]
 
     async def send_invalid_request(self, number):
-        return self.invalid_requests()[number]
+        return self.invalid_requests()[number].code
 
     async def delete_topic(self, topic):
         return False
@@ -363,9 +364,9 @@ def test_what_must_be_refused_is_asked_for_and_the_code_is_the_answer():
     asked = [
         player.workload.choose(each, player.client) for each in drawn if each.f == "misrequest"
     ]
-    assert {(each.key, each.value, each.expected) for each in asked} == {
-        (TOPIC, 0, 13),
-        (TOPIC, 1, 16),
+    assert {(each.key, each.value, each.expected, each.request) for each in asked} == {
+        (TOPIC, 0, 13, "request 0"),
+        (TOPIC, 1, 16, "request 1"),
     }
     answers = [player.do(Operation("misrequest", TOPIC, aim=0.7)) for _ in range(4)]
     assert Counter(answers) == {("misrequest", TOPIC, 13): 2, ("misrequest", TOPIC, 16): 2}

@@ -76,3 +76,12 @@ def test_a_promise_is_kept_under_the_lock_of_the_run(
     assert cli.run(arguments) == ExitCode.VALID
     assert judged_by == ["multi-master"] * 2
     assert locked == [True]
+
+
+@pytest.mark.parametrize("command", [["analyze", "--engine", "local"], ["report"]])
+def test_a_run_that_cannot_be_written_to_is_refused_in_one_line(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    run.log.mkdir()
+    assert cli.run([*command, str(run.path)]) == ExitCode.HARNESS
+    assert capsys.readouterr().err == f"shaketable: cannot write {run.log}: Is a directory\n"

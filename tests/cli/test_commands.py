@@ -54,6 +54,22 @@ def test_a_mistyped_command_is_one_line_that_helps(
     assert "Available" not in line
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["simulate", "--seed", "abc"], "simulate --help"),
+        (["run", "--nonsense"], "run --help"),
+        (["--nonsense"], "--help"),
+    ],
+)
+def test_who_mistypes_an_option_is_sent_to_the_help_of_its_command(
+    typed: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(typed) == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.lower().endswith(f"see ./shaketable {told}")
+
+
 BEFORE = {
     "shaketable.harness.terminal.session": ("shaketable.reports.run_view", "bokeh", "pyspark"),
     "shaketable.harness.terminal.matrix": ("shaketable.reports.run_view", "pyarrow", "bokeh"),

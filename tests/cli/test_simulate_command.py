@@ -173,6 +173,7 @@ def test_replay_takes_a_file(shaketable: Run, tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (["simulate", "--seeds", "0"], "--seeds 0: expected 1 to"),
+        (["simulate", "--seeds", "12345678"], "--seeds 12345678: expected 1 to 1000000\n"),
         (["simulate", "--jobs", "0"], "--jobs 0: expected 1 to"),
         (["simulate", "--seed", "-1"], "seed -1: expected 0 to"),
         (["simulate", "--time-limit", "nan"], "--time-limit nan: expected 10 to"),

@@ -16,7 +16,7 @@ from shaketable.harness.history.export import export, fault_windows, load_events
 from shaketable.harness.history.operation_files import file_ranges
 from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.history.schema import EVENTS, OPERATIONS
+from shaketable.harness.history.schema import EVENTS, OPERATIONS, request_of
 from shaketable.harness.history.segments import Event
 from tests.support.paired_events import merge
 
@@ -164,6 +164,23 @@ def test_both_tables_hold_what_was_recorded(folder: RunFolder) -> None:
     (window,) = exported.windows
     assert (window.fault, window.name, window.start_ns, window.stop_ns) == (0, "kill", 30, 80)
     assert (window.took_effect, window.evidence, window.description) == (True, "gone", "kill n1")
+
+
+def test_a_request_in_words_stays_with_its_operation(folder: RunFolder) -> None:
+    worker = Recorder(folder.segment("worker-0"), 0, Clock())
+    for process, outcome in enumerate(("ok", "fail", "info", None)):
+        worker.invoke(process, "misrequest", "t", value=16, expected=16, request='add the "leader"')
+        if outcome:
+            code = 16 if outcome == "ok" else None
+            worker.complete(process, outcome, "misrequest", "t", output=code)
+    write_facts(folder, {"worker-0.seg": worker.close()})
+    operations = export(folder).operations
+    assert [request_of(extra) for extra in operations["extra"].to_pylist()] == [
+        'add the "leader"'
+    ] * 4
+    assert operations["input"].to_pylist() == [16] * 4
+    assert operations["output"].to_pylist() == [16, None, None, None]
+    assert request_of(None) == request_of('{"request": 7}') == request_of("[") == ""
 
 
 def test_files_hold_the_same_and_appear_whole(folder: RunFolder) -> None:

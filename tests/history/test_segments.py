@@ -158,6 +158,16 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_segment(writer.path).events == (Event(1, 2, "invoke", "append", "q", 3),)
 
 
+def test_a_write_of_nothing_is_not_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SegmentWriter(tmp_path / "a.seg")
+    written = iter([7, 0])  # a third write fails the test
+    monkeypatch.setattr(os, "write", lambda file, data: next(written))
+    with pytest.raises(HarnessError, match=r"cannot record into .*a\.seg: nothing was written"):
+        writer.write_one(Event(1, 0, "invoke", "end"))
+
+
 def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.seg"
     writer = SegmentWriter(path)
@@ -204,6 +214,20 @@ def test_any_error_text_can_be_recorded(folder: Path, error: str) -> None:
     recorder.close()
     (event,) = read_segment(path).events
     assert len(event.error) <= ERROR_CHARS_MAX
+
+
+def test_an_answer_that_no_reader_would_take_is_refused_in_one_line(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "r.seg", start_ns=0, clock_ns=lambda: 1)
+    recorder.invoke(0, "read", "set")
+    with pytest.raises(HarnessError) as caught:
+        recorder.complete(0, "ok", "read", "set", output=[10**6] * 200_000)
+    assert str(caught.value).startswith(
+        f"cannot record into {tmp_path}/r.seg: the ok of read has 16000"
+    )
+    assert "\n" not in str(caught.value)
+    recorder.complete(0, "info", "read", "set")
+    recorder.close()
+    assert [event.type for event in read_segment(tmp_path / "r.seg").events] == ["invoke", "info"]
 
 
 def test_the_nemesis_is_recorded_as_jepsen_does(tmp_path: Path) -> None:

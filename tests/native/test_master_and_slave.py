@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from broker_group import FILE_BYTES, max_offset, pull, send
 from consumer_requests import send_with
-from group_requests import commit, create_topic, query
+from group_requests import commit, create_topic, delete_topic, query
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_brokers import HALink, NativeBroker
@@ -334,6 +334,13 @@ def test_offsets_hold_at_once_and_a_slave_has_its_own_until_the_masters_come() -
     version = slave.broker.topics_version
     load_tables(TOPICS, bytes(master.ask(Command(asked[0][0], 1))[0].body), slave.broker.tables)
     assert slave.broker.topics_version == version, "nothing new, nothing to register"
+
+
+def test_an_offset_committed_just_before_its_topic_is_deleted_goes_with_it() -> None:
+    master = NativeBroker()
+    master.ask(send("t", 0, b"a"))
+    assert codes(master.ask(commit("g", "t", 0, 1), delete_topic("t"))) == [OK, OK]
+    assert master.broker.tables.offsets.state() == {}
 
 
 def test_config_files_bring_back_what_they_held() -> None:

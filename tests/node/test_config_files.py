@@ -11,10 +11,10 @@ import trio
 from native_brokers import NativeBroker
 
 from shaketable.system.broker.reput import BrokerTables
-from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.real_disk import RealDisk, RealFile
 from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.master_slave.config_files import ConfigFiles
-from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.disk import DiskFailed, DiskFull
 
 
 class Dying(RealDisk):
@@ -26,6 +26,15 @@ class Dying(RealDisk):
         if target.endswith(".json"):
             raise DiskFailed("it died here")
         super().rename(source, target)
+
+
+class Full(RealDisk):
+    """There is room for no more files."""
+
+    __slots__ = ()
+
+    def create(self, path: str, size: int, *, reserve: bool = True) -> RealFile:
+        raise DiskFull(f"cannot create {path}: No space left on device")
 
 
 async def at_once(work: Any) -> None:
@@ -66,3 +75,14 @@ def test_a_damaged_file_never_takes_the_place_of_what_it_said_before(tmp_path: P
     (tmp_path / "consumerOffset.json").unlink()
     _, tables = files_of(tmp_path, RealDisk())
     assert tables.offsets.get("g", "t", 0) == 5
+
+
+def test_what_a_full_disk_does_not_take_at_a_stop_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, tables = files_of(tmp_path, Full())
+    tables.offsets.advance("g", "t", 0, 5)
+    trio.run(files.save)
+    lines = [record.message for record in caplog.records]
+    assert len(lines) == 4
+    assert f"event=config_file_lost path={tmp_path}/consumerOffset.json error=cannot" in lines[1]

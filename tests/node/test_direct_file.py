@@ -118,6 +118,19 @@ def test_a_failed_write_is_the_disk_s_failure(
     file.close()
 
 
+def test_a_write_of_nothing_is_not_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for make, call in ((direct_disk, "pwrite"), (lambda _: RealDisk(), "pwritev")):
+        file = make(tmp_path).create(f"{tmp_path}/{call}", 2 * BLOCK_BYTES)
+        written = iter([1, 0])  # a third write fails the test
+        monkeypatch.setattr(os, call, lambda *_, written=written: next(written))
+        with pytest.raises(DiskFailed, match=rf"cannot write .*/{call}: nothing was written"):
+            file.pwrite([b"one"], 0)
+        monkeypatch.undo()
+        file.close()
+
+
 def test_only_the_log_s_folder_is_written_directly(tmp_path: Path) -> None:
     disk = direct_disk(tmp_path)
     (tmp_path / "index").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
@@ -26,7 +27,7 @@ from shaketable.system.remoting.name_server_requests import (
     TopicConfig,
     decode_route,
 )
-from shaketable.system.store.disk import Disk, DiskFull, replace_file
+from shaketable.system.store.disk import Disk, DiskFailed, DiskFull, replace_file
 
 ROOT = Path(__file__).parent.parent.parent
 HOST = "127.0.0.1"
@@ -219,6 +220,29 @@ def test_odd_ports_are_named(port: str) -> None:
     assert "is no port, 0..65535" in done.stderr
 
 
+PUT = {"namespace": "ORDER_TOPIC_CONFIG", "key": "t", "value": "b:4"}
+
+
+def refuse_writes(monkeypatch: pytest.MonkeyPatch, count_max: int) -> list[str]:
+    """Refuse the first attempts to write a file; return the thread of each attempt."""
+    threads: list[str] = []
+
+    def replace(disk: Disk, target: str, data: bytes) -> None:
+        threads.append(threading.current_thread().name)
+        if len(threads) <= count_max:
+            raise DiskFailed("cannot write: Input/output error")
+        replace_file(disk, target, data)
+
+    monkeypatch.setattr(name_server, "replace_file", replace)
+    return threads
+
+
+async def put(connect: Callable[[], Awaitable[Peer]]) -> None:
+    peer = await connect()
+    await peer.send(Command(RequestCode.PUT_KV_CONFIG, 1, ext=PUT))
+    assert [answer.code for answer in await peer.answers(1)] == [ResponseCode.SUCCESS]
+
+
 def test_what_operators_set_is_kept_once_the_disk_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,10 +257,7 @@ def test_what_operators_set_is_kept_once_the_disk_has_room_again(
     monkeypatch.setattr(name_server, "replace_file", full_at_first)
 
     async def story(_: NameServerNode, connect: Callable[[], Awaitable[Peer]]) -> None:
-        peer = await connect()
-        fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "t", "value": "b:4"}
-        await peer.send(Command(RequestCode.PUT_KV_CONFIG, 1, ext=fields))
-        assert [answer.code for answer in await peer.answers(1)] == [ResponseCode.SUCCESS]
+        await put(connect)
         while not path.exists():
             await trio.sleep(0.01)
 
@@ -246,6 +267,78 @@ def test_what_operators_set_is_kept_once_the_disk_has_room_again(
     assert again.server.kv.get("ORDER_TOPIC_CONFIG", "t") == "b:4"
     events = [record.message.split()[0] for record in caplog.records if "kv_" in record.message]
     assert events == ["event=kv_config_not_kept", "event=kv_config_kept"]
+
+
+def test_a_bad_disk_is_tried_ever_less_often_and_off_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = refuse_writes(monkeypatch, 1 << 30)
+    pauses: list[float] = []
+
+    class Paused(SystemClock):
+        """A clock that shows how long anybody waits, and on which all waits but the scan end."""
+
+        def move_on_at(self, due_ms: float):
+            pause_ms = round(due_ms - self.now_ms(), -3)
+            if pause_ms == name_server.SCAN_INTERVAL_MS:
+                return trio.move_on_after(60.0)
+            pauses.append(pause_ms)
+            return trio.move_on_after(0.001)
+
+    async def story(_: NameServerNode, connect: Callable[[], Awaitable[Peer]]) -> None:
+        await put(connect)
+        while len(threads) < 10:
+            await trio.sleep(0.01)
+
+    serve(story, Paused(), kv_path=tmp_path / "kvConfig.json")
+    longer = [pause_ms for pause_ms in pauses if pause_ms > name_server.KV_RETRY_MIN_MS]
+    assert longer[:7] == [2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]
+    on_loop = threading.current_thread().name
+    assert threads[0] == on_loop
+    assert on_loop not in threads[1:10]
+
+
+@pytest.mark.parametrize(
+    ("refused", "last_event"), [(1, "event=kv_config_kept"), (2, "event=kv_config_lost")]
+)
+def test_a_clean_stop_tries_once_more_to_keep_what_operators_set(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refused: int,
+    last_event: str,
+) -> None:
+    path = tmp_path / "kvConfig.json"
+    threads = refuse_writes(monkeypatch, refused)
+    monkeypatch.setattr(name_server, "KV_RETRY_MIN_MS", 1e9)
+    caplog.set_level("INFO")
+    serve(lambda _, connect: put(connect), kv_path=path)
+    assert len(threads) == 2
+    assert path.exists() == (refused == 1)
+    events = [record.message.split()[0] for record in caplog.records if "kv_" in record.message]
+    assert events == ["event=kv_config_not_kept", last_event]
+
+
+def test_what_is_set_while_the_disk_refuses_is_kept_with_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change is tried at once, however long the pause is by now."""
+    path = tmp_path / "kvConfig.json"
+    refuse_writes(monkeypatch, 1)
+    monkeypatch.setattr(name_server, "KV_RETRY_MIN_MS", 1e9)
+
+    async def story(_: NameServerNode, connect: Callable[[], Awaitable[Peer]]) -> None:
+        await put(connect)
+        assert not path.exists()
+        peer = await connect()
+        await peer.send(Command(RequestCode.PUT_KV_CONFIG, 2, ext=PUT | {"key": "u"}))
+        await peer.answers(1)
+        while not path.exists():
+            await trio.sleep(0.01)
+        again = NameServerNode(HOST, 0, SystemClock(), kv_path=path)
+        assert [again.server.kv.get("ORDER_TOPIC_CONFIG", key) for key in "tu"] == ["b:4"] * 2
+
+    serve(story, kv_path=path)
 
 
 def test_what_operators_set_is_kept_and_a_bad_file_is_told(tmp_path: Path) -> None:

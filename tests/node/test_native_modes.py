@@ -44,6 +44,34 @@ async def refused_send(nodes: NativeNodes, name: str) -> int:
     raise AssertionError("a slave took a message")
 
 
+def test_ports_that_the_system_chose_are_registered(
+    nodes: NativeNodes, name_servers: NameServers
+) -> None:
+    """With port 0 the slave can only find its master by what that registered."""
+    known = {"namesrvAddr": name_servers.addresses}
+    (name_server,) = name_servers.ports
+
+    async def story() -> None:
+        nodes.start("master", listenPort="0", haListenPort="0", **known)
+
+        async def address() -> str | None:
+            route = await name_servers.route(name_server, "TBW102")
+            return route and route.broker_datas[0].broker_addrs[0]
+
+        host, _, port = (await until(address, "the master is in a route")).partition(":")
+        nodes.start("slave", brokerRole="SLAVE", brokerId="1", **known)
+        async with await trio.open_tcp_stream(host, int(port)):
+            pass
+
+        async def follows() -> bool:
+            return "event=master_found" in nodes.log("slave")
+
+        await until(follows, "the slave has found its master")
+
+    nodes.tell(story)
+    nodes.stop("master", "slave")
+
+
 def test_sync_double_write_keeps_all_it_acknowledged_though_the_master_is_wiped(
     nodes: NativeNodes, name_servers: NameServers
 ) -> None:

@@ -113,6 +113,7 @@ def test_what_is_wrong_is_named(change: tuple[str, str], said: str) -> None:
 @pytest.mark.parametrize(
     ("peers", "said"),
     [
+        ("n0-a:0", "'n0-a:0' is not of the form n0-127.0.0.1:40911"),
         ("n0-:1", "'n0-:1' is not of the form n0-127.0.0.1:40911"),
         ("n 0-a:1", "'n 0' is no id"),
         ("n0-a:1;n0-a:2", "n0 is there twice"),
@@ -248,6 +249,7 @@ def test_what_is_wrong_without_a_group_is_named(line: str, says: str) -> None:
         ("listenPort=65534", (65534, 65535)),
         ("listenPort=65535\nhaListenPort=10912", (65535, 10912)),
         ("listenPort=0", (0, 0)),
+        ("listenPort=65535\nbrokerRole=SLAVE", (65535, 0)),
     ],
 )
 def test_the_port_for_slaves_is_one_that_there_is(lines: str, ports: tuple[int, int]) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 
@@ -17,7 +18,11 @@ from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.name_server import NameServerNode
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.name_server_requests import TopicConfig
+from shaketable.system.remoting.name_server_requests import (
+    BrokerHeader,
+    RegisterBrokerHeader,
+    TopicConfig,
+)
 
 HOST = "127.0.0.1"
 BROKER_PORT = 30_911
@@ -155,6 +160,18 @@ def test_who_is_no_member_is_in_no_route() -> None:
                 assert RequestCode.UNREGISTER_BROKER not in server.asked[asked:]
 
     run(story)
+
+
+@pytest.mark.parametrize(("slave_port", "ha_address"), [(None, ""), (65_535, f"{HOST}:65535")])
+def test_only_who_serves_slaves_registers_an_address_for_them(
+    slave_port: int | None, ha_address: str
+) -> None:
+    registration = Broker().registration
+    registration.listens(65_535, slave_port)
+    header = RegisterBrokerHeader.from_ext(registration.register_request(0).ext)
+    assert (header.broker_addr, header.ha_server_addr) == (f"{HOST}:65535", ha_address)
+    left = BrokerHeader.from_ext(registration.unregister_request(0).ext)
+    assert left.broker_addr == header.broker_addr
 
 
 def test_it_registers_now_and_then_without_a_change() -> None:

@@ -294,6 +294,93 @@ def test_a_failed_fsync_poisons_the_log(tmp_path, sync):
     opened.close()
 
 
+def test_files_that_two_threads_sync_are_counted_each(tmp_path):
+    """The log's and the checkpoint's: one that is done leaves the other in flight."""
+    reports: list[int] = []
+    volatile = VolatileDisk(RealDisk(), reports.append)
+    files = []
+    for name in ("slow", "fast"):
+        replace_file(volatile, f"{tmp_path}/{name}", b"")
+        files.append(volatile.open(f"{tmp_path}/{name}"))
+        files[-1].pwrite([bytes(10)], 0)
+    slow, fast = files
+    is_in_flight, may_end = threading.Event(), threading.Event()
+
+    def sync_slowly(_: int) -> None:
+        if threading.current_thread() is thread:
+            is_in_flight.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=slow.sync)
+    with patch("os.fdatasync", sync_slowly):
+        thread.start()
+        is_in_flight.wait()
+        one_in_flight = reports[-1]
+        fast.sync()
+        one_done = reports[-1]
+        fast.pwrite([bytes(7)], 0)
+        one_rewritten = reports[-1]
+        may_end.set()
+        thread.join()
+    assert (one_in_flight, one_done, one_rewritten) == (10, 0, 7)
+    assert reports[-1] == volatile.unsynced_bytes == 7
+    assert min(reports) == 0
+
+
+@pytest.mark.parametrize("kind", [RealDisk, lambda: VolatileDisk(RealDisk())])
+@pytest.mark.parametrize("is_synced", [False, True])
+@pytest.mark.parametrize("is_published", [False, True])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_handle_keeps_the_file_that_lost_its_name(
+    tmp_path, kind, is_synced, is_published, is_replaced
+):
+    disk = kind()
+    path = f"{tmp_path}/f"
+    file = disk.create(path, 4)
+    file.pwrite([b"first"], 0)
+    if is_synced:
+        file.sync()
+    if is_published:
+        disk.sync_dir(str(tmp_path))
+    file.pwrite([b"more"], 6)
+    if is_replaced:
+        replace_file(disk, path, b"another")
+    else:
+        disk.unlink(path)
+        disk.sync_dir(str(tmp_path))
+    assert file.pread(20, 0) == b"first\0more"
+    file.pwrite([b"F"], 0)
+    assert file.pread(20, 0) == b"First\0more"
+    file.sync()
+    assert file.pread(20, 0) == b"First\0more"
+    file.pwrite([b"1"], 1)
+    file.close()
+    assert contents(disk, str(tmp_path)) == ({"f": b"another"} if is_replaced else {})
+    assert getattr(disk, "unsynced_bytes", 0) == 0
+
+
+def test_a_sync_that_ends_after_its_file_was_replaced_is_not_counted(tmp_path):
+    reports: list[int] = []
+    volatile = VolatileDisk(RealDisk(), reports.append)
+    path = f"{tmp_path}/f"
+    for error in (None, OSError(errno.EIO, "I/O error")):
+        replace_file(volatile, path, b"")
+        file = volatile.open(path)
+        file.pwrite([bytes(10)], 0)
+
+        def replace_meanwhile(_: int, error=error) -> None:
+            with patch("os.fdatasync"):
+                replace_file(volatile, path, b"another")
+            if error is not None:
+                raise error
+
+        with patch("os.fdatasync", replace_meanwhile), suppress(DiskFailed):
+            file.sync()
+        file.close()
+        assert reports[-1] == volatile.unsynced_bytes == 0
+    assert min(reports) == 0
+
+
 class SlowNames(RealDisk):
     """A real disk whose renames take a while, so that threads meet inside of them."""
 

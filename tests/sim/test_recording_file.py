@@ -245,6 +245,25 @@ def test_a_recording_ends_at_its_limit_and_the_node_runs_on(
     assert differences(path) == []
 
 
+def test_a_recording_ends_before_a_record_that_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    record_an_append(whole := tmp_path / "whole.recording")
+    records = list(read_records(whole))
+    sizes = [len(msgspec.msgpack.encode(one)) for one in records]
+    largest = max(sizes[1:])
+    path = tmp_path / "n0.recording"
+    with monkeypatch.context() as limited:
+        limited.setattr(recorder_module, "RECORD_BYTES_MAX", largest - 1)
+        record_an_append(path)
+    assert list(read_records(path)) == records[: sizes.index(largest, 1)]
+    assert differences(path) == []
+    (line,) = [record.message for record in caplog.records]
+    assert line == (
+        f"event=recording_ended path={path} why=a record has {largest} bytes, at most {largest - 1}"
+    )
+
+
 @dataclass
 class ShortFile:
     """A file that takes few bytes a write; at `full_at` bytes one write fails."""
@@ -286,6 +305,28 @@ def test_short_writes_tear_no_record_but_the_last(
     expected = whole.read_bytes()[: starts_at + full_at]
     assert path.read_bytes() == expected
     assert differences(path) == []
+
+
+def test_a_write_of_nothing_ends_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class TakesNothing(ShortFile):
+        def write(self, data: bytes) -> int:
+            assert self.size == 0, "it is tried again"
+            self.size = 1
+            return 0
+
+    plain_attach = Recorder.attach
+
+    def attach(self: Recorder, broker: Broker) -> None:
+        self._file = TakesNothing(self._file)
+        plain_attach(self, broker)
+
+    monkeypatch.setattr(recorder_module, "BUFFER_BYTES_MAX", 100)
+    monkeypatch.setattr(Recorder, "attach", attach)
+    record_an_append(tmp_path / "n0.recording")
+    (ended,) = [each for each in caplog.messages if "recording_ended" in each]
+    assert ended.endswith("why=nothing was written")
 
 
 def test_a_start_that_is_too_large_is_refused(

@@ -35,6 +35,7 @@ class NativeBroker:
         slave_read: bool = True,
         behind_bytes_max: int = 256 << 20,
         transfer_bytes_max: int = 32 << 10,
+        topics_max: int = 10_000,
         mutant: Mutant = HEALTHY,
     ) -> None:
         self.mutant = mutant
@@ -52,6 +53,7 @@ class NativeBroker:
             slave_read_enable=slave_read,
             ack_timeout_ms=self.config.sync_flush_timeout_ms,
             key_items_max=1000,
+            topics_max=topics_max,
         )
         self.now_ms, self.wall_ms = 0.0, WALL_MS
         self.writes_are_held = self.flushes_are_held = False

@@ -69,6 +69,23 @@ def pages(folder: Path) -> dict[str, ViolationPage]:
     return found
 
 
+@pytest.mark.parametrize("extra", ['{"request": "add the <leader>"}', None])
+def test_a_request_that_was_done_is_told_in_words(
+    lost: Any, page_of: PageOf, extra: str | None
+) -> None:
+    """In older histories it has only its number."""
+    asked = lost.op("misrequest", 15 * S, 15 * S + MS, input=16, expected=16, output=0, extra=extra)
+    lost.find("refusals", "not-refused", [asked])
+    folder = lost.write()
+    reports.write(folder)
+    said = f'misrequest "add the <leader>" (op {asked})' if extra else f"16 → 16 (op {asked})"
+    page = page_of(folder, "not-refused")
+    assert said in Text(page).text
+    assert "add the <leader>" not in page
+    run_page = Text((folder / "report.html").read_text()).text
+    assert ('misrequest "add the <leader>"' in run_page) == bool(extra)
+
+
 def test_a_lost_append_is_told_from_promise_to_cause(lost: Any, page_of: PageOf) -> None:
     folder = lost.write()
     reports.write(folder)

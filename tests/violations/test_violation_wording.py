@@ -66,6 +66,11 @@ def test_a_sentence_begins_large_but_a_name_stays_as_it_is(
         (row("cas", input=5, output=0), "cas 5: 0"),
         (row("read", offset=3), "read @3: nothing"),
         (row("poll", output_text="7 @3"), "poll: 7 @3"),
+        (row("misrequest", input=16, expected=16, output=0), "misrequest 16: 0"),
+        (
+            row("misrequest", input=16, expected=16, output=0, request="add the leader"),
+            'misrequest "add the leader": 0',
+        ),
     ],
 )
 def test_an_operation_says_what_it_was_given_and_what_came_back(

@@ -209,6 +209,7 @@ class Worker:
         self._recorder.invoke(
             client.process, operation.f, key,
             value=operation.value, offset=offset, expected=operation.expected,
+            request=operation.request,
         )  # fmt: skip
         answer = NO_ANSWER
         error: str | None = None

@@ -112,7 +112,7 @@ class GroupRequests:
         self._locks = self.locks_type()
         self._locks_term = -1
         self._leader_requests = LeaderRequests(core, reput, outbox, config)
-        topic_requests = TopicRequests(self.topics, self._events)
+        self._topic_requests = TopicRequests(self.topics, self._events)
         send_back = SendBack(core, reput, appender, self.topics, self._events, config)
         groups = self.heartbeats.groups
         info = BrokerInfo(
@@ -133,8 +133,8 @@ class GroupRequests:
             RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
             RequestCode.LOCK_BATCH_MQ: self._lock,
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: topic_requests.create,
-            RequestCode.DELETE_TOPIC_IN_BROKER: topic_requests.delete,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._topic_requests.create,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
             RequestCode.GET_ALL_TOPIC_CONFIG: info.all_topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: info.all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: info.all_delay_offsets,
@@ -168,8 +168,8 @@ class GroupRequests:
 
         Return True if the pull was refused for its topic. Raises CommandError.
         """
-        if command.code not in PULL_CODES or not self._events.is_ready:
-            return False
+        if command.code not in PULL_CODES or not self.topics.is_ready:
+            return False  # `Reads` answers such a pull as a member that does not lead
         fields = PullMessage.from_ext(command.ext)
         if refusal := self.topics.pull_refusal(fields.topic, fields.queue_id):
             self._outbox.refuse(connection, command, *refusal)
@@ -212,6 +212,14 @@ class GroupRequests:
     ) -> None:
         is_leader = self._events.is_ready
         self.heartbeats.heartbeat(connection, command, now_ms, wall_ms, is_leader=is_leader)
+
+    def _delete_topic(
+        self, connection: Connection, command: Command, now_ms: float, wall_ms: int
+    ) -> None:
+        """Delete a topic after the commits staged before, so that it takes their offsets along."""
+        if self.offsets.has_staged:
+            self.offsets.build(now_ms)
+        self._topic_requests.delete(connection, command, now_ms, wall_ms)
 
     def _query_offset(
         self, connection: Connection, command: Command, now_ms: float, _: int
@@ -398,7 +406,8 @@ def _check(fields: CreateTopic) -> None:
 def _attributes(known: str, changes: str) -> str:
     """Apply changes of the form "+name=value,-name"; return "name=value,...", sorted.
 
-    Raises CommandError. Source: RocketMQ's AttributeParser.
+    Raises CommandError for other changes, and for those that add too much to what is known.
+    Source: RocketMQ's AttributeParser.
     """
     pairs = dict(part.split("=", 1) for part in known.split(",") if part)
     for change in filter(None, changes.split(",")):
@@ -409,7 +418,10 @@ def _attributes(known: str, changes: str) -> str:
             pairs.pop(name, None)
         else:
             raise CommandError(f"attributes: {change!r} is not of the form +name=value or -name")
-    return ",".join(f"{name}={value}" for name, value in sorted(pairs.items()))
+    text = ",".join(f"{name}={value}" for name, value in sorted(pairs.items()))
+    if len(text) > max(len(known), ATTRIBUTES_BYTES_MAX):
+        raise CommandError(f"attributes of {len(text)} characters, at most {ATTRIBUTES_BYTES_MAX}")
+    return text
 
 
 # Requests that only a leader may answer, held until a read index confirms that it leads.

@@ -8,7 +8,8 @@ arrival and the answer.
 A member that does not lead answers pulls if slaveReadEnable is set, and queries for single
 messages always, as RocketMQ's slaves do: from what it knows to be committed. It refuses other
 pulls with PULL_RETRY_IMMEDIATELY (4.9.8), after a short hold if the consumer allows one, since
-the consumer would pull again at once.
+the consumer would pull again at once. A new leader does the same until it has applied every entry
+before its term: it does not know yet which topics may be read.
 Source: RocketMQ's PullMessageProcessor, QueryMessageProcessor, AdminBrokerProcessor; Ongaro's
 dissertation section 6.4 (read index); DESIGN.md decision 1.
 """
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from shaketable.system.broker.core import Core
-from shaketable.system.broker.effects import Connection, Outbox
+from shaketable.system.broker.effects import NOT_APPLIED, Connection, Outbox
 from shaketable.system.broker.groups.consumer_groups import ConsumerGroups
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reading.pulls import (
@@ -44,6 +45,7 @@ from shaketable.system.broker.reading.queries import (
     parse_query,
 )
 from shaketable.system.broker.reput import Reput
+from shaketable.system.broker.topic_tables.topic_rules import Topics
 from shaketable.system.raft.protocol import NotLeaderError, Token, TooManyReadsError
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
@@ -85,10 +87,12 @@ class Reads:
         outbox: Outbox,
         config: BrokerConfig,
         groups: ConsumerGroups,
+        topics: Topics,
         any_member_codes: frozenset[RequestCode] = ANY_MEMBER_CODES,
     ) -> None:
         self._core = core
         self._groups = groups
+        self._topics = topics
         self._reput = reput
         self._outbox = outbox
         self._config = config
@@ -96,7 +100,7 @@ class Reads:
         self._count = 0
         self._confirmed: deque[tuple[int, Read]] = deque()  # (index to be applied, read)
         self._held = self.held_type(config.pulls_held_max, config.filtered_units_max)
-        self._hold_context = (reput.queues, core.is_ready)
+        self._hold_context = (reput.queues, topics.is_ready)
 
     @property
     def held_count(self) -> int:
@@ -104,7 +108,7 @@ class Reads:
         return len(self._held)
 
     def submit(self, connection: Connection, command: Command, now_ms: float) -> None:
-        """Start a read. Raises CommandError for an illegal request."""
+        """Start a read of a topic that was checked. Raises CommandError for an illegal request."""
         try:
             read = self._read(connection, command, now_ms)
         except SubscriptionError as error:
@@ -134,10 +138,10 @@ class Reads:
         while self._confirmed and self._confirmed[0][0] <= self._reput.applied_index:
             self._serve(self._confirmed.popleft()[1], is_confirmed=True)
         queues, held = self._reput.queues, self._held
-        hold_context = (queues, self._core.is_ready)
+        hold_context = (queues, self._topics.is_ready)
         if hold_context != self._hold_context:  # leadership changed, or a snapshot was installed
             for read in held.take_all(self._hold_context[0]):
-                self._start(read, now_ms)
+                self._restart(read, now_ms)
             self._hold_context = hold_context
         if not held:
             return
@@ -154,6 +158,10 @@ class Reads:
     # ---- starting ---------------------------------------------------------------------
 
     def _start(self, read: Read, now_ms: float) -> None:
+        if isinstance(read.request, PullMessage) and not self._topics.is_ready:
+            # A read index would confirm a new leader, but its table of topics is still an old one.
+            self._start_on_follower(read)
+            return
         if len(self._confirmed) >= self._config.reads_held_max:
             self._refuse_busy(read, f"{len(self._confirmed)} reads wait for entries to be applied")
             return
@@ -163,6 +171,18 @@ class Reads:
             self._start_on_follower(read)
         except TooManyReadsError as error:
             self._refuse_busy(read, str(error))
+
+    def _restart(self, read: Read, now_ms: float) -> None:
+        """Start a held pull again. It may have arrived before this member led: check its topic."""
+        request = read.request
+        if (
+            isinstance(request, PullMessage)
+            and self._topics.is_ready
+            and (refusal := self._topics.pull_refusal(request.topic, request.queue_id))
+        ):
+            self._outbox.refuse(read.connection, read.command, *refusal)
+        else:
+            self._start(read, now_ms)
 
     def _start_on_follower(self, read: Read) -> None:
         code = read.command.code
@@ -259,13 +279,15 @@ class Reads:
         self._outbox.answer(read.connection, read.command, result.code, None, ext, body)
 
     def _refuse_pull(self, read: Read, request: PullMessage) -> None:
-        """Refuse a consumer's pull and name the leader; it keeps its offset."""
+        """Refuse a consumer's pull and name the leader; the consumer keeps its offset."""
         if read.hold_ms > 0:
             hold_ms = min(read.hold_ms, self._config.refused_pull_hold_ms)
             self._hold(read, _NO_OFFSET, hold_ms, is_confirmed=False)
             return
         leader = self._core.leader or ""
         remark = f"[404] not the leader, and slaveReadEnable=false; leaderId={leader}"
+        if leader == self._core.member:
+            remark = NOT_APPLIED
         result = GetMessageResult(
             ResponseCode.PULL_RETRY_IMMEDIATELY,
             request.queue_offset,

@@ -55,6 +55,11 @@ class Topics:
         self._pending_entries: deque[tuple[int, str, TopicConfig | None]] = deque()
         events.on_discard(self._discard_pending)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the table is current: this member leads and has applied all earlier terms."""
+        return self._events.is_ready
+
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic's configuration, appended changes included; None if there is none."""
         return self._pending[name] if name in self._pending else self.table.get(name)
@@ -94,6 +99,9 @@ class Topics:
         if is_new and self._is_full():
             remark = f"there are {self._topics_max} topics already: use one of them"
             return ResponseCode.NO_PERMISSION, remark
+        if (size := len(_body(name, config))) > (size_max := self._events.body_bytes_max):
+            remark = f"topic {name} has a configuration of {size} bytes, at most {size_max}"
+            return ResponseCode.MESSAGE_ILLEGAL, remark
         self._write(name, config, wall_ms)
         return None
 
@@ -161,8 +169,7 @@ class Topics:
         return max(numbers, default=-1) + 1
 
     def _write(self, name: str, config: TopicConfig | None, wall_ms: int) -> None:
-        body = msgspec.json.encode(TopicEvent(name, config))
-        self._events.write(TOPIC_QUEUE, TOPIC_PROPERTIES, body, wall_ms)
+        self._events.write(TOPIC_QUEUE, TOPIC_PROPERTIES, _body(name, config), wall_ms)
         self._pending[name] = config
         self._pending_entries.append((self._events.end_index, name, config))
         self.table.allow(name, config)
@@ -185,3 +192,8 @@ class Topics:
         self.table.reset_write_queues()
         for name, config in self._pending.items():
             self.table.allow(name, config)
+
+
+def _body(name: str, config: TopicConfig | None) -> bytes:
+    """Return the body of the entry that sets a topic's configuration, or deletes the topic."""
+    return msgspec.json.encode(TopicEvent(name, config))

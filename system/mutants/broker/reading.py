@@ -204,8 +204,8 @@ class NegativeTagCodesUnmatched(Broker):
 
     def __init__(self, *args: Any, mode: Mode = DLEDGER, **more: Any) -> None:
         super().__init__(*args, mode=mode, **more)
-        consumers = self._groups.heartbeats.groups
-        parts = self.core, self._reput, self._outbox, self._config, consumers
+        consumers, topics = self._groups.heartbeats.groups, self._groups.topics
+        parts = self.core, self._reput, self._outbox, self._config, consumers, topics
         self._reads = _UnsignedTagCodes(*parts, mode.any_member_codes)
 
 

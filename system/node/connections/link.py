@@ -11,7 +11,7 @@ import logging
 import signal
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import trio
 
@@ -163,6 +163,12 @@ async def listen(host: str, port: int, clients: str) -> list[trio.SocketListener
             f"cannot listen on {host}:{port} for {clients}: "
             f"{getattr(error, 'strerror', None) or error}; choose another port or end what holds it"
         ) from None
+
+
+def port_of(listeners: Sequence[trio.SocketListener]) -> int:
+    """Return the port that is listened on: the system's choice where port 0 was asked for."""
+    port: int = listeners[0].socket.getsockname()[1]
+    return port
 
 
 def guarded(

@@ -40,8 +40,6 @@ RETRY_MAX_MS = 2_000.0
 REFUSED_RETRY_MS = 1_000.0
 """How soon to retry at a name server that refused, or did not know this slave's master."""
 OUT_BYTES_MAX = 32 << 20
-HA_PORT_OFFSET = 1
-"""RocketMQ's haListenPort is listenPort plus this; unused in DLedger mode."""
 
 NameServerAddress = tuple[str, int]
 
@@ -80,12 +78,23 @@ class Registration:
         self.on_registered = on_registered
         """Called with the fields of a response, which name the master; False: retry soon."""
         self._address = f"{config.host}:{config.listen_port}"
+        self._ha_address = ""
         self._opaque = count(1)
         self._body: bytes | None = None
         self._changed_ms = clock.wall_ms()
         self.state = get_state()
         self.changed = trio.Event()
         """Set, and replaced by a new event, when `state` changes."""
+
+    def listens(self, client_port: int, slave_port: int | None) -> None:
+        """Register these ports from now on: that for clients, and a master's for its slaves.
+
+        A broker that serves no slaves registers an empty address for them: RocketMQ requires the
+        field, but reads only a master's.
+        """
+        host = self._config.host
+        self._address = f"{host}:{client_port}"
+        self._ha_address = "" if slave_port is None else f"{host}:{slave_port}"
 
     def refresh(self) -> None:
         """Check whether role or topics changed. Call it after anything that may change them."""
@@ -126,8 +135,6 @@ class Registration:
     def register_request(self, broker_id: int) -> Command:
         """Return a registration request for the current state. Raises CommandError."""
         config, state = self._config, self.state
-        native = config.native
-        ha_port = native.ha_port if native else config.listen_port + HA_PORT_OFFSET
         if self._body is None:
             # The state version is the Raft term: name servers refuse the leader's id to a deposed
             # leader, whose term is lower.
@@ -138,7 +145,7 @@ class Registration:
             broker_addr=self._address,
             cluster_name=config.cluster,
             broker_id=broker_id,
-            ha_server_addr=f"{config.host}:{ha_port}",
+            ha_server_addr=self._ha_address,
             body_crc32=body_crc32(self._body),
         )
         return self._request(RequestCode.REGISTER_BROKER, header.to_ext(), self._body)

@@ -57,7 +57,7 @@ class RealFile:
         with errors_of("write", self._path):
             pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
             while pending:
-                written = os.pwritev(self._fd, pending[:IO_BUFFERS_MAX], position)
+                written = _some(os.pwritev(self._fd, pending[:IO_BUFFERS_MAX], position))
                 position += written
                 self._size = max(self._size, position)
                 pending = _remaining(pending, written)
@@ -133,6 +133,13 @@ def extend(fd: int, size: int, *, reserve: bool) -> None:
         else:
             return
     os.ftruncate(fd, size)
+
+
+def _some(written: int) -> int:
+    """Return how many bytes were written. Raises OSError for none: do not try again for ever."""
+    if not written:
+        raise OSError(errno.EIO, "nothing was written")
+    return written
 
 
 def _remaining(buffers: list[memoryview], written: int) -> list[memoryview]:
@@ -349,7 +356,7 @@ class DirectFile(RealFile):
         memory = self._buffer.memory
         done = 0
         while done < size:
-            done += os.pwrite(self._direct_fd, memory[done:size], block_position + done)
+            done += _some(os.pwrite(self._direct_fd, memory[done:size], block_position + done))
         self._block_at = block_position + size - BLOCK_BYTES
         self._block = bytes(memory[size - BLOCK_BYTES : size])
 

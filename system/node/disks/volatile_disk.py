@@ -34,6 +34,8 @@ class _Content:
 
     `real` is None until a name of the file is synced. Until then `unnamed` collects what is synced,
     because without a durable name it would be lost in a crash. `real_path` is the real file's path.
+    A file that lost its last name is still read and written by its handles, but nothing of it
+    counts as unsynced: after a crash it could not be read, synced or not.
     """
 
     size: int
@@ -41,6 +43,7 @@ class _Content:
     real: RealFile | None = None
     real_path: str = ""
     handles: int = 0
+    is_named: bool = True
     pending: list[_Write] = field(default_factory=list)
     syncing: list[_Write] = field(default_factory=list)
     unnamed: list[_Write] = field(default_factory=list)
@@ -75,8 +78,7 @@ class VolatileFile:
         with self._disk.lock:
             self._content.pending.append(_Write(position, data))
             self._content.size = max(self._content.size, position + len(data))
-            self._disk.unsynced_bytes += len(data)
-            self._disk.report_unsynced()
+            self._disk.count(self._content, unsynced=len(data))
             is_too_much = self._disk.unsynced_bytes > UNSYNCED_BYTES_MAX
         if is_too_much:  # as a kernel that writes back dirty pages
             self.sync()
@@ -147,7 +149,7 @@ class VolatileDisk:
         """Held while name changes are applied to the real disk, so that each is applied once, and
         all before it. It is taken before `lock`, never after."""
         self.unsynced_bytes = 0
-        """How many bytes written a crash at this moment would lose."""
+        """How many bytes written a crash at this moment would lose, those in flight included."""
         self._contents: dict[str, _Content] = {}  # by the path that this process sees
         self._changes: dict[str, list[_Change]] = {}  # unsynced name changes by folder, in order
 
@@ -222,29 +224,27 @@ class VolatileDisk:
         with self.lock:
             if content.real is None:
                 content.unnamed += content.pending
-                self._subtract_unsynced(content.pending)
+                self.count(content, unsynced=-_bytes_of(content.pending))
                 content.pending = []
                 return
             assert not content.syncing, "one thread writes and syncs a file"
             content.syncing, content.pending = content.pending, []
-            self._in_flight_bytes = sum(len(write.data) for write in content.syncing)
-            self.report_unsynced()
+            self.count(content, in_flight=_bytes_of(content.syncing))
         try:
             _write_through(content.real, content.syncing, content.size)
             content.real.sync()
         except StoreError:
             with self.lock:
+                self.count(content, in_flight=-_bytes_of(content.syncing))
                 content.syncing, content.pending = [], content.syncing + content.pending
-                self._in_flight_bytes = 0
-                self.report_unsynced()
             raise
         with self.lock:
-            self._in_flight_bytes = 0
-            self._subtract_unsynced(content.syncing)
+            synced = _bytes_of(content.syncing)
+            self.count(content, unsynced=-synced, in_flight=-synced)
             content.syncing = []
 
     def close_handle(self, content: _Content) -> None:
-        """Release one handle; with the last one, close the real file unless it lacks writes."""
+        """Release one handle; with the last one, close the real file unless a name needs it."""
         with self.lock:
             content.handles -= 1
             self._close_if_idle(content)
@@ -311,22 +311,26 @@ class VolatileDisk:
             raise
         return real
 
-    def report_unsynced(self) -> None:
-        """Report how many bytes a kill would certainly lose. The caller holds the lock."""
+    def count(self, content: _Content, *, unsynced: int = 0, in_flight: int = 0) -> None:
+        """Count so many more bytes of a file, or fewer, and report what a kill would lose.
+
+        Several files may be in flight at the same time. The caller holds the lock.
+        """
+        if not content.is_named:
+            return
+        self.unsynced_bytes += unsynced
+        self._in_flight_bytes += in_flight
         if self._on_unsynced is not None:
             self._on_unsynced(self.unsynced_bytes - self._in_flight_bytes)
-
-    def _subtract_unsynced(self, writes: list[_Write]) -> None:
-        self.unsynced_bytes -= sum(len(write.data) for write in writes)
-        self.report_unsynced()
 
     def _put(self, path: str, content: _Content | None) -> None:
         """Let `path` refer to another file, or to none."""
         folder, name = _split(path)
         old = self._contents.pop(path, None)
         if old is not None:
-            self._subtract_unsynced(old.pending)
-            old.pending = []
+            syncing = _bytes_of(old.syncing)
+            self.count(old, unsynced=-_bytes_of(old.pending) - syncing, in_flight=-syncing)
+            old.is_named = False
             if old.real is None:
                 self._forget(old)
             self._close_if_idle(old)
@@ -357,13 +361,17 @@ class VolatileDisk:
         return dict(self._changes.get(folder, []))
 
     def _close_if_idle(self, content: _Content) -> None:
-        if content.handles or content.unwritten or content.real is None:
+        if content.handles or content.real is None or (content.is_named and content.unwritten):
             return
         if any(content is named for changes in self._changes.values() for _, named in changes):
             return
         content.real.close()
         if self._contents.get(content.real_path) is content:
             del self._contents[content.real_path]
+
+
+def _bytes_of(writes: list[_Write]) -> int:
+    return sum(len(write.data) for write in writes)
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import ClassVar
@@ -74,21 +73,26 @@ class ConfigFiles:
             for name, due_ms in self._due_ms.items():
                 if now_ms >= due_ms:
                     self._due_ms[name] = now_ms + INTERVALS_MS[name]
-                    await self._save(name)
+                    await self._save(name)  # after DiskFull, again when it is due
 
     async def save(self) -> None:
-        """Save all changed tables. Raises DiskFailed."""
+        """Save all changed tables at a stop; log what a full disk refuses. Raises DiskFailed."""
         for name in INTERVALS_MS:
-            await self._save(name)
+            if (error := await self._save(name)) is not None:
+                log.error("event=config_file_lost path=%s error=%s", self._path(name), error)
 
-    async def _save(self, name: str) -> None:
+    async def _save(self, name: str) -> DiskFull | None:
+        """Save a table if it changed; return the error of a full disk. Raises DiskFailed."""
         state = self._state(name)
         if self._saved.get(name) == state:
-            return
+            return None
         data = encode_tables(name, self._tables, self._clock.wall_ms())
-        with suppress(DiskFull):  # retried when it is due again
+        try:
             await self._run_disk_work(partial(self._replace, name, data))
-            self._saved[name] = state
+        except DiskFull as error:
+            return error
+        self._saved[name] = state
+        return None
 
     def _replace(self, name: str, data: bytes) -> None:
         path = self._path(name)

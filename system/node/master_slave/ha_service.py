@@ -15,7 +15,7 @@ import trio
 from shaketable.system.native.core import NativeCore
 from shaketable.system.native.ha import HAError, MasterConnection, SlaveConnection
 from shaketable.system.node.config import NativeSettings, NodeConfig, is_number
-from shaketable.system.node.connections.link import dial, listen
+from shaketable.system.node.connections.link import dial, listen, port_of
 from shaketable.system.node.machine import Clock, sleep
 from shaketable.system.node.master_slave.config_files import ConfigFiles, SlaveSynchronize
 from shaketable.system.node.master_slave.parts import NativeParts
@@ -72,11 +72,17 @@ class HAService:
         """0 for a master, the configured id for a slave; never changes."""
         return MASTER_ID if self._core.config.is_master else self._settings.broker_id
 
+    @property
+    def slave_port(self) -> int | None:
+        """The port that a master listens on for its slaves, None for a slave."""
+        return port_of(self._listeners) if self._listeners else None
+
     async def open(self) -> None:
         """Master: listen for slaves. Raises PortInUseError."""
         if self._core.config.is_master:
             host, port = self._config.host, self._settings.ha_port
             self._listeners = await listen(host, port, "its slaves")
+            port = port_of(self._listeners)
             log.info("event=listening node=%s slaves=%s:%d", self._config.self_id, host, port)
 
     async def run(self) -> None:
