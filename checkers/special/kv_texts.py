@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shaketable.checkers.kernels import text_arrays as arrays
-from shaketable.checkers.kernels.order_search import CALLED, REFUTED, RETURNED
+from shaketable.checkers.kernels.order_search import CALLED, RETURNED
 from shaketable.checkers.kernels.text_arrays import Texts
 from shaketable.checkers.kernels.text_order import run
 from shaketable.checkers.kernels.text_trie import NOWHERE
@@ -126,9 +126,13 @@ class TextOrder(OrderSearch):
         self._is_hopeless = bool((is_get & (operations[:, arrays.SHOWN] == NOWHERE)).any())
         self.arrays = _texts(states, operations)
 
+    def explains(self, limits: Limits) -> bool:
+        """Search for an order; there is none if a get shows a text that no writes make."""
+        return not self._is_hopeless and super().explains(limits)
+
     def run(self) -> int:
-        """Search for up to VISITS_MAX orders. A get of a text that no writes make has no place."""
-        return REFUTED if self._is_hopeless else run(self.arrays, VISITS_MAX)
+        """Search for up to VISITS_MAX orders; return the kernel's status."""
+        return run(self.arrays, VISITS_MAX)
 
     def order(self) -> Ints:
         """Return the rows of the problem in the order that was found."""

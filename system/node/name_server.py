@@ -162,7 +162,8 @@ class NameServerNode:
                 continue
             work = partial(_write_kv_config, path, self._kv_config())
             self._note_kv_config(path, await self._run_disk_work(work))
-            pause_ms = min(pause_ms * 2, KV_RETRY_MAX_MS)
+            longer_ms = min(pause_ms * 2, KV_RETRY_MAX_MS)
+            pause_ms = KV_RETRY_MIN_MS if self._is_kv_saved else longer_ms
 
     def _kv_config(self) -> bytes:
         """Return the contents of the file for the next attempt to save it."""

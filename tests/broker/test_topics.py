@@ -117,9 +117,13 @@ def test_perm_rules_over_sends_and_pulls() -> None:
     assert code_of(leader, pull("t", 0, 0)) == ResponseCode.NO_PERMISSION
 
 
+@pytest.mark.parametrize("slave_read_enable", [False, True])
 @pytest.mark.parametrize("hold_ms", [0, 2000])
-def test_a_leader_says_nothing_of_a_topic_before_it_has_applied_its_log(hold_ms: int) -> None:
-    group = BrokerGroup(1, config=config(apply_bytes_max=1000))
+def test_a_leader_says_nothing_of_a_topic_before_it_has_applied_its_log(
+    hold_ms: int, slave_read_enable: bool
+) -> None:
+    settings = config(apply_bytes_max=1000, slave_read_enable=slave_read_enable)
+    group = BrokerGroup(1, config=settings)
     leader = group.lead()
     for _ in range(40):
         leader.answer(send("u", 0, bytes(100)))

@@ -46,7 +46,7 @@ from shaketable.system.broker.reading.queries import (
 )
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.topic_tables.topic_rules import Topics
-from shaketable.system.raft.protocol import NotLeaderError, Token, TooManyReadsError
+from shaketable.system.raft.protocol import NotLeaderError, Role, Token, TooManyReadsError
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import PullMessage
@@ -160,7 +160,10 @@ class Reads:
     def _start(self, read: Read, now_ms: float) -> None:
         if isinstance(read.request, PullMessage) and not self._topics.is_ready:
             # A read index would confirm a new leader, but its table of topics is still an old one.
-            self._start_on_follower(read)
+            if self._core.role is Role.LEADER:  # clients take its answers for the group's
+                self._refuse_pull(read, read.request)
+            else:
+                self._start_on_follower(read)
             return
         if len(self._confirmed) >= self._config.reads_held_max:
             self._refuse_busy(read, f"{len(self._confirmed)} reads wait for entries to be applied")

@@ -299,6 +299,7 @@ class ReadBeforeTermStart(RaftCore):
 READ_BEFORE_TERM_START = Mutant(
     "read-before-term-start",
     ReadBeforeTermStart,
+    hunt=Hunt("log"),  # the ends of queues: a pull waits for the leader's table of topics
     about="""
     A new leader serves reads before an entry of its own term is committed.
 

@@ -281,8 +281,12 @@ class VolatileDisk:
         real = self._write_named(content, written, path)
         while not self._has_all(content, written, real, path):
             more = content.unnamed[len(written) :]
-            _write_through(real, more, content.size)
-            real.sync()
+            try:
+                _write_through(real, more, content.size)
+                real.sync()
+            except StoreError:  # the change stays pending, and is applied to a new file
+                real.close()
+                raise
             written += more
 
     def _has_all(self, content: _Content, written: list[_Write], real: RealFile, path: str) -> bool:

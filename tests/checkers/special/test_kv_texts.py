@@ -214,6 +214,12 @@ def test_a_kernel_that_errs_is_found_out(monkeypatch):
         kv_texts.decide(problem_of(wrong_get()[:4]))
 
 
+def test_what_no_write_makes_needs_no_memory():
+    problem = problem_of([change("put", 0, 0, 1, "p"), get(1, 2, 3, "q")])
+    states = number_states(problem, kind_texts(problem), UNLIMITED, Memory(NEVER))
+    assert not TextOrder(problem, states, NEVER).explains(Limits(lambda: False, 1))
+
+
 def test_budgets_end_it(monkeypatch):
     problem = MODEL.encode(as_table(kv(1, 3000, 20, 0.0, keys=1)), "")
     with pytest.raises(MemorySpentError):  # at once
