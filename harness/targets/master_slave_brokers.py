@@ -75,6 +75,8 @@ LOG_FILE_BYTES = 64 << 20
 REGISTER_MS = 10_000
 """The allowed minimum: only the answer tells a slave where its master's topics and offsets are."""
 READMIT_POLL_S = 0.1
+ENDS_TIMEOUT_S = 4.0
+"""How long a promotion waits for slaves that do not answer: they may have just been started."""
 STATUS_TIMEOUT_S = 1.0
 MASTER, SLAVE = "master", "slave"
 
@@ -224,7 +226,7 @@ class MasterSlaveTarget:
         if self._parts[node] == SLAVE:
             master = next(each for each in others if self._parts[each] == MASTER)
             return {node: self._launch(layouts[node], master)}
-        ends = {each: await self._end(layouts[each]) for each in others}
+        ends = await self._ends(layouts, others)
         heir = max(others, key=lambda each: (ends[each], each))
         self._parts[node], self._parts[heir] = SLAVE, MASTER
         launches = {heir: self._launch(layouts[heir], None)}
@@ -267,6 +269,23 @@ class MasterSlaveTarget:
             for each, part in self._parts.items()
             if part == MASTER and broker_of(each, masters) == broker_of(node, masters)
         )
+
+    async def _ends(
+        self, layouts: Mapping[str, NodeLayout], nodes: Sequence[str]
+    ) -> Mapping[str, int]:
+        """Return where the nodes' logs end; wait for those that do not answer yet.
+
+        A slave with a longer log than the one that is promoted could never copy from it again.
+        """
+        ends = dict.fromkeys(nodes, -2)
+        with trio.move_on_after(ENDS_TIMEOUT_S):
+            while True:
+                for each in nodes:
+                    ends[each] = await self._end(layouts[each])
+                if -2 not in ends.values():
+                    break
+                await trio.sleep(READMIT_POLL_S)
+        return ends
 
     async def _end(self, layout: NodeLayout) -> int:
         """Return the position of a node's last byte, -1 for none, -2 if it does not answer."""

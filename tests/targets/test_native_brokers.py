@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
@@ -153,3 +154,31 @@ def test_masters_alone_have_no_links_to_strike() -> None:
     why = "nodes of multi-master do not talk to each other"
     assert choice.unavailable == {"partition": why, "delay": why}
     assert list(choice.faults) == ["wipe"]
+
+
+def test_a_promotion_waits_for_slaves_that_have_just_been_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both had restarted a second before; the one promoted lacked what the other had, for good."""
+    target, layouts = fresh("async-replication"), laid_out(tmp_path, 3)
+    for layout in layouts.values():
+        target.prepare(layout)
+    serves_at_s = {"n1": 2.5, "n2": 1.0}
+
+    async def status(layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
+        await trio.lowlevel.checkpoint()
+        if trio.current_time() < since + serves_at_s[layout.node]:
+            await trio.sleep(timeout_s)
+            return None
+        end = {"n1": 966_716, "n2": 962_042}[layout.node]
+        return NodeStatus(layout.node, "follower", 0, None, end, end)
+
+    async def main() -> dict[str, Launch]:
+        nonlocal since
+        since = trio.current_time()
+        return dict(await target.renew(layouts, "n0", {"n0": 1}))
+
+    since = 0.0
+    monkeypatch.setattr(target, "status", status)
+    launches = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert list(launches) == ["n1", "n2", "n0"]
