@@ -188,8 +188,13 @@ class KeyIndex:
             if not self._disk.exists(path):
                 return False
             writer = KeyFileWriter(self._disk.open(path), self.sizes, file.header)
-            if not writer.cut():
-                writer.close()
+            is_restored = False
+            try:
+                is_restored = writer.cut()
+            finally:
+                if not is_restored:  # damaged, or the disk is full: this is tried again then
+                    writer.close()
+            if not is_restored:
                 return False
             self._writer = writer
             self._writer_ms, self._writer_earliest_ms = file.name_ms, file.earliest_ms
