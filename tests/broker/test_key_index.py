@@ -412,3 +412,17 @@ def test_hashing_long_keys_takes_little_memory_at_once() -> None:
         tracemalloc.stop()
     assert (hashes == whole).all()
     assert peak_bytes < 500 * 20_000 + (8 << 20), "the keys themselves, and a bound beside them"
+
+
+def test_no_file_stays_open_that_a_full_disk_does_not_let_be_restored() -> None:
+    disk = SimDisk()
+    index = index_on(disk)
+    index.put(b"t", b"k", 100, 1_000)
+    files = index.flush()
+    index.put(b"t", b"l", 200, 1_000)
+    index.close()
+    with patch.object(key_index.KeyFileWriter, "cut", side_effect=DiskFull("full")):
+        for _ in range(3):
+            with contextlib.suppress(DiskFull):
+                index.restore(files)
+    assert sum(disk.handles.values()) == 0
