@@ -173,7 +173,11 @@ def test_a_deadline_leaves_what_it_cuts_off_unknown(tmp_path, engine):
     assert patient.outcome is counted.outcome is Outcome.UNKNOWN
     # On a busy machine the deadline may pass before the first key is begun.
     assert "time is over" in patient.summary or "not judged" in patient.summary
-    assert "part(s) were not judged: the deadline passed" in counted.summary
+    # Or, on a busy machine, while the three are counted: they are one part then.
+    assert (
+        "3 part(s) were not judged: the deadline passed before q/0 was" in counted.summary
+        or "1 part(s) were not judged: the deadline passed while they were" in counted.summary
+    )
 
 
 def in_processes(run, *checkers, deadline_unix_s=None):
