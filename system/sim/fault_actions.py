@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from shaketable.system.raft.protocol import Role, RoleChange
 from shaketable.system.sim.broken_starts.file_damage import REBUILT
-from shaketable.system.sim.disk import SimDisk
+from shaketable.system.sim.disk import Platter, SimDisk
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.network import Link
 from shaketable.system.sim.run_trace import Counts, Trace
@@ -46,6 +46,8 @@ from shaketable.system.sim.schedules.faults import (
     expand_links,
 )
 from shaketable.system.sim.schedules.schedule import Settings
+
+AFault = TypeVar("AFault", bound=NodeFault)
 
 MEMBERS_MAX = 7
 DISKS_MIN = 3
@@ -197,6 +199,7 @@ class FaultActions(Generic[Member]):
         self._world = world
         self._strikes: list[Strike] = []
         self._terms: dict[str, int] = {}
+        self._in_force: list[tuple[Member | Platter, NodeFault, float]] = []
 
     def apply(self, fault: AnyFault) -> None:
         """Apply a fault, and schedule its end."""
@@ -278,16 +281,17 @@ class FaultActions(Generic[Member]):
             world.crash(member, loses_unsynced=fault.loses_unsynced)
             heap.push(fault.end_ms, world.restart, member)
         elif isinstance(fault, CrashAtOperation):
-            platter.stop_at = platter.operations + fault.operations
-            member.loses_unsynced = fault.loses_unsynced
-            heap.push(fault.end_ms, self._undo_crash_at_operation, member)
+            self._put_in_force(platter, fault, platter.operations + fault.operations)
+            self._set_crash(member, platter)
+            heap.push(fault.end_ms, self._undo_crash_at_operation, member, platter, fault)
             return  # counted when it happens
         elif isinstance(fault, Pause):
             member.pause()
             heap.push(fault.end_ms, member.resume)
         elif isinstance(fault, ClockRate):
+            self._put_in_force(member, fault, fault.rate)
             member.run_clock_at(fault.rate)
-            heap.push(fault.end_ms, member.run_clock_at, 1.0)
+            heap.push(fault.end_ms, self._undo_clock_rate, member, fault)
         elif isinstance(fault, ClockOffset):
             member.wall_offset_ms += fault.offset_ms
             heap.push(fault.end_ms, self._undo_offset, member, fault.offset_ms)
@@ -378,19 +382,62 @@ class FaultActions(Generic[Member]):
         elif isinstance(fault, StallDisk):
             member.stalled_until_ms = max(member.stalled_until_ms, fault.end_ms)
         elif isinstance(fault, FailFsync):
+            self._put_in_force(platter, fault)
             platter.sync_failures += 1
-            heap.push(fault.end_ms, self._undo_fail_fsync, member)
+            heap.push(fault.end_ms, self._undo_fail_fsync, platter, fault)
         elif isinstance(fault, Eio):
+            self._put_in_force(platter, fault)
             platter.is_failing = True
-            heap.push(fault.end_ms, self._undo_eio, member)
+            heap.push(fault.end_ms, self._undo_eio, member, platter, fault)
         elif isinstance(fault, FullDisk):
-            platter.capacity_bytes = platter.used_bytes + fault.spare_bytes
-            platter.copies_on_write = fault.copies_on_write
-            heap.push(fault.end_ms, self._undo_full_disk, member)
+            self._put_in_force(platter, fault, platter.used_bytes + fault.spare_bytes)
+            self._set_capacity(platter)
+            heap.push(fault.end_ms, self._undo_full_disk, member, platter, fault)
 
-    def _undo_crash_at_operation(self, member: Member) -> None:
-        member.disk.platter.stop_at = None
+    # ---- several faults of one kind at a node: the end of one leaves the others in force ----
+
+    def _put_in_force(self, where: Member | Platter, fault: NodeFault, value: float = 0.0) -> None:
+        self._in_force.append((where, fault, value))
+
+    def _end(self, where: Member | Platter, fault: NodeFault) -> None:
+        at = next(
+            n for n, (on, one, _) in enumerate(self._in_force) if on is where and one is fault
+        )
+        del self._in_force[at]
+
+    def _others(self, where: Member | Platter, kind: type[AFault]) -> list[tuple[AFault, float]]:
+        """Return the faults of a kind in force there, the newest last, each with its value."""
+        return [
+            (fault, value)
+            for on, fault, value in self._in_force
+            if on is where and isinstance(fault, kind)
+        ]
+
+    def _set_crash(self, member: Member, platter: Platter) -> None:
+        """Crash at the newest fault's operation, if that is still to come."""
+        platter.stop_at = None
+        for fault, stop_at in self._others(platter, CrashAtOperation)[-1:]:
+            if stop_at > platter.operations:
+                platter.stop_at = int(stop_at)
+                member.loses_unsynced = fault.loses_unsynced
+
+    def _set_capacity(self, platter: Platter) -> None:
+        """Leave as little space as any full-disk fault in force."""
+        full = self._others(platter, FullDisk)
+        platter.capacity_bytes = min((int(capacity) for _, capacity in full), default=None)
+        platter.copies_on_write = any(fault.copies_on_write for fault, _ in full)
+
+    def _undo_crash_at_operation(
+        self, member: Member, platter: Platter, fault: CrashAtOperation
+    ) -> None:
+        self._end(platter, fault)
+        self._set_crash(member, platter)
         self._world.restart(member)
+
+    def _undo_clock_rate(self, member: Member, fault: ClockRate) -> None:
+        self._end(member, fault)
+        rates = [rate for _, rate in self._others(member, ClockRate)]
+        member.run_clock_at(rates[-1] if rates else 1.0)
 
     def _undo_offset(self, member: Member, offset_ms: int) -> None:
         member.wall_offset_ms -= offset_ms
@@ -398,15 +445,19 @@ class FaultActions(Generic[Member]):
     def _undo_slow_disk(self, member: Member, factor: float) -> None:
         member.slow_factor /= factor
 
-    def _undo_fail_fsync(self, member: Member) -> None:
-        member.disk.platter.sync_failures = 0
+    def _undo_fail_fsync(self, platter: Platter, fault: FailFsync) -> None:
+        self._end(platter, fault)
+        left = len(self._others(platter, FailFsync))
+        platter.sync_failures = min(platter.sync_failures, left)
 
-    def _undo_eio(self, member: Member) -> None:
-        member.disk.platter.is_failing = False
-        self._world.restart(member)
+    def _undo_eio(self, member: Member, platter: Platter, fault: Eio) -> None:
+        self._end(platter, fault)
+        if not self._others(platter, Eio):
+            platter.is_failing = False
+            self._world.restart(member)
 
-    def _undo_full_disk(self, member: Member) -> None:
-        member.disk.platter.capacity_bytes = None
-        member.disk.platter.copies_on_write = False
+    def _undo_full_disk(self, member: Member, platter: Platter, fault: FullDisk) -> None:
+        self._end(platter, fault)
+        self._set_capacity(platter)
         self._world.restart(member)
         member.measure_disk()  # real nodes measure each second; some worlds only for expiry
