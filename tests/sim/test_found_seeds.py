@@ -65,7 +65,7 @@ def test_a_seed_of_whole_nodes_that_was_mended_stays_clean(seed: int) -> None:
 
 
 FOUND_IN_CHAINS = {
-    1000178: "a full disk left a handle open for each file of the key index that it let not restore",
+    1000178: "a full disk left open each file of the key index that it did not let be restored",
 }
 
 
