@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
+from typing import Self
 
 import trio
 
@@ -22,15 +23,9 @@ from shaketable.harness.contracts.capabilities import (
     SkewsClocks,
 )
 from shaketable.harness.contracts.errors import IndefiniteError
-from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.victims import (
-    choose_variants,
-    describe_victims,
-    pick_victims,
-    plan_victims,
-)
+from shaketable.harness.contracts.plugins import Evidence, Json, World
+from shaketable.harness.faults.victims import NodeFault, undone_if_it_fails
 
-VARIANTS = ("leader", "one", "minority", "majority", "followers", "all")
 KINDS = ("drift", "offset", "frozen", "strobe")
 """Used in this order, so that a campaign with four has each kind."""
 WALL_KINDS = ("offset", "drift", "frozen")
@@ -43,7 +38,6 @@ FOREIGN_OFFSETS_MS = (-3_600_000.0, -30_000.0, 30_000.0, 3_600_000.0)
 MONOTONIC_OFFSETS_MS = (100.0, 600.0, 5_000.0)
 STROBES_MS = (20.0, 60.0, 200.0)
 STROBE_OFFSETS_MS = (150.0, 600.0)
-UNDO_TIMEOUT_S = 10.0
 READINGS_OF_STROBE = 8
 NEAR_SHARE = 0.2
 """The relative tolerance between a measured and a requested skew."""
@@ -52,42 +46,34 @@ FOREIGN_MOVE_MIN_MS = 1_000.0
 """A smaller drift is within the uncertainty of a clock reading in an answer."""
 
 
-class Clock:
+class Clock(NodeFault):
     """Change nodes' clocks (offset, strobe, drift, frozen), wall and monotonic; healed after."""
 
     name = "clock"
     family = capabilities.CLOCK
     needs = frozenset({Capability.CLOCK})
+    variants = ("leader", "one", "minority", "majority", "followers", "all")
 
-    def __init__(self, variants: Sequence[str] = VARIANTS, *, is_wall_only: bool = False) -> None:
-        self._variants = tuple(variants)
-        self._is_wall_only = is_wall_only
+    takes_out = False
+    is_wall_only = False
 
-    def configured(self, options: Json) -> Fault:
+    def configured(self, options: Json) -> Self:
         """Return this fault restricted to options["victims"] and options["clocks"] ("wall")."""
-        variants = choose_variants(self.name, VARIANTS, options)
-        return Clock(variants, is_wall_only=options.get("clocks") == "wall")
+        chosen = super().configured(options)
+        chosen.is_wall_only = options.get("clocks") == "wall"
+        return chosen
 
-    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Every node has clocks; the world decides whether they can be changed."""
-        return None
-
-    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
-        """Draw the victims and the change of their clocks."""
-        plan = plan_victims(rng, nodes, self._variants, index)
-        if self._is_wall_only:
+    def draw(self, rng: Random, index: int) -> Json:
+        """Draw the change of the clocks."""
+        if self.is_wall_only:
             kind = WALL_KINDS[index % len(WALL_KINDS)]
-            return {**plan, "kind": kind, "change": _draw_wall(kind, rng)}
+            return {"kind": kind, "change": _draw_wall(kind, rng)}
         kind = KINDS[index % len(KINDS)]
-        return {**plan, "kind": kind, "change": _draw(kind, rng)}
+        return {"kind": kind, "change": _draw(kind, rng)}
 
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victims."""
-        return pick_victims(plan, nodes, leader)
-
-    def describe(self, plan: Json) -> str:
-        """Describe the plan: "clock at rate 0.5 (both) of leader n1"."""
-        return describe_victims(f"{_phrase(ClockChange(**plan['change']))} of", plan)
+    def verb(self, plan: Json) -> str:
+        """Describe the change: "clock at rate 0.5 (both) of"."""
+        return f"{_phrase(ClockChange(**plan['change']))} of"
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Change each victim's clocks; return the undo, with the readings before."""
@@ -101,13 +87,9 @@ class Clock:
                 node: _as_json(found[0]) if found else None for node, found in before.items()
             },
         }
-        try:
+        async with undone_if_it_fails(self, undo, world):
             for node in plan["victims"]:
                 undo["changes"][node] = await world.skew(node, change)
-        except BaseException:  # also when cancelled: only this task knows what was changed so far
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
-                await self.undo(undo, world)
-            raise
         return undo
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:

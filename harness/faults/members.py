@@ -8,44 +8,30 @@ Source: jepsen.nemesis.membership; Ongaro's dissertation, sections 4.2.2 and 4.2
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from random import Random
+from collections.abc import Sequence
 
 import trio
 
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import ChangesMembers
 from shaketable.harness.contracts.capabilities import Capability, MovesMembers
-from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.victims import (
-    SINGLE,
-    choose_variants,
-    describe_victims,
-    pick_victims,
-    plan_victims,
-    without,
-)
+from shaketable.harness.contracts.plugins import Evidence, Json, Target, World
+from shaketable.harness.faults.victims import SINGLE, NodeFault, who_leads
 
-VARIANTS = ("leader", "one")
 ASK_FOR_S = 3.0
 """Retry for this long while there is no leader, or the leader refuses."""
 ASK_AGAIN_AFTER_S = 0.2
 UNDO_TIMEOUT_S = 10.0
 
 
-class Members:
+class Members(NodeFault):
     """Take a member out of the group, and take it in again: the leader, or any one."""
 
     name = "members"
     family = capabilities.MEMBERSHIP
     needs = frozenset({Capability.MEMBERS})
-
-    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
-        self._variants = tuple(variants)
-
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to options["victims"], as far as it can strike them."""
-        return Members(choose_variants(self.name, VARIANTS, options, can=SINGLE))
+    variants = SINGLE
+    can = SINGLE
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Needs a target with membership changes, and a group that can do without a member."""
@@ -53,25 +39,9 @@ class Members:
             return f"the target {target.name} has no members that come and go"
         return target.why_no_member_may_go(nodes)
 
-    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
-        """Draw the victim."""
-        return plan_victims(rng, nodes, self._variants, index)
-
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victim."""
-        return pick_victims(plan, nodes, leader)
-
-    def describe(self, plan: Json) -> str:
-        """Describe the plan: "take out of the group leader n1"."""
-        return describe_victims("take out of the group", plan)
-
-    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victim; see `contracts.capabilities.TakesOut`."""
-        return list(plan["victims"])
-
-    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """There is only one victim: all or nothing."""
-        return without(plan, spare)
+    def verb(self, plan: Json) -> str:
+        """Return "take out of the group"."""
+        return "take out of the group"
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Remove the member; return the result."""
@@ -90,10 +60,8 @@ class Members:
         if undo["took_ms"] is None or victim in members:
             why = f": {undo['error']}" if undo["error"] is not None else ""
             return Evidence(False, f"{victim} was not taken out{why}")
-        leader = await world.leader()
-        now = f"{leader} leads" if leader is not None else "no leader"
         what = f"{victim} was out after {undo['took_ms']:.0f} ms, members {', '.join(members)}"
-        return Evidence(True, f"{what}; {now}", {"took_ms": undo["took_ms"]})
+        return Evidence(True, f"{what}; {await who_leads(world)}", {"took_ms": undo["took_ms"]})
 
     async def undo(self, undo: Json, world: World) -> None:
         """Add the member to the group again, as a voter."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -17,13 +16,7 @@ from shaketable.harness.contracts.capabilities import (
     ShapesLinks,
 )
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.victims import (
-    apply_to_each,
-    choose_variants,
-    in_effect,
-    pick_victims,
-    plan_victims,
-)
+from shaketable.harness.faults.victims import NodeFault, apply_to_each, in_effect
 
 # ---- kill, pause or cut off name servers for a while -------------------------------------------
 #
@@ -134,8 +127,6 @@ PROCESSES = NameServers()
 # Source: https://github.com/apache/rocketmq/issues/11043, /5374 and /6316 (a connection that closes
 # late, a late message of the old master); RFC 9293 section 3.5.1 for half-open connections.
 
-VARIANTS = ("leader", "one", "all")
-
 SHAPED: Final = "shaped"
 
 DIRECTIONS = ("both", "out", "in")
@@ -154,42 +145,25 @@ SHAPES: Final[Sequence[Json | None]] = (
 """What happens to the links; None: cut. Brokers send little, so most act on connections."""
 
 
-@dataclass(slots=True, eq=False)
-class NameServerLinks:
-    """Cut, reset, slow or half-open links to the name servers; of the leader, one node or all.
+class NameServerLinks(NodeFault):
+    """Cut, reset, slow or half-open links to the name servers; of the leader, one node or all."""
 
-    Treat it as immutable; it is not frozen only because the protocol declares `name` as writable.
-    """
+    name = "name-server-links"
+    family = capabilities.NETWORK
+    needs = frozenset({Capability.NAME_SERVERS})
+    variants = ("leader", "one", "all")
+    takes_out = False
 
-    variants: tuple[str, ...] = VARIANTS
-    name: str = "name-server-links"
-    family: str = capabilities.NETWORK
-    needs: frozenset[Capability] = frozenset({Capability.NAME_SERVERS})
-
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to the links of options["victims"], if there are any."""
-        return NameServerLinks(choose_variants(self.name, VARIANTS, options))
-
-    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """The world decides whether there are name servers, and links to them."""
-        return None
-
-    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
-        """Draw the victims, the direction, what happens to the links, and how a cut is healed."""
-        plan = plan_victims(rng, nodes, self.variants, index)
+    def draw(self, rng: Random, index: int) -> Json:
+        """Draw the direction, what happens to the links, and how a cut is healed."""
         shape = rng.choice(SHAPES)
         return {
-            **plan,
             "how": CUT if shape is None else SHAPED,
             # One end of a half-open connection gets no notice: usually the name server.
             "direction": rng.choice(DIRECTIONS if shape != HALF_OPEN else ("in", "in", "out")),
             "heal": rng.choice(HEAL_MODES),
             "link_shape": {**(shape or {}), "seed": f"{rng.getrandbits(48):x}"},
         }
-
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victims; the world knows the name servers."""
-        return pick_victims(plan, nodes, leader)
 
     def describe(self, plan: Json) -> str:
         """Describe the plan: "cut of links from leader n1 to name servers, reset after"."""

@@ -9,8 +9,8 @@ Source: Chaos Mesh's StressChaos; prlimit(2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 import trio
@@ -18,31 +18,24 @@ import trio
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.capabilities import Capability, LimitsResources, Resources
 from shaketable.harness.contracts.errors import all_of
-from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.victims import (
-    choose_variants,
-    describe_victims,
-    pick_victims,
-    plan_victims,
-    without,
-)
+from shaketable.harness.contracts.plugins import Evidence, Json, World
+from shaketable.harness.faults.victims import NodeFault, undone_if_it_fails, who_leads
 
 VARIANTS = ("leader", "one", "minority")
-UNDO_TIMEOUT_S = 10.0
 
 Judge = Callable[[Resources, Json], str | None]
 """Returns a phrase on how a node was affected, from what the world measured; None if it was not."""
 
 
-@dataclass(slots=True, eq=False)
-class ResourceFault:
+@dataclass(eq=False)
+class ResourceFault(NodeFault):
     """Limit a resource of some nodes for a while; implements `contracts.plugins.Fault`.
 
     Attributes:
         name: the fault's name.
         summary: the text that `list` shows.
         needs: the capabilities that a world must have.
-        draw: draws the fields of a `Resources` that are not the default.
+        draw_limits: draws the fields of a `Resources` that are not the default.
         phrase: describes them: "leave 20 % of the processor to".
         judge: decides whether a node was affected.
         measures: which of the world's measures go into the evidence, summed over the nodes.
@@ -51,55 +44,29 @@ class ResourceFault:
     name: str
     summary: str
     needs: frozenset[Capability]
-    draw: Callable[[Random, int], Json]
+    draw_limits: Callable[[Random, int], Json]
     phrase: Callable[[Resources], str]
     judge: Judge
     measures: tuple[str, ...]
     variants: tuple[str, ...] = VARIANTS
     family: str = capabilities.RESOURCES
 
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to options["victims"], if there are any."""
-        return replace(self, variants=choose_variants(self.name, VARIANTS, options))
+    def draw(self, rng: Random, index: int) -> Json:
+        """Draw the limits."""
+        return {"resources": self.draw_limits(rng, index)}
 
-    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Every group has processes; the world decides what can be limited."""
-        return None
-
-    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
-        """Draw the victims and the limits."""
-        plan = plan_victims(rng, nodes, self.variants, index)
-        return {**plan, "resources": self.draw(rng, index)}
-
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victims."""
-        return pick_victims(plan, nodes, leader)
-
-    def describe(self, plan: Json) -> str:
-        """Describe the plan: "leave 20 % of the processor to leader n1"."""
-        return describe_victims(self.phrase(Resources(**plan["resources"])), plan)
-
-    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims; see `contracts.capabilities.TakesOut`."""
-        return list(plan["victims"])
-
-    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Return the plan without the spared victims."""
-        return without(plan, spare)
+    def verb(self, plan: Json) -> str:
+        """Describe the limits: "leave 20 % of the processor to"."""
+        return self.phrase(Resources(**plan["resources"]))
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Limit each victim; return the ids of the limits."""
         assert isinstance(world, LimitsResources), "the fault was not available"
         undo: Json = {"taken": {}}
-        try:
+        limits = Resources(**plan["resources"])
+        async with undone_if_it_fails(self, undo, world):
             for node in plan["victims"]:
-                undo["taken"][node] = await world.limit_resources(
-                    node, Resources(**plan["resources"])
-                )
-        except BaseException:  # also when cancelled: only this task knows what was limited so far
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
-                await self.undo(undo, world)
-            raise
+                undo["taken"][node] = await world.limit_resources(node, limits)
         return undo
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
@@ -113,8 +80,7 @@ class ResourceFault:
         if not affected:
             return Evidence(False, "nothing was seen of it", sums)
         what = "; ".join(f"{node} {how}" for node, how in affected.items())
-        leader = await world.leader()
-        what += f"; {leader} leads" if leader is not None else "; no leader"
+        what += f"; {await who_leads(world)}"
         return Evidence(True, what, sums)
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -185,7 +151,7 @@ CPU = ResourceFault(
     name="cpu",
     summary="Let nodes run for 5 to 40 % of the time only, in slices of 20 to 400 ms.",
     needs=frozenset({Capability.CPU}),
-    draw=_draw_cpu,
+    draw_limits=_draw_cpu,
     phrase=_phrase_cpu,
     judge=_judge_cpu,
     measures=("stops", "stopped_ms", "wall_ms", "cpu_ms"),
@@ -232,7 +198,7 @@ MEMORY = ResourceFault(
     name="memory",
     summary="Let nodes have 0 or 1 MiB more memory than they have now (RLIMIT_AS).",
     needs=frozenset({Capability.MEMORY}),
-    draw=_draw_memory,
+    draw_limits=_draw_memory,
     phrase=_phrase_memory,
     judge=_judge_memory,
     measures=("refused",),
@@ -276,7 +242,7 @@ DESCRIPTORS = ResourceFault(
     name="descriptors",
     summary="Let nodes open 0 to 3 more files and connections than they have (RLIMIT_NOFILE).",
     needs=frozenset({Capability.DESCRIPTORS}),
-    draw=_draw_descriptors,
+    draw_limits=_draw_descriptors,
     phrase=_phrase_descriptors,
     judge=_judge_descriptors,
     measures=("unaccepted", "refused"),

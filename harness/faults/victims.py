@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from random import Random
+from typing import Self
 
 import trio
 
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.plugins import UNTOUCHED, Fault, Json, World
+from shaketable.harness.contracts.plugins import UNTOUCHED, Fault, Json, Target, World
 from shaketable.harness.discovery import unknown_name
 
 VICTIMS = ("leader", "one", "minority", "all", "minority-third", "majority", "followers")
@@ -119,6 +122,67 @@ def without(plan: Json, spare: Collection[str]) -> Json | None:
     return {**plan, "victims": left} if left else None
 
 
+class NodeFault:
+    """A fault of nodes by role, number or name: all but what it does to them.
+
+    A subclass says what it is, has `apply`, `probe` and `undo` (`contracts.plugins.Fault`), and
+    may draw more than its victims.
+
+    Attributes:
+        name: the fault's name.
+        family: one of `contracts.capabilities.FAMILIES`.
+        needs: the capabilities that a world must have.
+        variants: the victims that it draws from; those of the campaign, if there are any.
+        can: those of VICTIMS that a campaign may ask for.
+        takes_out: whether the group has to do without the victims meanwhile.
+    """
+
+    name: str
+    family: str
+    needs: frozenset[Capability]
+    variants: tuple[str, ...]
+    can: tuple[str, ...] = VICTIMS
+    takes_out: bool = True
+
+    def configured(self, options: Json) -> Self:
+        """Return this fault restricted to options["victims"], as far as it can strike them."""
+        chosen = copy(self)
+        chosen.variants = choose_variants(self.name, self.variants, options, self.can)
+        return chosen
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Every group has nodes; the world decides what can be done to them."""
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
+        """Draw the victims, and what `draw` adds; the first plan strikes the leader."""
+        return {**plan_victims(rng, nodes, self.variants, index), **self.draw(rng, index)}
+
+    def draw(self, rng: Random, index: int) -> Json:
+        """Draw what else belongs to the `index`-th plan: nothing."""
+        return {}
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Choose the victims."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Describe the plan: "kill leader n1"."""
+        return describe_victims(self.verb(plan), plan)
+
+    def verb(self, plan: Json) -> str:
+        """Return what a plan does, its victims to follow: the name of the fault."""
+        return self.name
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """Return the victims if it takes them out; see `contracts.capabilities.TakesOut`."""
+        return list(plan["victims"]) if self.takes_out else ()
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """Return the plan without the spared victims; see `contracts.capabilities.TakesOut`."""
+        return without(plan, spare)
+
+
 # Undo by incarnation, for faults that act on processes.
 #
 # For faults whose undo is "these incarnations of these nodes". A world returns `UNTOUCHED` for a
@@ -164,3 +228,20 @@ def in_effect(undo: Json) -> Iterator[tuple[str, int]]:
     for node, incarnation in undo["incarnations"].items():
         if incarnation != UNTOUCHED:
             yield node, incarnation
+
+
+def ended(undo: Json, world: World) -> list[str]:
+    """Return the nodes whose struck process is gone."""
+    return [node for node, number in in_effect(undo) if not world.is_alive(node, number)]
+
+
+async def restart_struck(undo: Json, world: World) -> None:
+    """Start the nodes that this fault struck and that are still down."""
+    for node, incarnation in in_effect(undo):
+        await world.restart(node, incarnation)
+
+
+async def who_leads(world: World) -> str:
+    """Return "n1 leads", or "no leader"."""
+    leader = await world.leader()
+    return f"{leader} leads" if leader is not None else "no leader"

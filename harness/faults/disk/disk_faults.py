@@ -8,39 +8,32 @@ Source: HARNESSES.md section 5; charybdefs; libfiu; `strace -e inject`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
 
 import trio
 
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.capabilities import Capability, DiskFaultSpec, InjectsDiskFaults
-from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.victims import (
-    choose_variants,
-    describe_victims,
-    pick_victims,
-    plan_victims,
-    without,
-)
+from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Json, World
+from shaketable.harness.faults.victims import NodeFault, undone_if_it_fails, who_leads
 
 VARIANTS = ("leader", "one", "minority")
-UNDO_TIMEOUT_S = 10.0
 
 Judge = Callable[[DiskFaultSpec, Mapping[str, Json]], tuple[bool, str]]
 """Decides from the effects on each node whether the fault took effect; describes the evidence."""
 
 
-@dataclass(slots=True, eq=False)
-class DiskFault:
+@dataclass(eq=False)
+class DiskFault(NodeFault):
     """Inject a fault into the disks of some nodes; implements `contracts.plugins.Fault`.
 
     Attributes:
         name: the fault's name.
         summary: the text that `list` shows.
         needs: the capabilities that a world must have.
-        draw: draws the fields of a `DiskFaultSpec` that are not the default.
+        draw_spec: draws the fields of a `DiskFaultSpec` that are not the default.
         phrase: describes the disk fault: "slow disk (50 ms a sync) of".
         judge: decides whether it took effect.
         takes_out: whether the group has to do without the node meanwhile.
@@ -50,7 +43,7 @@ class DiskFault:
     name: str
     summary: str
     needs: frozenset[Capability]
-    draw: Callable[[Random, int], Json]
+    draw_spec: Callable[[Random, int], Json]
     phrase: Callable[[DiskFaultSpec], str]
     judge: Judge
     takes_out: bool = True
@@ -58,50 +51,25 @@ class DiskFault:
     variants: tuple[str, ...] = VARIANTS
     family: str = capabilities.DISK
 
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to options["victims"], if there are any."""
-        return replace(self, variants=choose_variants(self.name, VARIANTS, options))
+    def draw(self, rng: Random, index: int) -> Json:
+        """Draw the disk fault."""
+        return {"disk_fault": self.draw_spec(rng, index)}
 
-    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Every group has disks; the world decides which faults can be injected."""
-        return None
-
-    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
-        """Draw the victims and the disk fault."""
-        plan = plan_victims(rng, nodes, self.variants, index)
-        return {**plan, "disk_fault": self.draw(rng, index)}
-
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victims."""
-        return pick_victims(plan, nodes, leader)
-
-    def describe(self, plan: Json) -> str:
-        """Describe the plan: "full disk of leader n1"."""
-        return describe_victims(self.phrase(DiskFaultSpec(**plan["disk_fault"])), plan)
-
-    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """Return the victims, if the group loses them; see `contracts.capabilities.TakesOut`."""
-        return list(plan["victims"]) if self.takes_out else ()
-
-    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Return the plan without the spared victims."""
-        return without(plan, spare)
+    def verb(self, plan: Json) -> str:
+        """Describe the disk fault: "full disk of"."""
+        return self.phrase(DiskFaultSpec(**plan["disk_fault"]))
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Inject the fault into each victim's disk; return the ids of the disk faults."""
         assert isinstance(world, InjectsDiskFaults), "the fault was not available"
         spec = DiskFaultSpec(**plan["disk_fault"])
         undo: Json = {"disk_faults": {}}
-        try:
+        async with undone_if_it_fails(self, undo, world):
             for node in plan["victims"]:
                 dead = await world.kill(node) if self.restarts(spec) else None
                 undo["disk_faults"][node] = await world.inject_disk_fault(node, spec)
                 if dead is not None and dead["incarnation"] != UNTOUCHED:
                     await world.restart(node, dead["incarnation"])
-        except BaseException:  # also when cancelled: only this task knows what was injected so far
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
-                await self.undo(undo, world)
-            raise
         return undo
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
@@ -113,8 +81,7 @@ class DiskFault:
         ended = [node for node, each in did.items() if each["ended"]]
         if ended:
             what += f"; {', '.join(ended)} ended of it"
-        leader = await world.leader()
-        what += f"; {leader} leads" if leader is not None else "; no leader"
+        what += f"; {await who_leads(world)}"
         return Evidence(took_effect, what, {**_sums(did), "ended": len(ended)})
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -173,7 +140,7 @@ DISK_ERRORS = DiskFault(
     name="disk-errors",
     summary="Let disk calls of a node fail (EIO): fsync, write, or read at a start.",
     needs=frozenset({Capability.KILL, Capability.DISK_ERRORS}),
-    draw=_draw_disk_errors,
+    draw_spec=_draw_disk_errors,
     phrase=_phrase_disk_errors,
     judge=judge_errors,
     restarts=lambda spec: spec.op == "read",
@@ -197,7 +164,7 @@ DISK_FULL = DiskFault(
     name="disk-full",
     summary="Let a node's disk be full (ENOSPC): leader, one or a minority; room comes back.",
     needs=frozenset({Capability.DISK_FULL}),
-    draw=_draw_disk_full,
+    draw_spec=_draw_disk_full,
     phrase=_phrase_disk_full,
     judge=judge_errors,
 )
@@ -223,7 +190,7 @@ DISK_SLOW = DiskFault(
     name="disk-slow",
     summary="Let each fsync or write of a node take longer, by 5 to 400 ms.",
     needs=frozenset({Capability.DISK_SLOW}),
-    draw=_draw_disk_slow,
+    draw_spec=_draw_disk_slow,
     phrase=_phrase_disk_slow,
     judge=judge_waits,
     takes_out=False,
@@ -250,7 +217,7 @@ DISK_STALL = DiskFault(
     name="disk-stall",
     summary="Stall disk calls of a node until the fault is over.",
     needs=frozenset({Capability.DISK_SLOW}),
-    draw=_draw_disk_stall,
+    draw_spec=_draw_disk_stall,
     phrase=_phrase_disk_stall,
     judge=judge_waits,
 )

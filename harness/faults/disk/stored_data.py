@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import trio
@@ -10,16 +10,12 @@ import trio
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage
 from shaketable.harness.contracts.capabilities import Capability, InjectsDiskFaults
-from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Json, Target, World
 from shaketable.harness.faults.victims import (
     SINGLE,
     UNDO_TIMEOUT_S,
-    choose_variants,
-    describe_victims,
-    pick_victims,
-    plan_victims,
+    NodeFault,
     undone_if_it_fails,
-    without,
 )
 
 # Kill a node and lose its disk; it comes back with an empty one at the end.
@@ -30,7 +26,6 @@ from shaketable.harness.faults.victims import (
 #
 # Source: DESIGN.md decisions 2 and 10; the disk of a failed machine in RocketMQ's deployment modes.
 
-WIPE_VARIANTS = ("leader", "one")
 WAIT_S = 6.0
 """How long to wait while no disk may be lost, until the other nodes are back."""
 WAIT_POLL_S = 0.1
@@ -38,19 +33,14 @@ SILENT_MIN_S, SILENT_MAX_S = 0.2, 0.6
 """How long the node is cut off before it is killed."""
 
 
-class Wipe:
+class Wipe(NodeFault):
     """Kill a node, delete its store, and start it with an empty disk: the leader, or any one."""
 
     name = "wipe"
     family = capabilities.DISK
     needs = frozenset({Capability.KILL, Capability.CUT, Capability.WIPE})
-
-    def __init__(self, variants: Sequence[str] = WIPE_VARIANTS) -> None:
-        self._variants = tuple(variants)
-
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to options["victims"], as far as it can strike them."""
-        return Wipe(choose_variants(self.name, WIPE_VARIANTS, options, can=SINGLE))
+    variants = SINGLE
+    can = SINGLE
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Needs a target that can bring back a node without its disk."""
@@ -61,23 +51,7 @@ class Wipe:
     def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw a variant, an order of the nodes, and how long the victim is cut off first."""
         silent_s = round(rng.uniform(SILENT_MIN_S, SILENT_MAX_S), 3)
-        return {**plan_victims(rng, nodes, self._variants, index), "silent_s": silent_s}
-
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victim."""
-        return pick_victims(plan, nodes, leader)
-
-    def describe(self, plan: Json) -> str:
-        """Describe the plan: "wipe leader n1"."""
-        return describe_victims("wipe", plan)
-
-    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victim; see `contracts.capabilities.TakesOut`."""
-        return list(plan["victims"])
-
-    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """There is only one victim: all or nothing."""
-        return without(plan, spare)
+        return {**super().plan(rng, nodes, index), "silent_s": silent_s}
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Cut the victim off, kill it, delete its store; return what was lost."""
@@ -134,19 +108,14 @@ WAYS = ("flip", "truncate")
 BITS = (1, 1, 2, 8)
 
 
-class Damage:
+class Damage(NodeFault):
     """Flip bits of a dead node's synced log, or cut its file short: it must notice."""
 
     name = "damage"
     family = capabilities.DISK
     needs = frozenset({Capability.KILL, Capability.WIPE, Capability.DAMAGE})
-
-    def __init__(self, variants: Sequence[str] = SINGLE) -> None:
-        self._variants = tuple(variants)
-
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to options["victims"], as far as it can strike them."""
-        return Damage(choose_variants(self.name, SINGLE, options, SINGLE))
+    variants = SINGLE
+    can = SINGLE
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Needs a target that declares the damage its nodes notice, and can replace a disk."""
@@ -156,31 +125,16 @@ class Damage:
             return f"the target {target.name} does not say how a node without its disk comes back"
         return target.why_no_disk_may_go(nodes)
 
-    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
-        """Draw a victim and the damage; the two kinds alternate."""
-        plan = plan_victims(rng, nodes, self._variants, index)
+    def draw(self, rng: Random, index: int) -> Json:
+        """Draw the damage; the two kinds alternate."""
         edit = {"how": WAYS[index % len(WAYS)], "bytes_": rng.choice(BITS)}
-        return {**plan, "damage": {**edit, "seed": f"{rng.getrandbits(48):x}"}}
+        return {"damage": {**edit, "seed": f"{rng.getrandbits(48):x}"}}
 
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victim."""
-        return pick_victims(plan, nodes, leader)
-
-    def describe(self, plan: Json) -> str:
-        """Describe the plan: "flip 1 bit in the log of leader n1"."""
+    def verb(self, plan: Json) -> str:
+        """Describe the damage: "flip 1 bit in the log of"."""
         bits = plan["damage"]["bytes_"]
         flip = f"flip {bits} {'bit' if bits == 1 else 'bits'} in the log of"
-        return describe_victims(
-            flip if plan["damage"]["how"] == "flip" else "cut short a log file of", plan
-        )
-
-    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victim; see `contracts.capabilities.TakesOut`."""
-        return list(plan["victims"])
-
-    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """There is only one victim: all or nothing."""
-        return None if set(plan["victims"]) & set(spare) else plan
+        return flip if plan["damage"]["how"] == "flip" else "cut short a log file of"
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Kill the victim, damage its log, start it, and record what it does."""
@@ -244,19 +198,14 @@ AGE_MIN_S, AGE_MAX_S = 0.8, 2.0
 """How long the node serves again before its copy is put back."""
 
 
-class Rollback:
+class Rollback(NodeFault):
     """Put back an older copy of a node's store: outside Raft's model, judged apart."""
 
     name = "rollback"
     family = capabilities.ROLLBACK
     needs = frozenset({Capability.KILL, Capability.ROLLBACK})
-
-    def __init__(self, variants: Sequence[str] = SINGLE) -> None:
-        self._variants = tuple(variants)
-
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to options["victims"], as far as it can strike them."""
-        return Rollback(choose_variants(self.name, SINGLE, options, SINGLE))
+    variants = SINGLE
+    can = SINGLE
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Needs a target whose store directories are known."""
@@ -267,23 +216,15 @@ class Rollback:
     def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw a victim and the age of its copy."""
         age_s = round(rng.uniform(AGE_MIN_S, AGE_MAX_S), 3)
-        return {**plan_victims(rng, nodes, self._variants, index), "age_s": age_s}
-
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victim."""
-        return pick_victims(plan, nodes, leader)
+        return {**super().plan(rng, nodes, index), "age_s": age_s}
 
     def describe(self, plan: Json) -> str:
         """Describe the plan: "roll back leader n1 by 1.2 s"."""
-        return f"{describe_victims('roll back', plan)} by {plan['age_s']:.1f} s"
+        return f"{super().describe(plan)} by {plan['age_s']:.1f} s"
 
-    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victim; see `contracts.capabilities.TakesOut`."""
-        return list(plan["victims"])
-
-    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """There is only one victim: all or nothing."""
-        return None if set(plan["victims"]) & set(spare) else plan
+    def verb(self, plan: Json) -> str:
+        """Return "roll back"."""
+        return "roll back"
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Copy the dead victim's store, let it run for a while, and put the copy back."""

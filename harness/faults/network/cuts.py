@@ -13,11 +13,10 @@ from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
 from shaketable.harness.faults import grudges
 from shaketable.harness.faults.victims import (
+    NodeFault,
     choose_variants,
-    describe_victims,
     pick_victims,
     plan_victims,
-    without,
 )
 
 # Partition the network between the nodes: hold the traffic of some directed links.
@@ -130,8 +129,6 @@ PARTITION = Partition()
 #
 # Source: HARNESSES.md section 1; jepsen.nemesis `partition!` on and off; FoundationDB's clogging.
 
-FLAP_VARIANTS = ("leader", "one", "minority", "all")
-
 DOWN_MS = (60, 200, 500)
 UP_MS = (60, 200, 500)
 
@@ -139,49 +136,33 @@ FLAPS_MIN = 2
 """Down a single time is a partition."""
 
 
-class Flap:
+class Flap(NodeFault):
     """Let the links of some nodes be down and up in turns, each for a moment."""
 
     name = "flap"
     family = capabilities.NETWORK
     needs = frozenset({Capability.CUT})
-
-    def __init__(self, variants: Sequence[str] = FLAP_VARIANTS) -> None:
-        self._variants = tuple(variants)
-
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to the links of options["victims"], if there are any."""
-        return Flap(choose_variants(self.name, FLAP_VARIANTS, options))
+    variants = ("leader", "one", "minority", "all")
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Needs a link."""
         return "a group of one node has no links" if len(nodes) < NODES_MIN else None
 
-    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
-        """Draw the victims, and how long their links are down and up."""
+    def draw(self, rng: Random, index: int) -> Json:
+        """Draw how long the links are down and up."""
         return {
-            **plan_victims(rng, nodes, self._variants, index),
             "down_ms": rng.choice(DOWN_MS),
             "up_ms": rng.choice(UP_MS),
             "heal": rng.choice(HEAL_MODES),
         }
 
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victims."""
-        return pick_victims(plan, nodes, leader)
-
     def describe(self, plan: Json) -> str:
         """Describe the plan: "flap links of leader n1: 200 ms down, 60 ms up"."""
-        whose = describe_victims("flap links of", plan)
-        return f"{whose}: {plan['down_ms']} ms down, {plan['up_ms']} ms up"
+        return f"{super().describe(plan)}: {plan['down_ms']} ms down, {plan['up_ms']} ms up"
 
-    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """Return the victims: half of the time they are unreachable."""
-        return list(plan["victims"])
-
-    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Return the plan without the spared victims."""
-        return without(plan, spare)
+    def verb(self, plan: Json) -> str:
+        """Return "flap links of"."""
+        return "flap links of"
 
     def min_duration_s(self, nodes: Sequence[str]) -> float:
         """Return the time that a few flaps take."""

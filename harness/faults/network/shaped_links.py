@@ -10,14 +10,14 @@ Source: tc-netem(8) for the vocabulary; toxiproxy's directions; jepsen.nemesis.c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import permutations
 from random import Random
 
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.capabilities import Capability, LinkShape, ShapesLinks
-from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
+from shaketable.harness.contracts.plugins import Evidence, Json, Target, World
+from shaketable.harness.faults.victims import NodeFault
 
 VARIANTS = ("leader", "one", "minority", "all")
 DIRECTIONS = ("both", "out", "in")
@@ -27,17 +27,15 @@ Judge = Callable[[LinkShape, Json], tuple[bool, str]]
 """Decides from a shape's counts whether it took effect, and describes the evidence."""
 
 
-@dataclass(slots=True, eq=False)
-class LinkFault:
-    """Shape the links of some nodes for a while; implements `contracts.plugins.Fault`.
-
-    Treat it as immutable; it is not frozen only because the protocol declares `name` as writable.
+@dataclass(eq=False)
+class LinkFault(NodeFault):
+    """Shape the links of some nodes for a while.
 
     Attributes:
         name: the fault's name.
         summary: the text that `list` shows.
         needs: the capabilities that a world must have.
-        draw: draws the fields of a `LinkShape` that are not the default.
+        draw_shape: draws the fields of a `LinkShape` that are not the default.
         phrase: describes the shape: "delay 80 ms".
         judge: decides whether it took effect.
         directions: as seen from the victims: outgoing traffic, incoming traffic, or both.
@@ -47,36 +45,28 @@ class LinkFault:
     name: str
     summary: str
     needs: frozenset[Capability]
-    draw: Callable[[Random], Json]
+    draw_shape: Callable[[Random], Json]
     phrase: Callable[[LinkShape], str]
     judge: Judge
     directions: tuple[str, ...] = DIRECTIONS
     variants: tuple[str, ...] = VARIANTS
     family: str = capabilities.NETWORK
-
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to the links of options["victims"], if there are any."""
-        return replace(self, variants=choose_variants(self.name, VARIANTS, options))
+    takes_out: bool = False
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Needs a link."""
         return "a group of one node has no links" if len(nodes) < NODES_MIN else None
 
-    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
-        """Draw the victims, the direction, and the shape of their links."""
-        plan = plan_victims(rng, nodes, self.variants, index)
-        shape = {**self.draw(rng), "seed": f"{rng.getrandbits(48):x}"}
+    def draw(self, rng: Random, index: int) -> Json:
+        """Draw the direction and the shape of the links."""
+        shape = {**self.draw_shape(rng), "seed": f"{rng.getrandbits(48):x}"}
         # The first strikes both directions if it can: where most of the traffic flows is not known.
         drawn = rng.choice(self.directions)
-        return {
-            **plan,
-            "direction": self.directions[0] if index == 0 else drawn,
-            "link_shape": shape,
-        }
+        return {"direction": self.directions[0] if index == 0 else drawn, "link_shape": shape}
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Choose the victims and their links."""
-        aimed = pick_victims(plan, nodes, leader)
+        aimed = super().aim(plan, nodes, leader)
         return {**aimed, "links": _links(aimed["victims"], nodes, plan["direction"])}
 
     def describe(self, plan: Json) -> str:
@@ -165,7 +155,7 @@ DELAY = LinkFault(
     name="delay",
     summary="Let what flows between nodes be late, with or without jitter.",
     needs=frozenset({Capability.DELAY}),
-    draw=_draw_delay,
+    draw_shape=_draw_delay,
     phrase=_phrase_delay,
     judge=_judge_delay,
 )
@@ -190,7 +180,7 @@ LOSS = LinkFault(
     name="loss",
     summary="Lose some of the packets between nodes.",
     needs=frozenset({Capability.LOSS}),
-    draw=_draw_loss,
+    draw_shape=_draw_loss,
     phrase=_phrase_loss,
     judge=judge_count("dropped", "packets lost"),
 )
@@ -223,7 +213,7 @@ SLOW_LINK = LinkFault(
     name="slow-link",
     summary="Let links between nodes take only some kilobytes a second.",
     needs=frozenset({Capability.RATE}),
-    draw=_draw_slow_link,
+    draw_shape=_draw_slow_link,
     phrase=_phrase_slow_link,
     judge=_judge_slow_link,
 )
@@ -253,7 +243,7 @@ RESET = LinkFault(
     name="reset",
     summary="Reset the connections between nodes, again and again.",
     needs=frozenset({Capability.RESET}),
-    draw=_draw_reset,
+    draw_shape=_draw_reset,
     phrase=_phrase_reset,
     judge=_judge_reset,
     directions=("both",),
@@ -287,7 +277,7 @@ HALF_OPEN = LinkFault(
     name="half-open",
     summary="End one side of connections between nodes, and do not tell the other.",
     needs=frozenset({Capability.HALF_OPEN}),
-    draw=_draw_half_open,
+    draw_shape=_draw_half_open,
     phrase=_phrase_half_open,
     judge=_judge_half_open,
     directions=("out", "in"),
@@ -313,7 +303,7 @@ DUPLICATE = LinkFault(
     name="duplicate",
     summary="Let some of the packets between nodes come twice.",
     needs=frozenset({Capability.DUPLICATE}),
-    draw=_draw_duplicate,
+    draw_shape=_draw_duplicate,
     phrase=_phrase_duplicate,
     judge=judge_count("duplicated", "packets doubled"),
 )
@@ -338,7 +328,7 @@ REORDER = LinkFault(
     name="reorder",
     summary="Reorder packets between nodes.",
     needs=frozenset({Capability.REORDER}),
-    draw=_draw_reorder,
+    draw_shape=_draw_reorder,
     phrase=_phrase_reorder,
     judge=judge_count("reordered", "packets reordered"),
 )
@@ -366,7 +356,7 @@ CORRUPT = LinkFault(
     name="corrupt",
     summary="Change a bit in some of the packets between nodes.",
     needs=frozenset({Capability.CORRUPT}),
-    draw=_draw_corrupt,
+    draw_shape=_draw_corrupt,
     phrase=_phrase_corrupt,
     judge=judge_count("corrupted", "packets with a bit changed"),
 )

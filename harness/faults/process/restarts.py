@@ -11,14 +11,7 @@ import trio
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.capabilities import Capability, StopsNodes
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.faults.victims import (
-    choose_variants,
-    describe_victims,
-    in_effect,
-    pick_victims,
-    plan_victims,
-    without,
-)
+from shaketable.harness.faults.victims import NodeFault, ended, restart_struck, who_leads
 
 # Kill nodes again and again, each time soon after they start: often during recovery.
 #
@@ -33,48 +26,26 @@ CRASHES_MIN = 2
 """A single crash is not a loop."""
 
 
-class CrashLoop:
+class CrashLoop(NodeFault):
     """Kill nodes again and again (SIGKILL), each time 0.05 to 1.2 s after their start."""
 
     name = "crash-loop"
     family = capabilities.PROCESS
     needs = frozenset({Capability.KILL})
-
-    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
-        self._variants = tuple(variants)
-
-    def configured(self, options: Json) -> Fault:
-        """Return this fault restricted to options["victims"], if there are any."""
-        return CrashLoop(choose_variants(self.name, VARIANTS, options))
-
-    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
-        """Every group has processes."""
-        return None
+    variants = VARIANTS
 
     def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
         """Draw the victims and the length of each life."""
         lives_s = [round(rng.uniform(LIFE_MIN_S, LIFE_MAX_S), 3) for _ in range(LIVES)]
-        return {**plan_victims(rng, nodes, self._variants, index), "lives_s": lives_s}
+        return {**super().plan(rng, nodes, index), "lives_s": lives_s}
 
-    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
-        """Choose the victims."""
-        return pick_victims(plan, nodes, leader)
-
-    def describe(self, plan: Json) -> str:
+    def verb(self, plan: Json) -> str:
         """Describe the plan: "kill again and again leader n1"."""
-        return describe_victims("kill again and again", plan)
+        return "kill again and again"
 
     def min_duration_s(self, nodes: Sequence[str]) -> float:
         """Return the time that some lives take."""
         return LEAST_S
-
-    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims; see `contracts.capabilities.TakesOut`."""
-        return list(plan["victims"])
-
-    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
-        """Return the plan without the spared victims."""
-        return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Do nothing yet: `act` does it."""
@@ -98,19 +69,17 @@ class CrashLoop:
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
         """Took effect if processes ended more than once, and the last one killed is gone."""
-        gone = [node for node, number in in_effect(undo) if not world.is_alive(node, number)]
+        gone = ended(undo, world)
         crashes = undo["crashes"]
         measures: dict[str, int | float] = {"crashes": crashes, "nodes": len(gone)}
         if not gone or crashes < CRASHES_MIN:
             return Evidence(False, f"{crashes} processes ended: no loop", measures)
-        leader = await world.leader()
-        now = f"{leader} leads" if leader is not None else "no leader"
-        return Evidence(True, f"{', '.join(gone)} ended {crashes} times; {now}", measures)
+        what = f"{', '.join(gone)} ended {crashes} times; {await who_leads(world)}"
+        return Evidence(True, what, measures)
 
     async def undo(self, undo: Json, world: World) -> None:
         """Start the nodes that are still down."""
-        for node, incarnation in in_effect(undo):
-            await world.restart(node, incarnation)
+        await restart_struck(undo, world)
 
 
 CRASH_LOOP = CrashLoop()
@@ -195,22 +164,19 @@ class RollingRestart:
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
         """Took effect if processes that ran are gone. Reports how many nodes were restarted."""
-        gone = [node for node, number in in_effect(undo) if not world.is_alive(node, number)]
+        gone = ended(undo, world)
         measures: dict[str, int | float] = {"restarted": len(gone), "ready": len(undo["ready"])}
         if not gone:
             return Evidence(False, "no process ended", measures)
-        leader = await world.leader()
-        now = f"{leader} leads" if leader is not None else "no leader"
         what = (
             f"{len(gone)} of {len(plan['victims'])} nodes restarted, the group was ready after "
-            f"{len(undo['ready'])} of them; {now}"
+            f"{len(undo['ready'])} of them; {await who_leads(world)}"
         )
         return Evidence(True, what, measures)
 
     async def undo(self, undo: Json, world: World) -> None:
         """Start the nodes that are still down."""
-        for node, incarnation in in_effect(undo):
-            await world.restart(node, incarnation)
+        await restart_struck(undo, world)
 
 
 ROLLING_RESTART = RollingRestart()
