@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Log, Reads, load_log
-from shaketable.checkers.anomalies.promises import NEEDS_ALL_EVENTS, why_not_promised
+from shaketable.checkers.anomalies.promises import why_not_promised
 from shaketable.checkers.findings import Findings, Gathered, fault_name, gather, settle, windows_at
+from shaketable.harness.contracts.finding_kinds import kinds_where
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
@@ -94,7 +95,7 @@ def conclude(
         context,
         clean=clean,
         doubts=reasons,
-        doubtful=NEEDS_ALL_EVENTS,
+        doubtful=kinds_where(lambda kind: kind.needs_all_events),
         observed=lambda kind: why_not_promised(kind, context),
     )
 

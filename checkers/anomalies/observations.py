@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.promises import BATCHES, DELAYS, READS, SENDS
+from shaketable.harness.contracts.finding_kinds import BATCHES, DELAYS, READS, SENDS
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

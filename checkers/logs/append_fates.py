@@ -25,6 +25,7 @@ from shaketable.checkers.kernels.log_match import (
     match_copies,
 )
 from shaketable.checkers.logs.log_part import Bools, Ints, LogPart, bools, ints, numbered
+from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
 from shaketable.harness.contracts.verdict import Finding
@@ -302,13 +303,6 @@ NS_PER_S = 1_000_000_000
 PLACES = 1 << 23
 """The number of hash values of `place_of`."""
 
-_KIND_TEXTS = {
-    "lost-append": "is lost",
-    "altered": "was altered",
-    "reordered": "is at another offset",
-    "missing-on-node": "is missing on a live node",
-}
-
 
 def place_of(keys: tuple[str | None, ...], key: Ints, offset: Ints) -> Ints:
     """Return a hash below PLACES of each offset of a queue; many offsets share one."""
@@ -433,7 +427,7 @@ class _PlaceSearch:
         message = (
             f"{row['key']}: the append of {row['value']} (op {row['op']}), acknowledged by {node}"
             f" at offset {row['offset']} after {moment_ns / NS_PER_S:.3f} s {under},"
-            f" {_KIND_TEXTS[kind]}: {held}; {there}."
+            f" {record_of(kind).became}: {held}; {there}."
         )
         return Finding(kind, message, row["key"], row["offset"], (row["op"],), details)
 

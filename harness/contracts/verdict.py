@@ -9,11 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-INDEX_DETAILS: Final = {"divergent": ("index",), "index-twice": ("index",), "term-fell": ("index",),
-                        "damaged": ("index",), "gap": ("first", "last")}  # fmt: skip
-"""For findings of these kinds, the details that hold the log indices concerned."""
+from typing import Any
 
 
 class Outcome(enum.IntEnum):

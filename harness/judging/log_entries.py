@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.evidence.entries_around import AckedAppends, Place, collect
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.verdict import INDEX_DETAILS, Finding, Verdict
+from shaketable.harness.contracts.finding_kinds import record_of
+from shaketable.harness.contracts.verdict import Finding, Verdict
 from shaketable.harness.history.export import load_operations
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.history.schema import APPENDING
@@ -29,10 +30,6 @@ log = logging.getLogger(__name__)
 
 PER_KIND_MAX: Final = 8
 """Findings of each kind and fault whose entries are saved."""
-MAPPED: Final = frozenset(
-    {"lost-append", "altered", "reordered", "missing-on-node", "duplicated", "damaged"}
-)
-"""Kinds of findings whose queue is mapped: which acknowledged appends each node holds."""
 MAPS_MAX: Final = 8
 """Queues that are mapped."""
 FILE_BYTES_MAX: Final = 8 << 20
@@ -71,7 +68,7 @@ def _collected(folder: RunFolder, job: CheckJob, chosen: list[Finding]) -> dict[
         dict.fromkeys(
             finding.key
             for finding in chosen
-            if finding.key is not None and finding.kind.partition(" ")[0] in MAPPED
+            if finding.key is not None and record_of(finding.kind).has_map
         )
     )[:MAPS_MAX]
     logs = {node: partial(_read, job, node) for node in job.logs}
@@ -103,7 +100,7 @@ def _places(finding: Finding) -> Iterator[Place]:
     """Yield the places of a finding: the offset in its queue, the indices in the log."""
     if finding.key is not None and finding.offset is not None:
         yield Place(key=finding.key, offset=finding.offset)
-    for name in INDEX_DETAILS.get(finding.kind.partition(" ")[0], ()):
+    for name in record_of(finding.kind).indices:
         index = finding.details.get(name)
         if isinstance(index, int) and not isinstance(index, bool):
             yield Place(index=index)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.harness.contracts.finding_kinds import FINDING_KINDS, record_of
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import APPENDING
@@ -32,16 +33,12 @@ BY_TIME: Final = (
     "unavailable_total_s",
 )
 """Measures that require knowing when clients worked."""
-LOSSES: Final = (
-    ("lost-append", "altered", "lost-message", "lost-element", "lost-write", "unseen"),
-    ("offset-lost", "offset-went-back"),
-    ("lost-add",),
+LOSSES: Final = tuple(
+    tuple(kind.name for kind in FINDING_KINDS.values() if kind.lost == lost)
+    for lost in ("value", "offset", "add")
 )
 """Kinds of findings about lost acknowledged operations: values, offsets that a group committed,
-adds to counters. Those in one line may be about the same operations."""
-COUNTED: Final = ("lost-append", "altered")
-"""Kinds that count every lost operation. The others count observations of a loss: there may be
-more losses that no read observed."""
+adds to counters. Those of the same may be about the same operations."""
 LOSS_CHECKERS: Final = (
     "consumer-offsets",
     "counter",
@@ -127,7 +124,7 @@ def _loss(conclusions: Sequence[Conclusion], kinds: Sequence[str]) -> tuple[int,
     for one in conclusions:
         seen = [kind for kind in (*one.kinds, *one.observed) if kind.name in kinds]
         count = sum(kind.count for kind in seen)
-        is_counted = all(kind.name in COUNTED and not kind.is_least for kind in seen)
+        is_counted = all(record_of(kind.name).counts_all and not kind.is_least for kind in seen)
         if (count, is_counted) > (most, is_exact and most > 0):
             most, is_exact = count, is_counted
     return most, is_exact

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.contracts.verdict import ExitCode, Outcome
 from shaketable.harness.untrusted_text import printable
 from shaketable.reports import finding_texts
@@ -138,7 +139,7 @@ def _rule(rule: str, found: list[_Result]) -> dict[str, Any]:
 def _about(rule: str) -> str:
     family, _, name = rule.partition("/")
     if family == "anomaly":
-        return finding_texts.TEXTS[name][0] if name in finding_texts.TEXTS else name
+        return record_of(name).one
     if name in CEILINGS or name in FLOORS:
         return (CEILINGS.get(name) or FLOORS[name]).label
     return f"the gate's rule {name}"

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shaketable.reports.gating.run_measures import COUNTED, LOSS_CHECKERS, LOSSES
+from shaketable.harness.contracts.finding_kinds import record_of
+from shaketable.reports.gating.run_measures import LOSS_CHECKERS, LOSSES
 from shaketable.reports.plain_json import mapping
 
 KINDS: Final = frozenset(kind for kinds in LOSSES for kind in kinds)
@@ -65,7 +66,7 @@ def losses(results: Mapping[str, Any]) -> Losses:
     unsure = [name for name in able if verdicts[name].get("valid") == "unknown"]
     if total:
         is_cut = sum(by_fault.values()) < total
-        is_least = bool(unsure or (seen & KINDS).difference(COUNTED))
+        is_least = bool(unsure or any(not record_of(kind).counts_all for kind in seen & KINDS))
         return Losses(total, by_fault=dict(by_fault), is_cut=is_cut, is_least=is_least)
     if not able:
         return Losses(None, "no checker of the run looks for losses")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.contracts.promises import in_families
 from shaketable.reports import finding_texts
 from shaketable.reports.run_view import CheckerView, PromiseRow
@@ -33,18 +34,8 @@ JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
 }
 """Promises that each of our checkers judges; other checkers judge what the target excludes."""
 
-KINDS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(
-        (
-            "lost-append", "altered", "missing-on-node", "damaged", "lost-element", "lost-add",
-            "lost-write", "unseen", "offset-lost",
-        ),
-        DURABLE,
-    ),
-    **dict.fromkeys(("reordered", "lost-message", "inconsistent-offsets"), DELIVERED),
-    "divergent": PREFIX,
-}  # fmt: skip
-"""Kinds of findings that are about one promise, whatever else their checker judges."""
+ABOUT: Final = {"kept": DURABLE, "delivered": DELIVERED, "committed": PREFIX}
+"""The row of what a kind of finding is about (`finding_kinds`)."""
 
 
 def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[PromiseRow, ...]:
@@ -106,11 +97,12 @@ def _row(which: int, text: str, checkers: Sequence[CheckerView]) -> PromiseRow:
 
 def _against(which: int, checker: CheckerView) -> tuple[tuple[str, int], ...]:
     """Return the checker's findings that break this promise, by kind."""
-    return tuple(
-        (kind, count)
-        for kind, count in checker.totals
-        if KINDS.get(kind, which) == which or KINDS[kind] not in JUDGES.get(checker.name, ())
-    )
+
+    def is_against(kind: str) -> bool:
+        about = ABOUT.get(record_of(kind).about or "", which)
+        return about == which or about not in JUDGES.get(checker.name, ())
+
+    return tuple((kind, count) for kind, count in checker.totals if is_against(kind))
 
 
 def _own_verdict(checker: CheckerView, against: Mapping[str, Sequence[object]]) -> str:

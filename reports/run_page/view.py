@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.promises import RAISED_BY_HAND
 from shaketable.harness.history.export import fault_windows
@@ -52,7 +53,7 @@ ERRORS_MAX: Final = 30
 
 NOT_KNOWN = "not known"
 OTHER_FAMILY = "other"
-NO_KIND = len(finding_texts.TEXTS) + 1
+NO_KIND = len(FINDING_KINDS) + 1
 RULES = "invariants"
 """The checker of whether the nodes kept their own invariants (harness.judging.invariants)."""
 EXPLAINS_LAST = ("stats", "vacuity")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from shaketable.harness.contracts.verdict import INDEX_DETAILS, Finding
+from shaketable.harness.contracts.finding_kinds import base_kind, record_of
+from shaketable.harness.contracts.verdict import Finding
 from shaketable.harness.history.run_folder import NoPlainFileError, read_plain
 from shaketable.reports.check_page.checked_history import failing_part
 from shaketable.reports.check_page.cycle_graph import CycleGraph, cycle_graph_of
@@ -28,7 +29,7 @@ from shaketable.reports.run_view import (
     ViolationGroup,
 )
 from shaketable.reports.spacetime import Picture, describe, lay_out
-from shaketable.reports.violation_page.claims import SEEN_LIVE, base_kind, claim_of
+from shaketable.reports.violation_page.claims import claim_of
 from shaketable.reports.violation_page.kept_entries import (
     Kept,
     entries_around,
@@ -184,7 +185,8 @@ def _page(
         evidence=tuple(
             (name, what)
             for name, what in violation.evidence
-            if name not in _SHOWN_ELSEWHERE and not (kind in SEEN_LIVE and name in _IN_TIMELINE)
+            if name not in _SHOWN_ELSEWHERE
+            and not (record_of(kind).is_seen_live and name in _IN_TIMELINE)
         )[:EVIDENCE_MAX],
         notes=_notes(run, moment_ns),
     )
@@ -217,7 +219,7 @@ def _facts(path: Path) -> Mapping[str, Any]:
 
 def _indices(kind: str, details: Mapping[str, Any]) -> list[int]:
     """Return the log indices that a finding is about."""
-    found = [details.get(name) for name in INDEX_DETAILS.get(kind, ())]
+    found = [details.get(name) for name in record_of(kind).indices]
     return [index for index in found if isinstance(index, int) and not isinstance(index, bool)]
 
 

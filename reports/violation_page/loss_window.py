@@ -13,15 +13,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.plain_json import whole
 from shaketable.reports.run_page.violations import OperationLookup, polled_messages, rows_of
 from shaketable.reports.run_view import FaultRow, OperationRow, Violation
-from shaketable.reports.violation_page.claims import base_kind
 from shaketable.reports.violation_page.violation_view import LossWindow
 
-LOST: Final = frozenset({"lost-append", "altered"})
-"""Kinds about something that was stored and is gone."""
 FAULTS_LISTED_MAX: Final = 3
 """Faults in the loss window that are listed."""
 NS_PER_S: Final = 1e9
@@ -40,7 +38,8 @@ def loss_window_of(
     """
     acknowledged_ns, offset = whole(violation.acknowledged_ns), whole(violation.offset)
     value = whole(violation.value)
-    if base_kind(violation.kind) not in LOST or violation.key is None:
+    kind = record_of(violation.kind)
+    if not (kind.became and kind.lost) or violation.key is None:
         return None
     if acknowledged_ns is None or offset is None or value is None:
         return None

@@ -6,12 +6,13 @@ entry votes for no candidate that lacks it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from shaketable.harness.contracts.finding_kinds import base_kind, record_of
 from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.run_view import OperationRow, RoleSpan, Violation
-from shaketable.reports.violation_page.claims import DURABLE, SEEN_LIVE, base_kind, duration_text
+from shaketable.reports.violation_page.claims import duration_text
 from shaketable.reports.violation_page.loss_window import faults_during
 from shaketable.reports.violation_page.moments import LEADER, Story, in_term, leader_at, next_leader
 from shaketable.reports.violation_page.violation_view import Entries
@@ -24,20 +25,6 @@ _DESTRUCTIVE: Final = frozenset({"power", "wipe", "rollback", "damage"})
 """Faults that take away what nodes had stored: power only what was not synced."""
 DATA_LOSS_PHRASE: Final = "bytes lost"
 """Phrase in the evidence of other faults that lose data (a kill of a node on a volatile disk)."""
-_EXIT_MEANINGS: Final[Mapping[str, str]] = {
-    "rule-broken": (
-        "The node saw it when it stopped; what broke the rule was done before, by itself or by a"
-        " node that it heard of. What all of them printed until then is below."
-    ),
-    "damage-found": (
-        "What is synced stays. So either it was never written as the node believed, or something of"
-        " the node's own wrote over it, or cut it off."
-    ),
-    "ended-unharmed": (
-        "The simulated world knows all that was done to the node: no call of its disk had failed,"
-        " and it was refused nothing. So it ended of what it did itself."
-    ),
-}
 NOT_RECORDED: Final = (
     "Which nodes had the append when it was acknowledged, and who voted for the leader of term"
     " {term}, was not recorded here; what the nodes printed, below, may tell."
@@ -52,8 +39,9 @@ def meaning_of(violation: Violation, story: Story, moment_ns: int | None) -> str
         story: the records around it.
         moment_ns: when it was, since the run's start; None if unknown.
     """
-    kind = base_kind(violation.kind)
-    if kind in DURABLE and kind != "missing-on-node":
+    record = record_of(violation.kind)
+    kind = record.name
+    if record.became and kind != "missing-on-node":
         return " ".join(_why_lost(violation, story, moment_ns))
     if kind == "divergent":
         return (
@@ -61,11 +49,9 @@ def meaning_of(violation: Violation, story: Story, moment_ns: int | None) -> str
             " nothing in the protocol ever brings them together again: a committed entry is never"
             " replaced."
         )
-    if kind in SEEN_LIVE:
+    if record.is_seen_live:
         matters = violation.details.get("matters")
-        return (
-            str(matters) if kind == "invariant-broken" and matters else _EXIT_MEANINGS.get(kind, "")
-        )
+        return str(matters) if kind == "invariant-broken" and matters else record.meaning
     if kind == "unexplained-offset":
         return _owner_text(violation, story)
     if kind in _ABOUT_READS:

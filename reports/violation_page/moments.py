@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.check_page.checked_history import visible
 from shaketable.reports.plain_json import is_whole
 from shaketable.reports.run_view import FaultRow, OperationRow, RoleSpan, Violation
 from shaketable.reports.spacetime import describe
-from shaketable.reports.violation_page.claims import SEEN_LIVE, TERM_BEGAN, base_kind
+from shaketable.reports.violation_page.claims import TERM_BEGAN
 from shaketable.reports.violation_page.steps import WITHOUT_RESULT
 from shaketable.reports.violation_page.violation_view import Entries, LossWindow, Moment, Step
 
@@ -62,7 +63,7 @@ def moment_of(
 def seen_at(violation: Violation) -> int | None:
     """Return when a violation was seen live; None for violations in the history."""
     at_ns = violation.details.get("at_ns")
-    return at_ns if base_kind(violation.kind) in SEEN_LIVE and is_whole(at_ns) else None
+    return at_ns if record_of(violation.kind).is_seen_live and is_whole(at_ns) else None
 
 
 def _row_of(violation: Violation, rows: Sequence[OperationRow]) -> OperationRow | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from shaketable.harness.contracts.finding_kinds import base_kind, record_of
 from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.check_page.checked_history import accused_in
 from shaketable.reports.run_page.violations import OperationLookup
 from shaketable.reports.run_view import OperationRow, Violation
-from shaketable.reports.violation_page.claims import DURABLE, base_kind
 from shaketable.reports.violation_page.violation_view import Step
 
 OPERATIONS_MAX: Final = 16
@@ -25,64 +25,6 @@ WITHOUT_RESULT: Final = (
 """Operations whose only result is that they were done."""
 NOTHING: Final = "nothing"
 CAS_SEEN: Final = {0: "another value was there", 1: "it took effect"}
-_MUST_APPEND: Final[Mapping[str, str]] = {
-    "damaged": "it can be read again as it was written",
-    "duplicated": "it is in the log once",
-    "late-delivery": "it is delivered in time",
-    "missed-tag": "who asks for its tag is given it",
-    "missed-key": "who asks for its key is given it",
-    "lost-message": "it is delivered",
-    "lost-write": "a read past it returns it",
-    "negative-offset": "an offset from 0 on",
-    "unexplained-offset": "an offset of at most {offset}",
-    "unseen": "it is there for every read",
-}
-"""What an acknowledged append guarantees, for kinds of violations about an append."""
-_MUST_SHOW: Final[Mapping[str, str]] = {
-    "G1a": "anything but {value}",
-    "aborted-read": "anything but {value}",
-    "duplicate": "{value} at one offset alone",
-    "duplicate-delivery": "{value} at one offset alone",
-    "early-delivery": "nothing with {value} yet",
-    "late-delivery": "{value}, some seconds earlier",
-    "two-owners": "a message of another queue",
-    "needless-redelivery": "{value} no more",
-    "wrong-attempt": "nothing with {value} at that attempt",
-    "lock-overlap": "0: another consumer holds it",
-    "missed-tag": "{value} among what it brought",
-    "unwanted-tag": "no message without such a tag",
-    "missed-key": "{value} among what it brought",
-    "not-refused": "the code of a refusal",
-    "wrong-refusal": "the right code",
-    "unwanted-key": "no message without that key, and none twice",
-    "phantom-read": "anything but {value}",
-    "inconsistent-offsets": "one value at offset {offset} for all",
-    "int-nonmonotonic-poll": "only what comes after what it had read before",
-    "nonmonotonic-poll": "only what comes after what it had read before",
-    "out-of-order": "the messages in the order of their sends",
-    "redelivered-committed": "nothing before what was committed",
-    "never-committed": "an offset that a client had committed",
-    "poll-skip": "offset {offset} next",
-    "int-poll-skip": "offset {offset} in between",
-    "repeated-element": "{value} once",
-    "repeated-id": "an id that no client had been given",
-    "unexpected-element": "nothing with {value} in it",
-    "duplicated-element": "{value} as often as it was put in",
-    "unexplained-offset": "no more than offsets below {offset}",
-}
-"""What the answer could have been, for kinds of violations about an answer."""
-_ACCUSED_FIRST: Final = frozenset(
-    {
-        "aborted-read",
-        "duplicate",
-        "duplicate-delivery",
-        "phantom-read",
-        "unexplained-offset",
-        "unwanted-tag",
-        "unwanted-key",
-    }
-)
-"""Kinds for which a checker names the wrong answer first; for others it was called last."""
 _SEARCHED: Final = frozenset({"not-linearizable"})
 """Kinds that name all operations of the search; the first cannot be linearized."""
 ACCUSED_MAX: Final = 4
@@ -191,7 +133,8 @@ def _of_append(
         return "", False
     if not row.marked:
         return _of_later_append(row, violation, kind)
-    if kind in DURABLE:
+    record = record_of(kind)
+    if record.became:
         return f"it is at offset {row.offset} from now on", True
     others = [each for each in rows if each.f in APPENDING and each is not row and each.marked]
     if kind == "offset-given-twice" and others:
@@ -201,15 +144,15 @@ def _of_append(
     before = [each for each in others if each.call_ns < row.call_ns and each.offset is not None]
     if kind == "nonmonotonic-send" and before:
         return f"an offset above {before[-1].offset}", True
-    if kind in _MUST_APPEND and (violation.value is None or row.input == violation.value):
-        return _MUST_APPEND[kind].format(offset=violation.offset), True
+    if record.append_would and (violation.value is None or row.input == violation.value):
+        return record.append_would.format(offset=violation.offset), True
     return "", False
 
 
 def _of_later_append(row: OperationRow, violation: Violation, kind: str) -> tuple[str, bool]:
     """Judge a later append that got an offset already acknowledged to another append."""
     acknowledged_ns = violation.acknowledged_ns
-    if kind not in DURABLE or acknowledged_ns is None or row.offset != violation.offset:
+    if not record_of(kind).became or acknowledged_ns is None or row.offset != violation.offset:
         return "", False
     if row.offset is None or row.input == violation.value or row.call_ns <= acknowledged_ns:
         return "", False
@@ -219,7 +162,7 @@ def _of_later_append(row: OperationRow, violation: Violation, kind: str) -> tupl
 def _is_wrong_read(row: OperationRow, rows: Sequence[OperationRow], violation: Violation) -> bool:
     """Return whether a row is the answer that a violation is about."""
     reads = [each for each in rows if each.marked and each.f not in WITHOUT_RESULT]
-    is_first = base_kind(violation.kind) in _ACCUSED_FIRST
+    is_first = record_of(violation.kind).names_answer_first
     first = [each for each in reads if is_first and each.op in violation.named[:1]]
     return row.outcome == "ok" and any(each is row for each in first or reads[-1:])
 
@@ -235,7 +178,7 @@ def _of_kind(
             if each.marked and each is not row and each.call_ns < row.call_ns
         ]
         return f"{known[-1]}, which was known before" if known else ""
-    must = _MUST_SHOW.get(kind, "")
+    must = record_of(kind).answer_would
     is_known = "{value}" not in must or violation.value is not None
     return must.format(value=violation.value, offset=violation.offset) if is_known else ""
 

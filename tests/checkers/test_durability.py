@@ -146,7 +146,8 @@ def test_append_that_stands_at_another_offset_is_reordered(tmp_path):
     first = durable.findings[0]
     assert (first.offset, first.operations) == (0, (1,))
     assert first.details["value_stands_at"] == {node: [1] for node in NODES}
-    assert "is at another offset: 0 of 3 nodes hold it; n0 has 2 (op 2, entry 1)" in (first.message)
+    assert "is at another offset than the client was given: 0 of 3 nodes" in first.message
+    assert "; n0 has 2 (op 2, entry 1)" in first.message
 
 
 def test_append_that_only_a_minority_has_elsewhere_is_lost(tmp_path):

@@ -18,11 +18,11 @@ from every_kind import NODE_LOGS, RUNS, JudgedRun
 from reported_kinds import reported_kinds
 
 from shaketable import reports
+from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
 from shaketable.harness.contracts.verdict import Finding, Verdict
 from shaketable.reports import finding_texts
 from shaketable.reports.check_page.checked_history import CheckedHistory
 from shaketable.reports.check_page.page import PARTS_MAX, render_page
-from shaketable.reports.violation_page.claims import PROMISED
 
 SAMPLES = Path(reports.__path__[0]) / "samples"
 SAMPLES_BYTES_MAX = 5_500_000
@@ -62,8 +62,7 @@ def test_every_kind_that_a_checker_can_report_stands_in_a_run_and_has_words(runs
     shown = set().union(*(run.kinds() for run in runs.values()))
     assert known - shown == set(), "tests/histories needs a history that shows it"
     assert shown - known == set(), "tests.support.reported_kinds does not see who reports it"
-    assert known - set(PROMISED) == set(), "reports.violation_page.claims says what was promised"
-    assert known - set(finding_texts.TEXTS) == set(), "reports.finding_texts says it to everybody"
+    assert known - set(FINDING_KINDS) == set(), "harness.contracts.finding_kinds has its words"
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -76,7 +75,7 @@ def test_every_kind_of_a_run_has_a_page_and_stands_on_the_report(runs: Runs, nam
         assert f"violations/{page.name}" in report, kind
         text = page.read_text()
         assert finding_texts.title(kind).split("'")[0] in text, kind
-        assert PROMISED[kind].split("'")[0] in text, kind
+        assert FINDING_KINDS[kind].promise.split("'")[0] in text, kind
 
 
 def test_pictures_of_every_kind_and_of_every_verdict_are_kept() -> None:

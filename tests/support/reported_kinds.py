@@ -14,13 +14,14 @@ from typing import Final
 
 from shaketable import checkers
 from shaketable.checkers.anomalies.promises import ANOMALIES
-from shaketable.checkers.logs import append_fates, linearizable_log
+from shaketable.checkers.logs import linearizable_log
+from shaketable.harness.contracts.finding_kinds import kinds_where
 
 FOLDER: Final = Path(next(iter(checkers.__path__)))
 TABLES: Final = {
     "shaketable.checkers.anomalies": ANOMALIES,
     "shaketable.checkers.queues": ANOMALIES,
-    "shaketable.checkers.logs.append_fates": frozenset(append_fates._KIND_TEXTS),
+    "shaketable.checkers.logs.append_fates": kinds_where(lambda kind: kind.became),
     "shaketable.checkers.logs.linearizable_log": frozenset(linearizable_log._MESSAGES),
 }
 """Kinds by where they are reported (a module, or all in a package)."""

@@ -16,13 +16,12 @@ import pytest
 
 from shaketable import reports
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.reports import finding_texts
+from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
 from shaketable.reports.run_page.view import build_view
 from shaketable.reports.run_view import CheckerView, RoleSpan, Violation, ViolationGroup
 from shaketable.reports.spacetime import ROLES_MAX, lay_out
 from shaketable.reports.violation_page import building, writing
 from shaketable.reports.violation_page.building import build_pages
-from shaketable.reports.violation_page.claims import DEFAULT_PROMISE, PROMISED
 from shaketable.reports.violation_page.moments import FAULTS_MAX, faults_near
 from shaketable.reports.violation_page.violation_view import ViolationPage
 
@@ -367,18 +366,13 @@ def test_what_was_never_promised_is_told_as_observed(lost: Any, page_of: PageOf)
     assert "it does not count against the verdict" in page.text
 
 
-def test_every_kind_that_has_plain_words_says_what_was_promised() -> None:
-    assert set(finding_texts.TEXTS) - set(PROMISED) == set()
-    assert DEFAULT_PROMISE not in PROMISED.values()
-
-
-@pytest.mark.parametrize("kind", sorted(PROMISED))
+@pytest.mark.parametrize("kind", sorted(FINDING_KINDS))
 def test_each_kind_has_a_page(lost: Any, kind: str, page_of: PageOf) -> None:
     lost.find("some-checker", kind, [6, 10], offset=3, value=17)
     folder = lost.write()
     reports.write(folder)
     page = Text(page_of(folder, building.slug(kind)))
-    assert PROMISED[kind] in page.text
+    assert FINDING_KINDS[kind].promise in page.text
     assert "What happened instead" in page.text
 
 
