@@ -94,7 +94,7 @@ def export(folder: RunFolder, *, with_events: bool = True) -> Exported:
         HarnessError: there are no segments, or a file cannot be read or written.
     """
     paths = _segments(folder)
-    facts = _run_facts(folder)
+    facts = folder.facts()
     counted: dict[str, int | None] = facts.get("segments") or {}
     read = _read(folder, paths, with_operations=True, with_events=with_events)
     end_ns = _end_ns(facts, read.last_ns)
@@ -204,16 +204,6 @@ def _began_ns(known: dict[str, Any], start_ns: int) -> int | None:
     """Return when it started to be applied, if that is recorded and plausible."""
     began_ns = known.get("began_ns")
     return began_ns if isinstance(began_ns, int) and began_ns <= start_ns else None
-
-
-def _run_facts(folder: RunFolder) -> dict[str, Any]:
-    """Read run.json; {} if the run was killed before writing it."""
-    try:
-        return msgspec.json.decode(folder.run_json.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.DecodeError) as error:
-        raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
 
 
 def _end_ns(facts: dict[str, Any], last_ns: int) -> int:

@@ -12,7 +12,9 @@ import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import msgspec
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 
@@ -91,6 +93,19 @@ class RunFolder:
     def run_json(self) -> Path:
         """Facts of the run: phases, segment counts, versions, command line."""
         return self.path / "run.json"
+
+    def facts(self) -> dict[str, Any]:
+        """Read run.json; {} for a run that was killed before it was written.
+
+        Raises:
+            HarnessError: it cannot be read.
+        """
+        try:
+            return msgspec.json.decode(self.run_json.read_bytes(), type=dict[str, Any])
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise HarnessError(f"cannot read {self.run_json}: {error}") from error
 
     @property
     def memory_jsonl(self) -> Path:

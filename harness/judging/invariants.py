@@ -9,7 +9,6 @@ Source: docs/adr/0037; Jepsen's log-file-pattern checker does this by text patte
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -66,14 +65,14 @@ def judge_invariants(
     Raises:
         HarnessError: run.json cannot be read.
     """
-    try:
-        facts = json.loads(folder.run_json.read_bytes())
-        if facts.get("world") != "sim" and not isinstance(target, ExplainsEnds):
-            return None
-        found = _found(facts, context, client_violations)
-    except FileNotFoundError:
+    facts = folder.facts()
+    if facts.get("world") != "sim" and not isinstance(target, ExplainsEnds):
+        return None
+    if not facts:
         return None  # `run-as-planned` reports it
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    try:
+        found = _found(facts, context, client_violations)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
     breaches = tuple(each.finding for each in found if each.excuse is None)
     observed = tuple(each.finding for each in found if each.excuse is not None)

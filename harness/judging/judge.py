@@ -210,24 +210,14 @@ def _client_activity(folder: RunFolder, campaign: Campaign, end_ns: int) -> Clie
     from shaketable.reports.availability.outages import ClientActivity, active_until  # noqa: PLC0415
     from shaketable.reports.plotting.lanes import phase_spans  # noqa: PLC0415 - only where a run is judged
 
-    phases = phase_spans(_facts(folder).get("phases"), end_ns)
+    phases = phase_spans(folder.facts().get("phases"), end_ns)
     until_ns = active_until(phases, campaign.time_limit_s)
     return None if until_ns is None else ClientActivity(until_ns, load_given_up(folder))
 
 
 def _unavailable(folder: RunFolder) -> dict[str, str]:
     """Return the requested faults that the run could not inject, each with the reason."""
-    return dict(_facts(folder).get("faults_unavailable") or {})
-
-
-def _facts(folder: RunFolder) -> dict[str, Any]:
-    """Read run.json; {} if the run was killed before it was written."""
-    try:
-        return dict(json.loads(folder.run_json.read_bytes()))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
+    return dict(folder.facts().get("faults_unavailable") or {})
 
 
 def render(folder: RunFolder) -> list[Path]:
@@ -261,7 +251,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         logs_declared=isinstance(target, ShowsLogs),
         final_from_ns=_final_from_ns(folder),
         elections_ns=tuple(_elections_ns(folder)),
-        stalls=tuple((from_ns, to_ns) for from_ns, to_ns in _facts(folder).get("stalls") or ()),
+        stalls=tuple((from_ns, to_ns) for from_ns, to_ns in folder.facts().get("stalls") or ()),
         topics=topics_of(workload),
     )
     return CheckJob(
@@ -297,7 +287,7 @@ def _final_from_ns(folder: RunFolder) -> int | None:
 
 
 def _phase_start_ns(folder: RunFolder, name: str) -> int | None:
-    phases = _facts(folder).get("phases") or ()
+    phases = folder.facts().get("phases") or ()
     return next((int(phase["start_ns"]) for phase in phases if phase["name"] == name), None)
 
 
@@ -489,12 +479,12 @@ def judge_run_as_planned(folder: RunFolder) -> Verdict:
     Raises:
         HarnessError: run.json cannot be read.
     """
-    try:
-        facts = json.loads(folder.run_json.read_bytes())
-        findings = _plan_deviations(facts)
-    except FileNotFoundError:
+    if not folder.run_json.exists():
         return Verdict(NAME, Outcome.UNKNOWN, "there is no run.json")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    facts = folder.facts()
+    try:
+        findings = _plan_deviations(facts)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
     if not findings:
         return Verdict(NAME, Outcome.VALID, "nothing ended by itself, and the group came back")
