@@ -32,6 +32,7 @@ from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.key_queries import KeyQueries, random_group_key
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
 from shaketable.system.sim.network import Network
+from shaketable.system.sim.rules.checkpoints import check_blames_no_disk
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
@@ -60,6 +61,8 @@ RECOVERIES = 2
 """Copies of a disk that are started with a torn tail."""
 HINTS = 2
 """Copies of a disk that are started with broken hints (checkpoints, key index)."""
+HINTS_WITH_KEYS = 5
+"""The same of a node with a key index."""
 SETTLE_MS_MAX = 4000.0
 """Time in which a group must acknowledge a new append after the last fault is healed."""
 
@@ -212,6 +215,8 @@ class World:
                 loses_unsynced=member.loses_unsynced, rng=self.rngs.stream(f"crash/{member.name}")
             )
         elif member.is_damaged:
+            if isinstance(error, StoreError):
+                check_blames_no_disk(member.name, error, platter)
             self.counts.damage_noticed += member.must_detect
             self.lose_disk(member)  # as its error says: restore it from the group
             return
@@ -279,6 +284,7 @@ class World:
         self.crash(member, loses_unsynced=False)
         platter.flip_bit(path, position - start, bit)
         member.is_damaged = True
+        member.saved_index = -1
         return True
 
     def damage(self, member: SimMember, fault: DamageFile) -> bool:
@@ -290,6 +296,7 @@ class World:
         if not damage_file(platter, ROOT, member.name, fault.file, fault.way, fault.place):
             return False
         self.counts.files_damaged += 1
+        member.saved_index = -1
         member.is_damaged = member.is_damaged or fault.file not in REBUILT
         member.must_detect = fault.file in ALWAYS_DETECTED
         return True
@@ -338,7 +345,7 @@ class World:
             key = random_group_key(rng) if self.key_queries else None
             is_upgraded = member.log.native is not None
             self.counts.broken += check_broken_starts(*args, is_upgraded=is_upgraded)
-            for _ in range(HINTS):
+            for _ in range(HINTS if key is None else HINTS_WITH_KEYS):
                 self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
 
     def _check_recoveries(self) -> None:

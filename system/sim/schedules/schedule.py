@@ -9,6 +9,8 @@ since a run in which everything may happen rarely lets anything happen often (Gr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from shaketable.system.broker.expiry import ExpiryConfig
@@ -20,7 +22,14 @@ from shaketable.system.sim.initial_disks.native_messages import SHAPES
 from shaketable.system.sim.schedules.faults import AnyFault, DamageFile, RefusedChange, Stop
 from shaketable.system.sim.schedules.random_faults import DISK_LOSS_KINDS, GRID_MS, draw_faults
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
-from shaketable.system.sim.schedules.scenarios import CHAIN_WEIGHTS, CHAINS, Group, draw_scenarios
+from shaketable.system.sim.schedules.scenarios import (
+    CHAIN_WEIGHTS,
+    CHAINS,
+    LATER,
+    Group,
+    Scenario,
+    draw_scenarios,
+)
 
 QUEUES_MAX = 4
 WAVE_MS = 1000
@@ -29,6 +38,8 @@ SCENARIOS = 0.5
 """Share of the seeds that have scenarios (`schedules.scenarios`), and fewer other faults."""
 CHAINED = 0.9
 """Share of the seeds that have chains, whatever else they have."""
+LATER_CHAINED = 0.35
+"""Share of the seeds that have one or more of the later scenarios, too."""
 RARE_SIZES = 0.15
 """Share of the seeds with a rarely tested group size, mostly even ones."""
 CHOPPED = (0.0, 0.0, 0.05, 0.2)
@@ -171,6 +182,9 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     chains = rngs.stream("chains")
     if options.chains and options.faults is None and chains.chance(CHAINED):
         faults = _with_chains(chains, settings, faults, options)
+    later = rngs.stream("later_scenarios")
+    if options.chains and options.faults is None and later.chance(LATER_CHAINED):
+        faults = _with_chains(later, settings, faults, options, LATER)
     calls = draw_calls(rngs.stream("calls"), settings, options.operations_per_s)
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
 
@@ -185,7 +199,11 @@ def _with_scenarios(
 
 
 def _with_chains(
-    rng: RandomStream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
+    rng: RandomStream,
+    settings: Settings,
+    faults: tuple[AnyFault, ...],
+    options: Options,
+    among: Mapping[str, Scenario] = CHAINS,
 ) -> tuple[AnyFault, ...]:
     """Add chains; at most one disk is lost in a run."""
     more = draw_scenarios(
@@ -194,7 +212,7 @@ def _with_chains(
         from_ms=1500,
         until_ms=options.run_ms - 7000,
         ack=settings.ack,
-        among=CHAINS,
+        among=among,
         weights=CHAIN_WEIGHTS,
         may_lose_disk=not any(fault.kind in DISK_LOSS_KINDS for fault in faults),
     )
