@@ -126,7 +126,7 @@ PROMISES: dict[str, Promise] = {
         "If it wins, all writes wait for a disk that takes none.",
     ),
     "full-disk-takes-nothing": Promise(
-        "A follower whose disk is full takes on no entries and no snapshot.",
+        "A follower or master whose disk is full takes on no entries and no snapshot.",
         "It could not keep them, and would give up the log that it has.",
     ),
     "membership-is-the-log-s": Promise(
@@ -300,6 +300,14 @@ PROMISES: dict[str, Promise] = {
     "what-was-there-is-kept": Promise(
         "What a broker had for half a minute is there again after a power loss.",
         "The broker that takes over has the messages, but not how far they were consumed.",
+    ),
+    "heartbeats-keep-time": Promise(
+        "A master sends a slave something at least every five seconds.",
+        "Its slave takes it for dead, and copies nothing until it has connected again.",
+    ),
+    "foreign-configs-are-refused": Promise(
+        "A file of config/ that no broker may write is refused, or the wrong part left out.",
+        "What was wrong goes on: to slaves, to clients, and into the next file.",
     ),
     "slave-knows-master": Promise(
         "A slave tells clients where its master is.",

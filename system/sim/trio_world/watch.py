@@ -8,7 +8,7 @@ the broker, and of what else is watched, are replaced like those of a planted bu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -21,7 +21,7 @@ from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS, encod
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Message, RoleChange, Write
+from shaketable.system.raft.protocol import Append, Message, RoleChange, Write
 from shaketable.system.remoting.fastjson import loads
 from shaketable.system.sim.rules.bounds import check_answered, check_appends, check_bounds
 from shaketable.system.sim.rules.invariants import Invariants
@@ -301,6 +301,7 @@ class MasterSlaveWatch:
         self._reporter = reporter
         self._shadow: MasterSlaveShadow | None = None
         self._log: NativeCommitLog | None = None
+        self._is_full = self._was_full = False
         self._writes: deque[tuple[int, Write]] = deque()
         """Handed to the disk and not reported as carried out, by number."""
 
@@ -328,6 +329,7 @@ class MasterSlaveWatch:
         if shadow is None or log is None:
             return
         try:
+            self._check_full(shadow, effects.writes)
             self._invariants.ordered(shadow, effects.writes)
             first = effects.write_seq - len(effects.writes) + 1
             self._writes.extend(enumerate(effects.writes, first))
@@ -337,6 +339,17 @@ class MasterSlaveWatch:
                     self._invariants.replied(shadow, reply)
         except Violated as found:
             self._reporter.violated(found)
+
+    def _check_full(self, shadow: MasterSlaveShadow, writes: Sequence[Write]) -> None:
+        """A master whose disk is full takes no messages. Raises Violated."""
+        was_full, self._was_full = self._was_full, self._is_full
+        takes = any(isinstance(write, Append) for write in writes)
+        if takes and was_full and self._is_full and shadow.config.is_master:
+            raise Violated("full-disk-takes-nothing", "it takes on messages", self._name)
+
+    def disk_full(self, is_full: bool) -> None:
+        """The broker is told that its disk is full, or has room again."""
+        self._is_full = is_full
 
     def synced(self, write_seq: int) -> None:
         """Writes up to `write_seq` were carried out."""
@@ -363,6 +376,10 @@ class MasterSlaveWatch:
             def synced(self, write_seq: int, now_ms: float | None = None) -> None:
                 watch.synced(write_seq)
                 super().synced(write_seq, now_ms)
+
+            def disk_full(self, is_full: bool, now_ms: float) -> None:
+                watch.disk_full(is_full)
+                super().disk_full(is_full, now_ms)
 
         files = watched_config_files(
             parts.native.config_files, self._saved, self._reporter.violated
