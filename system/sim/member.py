@@ -599,6 +599,7 @@ class Flush:
         world.counts.keys_found += world.key_queries.check(
             self._files.keys, begin, checkpoint.applied_position
         )
+        world.key_queries.check_tags(self._files.queues, begin, checkpoint.applied_position)
 
     def abort(self, operations: int) -> Sequence[Write]:
         """Kill the process: up to `operations` disk operations of the flush still happen.

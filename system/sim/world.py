@@ -63,6 +63,8 @@ HINTS = 2
 """Copies of a disk that are started with broken hints (checkpoints, key index)."""
 HINTS_WITH_KEYS = 5
 """The same of a node with a key index."""
+CROWD_MS = 4500.0
+"""Time before the end of a run in which a group comes to its limit of members."""
 SETTLE_MS_MAX = 4000.0
 """Time in which a group must acknowledge a new append after the last fault is healed."""
 
@@ -109,6 +111,9 @@ class World:
             self.heap.push(0.0, self.restart, member)
         for fault in schedule.faults:
             self.heap.push(fault.start_ms, self.actions.apply, fault)
+        if settings.crowded:
+            crowd_ms = max(self.healed_ms, settings.run_ms - CROWD_MS)
+            self.heap.push(crowd_ms, self.operator.crowd)
         for call in schedule.calls:
             self.heap.push(call.at_ms, self.clients.call, call)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from shaketable.system.mutants import Mutant
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.protocol import Compact
 from shaketable.system.sim.disk import SimDisk
+from shaketable.system.sim.key_queries import KeyQueries
 from shaketable.system.sim.rules.checkpoints import (
     check_blames_no_disk,
     check_loaded,
@@ -17,10 +19,12 @@ from shaketable.system.sim.rules.checkpoints import (
 )
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.faults import Expire
+from shaketable.system.sim.schedules.random_streams import RandomStreams
 from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings
 from shaketable.system.sim.world import run_seed
 from shaketable.system.store.disk import DiskFull
 from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.message import Message, encode_message, tags_in
 from shaketable.system.store.state_files import LogDamaged
 
 NO_KEYS = SimpleNamespace(_saved_keys=())
@@ -72,6 +76,21 @@ def test_damage_is_no_full_disk():
         check_blames_no_disk("n0", DiskFull("no room"), platter)
     platter.capacity_bytes = 10
     check_blames_no_disk("n0", DiskFull("no room"), platter)
+
+
+@pytest.mark.parametrize("properties", ["TAGS\x01größer", "TAGS\x01red\x02TAGS\x01\x02", ""])
+def test_the_tags_of_a_message_are_in_its_unit(properties: str):
+    message = Message(b"t", 0, 0, 700, b"1.", properties.encode())
+    queries = KeyQueries(RandomStreams(1), b"t", {(b"t", 0): [encode_message(message)]})
+    code = tags_in(properties.encode())
+
+    def units(found: int) -> SimpleNamespace:
+        return SimpleNamespace(read_units=lambda *_: struct.pack(">qiq", 700, 100, found))
+
+    queries.check_tags(units(code), 0, 1000)
+    queries.check_tags(units(code + 1), 800, 1000)
+    with broken("units-are-the-messages"):
+        queries.check_tags(units(code + 1), 0, 1000)
 
 
 class Lowering(LogWriter):

@@ -242,6 +242,18 @@ def test_a_sound_request_is_not_blamed():
     assert violated(Blaming, LEADS, handed, gone) == "sound-requests-are-not-blamed"
 
 
+class Unlimited(RaftCore):
+    def plan_change(self, change):
+        try:
+            return super().plan_change(change)
+        except MembershipError:
+            return self.membership.with_learner(change.member, change.address)
+
+
+def test_a_group_takes_no_more_members_than_its_limit():
+    assert violated(Unlimited, LEADS, crowded=True) == "changes-are-checked"
+
+
 def test_only_what_is_too_large_may_be_blamed():
     operation = Operation(1, 0, APPEND, 0, -1, 0.0)
     check_blame(operation, 14, "not the leader")

@@ -247,7 +247,10 @@ class Steps:
             dispatcher = leading.dispatchers.get(peer)
             if dispatcher is None or dispatcher.state is not DispatchState.INSTALL:
                 continue
-            if self._snapshots.get(peer, -1) <= dispatcher.match_index:
+            sent_index = self._snapshots.get(peer)
+            # No acknowledgement tells of a snapshot that ends before the first entry.
+            has_it = sent_index is not None and 0 <= sent_index <= dispatcher.match_index
+            if has_it or sent_index is None:
                 raise Violated(
                     "snapshots-go-out-at-once",
                     f"{peer} has entries up to {dispatcher.match_index}, needs a snapshot up to"

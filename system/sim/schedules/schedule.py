@@ -38,6 +38,8 @@ SCENARIOS = 0.5
 """Share of the seeds that have scenarios (`schedules.scenarios`), and fewer other faults."""
 CHAINED = 0.9
 """Share of the seeds that have chains, whatever else they have."""
+CROWDED = 0.08
+"""Share of the seeds in which a group comes to its limit of members."""
 LATER_CHAINED = 0.35
 """Share of the seeds that have one or more of the later scenarios, too."""
 RARE_SIZES = 0.15
@@ -99,6 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     older_config: bool = False
     """Whether config/ has topics and group offsets from before the group."""
     preferred_leaders: tuple[str, ...] = ()
+    crowded: bool = False
+    """Whether the operator of a core world adds members up to the limit, once all is calm."""
     chopped: float = 0.0
     """Share of the whole-node connections that transfer bytes piece by piece."""
 
@@ -185,6 +189,8 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     later = rngs.stream("later_scenarios")
     if options.chains and options.faults is None and later.chance(LATER_CHAINED):
         faults = _with_chains(later, settings, faults, options, LATER)
+    if options.chains and rngs.stream("crowded").chance(CROWDED):
+        settings = msgspec.structs.replace(settings, crowded=True)
     calls = draw_calls(rngs.stream("calls"), settings, options.operations_per_s)
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
 

@@ -237,6 +237,10 @@ PROMISES: dict[str, Promise] = {
         "The key index finds every message by each of its keys, the newest first.",
         "A query for an order by its number would find none.",
     ),
+    "units-are-the-messages": Promise(
+        "A queue's unit has its message's place, and the hash of its tags.",
+        "A consumer that asks for some tags only is not given messages that have them.",
+    ),
     "acknowledged-is-committed": Promise(
         "A message is acknowledged only when it is committed.",
         "Otherwise the next leader may not have it: a message that was confirmed gets lost.",
