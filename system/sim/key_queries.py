@@ -67,6 +67,8 @@ class KeyQueries:
         self._topic = topic
         self._queues = queues
         self._seen: dict[Queue, int] = {queue: len(held) for queue, held in queues.items()}
+        self._older = dict(self._seen)
+        """How many messages of each queue are from before the run: they are not kept here."""
         self._places: dict[bytes, list[tuple[int, int]]] = {}  # (position, store time)
 
     def check(self, index: KeyIndex, start_position: int, end_position: int) -> int:
@@ -104,10 +106,14 @@ class KeyQueries:
 
         Raises Violated.
         """
-        queues = [queue for queue, held in self._queues.items() if held and queue[0] == self._topic]
+        queues = [
+            queue
+            for queue, held in self._queues.items()
+            if queue[0] == self._topic and len(held) > self._older.get(queue, 0)
+        ]
         for _ in range(TAGS_PER_CHECK if queues else 0):
             queue = self._rng.choice(queues)
-            offset = self._rng.randrange(len(self._queues[queue]))
+            offset = self._rng.randrange(self._older.get(queue, 0), len(self._queues[queue]))
             message = decode_message(self._queues[queue][offset])
             if not start_position <= message.physical_offset < end_position:
                 continue
