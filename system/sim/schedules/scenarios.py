@@ -475,10 +475,11 @@ def snapshot_meets_sick_disk(rng: RandomStream, group: Group, at_ms: int) -> lis
         Expire(start_ms=back_ms - 700, duration_ms=700 + lasts_ms),
     ]
     if rng.chance(0.5):
+        # What expires frees room: only a disk without old files stays full.
         full_ms = at_ms + TRANSFER_MS
         full_for_ms = back_ms + lasts_ms - full_ms
         full = FullDisk(start_ms=full_ms, duration_ms=full_for_ms, node=name, copies_on_write=True)
-        return [*faults, full]
+        return [*faults, Expire(start_ms=at_ms, duration_ms=TRANSFER_MS), full]
     return [*faults, StallDisk(start_ms=back_ms, duration_ms=lasts_ms, node=name)]
 
 

@@ -42,6 +42,8 @@ CROWDED = 0.08
 """Share of the seeds in which a group comes to its limit of members."""
 LATER_CHAINED = 0.35
 """Share of the seeds that have one or more of the later scenarios, too."""
+LATER_ALONE = 0.7
+SETTLES_MS = 1_000
 RARE_SIZES = 0.15
 """Share of the seeds with a rarely tested group size, mostly even ones."""
 CHOPPED = (0.0, 0.0, 0.05, 0.2)
@@ -188,7 +190,7 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
         faults = _with_chains(chains, settings, faults, options)
     later = rngs.stream("later_scenarios")
     if options.chains and options.faults is None and later.chance(LATER_CHAINED):
-        faults = _with_chains(later, settings, faults, options, LATER)
+        faults = _with_later(later, settings, faults, options)
     if options.chains and rngs.stream("crowded").chance(CROWDED):
         settings = msgspec.structs.replace(settings, crowded=True)
     calls = draw_calls(rngs.stream("calls"), settings, options.operations_per_s)
@@ -222,6 +224,21 @@ def _with_chains(
         weights=CHAIN_WEIGHTS,
         may_lose_disk=not any(fault.kind in DISK_LOSS_KINDS for fault in faults),
     )
+    return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
+
+
+def _with_later(
+    rng: RandomStream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
+) -> tuple[AnyFault, ...]:
+    """Add later scenarios; for most seeds in place of what would get in their way."""
+    is_alone = rng.chance(LATER_ALONE)
+    more = _with_chains(rng, settings, (), options, LATER)
+    if is_alone and more:
+        from_ms = more[0].start_ms - SETTLES_MS
+        until_ms = max(fault.end_ms for fault in more)
+        faults = tuple(
+            fault for fault in faults if fault.end_ms < from_ms or fault.start_ms > until_ms
+        )
     return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
 
 
