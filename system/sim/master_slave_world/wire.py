@@ -7,12 +7,10 @@ magic, sizes, position and CRC: only these are damaged here, since nothing else 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from shaketable.system.native.ha import MasterConnection
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.master_slave_world.world import MasterSlaveWorld
 
 HEAD_BYTES = 8
 """A message starts with its size and its magic."""
@@ -21,16 +19,19 @@ LARGE_BIT = 0x01
 
 
 def damaging_connection(
-    base: type[MasterConnection], world: MasterSlaveWorld
+    base: type[MasterConnection], next_bit_flip: Callable[[], int | None]
 ) -> type[MasterConnection]:
-    """Return a connection class in which a message's head is damaged when the world wants it."""
+    """Return a connection class that damages a message's head at the byte that it is given.
+
+    `next_bit_flip` is asked at the start of each frame that starts a message.
+    """
 
     class Damaging(base):  # type: ignore[valid-type, misc]
         was_damaged = False
 
         def _receive_body(self, position: int, body: bytes, now_ms: float) -> None:
             is_start = not self._partial and len(body) >= HEAD_BYTES
-            if is_start and (place := world.next_bit_flip()) is not None:
+            if is_start and (place := next_bit_flip()) is not None:
                 damaged = bytearray(body)
                 damaged[place] ^= LARGE_BIT
                 self.was_damaged = True

@@ -64,7 +64,9 @@ class MasterSlaveWorld(TrioWorld):
         schedule = Schedule(seed=setup.seed, settings=settings, faults=setup.faults, calls=())
         self._bit_flips = list(setup.bit_flips)
         base = mutant.native.master_connection
-        native = replace(mutant.native, master_connection=damaging_connection(base, self))
+        native = replace(
+            mutant.native, master_connection=damaging_connection(base, self.next_bit_flip)
+        )
         mutant = replace(mutant, native=native)
         super().__init__(schedule, mutant=mutant, trace=trace, configs=configs_of(setup))
         self.setup = setup
