@@ -143,6 +143,8 @@ def _table(body: Any, key: str) -> dict[str, Any]:
 def _counter(body: dict[str, Any]) -> int:
     version = body.get("dataVersion")
     counter = version.get("counter") if isinstance(version, dict) else None
+    if isinstance(counter, bool):
+        return 0  # JSON's true is no number, and Python's is
     return counter if isinstance(counter, int) and 0 <= counter <= _I64_MAX else 0
 
 

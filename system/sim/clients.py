@@ -33,6 +33,7 @@ from shaketable.system.sim.rules.client_history import (
     PULL,
     UNKNOWN,
     Operation,
+    check_blame,
 )
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.violation import Violated
@@ -69,6 +70,7 @@ class _Reply(msgspec.Struct, gc=False):
     opaque: int
     code: int
     ext: dict[str, str] = msgspec.field(name="extFields", default_factory=dict)
+    remark: str | None = None
 
 
 _REPLY = msgspec.json.Decoder(_Reply)
@@ -206,6 +208,8 @@ class Clients:
             body = reply[body_at:]
             assert len(reply) == 4 + length
             found = client.open.get(header.opaque)
+            if found is not None and header.code != 0:
+                check_blame(found[0], header.code, header.remark)
             if found is not None and header.code == 0:
                 operation = found[0]
                 queue = (TOPIC_BYTES, operation.queue)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.membership import MEMBERS_MAX, Membership
 from shaketable.system.raft.protocol import Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
@@ -28,6 +28,7 @@ UNKNOWN_MEMBER = "n99"
 CONNECTION = -1
 """The operator's connection at every node; replies on it are ignored."""
 OPERATOR_RETRY_MS = 150.0
+CROWD_EVERY_MS = 15.0
 VOTERS_MIN = 2
 """The operator leaves at least so many voters."""
 
@@ -114,6 +115,19 @@ class Operator:
             "no_voter": (RequestCode.TRANSFER_LEADERSHIP, MemberRequest(UNKNOWN_MEMBER)),
         }[why]
         self._ask(code, request, REFUSED_CONNECTION)
+
+    def crowd(self) -> None:
+        """Add members that never answer, up to the limit; one more must be refused."""
+        world = self._world
+        name = world.leader()
+        if name is not None:
+            membership = world.members[name].core.membership
+            is_full = len(membership.members) >= MEMBERS_MAX
+            member = MemberRequest(f"x{len(membership.members)}", "10.0.9.9:40911")
+            self._ask(RequestCode.ADD_MEMBER, member, REFUSED_CONNECTION if is_full else CONNECTION)
+            if is_full:
+                return
+        world.heap.push(world.heap.now_ms + CROWD_EVERY_MS, self.crowd)
 
     def answered(self, replies: Sequence[bytes]) -> None:
         """Check the replies to requests that must be refused. Raises Violated."""

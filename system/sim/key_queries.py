@@ -1,15 +1,18 @@
-"""Messages with keys, and whether a node's key index finds them.
+"""Messages with keys and tags, and whether a node's key index and queues know them.
 
-An append's keys follow from its number. After each checkpoint and each start some keys are looked
-up: the index must return every message that the checkpoint covers.
+An append's keys and tags follow from its number. After each checkpoint and each start some keys are
+looked up: the index must return every message that the checkpoint covers. So must the queues' units
+of some messages have the hash of their tags, by which brokers filter what they deliver.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
+from shaketable.system.store.consume_queue_files import ConsumeQueueFiles
 from shaketable.system.store.keys.key_index import KeyIndex, has_key
 from shaketable.system.store.message import decode_message
 
@@ -20,6 +23,10 @@ GROUPS = 13
 """Number of keys that many messages share."""
 KEYS_PER_CHECK = 2
 """Keys looked up in one check: so many of single messages, and so many shared ones."""
+TAGS_PER_CHECK = 20
+"""Messages whose units are looked up in one check."""
+_UNIT = struct.Struct(">qiq")
+"""A unit of a consume queue: position, size, hash of the tags."""
 _PARTS = 1_000
 _MIXER = 2_654_435_761
 _FOREVER_MS = 1 << 60
@@ -37,8 +44,8 @@ def properties_of(number: int, keyed: float) -> str:
     how = number % 7
     if how == 0:
         return f"KEYS\x01{group}\x02"
-    if how == 1:
-        return f"{unique}KEYS\x01{group} {number:08}\x02{tags}"
+    if how == 1:  # clients since RocketMQ 4.9.4 leave out the last separator
+        return f"{unique}KEYS\x01{group} {number:08}\x02{tags}".rstrip("\x02")
     if how == 3:
         return f"{unique}KEYS\x01{group}\x02KEYS\x01\x02"
     if how == 2:
@@ -60,6 +67,8 @@ class KeyQueries:
         self._topic = topic
         self._queues = queues
         self._seen: dict[Queue, int] = {queue: len(held) for queue, held in queues.items()}
+        self._older = dict(self._seen)
+        """How many messages of each queue are from before the run: they are not kept here."""
         self._places: dict[bytes, list[tuple[int, int]]] = {}  # (position, store time)
 
     def check(self, index: KeyIndex, start_position: int, end_position: int) -> int:
@@ -92,6 +101,31 @@ class KeyQueries:
                     )
         return len(asked)
 
+    def check_tags(self, units: ConsumeQueueFiles, start_position: int, end_position: int) -> None:
+        """Compare the units of some messages between two log positions with their tags.
+
+        Raises Violated.
+        """
+        queues = [
+            queue
+            for queue, held in self._queues.items()
+            if queue[0] == self._topic and len(held) > self._older.get(queue, 0)
+        ]
+        for _ in range(TAGS_PER_CHECK if queues else 0):
+            queue = self._rng.choice(queues)
+            offset = self._rng.randrange(self._older.get(queue, 0), len(self._queues[queue]))
+            message = decode_message(self._queues[queue][offset])
+            if not start_position <= message.physical_offset < end_position:
+                continue
+            position, _, code = _UNIT.unpack(units.read_units(queue, offset, 1))
+            expected = _tags_code(message.properties)
+            if (position, code) != (message.physical_offset, expected):
+                raise Violated(
+                    "units-are-the-messages",
+                    f"offset {offset} of queue {queue[1]} leads to {position}, tags {code};"
+                    f" its message is at {message.physical_offset}, tags {expected}",
+                )
+
     def _draw_places(self, key: bytes, start: int, end: int) -> list[tuple[int, int]]:
         """Choose a random message with that key between two log positions, if any."""
         held = [place for place in self._places.get(key, ()) if start <= place[0] < end]
@@ -109,6 +143,22 @@ class KeyQueries:
                     if has_key(self._topic, key, message.topic, message.properties):
                         place = (message.physical_offset, message.store_ms)
                         self._places.setdefault(key, []).append(place)
+
+
+def _tags_code(properties: bytes) -> int:
+    """Return the hash of a message's tags, independently of the store's own code.
+
+    Source: RocketMQ's tagsString2tagsCode, Java's String.hashCode.
+    """
+    tags = b""
+    for pair in properties.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if name == b"TAGS" and value:
+            tags = value
+    code, utf_16 = 0, tags.decode().encode("utf-16-be")
+    for at in range(0, len(utf_16), 2):
+        code = (31 * code + int.from_bytes(utf_16[at : at + 2], "big")) % (1 << 32)
+    return code - (1 << 32) if code >= 1 << 31 else code
 
 
 def _keys_of(properties: bytes) -> set[bytes]:

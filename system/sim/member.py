@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.broker.core import Dispatch
+from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.broker.topic_tables.taken_over import native_dispatches, upgraded_snapshot
@@ -25,12 +26,15 @@ from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
+    Append,
+    Install,
     LeadershipTransfer,
     Message,
     RaftConfig,
     Role,
     RoleChange,
     Snapshot,
+    Truncate,
     VoteResponse,
     Write,
 )
@@ -48,6 +52,12 @@ from shaketable.system.sim.rules.bounds import (
     check_handles,
     check_transfer,
 )
+from shaketable.system.sim.rules.checkpoints import (
+    check_loaded,
+    check_saved,
+    check_watermark,
+    watermark_of,
+)
 from shaketable.system.sim.rules.elections import (
     check_campaign,
     check_no_lease,
@@ -55,6 +65,7 @@ from shaketable.system.sim.rules.elections import (
     check_stalled,
 )
 from shaketable.system.sim.rules.invariants import Invariants, check_start
+from shaketable.system.sim.rules.replication import Steps
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.run_trace import Counts, Trace, describe, numbers_of
 from shaketable.system.sim.schedules.random_streams import RandomStreams
@@ -126,6 +137,8 @@ class SimMember:
         """Whether a crash at a disk operation loses what was not synced."""
         self.must_detect = False
         """A file was damaged in a way that every start must detect."""
+        self.saved_index = -1
+        """Up to where the last checkpoint covers the log; -1 if a file was damaged since."""
         self._stopped_at: LogEnd | None = None
         self._must_be_aborted = False
         self.is_removed = False
@@ -146,6 +159,7 @@ class SimMember:
         self.log: CommitLog
         self.flush: Flush
         self.shadow: Shadow
+        self.steps: Steps
         if not is_joining:
             tear = world.rngs.stream(f"native_log/{name}").random()
             world.native.write(self.disk, NATIVE_FOLDER, tear)
@@ -199,6 +213,7 @@ class SimMember:
             key_sizes=Sizes(settings.key_slots, settings.key_file_items),
         )
         checkpoint = files.load(self.log)
+        check_loaded(self.name, self.saved_index, checkpoint, self.log)
         native = self._native()
         snapshot = self.log.snapshot
         if snapshot is None and native is not None:
@@ -217,6 +232,7 @@ class SimMember:
         )
         self._data_files = DataFiles(self.log, settings.data_file_bytes)
         self.shadow = world.invariants.started(self.name, self.core, self.log)
+        self.steps = Steps(self.name, self.core)
         self.is_up = True
         self.is_paused = False
         self._is_stepping = False
@@ -324,6 +340,7 @@ class SimMember:
             self.shadow.grants[message.voter] = None
         now_ms = self.local_ms()
         self.shadow.stickiness.received(self.core, message, now_ms)
+        self.steps.heard(message)
         self.broker.receive(message, now_ms)
         self.pump()
 
@@ -389,6 +406,7 @@ class SimMember:
         commit_index = self.core.ledger.commit_index
         if commit_index != shadow.commit_index:
             invariants.committed(shadow, commit_index)
+        self._check_step(effects)
         self._pumps += 1
         if self._pumps % CHECK_EVERY == 0:
             check_bounds(self.name, self.broker, self.core)
@@ -408,6 +426,14 @@ class SimMember:
         if effects.has_more:
             self.step_soon()
         self._set_timer()
+
+    def _check_step(self, effects: BrokerEffects) -> None:
+        steps, flush = self.steps, self.flush
+        steps.stepped(
+            effects.writes, effects.messages, self.local_ms(), stalled_ms=flush.stalled_ms
+        )
+        is_fresh, flush.has_synced_entries = flush.has_synced_entries, False
+        steps.check_acknowledged(self.shadow, effects.messages, is_fresh=is_fresh)
 
     def step_soon(self) -> None:
         """Let the broker go on applying entries."""
@@ -492,6 +518,9 @@ class Flush:
         self._is_busy = False
         self._is_full = False
         self._waiting_since_ms = float("inf")
+        self._stalled_since_ms = float("inf")
+        self.has_synced_entries = False
+        """Whether entries or a snapshot became durable in this step."""
         self._watermark_lags = False
         self._is_timed = False
         self._watermark_ms = self._checkpoint_ms = self._synced_ms = self._world.heap.now_ms
@@ -504,6 +533,7 @@ class Flush:
         """Queue writes; the last one has number `write_seq`."""
         if not self._is_busy:
             self._waiting_since_ms = self._world.heap.now_ms
+            self._stalled_since_ms = self._member.local_ms()
         self._writes += writes
         self._write_seq = write_seq
         if not self._is_busy:
@@ -514,9 +544,15 @@ class Flush:
         """How long, at least, the oldest write has waited; negative if there is none."""
         return self._world.heap.now_ms - self._waiting_since_ms
 
+    @property
+    def stalled_ms(self) -> float:
+        """The same by the node's own clock."""
+        return self._member.local_ms() - self._stalled_since_ms
+
     def forget_checkpoint(self) -> None:
         """Drop the pending checkpoint: its state was replaced by a snapshot."""
         self._checkpoint = None
+        self._member.saved_index = -1
 
     def checkpoint_soon(self) -> None:
         """Take a checkpoint soon: the broker's backlog for it is filling up."""
@@ -563,6 +599,7 @@ class Flush:
         world.counts.keys_found += world.key_queries.check(
             self._files.keys, begin, checkpoint.applied_position
         )
+        world.key_queries.check_tags(self._files.queues, begin, checkpoint.applied_position)
 
     def abort(self, operations: int) -> Sequence[Write]:
         """Kill the process: up to `operations` disk operations of the flush still happen.
@@ -600,10 +637,15 @@ class Flush:
             return
         world.acting = member
         writes = self._in_flight
+        watermark = watermark_of(member.log)
         left = self._writer.carry_out(writes)
+        if not any(isinstance(write, Truncate | Install) for write in writes):
+            check_watermark(member.name, watermark, member.log)
         self._in_flight = ()
         self._waiting_since_ms = world.heap.now_ms if self._writes else float("inf")
+        self._stalled_since_ms = member.local_ms() if self._writes else float("inf")
         done = writes[: len(writes) - len(left)]
+        self.has_synced_entries = any(isinstance(write, Append | Install) for write in done)
         world.invariants.synced(member.shadow, done)
         world.trace.event(world.heap.now_ms, member.name, write_seq, len(done))
         if world.trace.write is not None:
@@ -630,6 +672,7 @@ class Flush:
             heap.push(heap.now_ms + FULL_RETRY_MS, self._try_again)
         if bool(left) != self._is_full:
             self._is_full = bool(left)
+            member.steps.disk_full(self._is_full)
             member.broker.disk_full(self._is_full, member.local_ms())
 
     def _try_again(self) -> None:
@@ -683,10 +726,16 @@ class Flush:
         self._checkpoint = None
         with suppress(DiskFull):
             self._files.save(checkpoint)
+            self._note_saved(checkpoint)
             self._member.broker.checkpointed(checkpoint)
             self._world.counts.checkpoints += 1
             self.check_keys(checkpoint)
             self._member.step_soon()
+
+    def _note_saved(self, checkpoint: BrokerCheckpoint) -> None:
+        member = self._member
+        check_saved(member.name, member.disk.platter, ROOT, self._files)
+        member.saved_index = max(member.saved_index, checkpoint.applied_index)
 
     def _watermark_due(self) -> None:
         member = self._member

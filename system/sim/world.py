@@ -32,6 +32,7 @@ from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.key_queries import KeyQueries, random_group_key
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
 from shaketable.system.sim.network import Network
+from shaketable.system.sim.rules.checkpoints import check_blames_no_disk
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
@@ -60,6 +61,10 @@ RECOVERIES = 2
 """Copies of a disk that are started with a torn tail."""
 HINTS = 2
 """Copies of a disk that are started with broken hints (checkpoints, key index)."""
+HINTS_WITH_KEYS = 5
+"""The same of a node with a key index."""
+CROWD_MS = 4500.0
+"""Time before the end of a run in which a group comes to its limit of members."""
 SETTLE_MS_MAX = 4000.0
 """Time in which a group must acknowledge a new append after the last fault is healed."""
 
@@ -106,6 +111,9 @@ class World:
             self.heap.push(0.0, self.restart, member)
         for fault in schedule.faults:
             self.heap.push(fault.start_ms, self.actions.apply, fault)
+        if settings.crowded:
+            crowd_ms = max(self.healed_ms, settings.run_ms - CROWD_MS)
+            self.heap.push(crowd_ms, self.operator.crowd)
         for call in schedule.calls:
             self.heap.push(call.at_ms, self.clients.call, call)
 
@@ -212,6 +220,8 @@ class World:
                 loses_unsynced=member.loses_unsynced, rng=self.rngs.stream(f"crash/{member.name}")
             )
         elif member.is_damaged:
+            if isinstance(error, StoreError):
+                check_blames_no_disk(member.name, error, platter)
             self.counts.damage_noticed += member.must_detect
             self.lose_disk(member)  # as its error says: restore it from the group
             return
@@ -279,6 +289,7 @@ class World:
         self.crash(member, loses_unsynced=False)
         platter.flip_bit(path, position - start, bit)
         member.is_damaged = True
+        member.saved_index = -1
         return True
 
     def damage(self, member: SimMember, fault: DamageFile) -> bool:
@@ -290,6 +301,7 @@ class World:
         if not damage_file(platter, ROOT, member.name, fault.file, fault.way, fault.place):
             return False
         self.counts.files_damaged += 1
+        member.saved_index = -1
         member.is_damaged = member.is_damaged or fault.file not in REBUILT
         member.must_detect = fault.file in ALWAYS_DETECTED
         return True
@@ -338,7 +350,7 @@ class World:
             key = random_group_key(rng) if self.key_queries else None
             is_upgraded = member.log.native is not None
             self.counts.broken += check_broken_starts(*args, is_upgraded=is_upgraded)
-            for _ in range(HINTS):
+            for _ in range(HINTS if key is None else HINTS_WITH_KEYS):
                 self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
 
     def _check_recoveries(self) -> None:

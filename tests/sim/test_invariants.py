@@ -162,6 +162,15 @@ def test_a_good_run_breaks_nothing():
     assert len(table.invariants.queues[b"log", 0]) == 4
 
 
+def test_only_conflicts_are_removed():
+    table = Table()
+    first = entries(3)
+    table.append(first, "n0")
+    table.invariants.ordered(table.shadow("n0"), [Truncate(1)])
+    with broken("only-conflicts-are-removed"):
+        table.append(first.after(1), "n0")
+
+
 def test_one_leader_a_term():
     table = Table()
     table.lead("n0", 1)

@@ -79,14 +79,16 @@ def test_chains_lose_no_more_than_one_disk_and_none_that_another_fault_has_lost(
 
 
 def test_chains_are_drawn_beside_what_a_seed_had_without_them():
-    more = 0
+    more = replaced = 0
     for seed in range(60):
         before, after = (draw_schedule(seed, Options(chains=chains)) for chains in (False, True))
         if before.settings == after.settings:
             assert before.calls == after.calls
-            assert set(map(repr, before.faults)) <= set(map(repr, after.faults))
+            gone = set(map(repr, before.faults)) - set(map(repr, after.faults))
+            replaced += bool(gone)  # a later scenario takes the place of what is in its way
             more += len(after.faults) > len(before.faults)
     assert more >= 15
+    assert 0 < replaced < 20
 
 
 def test_many_seeds_have_scenarios():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.sim.disk import Platter, SimDisk
+from shaketable.system.sim.rules.checkpoints import check_blames_no_disk
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import RandomStream
 from shaketable.system.store.commit_log import CommitLog, OutsideLog
@@ -148,6 +149,7 @@ def check_broken_starts(disk: SimDisk, root: str, name: str, native: str, settin
         try:
             folder.start()
         except StoreError as error:
+            check_blames_no_disk(name, error, folder.disk.platter)
             if "\n" in str(error) or len(str(error)) < len(root):
                 raise Violated("broken-is-refused", f"{error!r} is no clear line", name) from error
         else:

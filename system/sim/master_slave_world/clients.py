@@ -20,7 +20,7 @@ from shaketable.system.client import (
     Pulled,
     RefusedError,
 )
-from shaketable.system.native.ha import REPORT
+from shaketable.system.native.ha import HEADER, HEARTBEAT_INTERVAL_MS, REPORT
 from shaketable.system.sim.master_slave_world.setup import (
     BROKER,
     NAME_SERVER_ADDRESS,
@@ -49,9 +49,14 @@ READS_FAR_BACK = 0.3
 COMMITS = 0.15
 READ_EVERY_MS = 120.0
 FOREIGN_HOST, FOREIGN_ADDRESS = "stranger", "10.0.1.100"
+LAGGING_HOST, LAGGING_ADDRESS = "laggard", "10.0.1.102"
+LISTENER_HOST, LISTENER_ADDRESS = "listener", "10.0.1.101"
 CONNECTED_MAX_S = 5.0
 """A correct master closes the connection of a foreign slave at once."""
 REPORT_INTERVAL_S = 0.2
+LISTENS_S = 16.0
+"""Three heartbeats; a master closes the connection of a slave that is silent for longer."""
+HEARTBEAT_SLACK_S = 1.0
 
 
 class MasterSlaveClients:
@@ -283,6 +288,65 @@ class ForeignSlaves:
         process = Process(FOREIGN_HOST, FOREIGN_ADDRESS, self._started)
         self._started += 1
         self._world.spawn(self._run, process, slave)
+
+    def lag(self) -> None:
+        """Start one that copies the log, and never says that it has the last byte.
+
+        RocketMQ's slaves report whatever bytes they have; ours report whole messages.
+        """
+        self._world.network.add_host(LAGGING_HOST, LAGGING_ADDRESS)
+        self._world.spawn(self._lag, Process(LAGGING_HOST, LAGGING_ADDRESS, 0))
+
+    async def _lag(self, process: Process) -> None:
+        CURRENT.set(process)
+        while self._world.clock.now_ms < self._world.healed_ms:
+            with suppress(OSError, trio.BrokenResourceError):
+                async with await trio.open_tcp_stream(self._address, PEER_PORT) as stream:
+                    await self._copy(stream)
+            await trio.sleep(REPORT_INTERVAL_S)
+
+    async def _copy(self, stream: trio.SocketStream) -> None:
+        world, buffer, reported = self._world, b"", 0
+        await stream.send_all(REPORT.pack(0))
+        while world.clock.now_ms < world.healed_ms:
+            with trio.move_on_after(REPORT_INTERVAL_S) as waiting:
+                data = await stream.receive_some()
+            if not waiting.cancelled_caught:
+                if not data:
+                    return
+                buffer += data
+            while len(buffer) >= HEADER.size:
+                position, size = HEADER.unpack_from(buffer)
+                if len(buffer) < HEADER.size + size:
+                    break
+                reported = max(reported, position + size - 1)
+                buffer = buffer[HEADER.size + size :]
+            world.broker_invariants.copied_elsewhere(BROKER, reported)
+            await stream.send_all(REPORT.pack(reported))
+
+    def listen(self) -> None:
+        """Start one that says what it has, all of it, and then only listens."""
+        self._world.network.add_host(LISTENER_HOST, LISTENER_ADDRESS)
+        self._world.spawn(self._listen, Process(LISTENER_HOST, LISTENER_ADDRESS, 0))
+
+    async def _listen(self, process: Process) -> None:
+        """Check that the master's heartbeats keep time."""
+        CURRENT.set(process)
+        node = self._world.members[self._master].node
+        if node is None:
+            return
+        clock, limit_s = self._world.clock, HEARTBEAT_INTERVAL_MS / 1e3 + HEARTBEAT_SLACK_S
+        until_ms = clock.now_ms + LISTENS_S * 1e3
+        async with await trio.open_tcp_stream(self._address, PEER_PORT) as stream:
+            await stream.send_all(REPORT.pack(node.commit_log.end.position))
+            while clock.now_ms < until_ms:
+                with trio.move_on_after(limit_s) as waiting:
+                    if not await stream.receive_some():
+                        break
+                if waiting.cancelled_caught:
+                    text = f"a slave is sent nothing for {limit_s:g} s"
+                    self._world.violated(Violated("heartbeats-keep-time", text), self._master)
+                    return
 
     async def _run(self, process: Process, slave: ForeignSlave) -> None:
         CURRENT.set(process)

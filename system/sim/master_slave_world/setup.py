@@ -51,6 +51,8 @@ SETTLE_MS = 30_000
 A slave registers every 10 s and copies its master's tables every 10 s, so by then it has all: log,
 queues, topics, offsets, progress of deliveries.
 """
+LISTENS_AFTER_MS = 5_000
+"""Time after the last fault when a slave connects that only listens: all is calm by then."""
 TAKE_OVER_MS = 3_000
 """Time after that in which the master is gone, and its slaves restart from a power loss."""
 NO_EXPIRY_MS = 3_600_000
@@ -180,6 +182,64 @@ def draw_foreign_slaves(rng: RandomStream, from_ms: int, run_ms: int) -> tuple[F
     return tuple(sorted(found, key=lambda slave: slave.at_ms))
 
 
+# Bits that flip on the way from a master to a slave: in a message's size, or its magic.
+
+FLIPPED_PLACES = (1, 5)
+FLIPPED_SHARE = 0.4
+
+
+class BitFlip(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message that starts a frame at that time or later is damaged at that byte."""
+
+    at_ms: int
+    place: int
+
+
+def draw_bit_flips(rng: RandomStream, from_ms: int, run_ms: int) -> tuple[BitFlip, ...]:
+    """Generate the bit flips of a run."""
+    if not rng.chance(FLIPPED_SHARE):
+        return ()
+    found = [
+        BitFlip(at_ms=rng.randrange(from_ms, run_ms), place=rng.choice(FLIPPED_PLACES))
+        for _ in range(rng.randint(1, 4))
+    ]
+    return tuple(sorted(found, key=lambda flip: flip.at_ms))
+
+
+# Disks that are slow enough for a flush to take longer than a client is made to wait for it, and
+# slaves that are away until what they lack has expired.
+
+VERY_SLOW_SHARE = 0.5
+VERY_SLOW_FACTOR = 400.0
+VERY_SLOW_MS = 2_500
+SHORT_FLUSH_TIMEOUT_MS = 200
+LONG_AWAY_SHARE = 0.3
+
+
+def with_longer_faults(
+    rng: RandomStream, faults: tuple[AnyFault, ...], slaves: int, run_ms: int
+) -> tuple[AnyFault, ...]:
+    """Return a run's faults, for some seeds with longer ones."""
+    more: list[AnyFault] = []
+    latest_ms = run_ms - VERY_SLOW_MS
+    if rng.chance(VERY_SLOW_SHARE) and latest_ms > FAULTS_FROM_MS:
+        start_ms = rng.randrange(FAULTS_FROM_MS, latest_ms)
+        more.append(
+            SlowDisk(
+                start_ms=start_ms, duration_ms=VERY_SLOW_MS, node=MASTER, factor=VERY_SLOW_FACTOR
+            )
+        )
+    if slaves and rng.chance(LONG_AWAY_SHARE):
+        start_ms = FAULTS_FROM_MS + rng.randrange(1_000)
+        node, lasts_ms = f"n{rng.randint(1, slaves)}", max(50, run_ms - start_ms - 500)
+        more.append(Crash(start_ms=start_ms, duration_ms=lasts_ms, node=node, loses_unsynced=False))
+    return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
+
+
+def _is_very_slow(faults: tuple[AnyFault, ...]) -> bool:
+    return any(isinstance(fault, SlowDisk) and fault.factor == VERY_SLOW_FACTOR for fault in faults)
+
+
 # A whole run.
 
 
@@ -196,6 +256,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         damages: when a rebuildable file of a node is damaged and its process killed.
         last_damage: the same for each remaining node at the final power loss.
         foreign_slaves: slaves of other masters that connect.
+        lagging_ms: when a slave connects that never reports the last byte, 0 for none.
+        listener_ms: when a slave connects that only listens, 0 for none.
+        bit_flips: what is damaged on the way to a slave.
         older: what an older broker left on the master's disk.
     """
 
@@ -217,6 +280,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     damages: tuple[FileDamage, ...] = ()
     last_damage: FileDamage | None = None
     foreign_slaves: tuple[ForeignSlave, ...] = ()
+    lagging_ms: int = 0
+    listener_ms: int = 0
+    bit_flips: tuple[BitFlip, ...] = ()
     older: OlderStore = OlderStore()
 
     @property
@@ -242,11 +308,12 @@ def draw_setup(seed: int, role: str, run_ms: int, *, has_slaves: bool = True) ->
     file_bytes = rng.choice((4_096, 8_192, 16_384, 65_536))
     slaves = rng.choice((1, 1, 2)) if has_slaves else 0
     faults = draw_faults(rngs.stream("native_world/faults"), slaves, run_ms)
+    faults = with_longer_faults(rngs.stream("native_world/longer"), faults, slaves, run_ms)
     reserved_ms = rng.choice((2_000, 4_000, 8_000, NO_EXPIRY_MS))
     damage = rngs.stream("native_world/damage")
     # A queue whose messages have all expired restarts at 0 when rebuilt, as RocketMQ's does.
     damages = _draw_damages(damage, slaves, run_ms) if reserved_ms == NO_EXPIRY_MS else ()
-    return Setup(
+    setup = Setup(
         seed=seed,
         role=role,
         slaves=slaves,
@@ -267,8 +334,16 @@ def draw_setup(seed: int, role: str, run_ms: int, *, has_slaves: bool = True) ->
         foreign_slaves=draw_foreign_slaves(
             rngs.stream("native_world/strangers"), FAULTS_FROM_MS, run_ms
         ),
+        lagging_ms=rngs.stream("native_world/lagging").choice((0, FAULTS_FROM_MS + 1_500)),
+        listener_ms=run_ms + LISTENS_AFTER_MS,
+        bit_flips=draw_bit_flips(rngs.stream("native_world/wire"), FAULTS_FROM_MS, run_ms),
         older=draw_older_store(rngs.stream("native_world/older")),
     )
+    if _is_very_slow(faults):
+        return msgspec.structs.replace(
+            setup, is_sync_flush=True, sync_flush_timeout_ms=SHORT_FLUSH_TIMEOUT_MS
+        )
+    return setup
 
 
 def draw_faults(rng: RandomStream, slaves: int, run_ms: int) -> tuple[AnyFault, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from shaketable.system.broker.broker import Broker
@@ -17,6 +17,7 @@ from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
 from shaketable.system.sim.broken_starts.file_damage import damage_broker_file
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.master_slave_world.clients import ForeignSlaves, MasterSlaveClients
+from shaketable.system.sim.master_slave_world.foreign_configs import check_foreign_configs
 from shaketable.system.sim.master_slave_world.setup import (
     MASTER,
     NAME_SERVER,
@@ -29,6 +30,7 @@ from shaketable.system.sim.master_slave_world.setup import (
     configs_of,
     draw_setup,
 )
+from shaketable.system.sim.master_slave_world.wire import damaging_connection
 from shaketable.system.sim.rules.client_history import Operation
 from shaketable.system.sim.rules.native_invariants import MasterSlaveShadow
 from shaketable.system.sim.rules.violation import Violated, Violation
@@ -60,6 +62,12 @@ class MasterSlaveWorld(TrioWorld):
             clients=0,
         )
         schedule = Schedule(seed=setup.seed, settings=settings, faults=setup.faults, calls=())
+        self._bit_flips = list(setup.bit_flips)
+        base = mutant.native.master_connection
+        native = replace(
+            mutant.native, master_connection=damaging_connection(base, self.next_bit_flip)
+        )
+        mutant = replace(mutant, native=native)
         super().__init__(schedule, mutant=mutant, trace=trace, configs=configs_of(setup))
         self.setup = setup
         self.broker_clients = MasterSlaveClients(self, setup)
@@ -83,10 +91,21 @@ class MasterSlaveWorld(TrioWorld):
             self.heap.push(float(damage.at_ms), self._kill_and_damage, damage)
         for foreign in self.setup.foreign_slaves:
             self.heap.push(float(foreign.at_ms), self._foreign_slaves.connect, foreign)
+        if self.setup.lagging_ms:
+            self.heap.push(float(self.setup.lagging_ms), self._foreign_slaves.lag)
+        if self.setup.listener_ms:
+            self.heap.push(float(self.setup.listener_ms), self._foreign_slaves.listen)
         self.heap.push(CHECK_INTERVAL_MS, self._wipe_lost_slaves)
         self.heap.push(self.setup.settled_ms - 1.0, self._check_settled)
         self.heap.push(self.setup.run_ms - 1.0, self._check_taken_over)
         return super().run()
+
+    def next_bit_flip(self) -> int | None:
+        """Return which byte of a message's head is damaged now, if any."""
+        if not self._bit_flips or self.clock.now_ms < self._bit_flips[0].at_ms:
+            return None
+        self.counts.fault("bit_flip_on_the_way")
+        return self._bit_flips.pop(0).place
 
     def _wipe(self, name: str) -> None:
         """Wipe a slave's disk; it restarts without messages."""
@@ -161,7 +180,10 @@ class MasterSlaveWorld(TrioWorld):
         def end_on(disk: SimDisk) -> LogEnd:
             return NativeCommitLog.open(disk, STORE_ROOT, folder, file_bytes).end
 
+        configs = self.rngs.stream("native_world/foreign_configs")
         for name, host in self.present.items():
+            tables = _running(host).broker.tables
+            self.counts.broken += check_foreign_configs(configs, tables, name)
             # RocketMQ's format has no durable watermark, as a member's log has.
             self.counts.broken += check_recovery(
                 host.disk, end_on, folder, file_bytes, rng, name, remembers_cuts=False

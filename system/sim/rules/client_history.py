@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from shaketable import system
+from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.sim.rules.violation import Violated
 
 APPEND = "append"
@@ -69,6 +70,31 @@ class Operation:
         return (
             f"{self.number} {self.kind} queue={self.queue} offset={self.offset} end={self.end}"
             f" {self.outcome} {self.invoke_ms:.3f}..{self.end_ms:.3f} at {self.node or '-'}"
+        )
+
+
+BLAMES: Final = frozenset(
+    {
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.VERSION_NOT_SUPPORTED,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    }
+)
+"""Codes that refuse a request for what it is: it would be refused at any time, by any member."""
+LARGE_BYTES: Final = 4_000
+"""A smaller message always has room in a data file."""
+
+
+def check_blame(operation: Operation, code: int, remark: str | None) -> None:
+    """Raise Violated where a sound request is refused as if it were none.
+
+    Its client may give up, although all is well a moment later.
+    """
+    if code in BLAMES and len(operation.body) < LARGE_BYTES:
+        raise Violated(
+            "sound-requests-are-not-blamed", f"{operation!r} is refused with {code}: {remark}"
         )
 
 

@@ -130,6 +130,7 @@ class Invariants:
                         "committed-stays",
                         f"entries after {write.end_index} go, {shadow.commit_index} was committed",
                     )
+                shadow.note_removed(write.end_index + 1)
                 shadow.truncate(write.end_index)
                 shadow.durable_index = min(shadow.durable_index, write.end_index)
             elif isinstance(write, Install):
@@ -195,12 +196,23 @@ class Invariants:
                 self._ends[key] = (batch, shadow.end_crc, crc)
             elif known[2] != crc:
                 raise Violated("log-matching", f"two entries {key[0]} of term {key[1]}")
+        self._check_removed_for_cause(shadow, batch)
         if batch.memberships and shadow.core is not None:
             check_caught_up(self.shadows, shadow.core, batch)
         shadow.batches.append(batch)
         shadow.lasts.append(batch.last_index)
         shadow.crcs.append(crc)
         shadow.end_index, shadow.end_crc = batch.last_index, crc
+
+    def _check_removed_for_cause(self, shadow: Shadow, batch: Batch) -> None:
+        """An entry is removed only where the leader has another (Raft figure 2, step 3)."""
+        removed, shadow.removed = shadow.removed, None
+        if removed == (batch.first_index, _CHAIN_CRC_AT_36(batch.data)[0]):
+            raise Violated(
+                "only-conflicts-are-removed",
+                f"entry {batch.first_index} is removed, and written again as it was",
+                shadow.name,
+            )
 
     def synced(self, shadow: Shadow, writes: Sequence[Write]) -> None:
         """Writes were carried out, as durable as the ack policy requires."""

@@ -22,6 +22,8 @@ from shaketable.system.store.native.commit_log import NativeCommitLog
 POSITION_HEX_DIGITS = 16
 """A message id ends with the message's position in the log (RocketMQ's MessageDecoder)."""
 _HEADER_AT = 8
+_SIZE_BYTES = 4
+"""A stored message starts with its size."""
 
 
 class MasterSlaveShadow:
@@ -206,6 +208,10 @@ class MasterSlaveInvariants:
                     has = min(has, shadow.agrees_until)
             self._copied[shadow.group] = max(self._copied.get(shadow.group, 0), has)
 
+    def copied_elsewhere(self, group: str, position: int) -> None:
+        """A slave that is no node of the run has its master's log up to `position`."""
+        self._copied[group] = max(self._copied.get(group, 0), position)
+
     # ---- replies to clients -----------------------------------------------------------------
 
     def replied(self, shadow: MasterSlaveShadow, reply: bytes) -> None:
@@ -220,14 +226,16 @@ class MasterSlaveInvariants:
 
     def _check_kept(self, shadow: MasterSlaveShadow, position: int) -> None:
         config = shadow.config
+        size = int.from_bytes(shadow.bytes_at(position, position + _SIZE_BYTES), "big")
+        end = position + max(1, size)
         has = max(shadow.durable, shadow.recovered) if config.is_sync_flush else shadow.written
-        if position >= has:
+        if end > has:
             raise Violated(
                 "acknowledged-is-flushed",
                 f"the message at {position} is acknowledged, the disk has {has} bytes",
             )
         copied = self._copied.get(shadow.group, 0)
-        if config.role is BrokerRole.SYNC_MASTER and position >= copied:
+        if config.role is BrokerRole.SYNC_MASTER and end > copied:
             raise Violated(
                 "acknowledged-is-copied",
                 f"the message at {position} is acknowledged, slaves have {copied} bytes",

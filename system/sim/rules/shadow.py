@@ -100,6 +100,7 @@ class Shadow:
         "lasts",
         "log",
         "name",
+        "removed",
         "state",
         "stickiness",
     )
@@ -124,6 +125,8 @@ class Shadow:
         self.expirable_index: int | None = None
         """Last index of files that were old enough to expire, or that a full disk allowed to; None:
         not measured."""
+        self.removed: tuple[int, int] | None = None
+        """Index and chainCrc of the first entry that was truncated last; None after an append."""
         self.state = HardState()
         self.in_flight: Sequence[Write] = ()
 
@@ -156,6 +159,13 @@ class Shadow:
                 raise
             return True  # the files of a stopped member are closed
 
+    def note_removed(self, index: int) -> None:
+        """Note that the entries from `index` on are about to be removed."""
+        try:
+            self.removed = index, self.crc_at(index)
+        except (PowerLoss, DiskFailed, OutsideLog):
+            self.removed = None  # its disk cannot say
+
     def truncate(self, end_index: int) -> None:
         """Forget the entries after `end_index`."""
         crc = self.crc_at(end_index)
@@ -171,5 +181,6 @@ class Shadow:
 
     def reset_to(self, index: int, crc: int) -> None:
         """Reset to a log that ends at `index`: no entry up to it is in memory."""
+        self.removed = None
         self.batches, self.lasts, self.crcs = [], [], []
         self.end_index, self.end_crc = self.base_index, self.base_crc = index, crc

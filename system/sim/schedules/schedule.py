@@ -9,6 +9,8 @@ since a run in which everything may happen rarely lets anything happen often (Gr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from shaketable.system.broker.expiry import ExpiryConfig
@@ -20,7 +22,14 @@ from shaketable.system.sim.initial_disks.native_messages import SHAPES
 from shaketable.system.sim.schedules.faults import AnyFault, DamageFile, RefusedChange, Stop
 from shaketable.system.sim.schedules.random_faults import DISK_LOSS_KINDS, GRID_MS, draw_faults
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
-from shaketable.system.sim.schedules.scenarios import CHAIN_WEIGHTS, CHAINS, Group, draw_scenarios
+from shaketable.system.sim.schedules.scenarios import (
+    CHAIN_WEIGHTS,
+    CHAINS,
+    LATER,
+    Group,
+    Scenario,
+    draw_scenarios,
+)
 
 QUEUES_MAX = 4
 WAVE_MS = 1000
@@ -29,6 +38,12 @@ SCENARIOS = 0.5
 """Share of the seeds that have scenarios (`schedules.scenarios`), and fewer other faults."""
 CHAINED = 0.9
 """Share of the seeds that have chains, whatever else they have."""
+CROWDED = 0.08
+"""Share of the seeds in which a group comes to its limit of members."""
+LATER_CHAINED = 0.35
+"""Share of the seeds that have one or more of the later scenarios, too."""
+LATER_ALONE = 0.7
+SETTLES_MS = 1_000
 RARE_SIZES = 0.15
 """Share of the seeds with a rarely tested group size, mostly even ones."""
 CHOPPED = (0.0, 0.0, 0.05, 0.2)
@@ -88,6 +103,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     older_config: bool = False
     """Whether config/ has topics and group offsets from before the group."""
     preferred_leaders: tuple[str, ...] = ()
+    crowded: bool = False
+    """Whether the operator of a core world adds members up to the limit, once all is calm."""
     chopped: float = 0.0
     """Share of the whole-node connections that transfer bytes piece by piece."""
 
@@ -171,6 +188,11 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     chains = rngs.stream("chains")
     if options.chains and options.faults is None and chains.chance(CHAINED):
         faults = _with_chains(chains, settings, faults, options)
+    later = rngs.stream("later_scenarios")
+    if options.chains and options.faults is None and later.chance(LATER_CHAINED):
+        faults = _with_later(later, settings, faults, options)
+    if options.chains and rngs.stream("crowded").chance(CROWDED):
+        settings = msgspec.structs.replace(settings, crowded=True)
     calls = draw_calls(rngs.stream("calls"), settings, options.operations_per_s)
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
 
@@ -185,7 +207,11 @@ def _with_scenarios(
 
 
 def _with_chains(
-    rng: RandomStream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
+    rng: RandomStream,
+    settings: Settings,
+    faults: tuple[AnyFault, ...],
+    options: Options,
+    among: Mapping[str, Scenario] = CHAINS,
 ) -> tuple[AnyFault, ...]:
     """Add chains; at most one disk is lost in a run."""
     more = draw_scenarios(
@@ -194,10 +220,25 @@ def _with_chains(
         from_ms=1500,
         until_ms=options.run_ms - 7000,
         ack=settings.ack,
-        among=CHAINS,
+        among=among,
         weights=CHAIN_WEIGHTS,
         may_lose_disk=not any(fault.kind in DISK_LOSS_KINDS for fault in faults),
     )
+    return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
+
+
+def _with_later(
+    rng: RandomStream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
+) -> tuple[AnyFault, ...]:
+    """Add later scenarios; for most seeds in place of what would get in their way."""
+    is_alone = rng.chance(LATER_ALONE)
+    more = _with_chains(rng, settings, (), options, LATER)
+    if is_alone and more:
+        from_ms = more[0].start_ms - SETTLES_MS
+        until_ms = max(fault.end_ms for fault in more)
+        faults = tuple(
+            fault for fault in faults if fault.end_ms < from_ms or fault.start_ms > until_ms
+        )
     return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
 
 

@@ -121,6 +121,46 @@ PROMISES: dict[str, Promise] = {
         "A leader whose disk stalls steps down.",
         "All writes would wait for one dead disk, although others could lead.",
     ),
+    "sick-disk-does-not-campaign": Promise(
+        "A member whose disk is full or stalls does not stand for election.",
+        "If it wins, all writes wait for a disk that takes none.",
+    ),
+    "full-disk-takes-nothing": Promise(
+        "A follower or master whose disk is full takes on no entries and no snapshot.",
+        "It could not keep them, and would give up the log that it has.",
+    ),
+    "membership-is-the-log-s": Promise(
+        "A member counts majorities by the memberships in its log, and by no removed one.",
+        "It would wait for votes of strangers, or lead without a majority.",
+    ),
+    "only-conflicts-are-removed": Promise(
+        "A follower removes an entry only where its leader has another one.",
+        "An entry that it has acknowledged is gone for a moment, and a crash may fall into it.",
+    ),
+    "all-is-acknowledged": Promise(
+        "A follower acknowledges all that it has on disk of what its leader sent it.",
+        "The leader sends it again, and commits later than it could.",
+    ),
+    "entries-go-out-at-once": Promise(
+        "A leader sends an entry as soon as a follower's window has room for it.",
+        "Each message would wait for the next heartbeat.",
+    ),
+    "pushes-keep-to-the-window": Promise(
+        "A few bytes wait for the push under way, and after a loss all pushes do.",
+        "Each message costs a push and a sync of its own, or what was lost is sent in vain.",
+    ),
+    "snapshots-go-out-at-once": Promise(
+        "A follower that has taken a snapshot and needs the next is sent it by a heartbeat.",
+        "It stays behind for seconds, and may never catch up with a log that expires quickly.",
+    ),
+    "lease-ends-with-a-transfer": Promise(
+        "A leader that asked another to take over reads by no lease for the rest of its term.",
+        "The other may be elected at any time, and this one would answer with old data.",
+    ),
+    "the-nearest-takes-over": Promise(
+        "A leader that steps down asks the voter that lacks least to take over, and at once.",
+        "The group has no leader until a timeout, or until a slow member has caught up.",
+    ),
     "lease-shuts-out": Promise(
         "While a leader has a lease, no other member is elected.",
         "Each would answer reads without asking the other, and one of them from old data.",
@@ -165,6 +205,26 @@ PROMISES: dict[str, Promise] = {
         "A start on files that do not belong together is refused, and so is a damaged batch.",
         "A node would go on with another history than the group's, and vote for it.",
     ),
+    "checkpoint-covers-what-is-durable": Promise(
+        "A checkpoint is saved after what it covers: units of queues and keys are durable then.",
+        "After a loss of power a start goes on from queues that lack messages.",
+    ),
+    "saved-checkpoint-is-used": Promise(
+        "A start goes on from the checkpoint that was saved last, if no file was damaged.",
+        "Every start reads the whole log once more, which takes minutes.",
+    ),
+    "key-files-are-named-by-time": Promise(
+        "A key file is named by the time of its first message, later than the file before it.",
+        "RocketMQ's tools look for a message in the wrong file, and one file replaces another.",
+    ),
+    "watermark-never-falls": Promise(
+        "The durable watermark moves down only where entries are removed.",
+        "Damage after it is taken for a torn tail, and acknowledged entries are cut off.",
+    ),
+    "damage-is-called-damage": Promise(
+        "A start that fails on a damaged file says so, and blames no disk that has room.",
+        "An operator would look after the wrong thing, and the node wait for it.",
+    ),
     "hints-are-checked": Promise(
         "A start passes over checkpoints and a key index that do not fit the log.",
         "Queues and queries would show what was never written, and leave out what was.",
@@ -176,6 +236,10 @@ PROMISES: dict[str, Promise] = {
     "keys-find-messages": Promise(
         "The key index finds every message by each of its keys, the newest first.",
         "A query for an order by its number would find none.",
+    ),
+    "units-are-the-messages": Promise(
+        "A queue's unit has its message's place, and the hash of its tags.",
+        "A consumer that asks for some tags only is not given messages that have them.",
     ),
     "acknowledged-is-committed": Promise(
         "A message is acknowledged only when it is committed.",
@@ -241,6 +305,14 @@ PROMISES: dict[str, Promise] = {
         "What a broker had for half a minute is there again after a power loss.",
         "The broker that takes over has the messages, but not how far they were consumed.",
     ),
+    "heartbeats-keep-time": Promise(
+        "A master sends a slave something at least every five seconds.",
+        "Its slave takes it for dead, and copies nothing until it has connected again.",
+    ),
+    "foreign-configs-are-refused": Promise(
+        "A file of config/ that no broker may write is refused, or the wrong part left out.",
+        "What was wrong goes on: to slaves, to clients, and into the next file.",
+    ),
     "slave-knows-master": Promise(
         "A slave tells clients where its master is.",
         "They would ask it again and again for what only its master does.",
@@ -276,6 +348,10 @@ PROMISES: dict[str, Promise] = {
     "acknowledged-is-copied": Promise(
         "A SYNC_MASTER acknowledges what a slave has, too.",
         "With the master's disk goes a message that was promised to be on two.",
+    ),
+    "sound-requests-are-not-blamed": Promise(
+        "A sound request is refused for the moment only, and never as if it were not allowed.",
+        "Its sender may give up, although another attempt would succeed.",
     ),
     "refusal-is-definite": Promise(
         "A message that was refused as not stored never appears.",

@@ -8,7 +8,7 @@ the broker, and of what else is watched, are replaced like those of a planted bu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -21,7 +21,7 @@ from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS, encod
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Message, RoleChange, Write
+from shaketable.system.raft.protocol import Append, Message, RoleChange, Write
 from shaketable.system.remoting.fastjson import loads
 from shaketable.system.sim.rules.bounds import check_answered, check_appends, check_bounds
 from shaketable.system.sim.rules.invariants import Invariants
@@ -29,6 +29,7 @@ from shaketable.system.sim.rules.native_invariants import (
     MasterSlaveInvariants,
     MasterSlaveShadow,
 )
+from shaketable.system.sim.rules.replication import Steps
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.stream_invariants import checked_connection
 from shaketable.system.sim.rules.violation import Violated
@@ -66,6 +67,9 @@ class Watch:
         self.shadow: Shadow | None = None
         self.writes: deque[tuple[int, Write]] = deque()
         """Handed to the disk and not reported as carried out, by number."""
+        self.steps: Steps | None = None
+        self._inputs = 0
+        self._stalled_since_ms = float("inf")
         self._name = name
         self._invariants = invariants
         self._reporter = reporter
@@ -80,10 +84,11 @@ class Watch:
             before.log = log  # for entries no longer in memory: the old log's disk is dead
         try:
             self.shadow = self._invariants.started(self._name, core, log)
+            self.steps = Steps(self._name, core)
         except Violated as found:
             self._reporter.violated(found)
 
-    def took(self, core: RaftCore, effects: BrokerEffects) -> None:
+    def took(self, core: RaftCore, effects: BrokerEffects, now_ms: float) -> None:
         """The broker's effects are about to be carried out."""
         shadow = self.shadow
         if shadow is None:
@@ -91,24 +96,45 @@ class Watch:
         try:
             self._invariants.ordered(shadow, effects.writes)
             first = effects.write_seq - len(effects.writes) + 1
+            if effects.writes and not self.writes:
+                self._stalled_since_ms = now_ms
             self.writes.extend(enumerate(effects.writes, first))
             self._invariants.committed(shadow, core.ledger.commit_index)
+            self._stepped(effects, now_ms)
             for change in effects.role_changes:
                 self._invariants.changed_role(shadow, change)
                 self._reporter.changed_role(change)
         except Violated as found:
             self._reporter.violated(found)
 
-    def synced(self, write_seq: int) -> None:
+    def _stepped(self, effects: BrokerEffects, now_ms: float) -> None:
+        inputs, self._inputs = self._inputs, 0
+        if self.steps is not None:
+            stalled_ms = now_ms - self._stalled_since_ms
+            self.steps.stepped(
+                effects.writes, effects.messages, now_ms, stalled_ms=stalled_ms, inputs=inputs
+            )
+
+    def disk_full(self, is_full: bool) -> None:
+        """The broker is told that its disk is full, or has room again."""
+        if self.steps is not None:
+            self.steps.disk_full(is_full)
+
+    def synced(self, write_seq: int, now_ms: float | None) -> None:
         """Writes up to `write_seq` were carried out."""
         done: list[Write] = []
         while self.writes and self.writes[0][0] <= write_seq:
             done.append(self.writes.popleft()[1])
+        if not self.writes:
+            self._stalled_since_ms = float("inf")
+        elif done and now_ms is not None:
+            self._stalled_since_ms = now_ms
         if self.shadow is not None:
             self._invariants.synced(self.shadow, done)
 
     def received(self, core: RaftCore, message: Message) -> None:
         """A message is about to be handled."""
+        self._inputs += 1
         self._reporter.received(core.role.value, message)
 
     def ended(self, *, loses_unsynced: bool) -> None:
@@ -117,7 +143,7 @@ class Watch:
         if self.shadow is not None:
             self.shadow.in_flight = tuple(write for _, write in self.writes)
             self.shadow.is_up = False
-            self.shadow = None
+            self.shadow = self.steps = None
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """The node was ticked."""
@@ -145,12 +171,16 @@ class Watch:
 
             def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
                 effects: BrokerEffects = super().take(now_ms, wall_ms)
-                watch.took(self.core, effects)
+                watch.took(self.core, effects, now_ms)
                 return effects
 
             def synced(self, write_seq: int, now_ms: float | None = None) -> None:
-                watch.synced(write_seq)
+                watch.synced(write_seq, now_ms)
                 super().synced(write_seq, now_ms)
+
+            def disk_full(self, is_full: bool, now_ms: float) -> None:
+                watch.disk_full(is_full)
+                super().disk_full(is_full, now_ms)
 
         return replace(parts, broker=WatchedBroker)
 
@@ -271,6 +301,7 @@ class MasterSlaveWatch:
         self._reporter = reporter
         self._shadow: MasterSlaveShadow | None = None
         self._log: NativeCommitLog | None = None
+        self._is_full = self._was_full = False
         self._writes: deque[tuple[int, Write]] = deque()
         """Handed to the disk and not reported as carried out, by number."""
 
@@ -298,6 +329,7 @@ class MasterSlaveWatch:
         if shadow is None or log is None:
             return
         try:
+            self._check_full(shadow, effects.writes)
             self._invariants.ordered(shadow, effects.writes)
             first = effects.write_seq - len(effects.writes) + 1
             self._writes.extend(enumerate(effects.writes, first))
@@ -307,6 +339,17 @@ class MasterSlaveWatch:
                     self._invariants.replied(shadow, reply)
         except Violated as found:
             self._reporter.violated(found)
+
+    def _check_full(self, shadow: MasterSlaveShadow, writes: Sequence[Write]) -> None:
+        """A master whose disk is full takes no messages. Raises Violated."""
+        was_full, self._was_full = self._was_full, self._is_full
+        takes = any(isinstance(write, Append) for write in writes)
+        if takes and was_full and self._is_full and shadow.config.is_master:
+            raise Violated("full-disk-takes-nothing", "it takes on messages", self._name)
+
+    def disk_full(self, is_full: bool) -> None:
+        """The broker is told that its disk is full, or has room again."""
+        self._is_full = is_full
 
     def synced(self, write_seq: int) -> None:
         """Writes up to `write_seq` were carried out."""
@@ -333,6 +376,10 @@ class MasterSlaveWatch:
             def synced(self, write_seq: int, now_ms: float | None = None) -> None:
                 watch.synced(write_seq)
                 super().synced(write_seq, now_ms)
+
+            def disk_full(self, is_full: bool, now_ms: float) -> None:
+                watch.disk_full(is_full)
+                super().disk_full(is_full, now_ms)
 
         files = watched_config_files(
             parts.native.config_files, self._saved, self._reporter.violated

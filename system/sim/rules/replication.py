@@ -1,0 +1,346 @@
+"""Invariants of one member's steps: what it sends, acknowledges, removes and takes on.
+
+Checked after each step, from the member's state and messages. Most such faults cost a client only
+time, or show only if a crash falls into the right moment; here each step shows them. Source: Raft
+figure 2; Ongaro's dissertation sections 3.10, 4.1, 6.4.1 and 10.2.1; docs/adr/0018; DLEDGER.md E15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
+from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import (
+    Append,
+    Compact,
+    Install,
+    LeadershipTransfer,
+    Message,
+    PushRequest,
+    PushResponse,
+    Role,
+    SnapshotRequest,
+    Truncate,
+    VoteRequest,
+    Write,
+)
+from shaketable.system.raft.transfer import Transfer
+from shaketable.system.sim.rules.shadow import Shadow
+from shaketable.system.sim.rules.violation import Violated
+
+_changes = attrgetter("_indices", "_memberships")
+_failed_ms = attrgetter("_failed_ms")
+_in_flight = attrgetter("_in_flight", "_in_flight_bytes", "_is_probing")
+_leadership = attrgetter("_leadership")
+_term = attrgetter("_term")
+
+Messages = Sequence[tuple[str, Message]]
+
+
+class Steps:
+    """What one process of a member has done that its next steps must fit."""
+
+    def __init__(self, name: str, core: RaftCore) -> None:
+        self._name = name
+        self._core = core
+        self._memberships: list[tuple[int, Membership]] = list(
+            zip(*_changes(core.ledger.memberships), strict=True)
+        )
+        self._pushed_to: dict[str, int] = {}
+        """Where the last push to each follower ended, in bytes of the log."""
+        self._snapshots: dict[str, int] = {}
+        """Where the last snapshot that was sent to each follower ends: the index."""
+        self._leading: Leadership | None = None
+        self._asked_term = -1
+        """The term in which this member, as its leader, asked another to take over."""
+        self._transfer_due_ms: float | None = None
+        self._is_full = self._was_full = False
+        self._heard: list[PushRequest | SnapshotRequest] = []
+        self._agreed: tuple[int, str | None, int] = (-1, None, -1)
+        """Up to where this member holds what a leader sent it: term, leader, index."""
+
+    def disk_full(self, is_full: bool) -> None:
+        """The member is told that its disk is full, or has room again."""
+        self._is_full = is_full
+
+    def heard(self, message: Message) -> None:
+        """A message is about to be handled."""
+        if isinstance(message, PushRequest | SnapshotRequest):
+            self._heard.append(message)
+
+    def stepped(
+        self,
+        writes: Sequence[Write],
+        messages: Messages,
+        now_ms: float,
+        *,
+        stalled_ms: float,
+        inputs: int = 1,
+    ) -> None:
+        """Check what a step of so many `inputs` has done. Raises Violated.
+
+        `now_ms` is the member's own clock, `stalled_ms` how long a write has waited by it.
+        """
+        self._check_membership(writes)
+        self._check_disk(writes, messages, stalled_ms)
+        leading: Leadership | None = _leadership(self._core)
+        if leading is not None:
+            if leading is not self._leading:
+                self._pushed_to.clear()
+                self._snapshots.clear()
+                self._transfer_due_ms = None
+            for peer, message in messages:
+                self._sent(leading, peer, message)
+            self._check_streams(leading)
+            self._check_snapshots(leading, messages)
+            self._check_transfer(leading, now_ms, is_single=inputs <= 1)
+            self._check_lease(now_ms)
+        elif self._leading is not None:
+            self._check_passed_on(self._leading, messages, now_ms)
+        self._leading = leading
+        self._was_full = self._is_full
+
+    # ---- memberships ------------------------------------------------------------------
+
+    def _check_membership(self, writes: Sequence[Write]) -> None:
+        """The membership in force is the latest in the log, and no removed one (4.1)."""
+        if not writes:
+            return
+        known, core = self._memberships, self._core
+        for write in writes:
+            if isinstance(write, Append):
+                known += write.batch.memberships
+            elif isinstance(write, Truncate):
+                while len(known) > 1 and known[-1][0] > write.end_index:
+                    known.pop()
+            elif isinstance(write, Install):
+                known[:] = [(write.snapshot.membership_index, write.snapshot.membership)]
+            elif isinstance(write, Compact):
+                while len(known) > 1 and known[1][0] <= write.snapshot.end.index:
+                    del known[0]
+        if core.membership != known[-1][1]:
+            found = core.ledger.memberships.current_index, core.membership
+            raise Violated("membership-is-the-log-s", _differing(known[-1], found), self._name)
+        for change in known:
+            found = core.membership_at(change[0])
+            if found != change:
+                raise Violated("membership-is-the-log-s", _differing(change, found), self._name)
+
+    # ---- the disk ---------------------------------------------------------------------
+
+    def _check_disk(self, writes: Sequence[Write], messages: Messages, stalled_ms: float) -> None:
+        """A member whose disk is full or stalls does not campaign, nor take a leader's entries."""
+        core = self._core
+        is_full = self._is_full and self._was_full
+        # A pre-vote depends on no write that may have waited for the disk, an election does.
+        asks = any(isinstance(each, VoteRequest) and each.pre_vote for _, each in messages)
+        has_stalled = asks and stalled_ms > core.config.disk_stall_max_ms
+        if (is_full and core.role is Role.CANDIDATE) or has_stalled:
+            what = "is full" if is_full else f"has stalled for {stalled_ms:.0f} ms"
+            raise Violated("sick-disk-does-not-campaign", f"its disk {what}", self._name)
+        takes = any(isinstance(write, Append | Install) for write in writes)
+        if takes and is_full and core.role is Role.FOLLOWER:
+            raise Violated("full-disk-takes-nothing", "it takes on a leader's entries", self._name)
+
+    # ---- a follower's acknowledgements --------------------------------------------------
+
+    def check_acknowledged(self, shadow: Shadow, messages: Messages, *, is_fresh: bool) -> None:
+        """A follower acknowledges all that it has on disk of what its leader sent it.
+
+        For steps of one input. `is_fresh`: a response in `messages` was made in this step, and did
+        not wait for the disk since an earlier one. Raises Violated.
+        """
+        heard, self._heard = self._heard, []
+        core = self._core
+        term, leader, index = self._agreed
+        if core.role is not Role.FOLLOWER or core.leader is None:
+            self._agreed = -1, None, -1  # it may follow the same leader again, and agrees anew
+            return
+        if (term, leader) != (core.term, core.leader):
+            index = -1
+        for message in heard:
+            if message.term == core.term and not self._is_full:
+                index = max(index, _held_end(shadow, message))
+        self._agreed = core.term, core.leader, index
+        last = [each for _, each in messages if isinstance(each, PushResponse) and each.success]
+        due_index = min(index, core.ledger.durable_index)
+        if last and (is_fresh or heard) and last[-1].match_index < due_index:
+            raise Violated(
+                "all-is-acknowledged",
+                f"it acknowledges entries up to {last[-1].match_index}, and has those up to"
+                f" {due_index}",
+                self._name,
+            )
+
+    # ---- a leader's streams -----------------------------------------------------------
+
+    def _sent(self, leading: Leadership, peer: str, message: Message) -> None:
+        if isinstance(message, LeadershipTransfer):
+            self._asked_term = message.term
+        elif isinstance(message, SnapshotRequest):
+            self._snapshots[peer] = message.snapshot.end.index
+        elif isinstance(message, PushRequest) and message.batches:
+            self._check_push(leading, peer, message)
+            self._pushed_to[peer] = message.batches[-1].end_position
+
+    def _check_push(self, leading: Leadership, peer: str, push: PushRequest) -> None:
+        """A small push waits for the one in flight; after a loss every push does."""
+        dispatcher = leading.dispatchers.get(peer)
+        if dispatcher is None:
+            return
+        pushes, _, is_probing = _in_flight(dispatcher)
+        config = self._core.config
+        if push.batches[-1].last_index != dispatcher.next_index - 1:
+            return  # more was sent after it, or all starts over
+        if is_probing and len(pushes) > 1:
+            raise Violated(
+                "pushes-keep-to-the-window", f"{len(pushes)} are in flight to {peer}, which took"
+                " none since a loss", self._name,
+            )  # fmt: skip
+        waited = self._core.log.end_position - self._pushed_to.get(peer, 0)
+        if len(pushes) > config.small_pushes_max and waited < _full_bytes(self._core):
+            raise Violated(
+                "pushes-keep-to-the-window",
+                f"{waited} bytes are pushed to {peer}, with {len(pushes) - 1} pushes in flight",
+                self._name,
+            )
+
+    def _check_streams(self, leading: Leadership) -> None:
+        """No entry waits at a leader that its follower's window has room for."""
+        log = self._core.log
+        for dispatcher in leading.dispatchers.values():
+            if dispatcher.state is not DispatchState.APPEND:
+                continue
+            if dispatcher.next_index <= log.end_index and self._has_room(dispatcher):
+                raise Violated(
+                    "entries-go-out-at-once",
+                    f"entries {dispatcher.next_index}..{log.end_index} wait for {dispatcher.peer}",
+                    self._name,
+                )
+
+    def _has_room(self, dispatcher: EntryDispatcher) -> bool:
+        pushes, in_flight_bytes, is_probing = _in_flight(dispatcher)
+        config = self._core.config
+        if not pushes:
+            return True
+        if (
+            is_probing
+            or in_flight_bytes >= config.in_flight_bytes_max
+            or len(pushes) >= config.in_flight_pushes_max
+        ):
+            return False
+        sent_to = self._pushed_to.get(dispatcher.peer, 0)
+        waiting = self._core.log.end_position - sent_to
+        return len(pushes) < config.small_pushes_max or waiting >= _full_bytes(self._core)
+
+    def _check_snapshots(self, leading: Leadership, messages: Messages) -> None:
+        """A heartbeat brings the next snapshot to a follower that has the last and needs more."""
+        beats = {
+            peer for peer, each in messages if isinstance(each, PushRequest) and not each.batches
+        }
+        sent = {peer for peer, each in messages if isinstance(each, SnapshotRequest)}
+        for peer in beats - sent:
+            dispatcher = leading.dispatchers.get(peer)
+            if dispatcher is None or dispatcher.state is not DispatchState.INSTALL:
+                continue
+            sent_index = self._snapshots.get(peer)
+            # No acknowledgement tells of a snapshot that ends before the first entry.
+            has_it = sent_index is not None and 0 <= sent_index <= dispatcher.match_index
+            if has_it or sent_index is None:
+                raise Violated(
+                    "snapshots-go-out-at-once",
+                    f"{peer} has entries up to {dispatcher.match_index}, needs a snapshot up to"
+                    f" {dispatcher.next_index - 1}, and is sent none",
+                    self._name,
+                )
+
+    # ---- transfers --------------------------------------------------------------------
+
+    def _check_lease(self, now_ms: float) -> None:
+        """Who asked another to take over holds no lease in that term any more (6.4.1)."""
+        core = self._core
+        if self._asked_term == core.term and core.holds_lease(now_ms):
+            raise Violated(
+                "lease-ends-with-a-transfer",
+                f"it asked another to lead after term {core.term}, and reads by a lease",
+                self._name,
+            )
+
+    def _check_transfer(self, leading: Leadership, now_ms: float, *, is_single: bool) -> None:
+        """A leader that must step down chooses the voter that lacks least.
+
+        After more inputs another voter may have acknowledged more than when it was chosen.
+        """
+        transfer = leading.transfer
+        due_ms, target = transfer.due_ms, transfer.target
+        is_new = target is not None and due_ms != self._transfer_due_ms
+        self._transfer_due_ms = due_ms
+        if (
+            not is_new
+            or not is_single
+            or not transfer.must_step_down
+            or target not in leading.dispatchers
+        ):
+            return
+        match = leading.dispatchers[target].match_index
+        for voter in leading.voting:
+            if voter.match_index > match and self._can_lead(transfer, voter, now_ms):
+                raise Violated(
+                    "the-nearest-takes-over",
+                    f"{target} is to lead, which has entries up to {match}; {voter.peer} has those"
+                    f" up to {voter.match_index}",
+                    self._name,
+                )
+
+    def _check_passed_on(self, leading: Leadership, messages: Messages, now_ms: float) -> None:
+        """A leader that steps down by itself asks a voter that has its whole log to lead."""
+        core = self._core
+        if self._asked_term == core.term or any(
+            isinstance(message, LeadershipTransfer) for _, message in messages
+        ):
+            return
+        if core.term != _term(leading) or not leading.is_quorum_active(now_ms):
+            return
+        for voter in leading.voting:
+            has_all = voter.match_index == core.log.end_index
+            if has_all and self._can_lead(leading.transfer, voter, now_ms):
+                raise Violated(
+                    "the-nearest-takes-over",
+                    f"it steps down, and {voter.peer}, which has its whole log, is not asked to"
+                    " lead",
+                    self._name,
+                )
+
+    def _can_lead(self, transfer: Transfer, voter: EntryDispatcher, now_ms: float) -> bool:
+        config = self._core.config
+        lag = self._core.log.end_index - voter.match_index
+        failed_ms = _failed_ms(transfer).get(voter.peer, float("-inf"))
+        return (
+            lag <= config.transfer_lag_entries_max
+            and now_ms - voter.last_contact_ms <= config.election_timeout_min_ms
+            and now_ms - failed_ms >= config.transfer_retry_ms
+        )
+
+
+def _differing(change: tuple[int, Membership], found: tuple[int, Membership]) -> str:
+    return f"entry {change[0]} of its log says {change[1]}; it uses that of {found[0]}: {found[1]}"
+
+
+def _held_end(shadow: Shadow, message: PushRequest | SnapshotRequest) -> int:
+    """Return the last index of what a leader sent, -1 unless the member's log has that entry."""
+    if isinstance(message, SnapshotRequest):
+        index, crc = message.snapshot.end.index, message.snapshot.end.chain_crc
+    elif message.batches:
+        index, crc = message.batches[-1].last_index, message.batches[-1].last_chain_crc()
+    else:
+        return -1
+    is_known = shadow.base_index <= index
+    return index if is_known and shadow.holds(index, crc) else -1
+
+
+def _full_bytes(core: RaftCore) -> int:
+    return min(core.config.full_push_bytes, core.config.push_bytes_max)
