@@ -14,6 +14,7 @@ from shaketable.system.client import (
     GroupConsumer,
     GroupMembership,
     MessageQueue,
+    Metadata,
     OutcomeUnknownError,
     Producer,
     PullConsumer,
@@ -30,7 +31,7 @@ from shaketable.system.client.connection import (
 )
 from shaketable.system.client.queue_reader import QueueReader
 from shaketable.system.client.routes import Route, allocate
-from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.mutants import GROUP, Hunt, Mutant
 from shaketable.system.remoting.command import Command
 from shaketable.system.store.message import Message
 
@@ -105,6 +106,44 @@ ANY_STORED_IS_OK = Mutant(
 
     Source: https://github.com/apache/rocketmq/issues/4806 (SLAVE_NOT_AVAILABLE and
     FLUSH_SLAVE_TIMEOUT are considered to be written on the slave).
+    """,
+)
+
+
+STATUS_AGE_S = 2.0
+"""How long the client below answers with what a member said of itself."""
+
+
+class _StatusFromCache(BrokerGroupClient):
+    """Asks a member for its state now and then, and answers with what it knows meanwhile."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._known: dict[str, tuple[float, Metadata]] = {}
+
+    async def metadata(self, member: str) -> Metadata:
+        """Return what the member said lately, else ask it."""
+        asked_s, known = self._known.get(member, (0.0, None))
+        if known is not None and trio.current_time() - asked_s < STATUS_AGE_S:
+            await trio.lowlevel.checkpoint()
+            return known
+        answer = await super().metadata(member)
+        self._known[member] = trio.current_time(), answer
+        return answer
+
+
+STATUS_FROM_CACHE = Mutant(
+    "status-from-cache",
+    client=ClientParts(group_client=_StatusFromCache),
+    targets=GROUP,
+    hunt=Hunt("log", ("kill", "partition")),
+    about="""
+    What a member said of itself is repeated for two seconds, whatever has become of it.
+
+    An operator who asks for the leader is given one that leads no more.
+
+    Source: https://github.com/apache/kafka/pull/22390 (an admin client knows leaders from a cache
+    of which nothing ever expires).
     """,
 )
 
@@ -444,6 +483,7 @@ PLUGINS = (
     ANY_STORED_IS_OK,
     ROUTE_KEPT_FOR_GOOD,
     SENDS_AGAIN_WHEN_UNKNOWN,
+    STATUS_FROM_CACHE,
     TIMEOUT_IS_REFUSAL,
     COMMITTED_BEFORE_HANDLED,
     CONSUMER_ENDS_WITH_BROKER,

@@ -35,6 +35,7 @@ from shaketable.system.sim.rules.client_history import (
     Operation,
 )
 from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.pulls import check_filled
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.random_streams import RandomStreams
@@ -53,7 +54,10 @@ VERIFY_DELAY_MS = 0.1
 RETRY_MIN_MS = 20.0
 RETRY_MAX_MS = 100.0
 _PREFIX = struct.Struct(">iI").unpack_from
-_PULLED_MAX = 32
+_ASKED_MAX = (32, 32, 5, 64)
+"""Most messages that a pull asks for; it follows from its number ..."""
+_ASKED_BYTES_MAX = (None, 700, None, 6_000, 1)
+"""... as do most bytes, if it limits them."""
 _HELD_EVERY = 2
 """Every so-many-th pull may be held at the queue's end (long polling) ..."""
 _HOLD_MAX_MS = 700
@@ -215,9 +219,24 @@ class Clients:
                 elif operation.kind == PULL:
                     next_offset = int(header.ext["nextBeginOffset"])
                     invariants.pulled(queue, operation.offset, next_offset, body)
+                    self._check_filled(operation, next_offset, int(header.ext["maxOffset"]))
             arrived.append((header, body))
         heap.push(heap.now_ms + self._world.settings.client_delay_ms, self._answered, member.name,
                   client, arrived)  # fmt: skip
+
+    def _check_filled(self, pull: Operation, next_offset: int, max_offset: int) -> None:
+        """Check that the pull brought what waited, within its limits and the broker's."""
+        settings = self._world.settings
+        stored = self._world.invariants.queues.get((TOPIC_BYTES, pull.queue), [])
+        sizes = [len(message) for message in stored[pull.offset : next_offset]]
+        asked, asked_bytes = _limits_of(pull.number)
+        check_filled(
+            sizes,
+            max_offset - pull.offset,
+            min(asked, settings.pull_messages_max),
+            min(asked_bytes or settings.pull_bytes_max, settings.pull_bytes_max),
+            len(stored[next_offset]) if next_offset < len(stored) else 0,
+        )
 
     def _answered(self, node: str, client: Client, replies: list[tuple[_Reply, bytes]]) -> None:
         acknowledged = -1
@@ -326,13 +345,22 @@ def _request(operation: Operation, keyed: float) -> SendRequest | Command:
             fields.properties = properties_of(operation.number, keyed)
         return SendRequest(operation.number, 0, fields, memoryview(operation.body), 0)
     if operation.kind == PULL:
-        pull = PullMessage("simulated", TOPIC, operation.queue, operation.offset, _PULLED_MAX)
+        count_max, bytes_max = _limits_of(operation.number)
+        pull = PullMessage("simulated", TOPIC, operation.queue, operation.offset, count_max)
+        pull.max_msg_bytes = bytes_max
         if operation.number % _HELD_EVERY == 0:
             pull.sys_flag = SUSPEND_FLAG
             pull.suspend_timeout_millis = operation.number * _MIXER // 65_536 % _HOLD_MAX_MS
         return Command(RequestCode.PULL_MESSAGE, operation.number, ext=pull.to_ext())
     asked = QueueOffsetRequest(TOPIC, operation.queue)
     return Command(RequestCode.GET_MAX_OFFSET, operation.number, ext=asked.to_ext())
+
+
+def _limits_of(number: int) -> tuple[int, int | None]:
+    """Return the most messages, and bytes, that pull `number` asks for."""
+    return _ASKED_MAX[number // 2 % len(_ASKED_MAX)], _ASKED_BYTES_MAX[
+        number % len(_ASKED_BYTES_MAX)
+    ]
 
 
 def body_bytes_of(number: int, body_bytes: int, settings: Settings) -> int:

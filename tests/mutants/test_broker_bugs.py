@@ -220,6 +220,14 @@ def test_a_full_pull_goes_on_where_it_ended(mutant: Mutant) -> None:
     assert reply.ext["nextBeginOffset"] == ("2" if mutant is HEALTHY else "3")
 
 
+@with_and_without("one-message-a-pull")
+def test_a_pull_brings_what_waits(mutant: Mutant) -> None:
+    leader = group_of(mutant).lead()
+    leader.answer(*(send("t", 0, b"%d" % each, each) for each in range(5)))
+    (reply,) = leader.answer(pull_of("t", 0, 1))
+    assert len(list(walk_messages(reply.body))) == (4 if mutant is HEALTHY else 1)
+
+
 @with_and_without("ends-from-cache")
 def test_a_queue_s_end_counts_what_was_acknowledged(mutant: Mutant) -> None:
     leader = group_of(mutant).lead()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -41,6 +43,7 @@ from shaketable.system.sim.rules.client_history import (
     check_refusals,
 )
 from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.pulls import check_filled
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
@@ -475,6 +478,39 @@ class Hasty(Broker):
         super().disk_usage(used_ratio, files, now_ms, wall_ms + 3_600_000)
 
 
+class Thorough(Broker):
+    """Lets all files go that are old enough, in one step."""
+
+    def disk_usage(self, used_ratio, files, now_ms, wall_ms) -> None:
+        expiry = replace(self._config.expiry, files_a_step_max=100)
+        self._config = replace(self._config, expiry=expiry)
+        super().disk_usage(used_ratio, files, now_ms, wall_ms)
+
+
+def test_files_expire_in_steps():
+    settings = msgspec.structs.replace(
+        CALM.settings, expiry_check_ms=2_000.0, reserved_ms=500, data_file_bytes=8_192,
+        expired_files_max=1,
+    )  # fmt: skip
+    schedule = msgspec.structs.replace(CALM, settings=settings)
+    kept = run_seed(0, schedule=schedule)
+    assert kept.violation is None
+    assert kept.counts.compactions > 0
+    found = run_seed(0, schedule=schedule, mutant=Mutant("thorough", broker=Thorough)).violation
+    assert found is not None
+    assert found.invariant == "expiry-goes-in-steps"
+
+
+def test_a_pull_brings_neither_too_much_nor_too_little():
+    check_filled([100, 100], 2, 32, 1000, 0)
+    check_filled([100, 100], 9, 2, 1000, 100)
+    check_filled([100, 100], 9, 32, 299, 100)
+    check_filled([500], 9, 32, 299, 100)
+    for count, waiting, count_max, bytes_max in ((2, 9, 1, 999), (2, 9, 9, 199), (2, 9, 9, 300)):
+        with pytest.raises(Violated, match="messages of"):
+            check_filled([100] * count, waiting, count_max, bytes_max, 100)
+
+
 def test_no_file_goes_before_its_time():
     settings = msgspec.structs.replace(
         CALM.settings, expiry_check_ms=500.0, reserved_ms=3_600_000, data_file_bytes=8_192
@@ -500,6 +536,7 @@ def test_no_file_goes_before_its_time():
         ("no-prevote", "pre-vote-before-campaign"),
         ("vote-not-awaited", "vote-is-durable"),
         ("dispatch-before-commit", "reads-are-committed"),
+        ("one-message-a-pull", "pulls-are-filled"),
     ],
 )
 def test_planted_bugs_break_the_invariant_meant_for_them(name, invariant):

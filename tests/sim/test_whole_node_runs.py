@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio._core import _run
 
-from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError
+from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, admin
 from shaketable.system.mutants import load
 from shaketable.system.node.connections.link import Link
 from shaketable.system.sim.schedules.faults import Crash, Cut, Pause, SlowLink, Transfer
@@ -170,6 +170,55 @@ def test_a_client_that_tries_again_what_may_have_happened_is_found(monkeypatch):
     assert violation.invariant in told
     monkeypatch.undo()
     assert run_seed(7, schedule=schedule(slow, settings=hasty)).violation is None
+
+
+CUT_OFF = Cut(start_ms=2_000, duration_ms=3_000, links=(("leader", "*"), ("*", "leader")))
+
+
+def test_an_operator_gets_the_newest_leader_that_answers(monkeypatch):
+    """The operator's own bug: of two that say that they lead, it takes the older one."""
+    slow = Settings(members=3, run_ms=9_000, clients=2, queues=1, quorum_silence_max_ms=2_000)
+    assert run_seed(7, schedule=schedule(CUT_OFF, settings=slow)).violation is None
+
+    def oldest(answers: dict[str, Metadata], *, is_sure: bool) -> Metadata | None:
+        leaders = [answer for answer in answers.values() if answer.role == "leader"]
+        return None if is_sure else min(leaders, key=lambda each: each.term, default=None)
+
+    monkeypatch.setattr(admin, "_leader_among", oldest)
+    violation = run_seed(7, schedule=schedule(CUT_OFF, settings=slow)).violation
+    assert violation is not None
+    assert violation.invariant == "operators-find-the-leader"
+
+
+def test_an_operator_that_asks_on_though_a_leader_answered_is_found(monkeypatch):
+    """The operator's own bug: it waits for all members, though one of them is down."""
+    found = admin._leader_among
+
+    def sure(answers: dict[str, Metadata], *, is_sure: bool) -> Metadata | None:
+        return None if is_sure or len(answers) < 3 else found(answers, is_sure=True)
+
+    down = Crash(start_ms=2_000, duration_ms=2_500, node="follower", loses_unsynced=False)
+    assert run_seed(7, schedule=schedule(down)).violation is None
+    monkeypatch.setattr(admin, "_leader_among", sure)
+    violation = run_seed(7, schedule=schedule(down)).violation
+    assert violation is not None
+    assert violation.invariant == "operators-find-the-leader"
+
+
+def test_a_status_that_is_over_is_found():
+    violation = run_seed(7, schedule=schedule(CUT_OFF), mutant=load("status-from-cache")).violation
+    assert violation is not None
+    assert violation.invariant == "status-is-true"
+
+
+def test_a_client_that_knows_no_sender_is_found(monkeypatch):
+    """The client's own bug: it does not note which member has answered."""
+    monkeypatch.setattr(
+        BrokerGroupClient, "answered_by", property(lambda _: None, lambda *_: None), raising=False
+    )
+    violation = run_seed(7, schedule=schedule()).violation
+    assert violation is not None
+    assert violation.invariant == "answers-have-senders"
 
 
 def test_a_node_that_loses_bytes_it_could_not_send_at_once_is_found(monkeypatch):

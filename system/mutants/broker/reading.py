@@ -46,6 +46,37 @@ DISPATCH_BEFORE_COMMIT = Mutant(
 )
 
 
+class _OneMessageAPull(Reads):
+    """Takes a pull for one of a single message."""
+
+    def _read(self, connection: Connection, command: Command, now_ms: float) -> Read:
+        read = super()._read(connection, command, now_ms)
+        if isinstance(read.request, PullMessage):
+            read.request.max_msg_nums = 1
+        return read
+
+
+class OneMessageAPull(Broker):
+    """A broker with these pulls."""
+
+    reads_type = _OneMessageAPull
+
+
+ONE_MESSAGE_A_PULL = Mutant(
+    "one-message-a-pull",
+    broker=OneMessageAPull,
+    hunt=Hunt("log", ("kill", "partition")),
+    about="""
+    A pull brings one message, however many wait and were asked for.
+
+    Consumers get everything, in order, and are slower than producers: they never catch up.
+
+    Source: https://github.com/apache/rocketmq/issues/5498 (a consumer that asks for 20 messages
+    always gets one).
+    """,
+)
+
+
 ANSWERS = 4
 """Requests that one cached max offset answers."""
 
@@ -293,6 +324,7 @@ PLUGINS = (
     FULL_PULL_SKIPS_ONE,
     HELD_PULL_NOT_WOKEN,
     NEGATIVE_TAG_CODES_UNMATCHED,
+    ONE_MESSAGE_A_PULL,
     TAGS_OF_THE_LAST_HEARTBEAT,
     UNIQUE_KEYS_ARE_KEYS,
 )

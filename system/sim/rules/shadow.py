@@ -101,6 +101,7 @@ class Shadow:
         "log",
         "name",
         "state",
+        "step_index",
         "stickiness",
     )
 
@@ -124,6 +125,8 @@ class Shadow:
         self.expirable_index: int | None = None
         """Last index of files that were old enough to expire, or that a full disk allowed to; None:
         not measured."""
+        self.step_index = -1
+        """Last index of the files that one step of expiry may reach."""
         self.state = HardState()
         self.in_flight: Sequence[Write] = ()
 

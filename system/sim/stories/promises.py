@@ -81,6 +81,26 @@ PROMISES: dict[str, Promise] = {
         "A file of the log is kept for its reserved time, unless the disk gets too full.",
         "Messages that consumers may still ask for would be gone.",
     ),
+    "expiry-goes-in-steps": Promise(
+        "No more data files expire in one step than are set.",
+        "Deleting many files at once holds up everything else that the disk does.",
+    ),
+    "status-is-true": Promise(
+        "What a member says of itself, its term and what is committed, is so.",
+        "Operators, and programs that wait for a change, act on what is not so.",
+    ),
+    "operators-find-the-leader": Promise(
+        "An operator who asks for the leader gets the one of the latest term that answers.",
+        "Changes are sent to a member that cannot make them, or are not sent at all.",
+    ),
+    "answers-have-senders": Promise(
+        "A client knows which member has answered.",
+        "What is wrong with one member is looked for at another.",
+    ),
+    "pulls-are-filled": Promise(
+        "A pull brings all that waits, up to the messages and bytes that were asked for.",
+        "A consumer needs a round trip for each few messages, or gets more than it has room for.",
+    ),
     "compacted-is-gone": Promise(
         "What a snapshot replaces is taken out of the log.",
         "Old entries would fill the disk, however long they had expired.",

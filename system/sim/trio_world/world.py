@@ -50,6 +50,7 @@ from shaketable.system.sim.trio_world.clients import TrioClients
 from shaketable.system.sim.trio_world.clocks import Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.process import CURRENT
+from shaketable.system.sim.trio_world.status_queries import StatusQueries
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator
 from shaketable.system.sim.world import SETTLE_MS_MAX, SeedResult
@@ -111,6 +112,7 @@ class TrioWorld:
             self._add_host(name)
         self.clients = TrioClients(self, settings.clients)
         self.operator = TrioOperator(self)
+        self.status = StatusQueries(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
         self._schedule = schedule
         self.actions = FaultActions(self)
@@ -133,6 +135,8 @@ class TrioWorld:
             heap.push(fault.start_ms, self.actions.apply, fault)
         for call in schedule.calls:
             heap.push(call.at_ms, self.clients.call, call)
+        if not self._configs:
+            heap.push(0.0, self.spawn, self.status.ask_for_ever)
         heap.push(float(self.settings.run_ms), self._finish)
         self.run_with(trio.sleep_forever)
         if self.found is None:
@@ -177,7 +181,7 @@ class TrioWorld:
             self._nursery = nursery
             await main()
             self._finish()
-        for party in (self.clients, self.operator):
+        for party in (self.clients, self.operator, self.status):
             try:
                 party.close()
             except Violated as found:
@@ -248,6 +252,7 @@ class TrioWorld:
         host = self._add_host(f"n{len(self.members)}", is_joining=True)
         self.clients.learn(host)
         self.operator.learn(host)
+        self.status.client.learn(host.name, host.address, CLIENT_PORT)
         self.heap.push(self.clock.now_ms, self.restart, host)
         return host
 
@@ -261,6 +266,7 @@ class TrioWorld:
         host.is_removed = True
         self.clients.forget(name)
         self.operator.forget(name)
+        self.status.client.forget(name)
 
     def lose_disk(self, host: Host) -> None:
         """Lose a node's disk: a new node with a new id replaces it."""
