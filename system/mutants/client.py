@@ -35,6 +35,8 @@ from shaketable.system.mutants import GROUP, Hunt, Mutant
 from shaketable.system.remoting.command import Command
 from shaketable.system.store.message import Message
 
+Result = TypeVar("Result")
+
 
 def client_parts(membership: type[GroupMembership]) -> ClientParts:
     """Return client parts whose consumers, push consumers included, use this membership."""
@@ -110,6 +112,34 @@ ANY_STORED_IS_OK = Mutant(
 )
 
 
+class _TriesRefusalsAgain(BrokerGroupClient):
+    """Tries once more what was refused, whatever the reason."""
+
+    async def _at_leader(self, attempt: Callable[[Connection, float], Awaitable[Result]]) -> Result:
+        try:
+            return await super()._at_leader(attempt)
+        except RefusedError:
+            await trio.sleep(AGAIN_AFTER_S)
+            return await super()._at_leader(attempt)
+
+
+AGAIN_AFTER_S = 0.05
+REFUSALS_TRIED_AGAIN = Mutant(
+    "refusals-tried-again",
+    client=ClientParts(group_client=_TriesRefusalsAgain),
+    targets=GROUP,
+    hunt=Hunt("queue-operators", ("transfer",)),
+    about="""
+    A client asks once more for what was refused for good.
+
+    Nothing comes of it but work for the brokers, and the caller is told later.
+
+    Source: https://github.com/apache/rocketmq/issues/6187 (a send is tried three times though its
+    signature is wrong).
+    """,
+)
+
+
 STATUS_AGE_S = 2.0
 """How long the client below answers with what a member said of itself."""
 
@@ -179,7 +209,6 @@ ROUTE_KEPT_FOR_GOOD = Mutant(
 )
 
 
-Result = TypeVar("Result")
 SENDS_MAX = 3
 
 
@@ -481,6 +510,7 @@ UNLOCKS_BEFORE_COMMIT = Mutant(
 PLUGINS = (
     ANSWERS_BY_ARRIVAL,
     ANY_STORED_IS_OK,
+    REFUSALS_TRIED_AGAIN,
     ROUTE_KEPT_FOR_GOOD,
     SENDS_AGAIN_WHEN_UNKNOWN,
     STATUS_FROM_CACHE,

@@ -8,13 +8,15 @@ from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.runtime.simulated.run import new_group
 from shaketable.harness.targets.simulated_group import BrokerGroup
-from shaketable.system.client.connection import Channels, RefusedError
+from shaketable.system.client.connection import Channels, Connection, RefusedError
 from shaketable.system.remoting.command import Command, encode_command
+from shaketable.system.sim.rules.call_invariants import watched_calls
 from shaketable.system.sim.rules.client_history import (
     LATE_MAX_MS,
     SYSTEM,
@@ -35,6 +37,23 @@ def test_who_left_and_has_nothing_open_is_left_alone() -> None:
     check_all_closed("clients", {})
     with pytest.raises(Violated, match="1 to n0:10911, 2 to ns0:9876"):
         check_all_closed("clients", {"ns0:9876": 2, "n0:10911": 1})
+
+
+@pytest.mark.parametrize("took_s", [0.5, 2.0])
+def test_who_waits_too_long_for_a_connection_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, took_s: float
+) -> None:
+    async def open_slowly(_: type[Connection], *__: object) -> None:
+        await trio.sleep(took_s)
+
+    monkeypatch.setattr(Connection, "open", classmethod(open_slowly))
+    found: list[Violated] = []
+    with watched_calls(found.append):
+        watched = vars(Connection)["call"]
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        trio.run(Connection.open, "h", 1, 3.0, clock=clock)
+    assert [each.invariant for each in found] == ["calls-end-in-time"] * (took_s > 1)
+    assert vars(Connection)["call"] is not watched, "it is restored"
 
 
 NO_COMMAND = cast(Command, None)

@@ -14,7 +14,14 @@ from trio._core import _run
 from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, admin
 from shaketable.system.mutants import load
 from shaketable.system.node.connections.link import Link
-from shaketable.system.sim.schedules.faults import Crash, Cut, Pause, SlowLink, Transfer
+from shaketable.system.sim.schedules.faults import (
+    Crash,
+    Cut,
+    Pause,
+    RefusedChange,
+    SlowLink,
+    Transfer,
+)
 from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Settings
 from shaketable.system.sim.trio_world.world import run_seed
 
@@ -209,6 +216,21 @@ def test_a_status_that_is_over_is_found():
     violation = run_seed(7, schedule=schedule(CUT_OFF), mutant=load("status-from-cache")).violation
     assert violation is not None
     assert violation.invariant == "status-is-true"
+
+
+def test_a_refusal_that_is_tried_again_is_found():
+    asked = RefusedChange(start_ms=2_000, duration_ms=100, why="unknown")
+    assert run_seed(7, schedule=schedule(asked)).violation is None
+    violation = run_seed(7, schedule=schedule(asked), mutant=load("refusals-tried-again")).violation
+    assert violation is not None
+    assert violation.invariant == "refusals-are-final"
+
+
+def test_an_operator_that_asks_without_a_pause_is_found(monkeypatch):
+    monkeypatch.setattr(admin, "POLL_INTERVAL_S", 0.0)
+    violation = run_seed(7, schedule=schedule()).violation
+    assert violation is not None
+    assert violation.invariant == "clients-pause"
 
 
 def test_a_client_that_knows_no_sender_is_found(monkeypatch):

@@ -61,6 +61,14 @@ PROMISES: dict[str, Promise] = {
         "A client's call ends within its own timeout, whatever became of it.",
         "A caller plans with the timeout: what waits for the call waits for longer than that.",
     ),
+    "refusals-are-final": Promise(
+        "A client does not ask again for what was refused for good.",
+        "Callers wait for an answer that is known, and brokers refuse the same again and again.",
+    ),
+    "clients-pause": Promise(
+        "A client pauses before it repeats a request.",
+        "While a group has no leader, its clients would keep its members busy with refusals.",
+    ),
     "calls-end-as-promised": Promise(
         "Calls end with an answer, a refusal or an unknown outcome, consumers when closed.",
         "An unexpected error ends the program or its consumer: nothing is handled then.",

@@ -30,6 +30,7 @@ from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
+from shaketable.system.sim.rules.call_invariants import watched_calls
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
@@ -151,7 +152,11 @@ class TrioWorld:
         for host in self.members.values():
             self.heap.push(0.0, self.restart, host)
         self.clock.on_failure = self._finish
-        with node_log_to(self.trace, self.clock, self.on_log_line), watched_frames(self._bad_frame):
+        with (
+            node_log_to(self.trace, self.clock, self.on_log_line),
+            watched_frames(self._bad_frame),
+            watched_calls(lambda found: self.violated(found, CURRENT.get().host)),
+        ):
             run_seeded(partial(self._main, main), self.clock, self.rngs.stream("scheduler"))
         self._raise_failure()
         self._finish_counts()
