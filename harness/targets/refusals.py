@@ -288,7 +288,9 @@ async def _leave_out_a_queue(asker: Asker) -> None:
         known = await brokers(asker.names)
         await asker.producer.create_topic(topic, SPREAD_QUEUES)
         queues = await asker.consumer.queues(topic)
-        sent = [await asker.producer.send(topic, b"spread") for _ in range(SPREAD_TIMES * len(queues))]
+        sent = [
+            await asker.producer.send(topic, b"spread") for _ in range(SPREAD_TIMES * len(queues))
+        ]
     chosen = Counter(each.queue for each in sent)
     for name in known:
         own = [queue for queue in queues if queue.broker_name == name]

@@ -8,12 +8,13 @@ RocketMQ's DefaultMQProducer; DESIGN.md decision 7.
 from __future__ import annotations
 
 import struct
+from operator import attrgetter
 from typing import Protocol
 
 import msgspec
 
 from shaketable.system.broker.reading.pulls import SUSPEND_FLAG
-from shaketable.system.remoting.codes import RequestCode, outcome_of
+from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import (
     PullMessage,
@@ -63,6 +64,8 @@ _HELD_EVERY = 2
 _HOLD_MAX_MS = 700
 """... for less than that; the time follows from its number."""
 _MIXER = 2_654_435_761
+_NOTHING_FOUND = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+_topics = attrgetter("_groups.topics")
 _BIG_BYTES_MAX = 65_536
 _BIG_SPREAD_BYTES = 300
 
@@ -186,6 +189,9 @@ class Clients:
         self, member: SimMember, client: Client, requests: list[SendRequest | Command]
     ) -> None:
         if member.is_up:
+            for request in requests:
+                if (found := client.open.get(request.opaque)) is not None:
+                    found[0].arrival = _holding(member)
             member.handle(client.number, requests)
             return
         for request in requests:  # connection refused: definitely not done
@@ -210,6 +216,8 @@ class Clients:
             body = reply[body_at:]
             assert len(reply) == 4 + length
             found = client.open.get(header.opaque)
+            if found is not None and header.code in _NOTHING_FOUND:
+                _check_held(found[0], member)
             if found is not None and header.code == 0:
                 operation = found[0]
                 queue = (TOPIC_BYTES, operation.queue)
@@ -350,10 +358,34 @@ def _request(operation: Operation, keyed: float) -> SendRequest | Command:
         pull.max_msg_bytes = bytes_max
         if operation.number % _HELD_EVERY == 0:
             pull.sys_flag = SUSPEND_FLAG
-            pull.suspend_timeout_millis = operation.number * _MIXER // 65_536 % _HOLD_MAX_MS
+            pull.suspend_timeout_millis = _hold_ms(operation.number)
         return Command(RequestCode.PULL_MESSAGE, operation.number, ext=pull.to_ext())
     asked = QueueOffsetRequest(TOPIC, operation.queue)
     return Command(RequestCode.GET_MAX_OFFSET, operation.number, ext=asked.to_ext())
+
+
+def _holding(member: SimMember) -> tuple[float, tuple[object, ...]]:
+    """Return a member's clock, and what may not change while it holds a pull."""
+    broker = member.broker
+    is_ready = _topics(broker).is_ready
+    return member.local_ms(), (member.incarnation, broker.queues, is_ready, member.core.term)
+
+
+def _check_held(pull: Operation, member: SimMember) -> None:
+    """Raise Violated where a pull that found nothing was not held for as long as it may be."""
+    if pull.kind != PULL or pull.number % _HELD_EVERY or pull.arrival is None:
+        return
+    (before_ms, before), (now_ms, now) = pull.arrival, _holding(member)
+    held_ms, hold_ms = now_ms - before_ms, _hold_ms(pull.number)
+    if before == now and held_ms < hold_ms - 1:
+        raise Violated(
+            "held-pulls-wait", f"{pull!r} found nothing after {held_ms:.0f} of {hold_ms} ms"
+        )
+
+
+def _hold_ms(number: int) -> int:
+    """Return for how long pull `number` may be held."""
+    return number * _MIXER // 65_536 % _HOLD_MAX_MS
 
 
 def _limits_of(number: int) -> tuple[int, int | None]:

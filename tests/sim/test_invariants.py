@@ -9,6 +9,8 @@ import pytest
 
 from shaketable.system import mutants
 from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.reading import queries
+from shaketable.system.broker.reading.key_items import message_at
 from shaketable.system.mutants import Mutant
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
@@ -478,6 +480,19 @@ class Hasty(Broker):
         super().disk_usage(used_ratio, files, now_ms, wall_ms + 3_600_000)
 
 
+def test_a_message_that_is_not_committed_cannot_be_viewed(monkeypatch):
+    assert run_seed(1, Options(run_ms=12_000)).violation is None
+
+    def anywhere(log, position, _end_position):
+        return message_at(log, position, log.end_position)
+
+    monkeypatch.setattr(queries, "message_at", anywhere)
+    violation = run_seed(1, Options(run_ms=12_000)).violation
+    assert violation is not None
+    assert violation.invariant == "reads-are-committed"
+    assert "view by position" in violation.finding
+
+
 class Thorough(Broker):
     """Lets all files go that are old enough, in one step."""
 
@@ -537,6 +552,7 @@ def test_no_file_goes_before_its_time():
         ("vote-not-awaited", "vote-is-durable"),
         ("dispatch-before-commit", "reads-are-committed"),
         ("one-message-a-pull", "pulls-are-filled"),
+        ("held-pull-given-up-early", "held-pulls-wait"),
     ],
 )
 def test_planted_bugs_break_the_invariant_meant_for_them(name, invariant):

@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio._core import _run
 
+from shaketable.system.broker.effects import Outbox
 from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, admin
 from shaketable.system.mutants import load
 from shaketable.system.node.connections.link import Link
@@ -231,6 +232,21 @@ def test_an_operator_that_asks_without_a_pause_is_found(monkeypatch):
     violation = run_seed(7, schedule=schedule()).violation
     assert violation is not None
     assert violation.invariant == "clients-pause"
+
+
+def test_a_request_that_is_answered_twice_is_found(monkeypatch):
+    """The broker's own bug: it goes on with what it has refused."""
+    once = Outbox.refuse
+
+    def twice(self: Outbox, *args: Any) -> None:
+        once(self, *args)
+        once(self, *args)
+
+    monkeypatch.setattr(Outbox, "refuse", twice)
+    asked = RefusedChange(start_ms=2_000, duration_ms=100, why="unknown")
+    violation = run_seed(7, schedule=schedule(asked)).violation
+    assert violation is not None
+    assert violation.invariant == "answers-come-once"
 
 
 def test_a_client_that_knows_no_sender_is_found(monkeypatch):

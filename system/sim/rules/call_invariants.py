@@ -8,17 +8,25 @@ Source: RocketMQ's DefaultMQProducerImpl.sendDefaultImpl (what is retried) and N
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import trio
 
-from shaketable.system.client.connection import CONNECT_TIMEOUT_S, Channels, Connection
+from shaketable.system.client.connection import (
+    CONNECT_TIMEOUT_S,
+    Channels,
+    Connection,
+    NameService,
+    OutcomeUnknownError,
+    RefusedError,
+)
 from shaketable.system.client.group import BrokerGroupClient
 from shaketable.system.client.producer import Producer
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
@@ -62,12 +70,25 @@ _refusals: ContextVar[list[int] | None] = ContextVar("refusals", default=None)
 """Codes of the refusals that the current call of a client has got; None: there is no call."""
 
 
+@dataclass(slots=True)
+class _Search:
+    """Which name servers were asked, and whether one has answered."""
+
+    asked: set[str]
+    is_answered: bool = False
+
+
+_search: ContextVar[_Search | None] = ContextVar("search", default=None)
+"""The current search for a name server that answers."""
+
+
 class CallRules:
     """The rules, for all clients of one world. `report` gets what was violated."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._repeated: WeakKeyDictionary[Connection, _Repeated] = WeakKeyDictionary()
+        self._answered: WeakKeyDictionary[Connection, set[int]] = WeakKeyDictionary()
 
     def asking(self, connection: Connection, command: Command) -> None:
         """A request is about to be sent."""
@@ -91,6 +112,20 @@ class CallRules:
         refusals = _refusals.get()
         if refusals is not None and answer.code != ResponseCode.SUCCESS:
             refusals.append(answer.code)
+
+    def arrived(self, connection: Connection, opaque: int) -> None:
+        """The answer to a request has arrived."""
+        answered = self._answered.setdefault(connection, set())
+        if opaque in answered:
+            text = f"request {opaque} of a connection is answered twice"
+            self._report(Violated("answers-come-once", text))
+        answered.add(opaque)
+
+    def gave_up(self, search: _Search, names: Collection[str]) -> None:
+        """A search for a name server that answers has failed."""
+        if not search.is_answered and (left := set(names) - search.asked):
+            text = f"a client gives up, and has not asked {', '.join(sorted(left))}"
+            self._report(Violated("every-name-server-is-asked", text))
 
     def check_time(self, what: str, since_s: float, may_s: float) -> None:
         """Report what took longer than it may."""
@@ -135,10 +170,45 @@ def _call_at(rules: CallRules, call: Call[Command]) -> Call[Command]:
         channels: Channels, address: str, command: Command, timeout_s: float
     ) -> Command:
         since_s = trio.current_time()
+        search = _search.get()
+        if search is not None:
+            search.asked.add(address)
         try:
-            return await call(channels, address, command, timeout_s)
+            answer = await call(channels, address, command, timeout_s)
+            if search is not None:
+                search.is_answered = True
+            return answer
         finally:
             rules.check_time(f"request {command.code} to {address}", since_s, max(0.0, timeout_s))
+
+    return called
+
+
+def _call_for(rules: CallRules, call: Any) -> Any:
+    """Watch the answers that arrive."""
+
+    @wraps(call)
+    def called(connection: Connection, response: Command) -> Any:
+        rules.arrived(connection, response.opaque)
+        return call(connection, response)
+
+    return called
+
+
+def _ask(rules: CallRules, call: Call[Command]) -> Call[Command]:
+    """Watch which name servers are asked."""
+
+    @wraps(call)
+    async def called(names: NameService, *args: Any, **ext: str) -> Command:
+        known, search = attrgetter("_addresses")(names), _Search(set())
+        token = _search.set(search)
+        try:
+            return await call(names, *args, **ext)
+        except (RefusedError, OutcomeUnknownError):
+            rules.gave_up(search, known)
+            raise
+        finally:
+            _search.reset(token)
 
     return called
 
@@ -162,6 +232,8 @@ def _whole(_: CallRules, call: Call[Result]) -> Call[Result]:
 WATCHED: Final[tuple[tuple[type, str, Callable[[CallRules, Any], Any]], ...]] = (
     (Connection, "open", _open),
     (Connection, "call", _call),
+    (Connection, "_call_for", _call_for),
+    (NameService, "ask", _ask),
     (Channels, "call", _call_at),
     *((BrokerGroupClient, name, _whole) for name in ("send", "send_at", "send_batch", "pull")),
     *((BrokerGroupClient, name, _whole) for name in ("max_offset", "min_offset", "ask_leader")),

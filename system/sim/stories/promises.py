@@ -65,6 +65,18 @@ PROMISES: dict[str, Promise] = {
         "A client does not ask again for what was refused for good.",
         "Callers wait for an answer that is known, and brokers refuse the same again and again.",
     ),
+    "answers-come-once": Promise(
+        "A request is answered once.",
+        "What came after a refusal was done all the same, or the first answer was none.",
+    ),
+    "every-name-server-is-asked": Promise(
+        "A client gives up only once it has asked every name server.",
+        "One name server that is down would be enough to stop those that start now.",
+    ),
+    "held-pulls-wait": Promise(
+        "A pull that finds nothing is held for as long as it may be.",
+        "Consumers would ask again at once, and keep their brokers busy with nothing.",
+    ),
     "clients-pause": Promise(
         "A client pauses before it repeats a request.",
         "While a group has no leader, its clients would keep its members busy with refusals.",

@@ -155,7 +155,7 @@ class TrioWorld:
         with (
             node_log_to(self.trace, self.clock, self.on_log_line),
             watched_frames(self._bad_frame),
-            watched_calls(lambda found: self.violated(found, CURRENT.get().host)),
+            watched_calls(lambda found: self.violated(found, _current_host())),
         ):
             run_seeded(partial(self._main, main), self.clock, self.rngs.stream("scheduler"))
         self._raise_failure()
@@ -176,7 +176,7 @@ class TrioWorld:
                 self._finish()
 
     def _bad_frame(self, problem: str) -> None:
-        found = bad_frame(problem, CURRENT.get().host)
+        found = bad_frame(problem, _current_host())
         self.violated(found, found.node)
 
     async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
@@ -446,6 +446,12 @@ class TrioWorld:
 def address_of(name: str) -> str:
     """Return a node's IP address; `system.sim.group_operator` uses the same scheme."""
     return f"10.0.0.{1 + int(name[1:])}"
+
+
+def _current_host() -> str:
+    """Return the host of the running task; "" in a task of trio's own, as connections' readers."""
+    process = CURRENT.get(None)
+    return "" if process is None else process.host
 
 
 def _term(host: Host) -> int:
