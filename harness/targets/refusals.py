@@ -39,6 +39,11 @@ PERM_READ, PERM_WRITE = 4, 2
 SPREAD: Final = "spread"
 """Suffix of the topic whose queues the producer chooses."""
 SPREAD_QUEUES: Final = 3
+NEW: Final = "new"
+"""Part of the names of topics that are created by their first message."""
+NEW_TOPICS: Final = 6
+NEW_TIMES: Final = 12
+"""So many messages are sent to one: more than a new topic has queues."""
 SPREAD_TIMES: Final = 4
 """So many messages are sent for each of its queues."""
 RETRY: Final = "%RETRY%"
@@ -300,6 +305,19 @@ async def _leave_out_a_queue(asker: Asker) -> None:
     raise RefusedError(NOT_DONE, "every queue is chosen")
 
 
+async def _miss_the_queues_of_a_new_topic(asker: Asker) -> None:
+    """Send to a topic that the first message creates; the producer chooses queues that it gets."""
+    number = int.from_bytes(asker.unique.encode(), "big") % NEW_TOPICS
+    try:
+        for _ in range(NEW_TIMES):
+            await asker.producer.send(f"{asker.topic}-{NEW}-{number}", b"new")
+    except RefusedError as error:
+        if error.code != ResponseCode.MESSAGE_ILLEGAL:
+            raise RefusedError(-1, str(error)) from error
+        raise
+    raise RefusedError(NOT_DONE, "every queue is there")
+
+
 async def _add_the_leader(asker: Asker) -> None:
     """Add the current leader; a broker without a group has no members, and accepts none."""
     leader = await asker.admin.membership()
@@ -369,6 +387,9 @@ def _invalid_requests() -> tuple[InvalidRequest, ...]:
         ),
         InvalidRequest("stay in a group that was left", NOT_DONE, _stay_in_a_group_that_was_left),
         InvalidRequest("leave out a queue of a topic", NOT_DONE, _leave_out_a_queue),
+        InvalidRequest(
+            "choose a queue that a new topic has not", NOT_DONE, _miss_the_queues_of_a_new_topic
+        ),
         InvalidRequest("send a message that is too large", illegal, _send(MESSAGE_BYTES_MAX + 1)),
         InvalidRequest(
             "send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)
