@@ -333,13 +333,11 @@ async def _remove_the_only_voter(asker: Asker) -> None:
 
 
 def _invalid_requests() -> tuple[InvalidRequest, ...]:
+    """Return the invalid requests about topics, messages and groups."""
     illegal, forbidden = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION
 
     def made(topic: str, queues: int = 1, perm: int = 6) -> Callable[[Asker], Awaitable[object]]:
         return lambda asker: asker.producer.create_topic(topic, queues, perm=perm)
-
-    def added(member: str, address: str) -> Callable[[Asker], Awaitable[object]]:
-        return lambda asker: asker.admin.add_member(member, address)
 
     def deleted(topic: str) -> Callable[[Asker], Awaitable[object]]:
         return lambda asker: asker.producer.delete_topic(topic)
@@ -394,6 +392,17 @@ def _invalid_requests() -> tuple[InvalidRequest, ...]:
         InvalidRequest(
             "send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)
         ),
+    )
+
+
+def _invalid_changes() -> tuple[InvalidRequest, ...]:
+    """Return the invalid changes of the group's members and of its leader."""
+    illegal, forbidden = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION
+
+    def added(member: str, address: str) -> Callable[[Asker], Awaitable[object]]:
+        return lambda asker: asker.admin.add_member(member, address)
+
+    return (
         InvalidRequest(
             "add a member with an id of blanks", illegal, added("no id", UNKNOWN_ADDRESS)
         ),
@@ -419,7 +428,7 @@ def _invalid_requests() -> tuple[InvalidRequest, ...]:
     )
 
 
-INVALID_REQUESTS: Final = _invalid_requests()
+INVALID_REQUESTS: Final = (*_invalid_requests(), *_invalid_changes())
 BEYOND_LIMITS: Final = (
     InvalidRequest(
         "make more topics than there may be", ResponseCode.NO_PERMISSION, _make_too_many_topics

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from shaketable.system.broker.broker import Broker
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES
+from shaketable.system.raft.core import RaftCore
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.fastjson import loads
-from shaketable.system.remoting.requests import ViewMessage
+from shaketable.system.remoting.requests import SendRequest, ViewMessage
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.rules.invariants import Invariants
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.message import decode_message
-
-if TYPE_CHECKING:
-    from shaketable.system.sim.member import SimMember
 
 CONNECTION = -3
 """The connection for views at every node; their replies are checked."""
@@ -36,6 +35,17 @@ class ViewWorld(Protocol):
     invariants: Invariants
 
 
+class Viewed(Protocol):
+    """What the views need of a member."""
+
+    broker: Broker
+    core: RaftCore
+
+    def handle(self, connection: int, requests: Sequence[SendRequest | Command]) -> None:
+        """Handle a client's requests that arrive in one read of the connection."""
+        ...
+
+
 class PositionViews:
     """Asks members for the first message after those that they have applied."""
 
@@ -43,7 +53,7 @@ class PositionViews:
         self._world = world
         self._opaque = 0
 
-    def ask(self, member: SimMember) -> None:
+    def ask(self, member: Viewed) -> None:
         """Ask a member, if there is such a message in its log."""
         end_position = _applied_position(member.broker)
         if member.core.log.end_position <= end_position:
