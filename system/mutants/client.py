@@ -484,6 +484,28 @@ SENT_BACK_NOWHERE = Mutant(
 )
 
 
+class _ReadsWithoutLock(GroupConsumer):
+    """Takes each lock for granted once the broker has answered."""
+
+    async def _lock(self, queues: tuple[MessageQueue, ...]) -> frozenset[MessageQueue] | None:
+        held = await super()._lock(queues)
+        return None if held is None else frozenset(queues)
+
+
+READS_WITHOUT_LOCK = Mutant(
+    "reads-without-lock",
+    client=ClientParts(group_consumer=_ReadsWithoutLock),
+    hunt=Hunt("queue-push-ordered", ("kill", "pause")),
+    about="""
+    A consumer of ordered queues asks for their locks, and does not look which of them it got.
+
+    It reads a queue beside the consumer that has the lock: messages are handled out of order.
+
+    Source: our own, after RocketMQ's RebalanceImpl.lock, whose answer lists the locked queues.
+    """,
+)
+
+
 class _UnlocksBeforeCommit(GroupConsumer):
     """Releases the lock before it commits."""
 
@@ -521,6 +543,7 @@ PLUGINS = (
     LEFT_WITHOUT_WORD,
     OVERLAPPING_SHARES,
     OWN_DIVISION_OF_QUEUES,
+    READS_WITHOUT_LOCK,
     SENT_BACK_NOWHERE,
     UNLOCKS_BEFORE_COMMIT,
 )

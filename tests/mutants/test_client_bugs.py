@@ -324,6 +324,22 @@ def test_who_leaves_says_so(mutant: Mutant) -> None:
     assert source.codes == ([RequestCode.UNREGISTER_CLIENT] if mutant is HEALTHY else [])
 
 
+@with_and_without("reads-without-lock")
+def test_only_a_lock_that_was_granted_is_held(mutant: Mutant) -> None:
+    consumer = mutant.client.group_consumer(
+        "127.0.0.1:1", group="g", client_id="a", subscriptions={"t": "*"}, handler=nothing,
+        is_ordered=True,
+    )  # fmt: skip
+
+    async def refused(*_: object) -> Command:
+        await trio.lowlevel.checkpoint()
+        return Command(ResponseCode.SUCCESS, body=b'{"lockOKMQSet":[]}')
+
+    consumer._ask_locks = refused  # type: ignore[method-assign]
+    held = trio.run(consumer._lock, (QUEUE,))
+    assert held == (frozenset() if mutant is HEALTHY else {QUEUE})
+
+
 @with_and_without("refusals-tried-again")
 def test_what_is_refused_for_good_is_asked_for_once(mutant: Mutant) -> None:
     asked: list[int] = []

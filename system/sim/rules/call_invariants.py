@@ -28,7 +28,11 @@ from shaketable.system.client.connection import (
     RefusedError,
 )
 from shaketable.system.client.group import BrokerGroupClient
+from shaketable.system.client.group_consumer import GroupConsumer
 from shaketable.system.client.producer import Producer
+from shaketable.system.client.pull_consumer import PullConsumer
+from shaketable.system.client.queue_reader import QueueReader
+from shaketable.system.client.routes import MessageQueue
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.sim.rules.client_history import LATE_MAX_MS
@@ -89,6 +93,7 @@ class CallRules:
         self._report = report
         self._repeated: WeakKeyDictionary[Connection, _Repeated] = WeakKeyDictionary()
         self._answered: WeakKeyDictionary[Connection, set[int]] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[PullConsumer, set[MessageQueue]] = WeakKeyDictionary()
 
     def asking(self, connection: Connection, command: Command) -> None:
         """A request is about to be sent."""
@@ -126,6 +131,19 @@ class CallRules:
         if not search.is_answered and (left := set(names) - search.asked):
             text = f"a client gives up, and has not asked {', '.join(sorted(left))}"
             self._report(Violated("every-name-server-is-asked", text))
+
+    def locked(self, source: PullConsumer, queues: Collection[MessageQueue], held: object) -> None:
+        """A consumer has asked for the locks of queues; `held` are those that it got."""
+        mine = self._locks.setdefault(source, set())
+        mine.difference_update(queues)
+        if isinstance(held, frozenset):
+            mine.update(held)
+
+    def reading(self, source: PullConsumer, queue: MessageQueue) -> None:
+        """A consumer begins to read a queue that it is to read in order."""
+        if queue not in self._locks.get(source, ()):
+            text = f"{queue} is read in order by a consumer without its lock"
+            self._report(Violated("locks-come-first", text))
 
     def check_time(self, what: str, since_s: float, may_s: float) -> None:
         """Report what took longer than it may."""
@@ -213,6 +231,30 @@ def _ask(rules: CallRules, call: Call[Command]) -> Call[Command]:
     return called
 
 
+def _lock(rules: CallRules, call: Any) -> Any:
+    """Watch which locks a consumer gets."""
+
+    @wraps(call)
+    async def called(consumer: GroupConsumer, queues: tuple[MessageQueue, ...]) -> Any:
+        held = await call(consumer, queues)
+        rules.locked(attrgetter("_source")(consumer), queues, held)
+        return held
+
+    return called
+
+
+def _run(rules: CallRules, call: Call[None]) -> Call[None]:
+    """Watch which queues are read in order."""
+
+    @wraps(call)
+    async def called(reader: QueueReader) -> None:
+        if attrgetter("_is_ordered")(reader):
+            rules.reading(*attrgetter("_source", "_queue")(reader))
+        await call(reader)
+
+    return called
+
+
 def _whole(_: CallRules, call: Call[Result]) -> Call[Result]:
     """Begin a call of a client, unless it is a part of another one."""
 
@@ -234,6 +276,8 @@ WATCHED: Final[tuple[tuple[type, str, Callable[[CallRules, Any], Any]], ...]] = 
     (Connection, "call", _call),
     (Connection, "_call_for", _call_for),
     (NameService, "ask", _ask),
+    (GroupConsumer, "_lock", _lock),
+    (QueueReader, "run", _run),
     (Channels, "call", _call_at),
     *((BrokerGroupClient, name, _whole) for name in ("send", "send_at", "send_batch", "pull")),
     *((BrokerGroupClient, name, _whole) for name in ("max_offset", "min_offset", "ask_leader")),

@@ -73,6 +73,10 @@ PROMISES: dict[str, Promise] = {
         "A client gives up only once it has asked every name server.",
         "One name server that is down would be enough to stop those that start now.",
     ),
+    "locks-come-first": Promise(
+        "A consumer reads an ordered queue only once it has the queue's lock.",
+        "Two consumers would handle its messages at once, in no order.",
+    ),
     "held-pulls-wait": Promise(
         "A pull that finds nothing is held for as long as it may be.",
         "Consumers would ask again at once, and keep their brokers busy with nothing.",
