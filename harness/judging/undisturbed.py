@@ -9,7 +9,7 @@ definite error wherever the outcome is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,7 +24,17 @@ from shaketable.harness.history.schema import APPENDING
 
 KNOWN: Final = "outcomes-are-known"
 SUCCEED: Final = "appends-succeed"
-OF_CLIENTS: Final = frozenset({KNOWN, SUCCEED})
+SERVED: Final = "calls-are-served"
+OF_CLIENTS: Final = frozenset({KNOWN, SUCCEED, SERVED})
+SERVED_KINDS: Final = frozenset(
+    (
+        *("read", "end", "poll", "view", "find", "find-unique", "select"),
+        *("subscribe", "rebalance", "fetch", "commit", "commit-oneway", "reset", "unlock"),
+        *("delete-topic", "misrequest"),
+    )
+)
+"""Operations, appends aside, that a group serves at any time. Others may fail by themselves: a
+handler is interrupted, a value is another one than was expected."""
 RECOVERY_NS: Final = 40_000_000_000
 """How long a fault may have effects after its end: a slave notices a dead connection only after
 20 s, retries 5 s later and is registered within 10 s; meanwhile its master cannot confirm that a
@@ -44,6 +54,10 @@ _PROMISES: Final = {
         "A group that nothing disturbs takes messages.",
         "No client can use it.",
     ),
+    SERVED: (
+        "A group that nothing disturbs serves its clients, whatever they ask for.",
+        "What depends on these calls does not work, though messages are stored.",
+    ),
 }
 
 
@@ -62,6 +76,7 @@ def find_broken(
     found = (
         _unknown(operations, is_quiet & _is_ever_done(operations), end),
         _refused(operations, is_quiet, end),
+        *(_not_served(operations, is_quiet, end, kind) for kind in sorted(SERVED_KINDS)),
     )
     return tuple(each for each in found if each is not None)
 
@@ -112,18 +127,35 @@ def _unknown(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
 
 def _refused(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
     """Return a finding if all undisturbed appends were refused."""
-    is_append = pc.is_in(operations["f"], pa.array(APPENDING)).to_numpy() & is_quiet
-    is_failed = is_append & pc.equal(operations["outcome"], "fail").to_numpy()
-    is_ok = is_append & pc.equal(operations["outcome"], "ok").to_numpy()
+    return _all_refused(operations, is_quiet, end, APPENDING, ("appends", SUCCEED))
+
+
+def _not_served(operations: pa.Table, is_quiet: Bools, end: Ints, kind: str) -> Broken | None:
+    """Return a finding if all undisturbed operations of a kind were refused."""
+    return _all_refused(operations, is_quiet, end, (kind,), (f"{kind} operations", SERVED))
+
+
+def _all_refused(
+    operations: pa.Table,
+    is_quiet: Bools,
+    end: Ints,
+    kinds: Iterable[str],
+    named: tuple[str, str],
+) -> Broken | None:
+    """Return a finding if all undisturbed operations of some kinds were refused."""
+    is_one = pc.is_in(operations["f"], pa.array(kinds)).to_numpy() & is_quiet
+    is_failed = is_one & pc.equal(operations["outcome"], "fail").to_numpy()
+    is_ok = is_one & pc.equal(operations["outcome"], "ok").to_numpy()
     if is_ok.any() or is_failed.sum() < REFUSED_MIN:
         return None
+    what, invariant = named
     rows = np.flatnonzero(is_failed)
     first = int(rows[np.argmin(end[rows])])
     finding = (
-        f"none of {int(is_failed.sum())} appends was done that were called while nothing disturbed"
+        f"none of {int(is_failed.sum())} {what} was done that were called while nothing disturbed"
         f" the group: {_described(operations, first, end)}{_error(operations, first)}"
     )
-    return _broken(SUCCEED, finding, operations, end, [first, *rows[rows != first]][:SHOWN_MAX])
+    return _broken(invariant, finding, operations, end, [first, *rows[rows != first]][:SHOWN_MAX])
 
 
 def _broken(

@@ -442,6 +442,7 @@ class GroupOperations:
             topics_max,
             members_max,
             f"{re.sub('[^0-9A-Za-z]', '-', self._client_id)}-{next(self._askings)}",
+            self._names,
         )
 
     async def min_offset(self, key: str) -> int:

@@ -10,7 +10,8 @@ section 4 (membership changes) and 3.10 (leadership is transferred to a voter).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from shaketable.system.client import (
     PullConsumer,
     RefusedError,
     ResponseCode,
+    brokers,
 )
 
 UNKNOWN_MEMBER: Final = "n909"
@@ -34,6 +36,19 @@ READ_ONLY, WRITE_ONLY, GONE = "readonly", "writeonly", "gone"
 """Suffixes of topic names: of a topic that may only be read, that may only be written, and of those
 that are created to be deleted."""
 PERM_READ, PERM_WRITE = 4, 2
+SPREAD: Final = "spread"
+"""Suffix of the topic whose queues the producer chooses."""
+SPREAD_QUEUES: Final = 3
+NEW: Final = "new"
+"""Part of the names of topics that are created by their first message."""
+NEW_TOPICS: Final = 6
+NEW_TIMES: Final = 12
+"""So many messages are sent to one: more than a new topic has queues."""
+SPREAD_TIMES: Final = 4
+"""So many messages are sent for each of its queues."""
+RETRY: Final = "%RETRY%"
+DELAYED: Final = "DELAY\x011\x02"
+"""Properties of a delayed message."""
 TRY_AGAIN = "NO_MATCHED_MSG"
 """The status of PULL_RETRY_IMMEDIATELY, which no leader answers to a pull without a filter."""
 MESSAGE_BYTES_MAX: Final = (4 << 20) - 4096
@@ -61,7 +76,7 @@ TOOK_EFFECT: Final = 0
 class Asker:
     """What requests are sent with: clients of the brokers, and one of the current leader.
 
-    `unique` is part of a name that is used nowhere else.
+    `unique` is part of a name that is used nowhere else, `names` are the name servers.
     """
 
     producer: Producer
@@ -75,6 +90,7 @@ class Asker:
     topics_max: int
     group_members_max: int
     unique: str
+    names: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +140,32 @@ async def _write_where_only_reads_are_allowed(asker: Asker) -> None:
     # because it was not registered, does not create it for this message.
     queue = MessageQueue(topic, asker.broker, 0)
     await asker.producer.send(topic, b"0", queue=queue, create_topic_key=topic)
+
+
+async def _send_back_where_only_reads_are_allowed(asker: Asker) -> None:
+    """Send a message back to a group whose retry topic may only be read.
+
+    That it was taken counts only if the topic still refuses other messages: a broker that lost its
+    disk meanwhile has created the topic anew.
+    """
+    group = f"{asker.topic}-{READ_ONLY}"
+    topic, queue = f"{RETRY}{group}", MessageQueue(asker.topic, asker.broker, 0)
+    with _to_prepare():
+        await asker.producer.create_topic(topic, 1, perm=PERM_READ)
+        first = await asker.consumer.min_offset(queue)
+        pulled = await asker.consumer.pull(queue, first, count_max=1)
+        if not pulled.messages:
+            raise RefusedError(-1, "there is no message yet")
+    await asker.consumer.send_back(queue, pulled.messages[0].physical_offset, group=group)
+    with _to_prepare():
+        try:
+            own = MessageQueue(topic, queue.broker_name, 0)
+            await asker.producer.send(topic, b"0", queue=own, create_topic_key=topic)
+        except RefusedError as error:
+            if error.code == ResponseCode.NO_PERMISSION:
+                return
+            raise
+        raise RefusedError(-1, "the topic may be written by now")
 
 
 async def _read_where_only_writes_are_allowed(asker: Asker) -> None:
@@ -240,6 +282,42 @@ async def _stay_in_a_group_that_was_left(asker: Asker) -> None:
         raise RefusedError(NOT_DONE, "the group does not list who left it")
 
 
+async def _leave_out_a_queue(asker: Asker) -> None:
+    """Send without a queue, and look whether one of a broker's is never chosen.
+
+    A queue that was missed by chance, because a broker refused some messages, is not missed by so
+    many of them.
+    """
+    topic = f"{asker.topic}-{SPREAD}"
+    with _to_prepare():
+        known = await brokers(asker.names)
+        await asker.producer.create_topic(topic, SPREAD_QUEUES)
+        queues = await asker.consumer.queues(topic)
+        sent = [
+            await asker.producer.send(topic, b"spread") for _ in range(SPREAD_TIMES * len(queues))
+        ]
+    chosen = Counter(each.queue for each in sent)
+    for name in known:
+        own = [queue for queue in queues if queue.broker_name == name]
+        times = [chosen[queue] for queue in own]
+        if sum(times) >= SPREAD_TIMES * len(own) and not all(times):
+            return
+    raise RefusedError(NOT_DONE, "every queue is chosen")
+
+
+async def _miss_the_queues_of_a_new_topic(asker: Asker) -> None:
+    """Send to a topic that the first message creates; the producer chooses queues that it gets."""
+    number = int.from_bytes(asker.unique.encode(), "big") % NEW_TOPICS
+    try:
+        for _ in range(NEW_TIMES):
+            await asker.producer.send(f"{asker.topic}-{NEW}-{number}", b"new")
+    except RefusedError as error:
+        if error.code != ResponseCode.MESSAGE_ILLEGAL:
+            raise RefusedError(-1, str(error)) from error
+        raise
+    raise RefusedError(NOT_DONE, "every queue is there")
+
+
 async def _add_the_leader(asker: Asker) -> None:
     """Add the current leader; a broker without a group has no members, and accepts none."""
     leader = await asker.admin.membership()
@@ -255,13 +333,11 @@ async def _remove_the_only_voter(asker: Asker) -> None:
 
 
 def _invalid_requests() -> tuple[InvalidRequest, ...]:
+    """Return the invalid requests about topics, messages and groups."""
     illegal, forbidden = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION
 
     def made(topic: str, queues: int = 1, perm: int = 6) -> Callable[[Asker], Awaitable[object]]:
         return lambda asker: asker.producer.create_topic(topic, queues, perm=perm)
-
-    def added(member: str, address: str) -> Callable[[Asker], Awaitable[object]]:
-        return lambda asker: asker.admin.add_member(member, address)
 
     def deleted(topic: str) -> Callable[[Asker], Awaitable[object]]:
         return lambda asker: asker.producer.delete_topic(topic)
@@ -292,11 +368,41 @@ def _invalid_requests() -> tuple[InvalidRequest, ...]:
         InvalidRequest(
             "read a topic that was deleted", ResponseCode.TOPIC_NOT_EXIST, _read_what_is_gone
         ),
+        InvalidRequest(
+            "send a message back to a topic that may only be read",
+            forbidden,
+            _send_back_where_only_reads_are_allowed,
+        ),
+        InvalidRequest(
+            "append to a retry topic on a condition",
+            illegal,
+            lambda asker: asker.admin.client.send_at(f"{RETRY}{asker.topic}-consumers", 0, b"0", 0),
+        ),
+        InvalidRequest(
+            "append later, on a condition",
+            illegal,
+            lambda asker: asker.admin.client.send_at(asker.topic, 0, b"0", 0, properties=DELAYED),
+        ),
         InvalidRequest("stay in a group that was left", NOT_DONE, _stay_in_a_group_that_was_left),
+        InvalidRequest("leave out a queue of a topic", NOT_DONE, _leave_out_a_queue),
+        InvalidRequest(
+            "choose a queue that a new topic has not", NOT_DONE, _miss_the_queues_of_a_new_topic
+        ),
         InvalidRequest("send a message that is too large", illegal, _send(MESSAGE_BYTES_MAX + 1)),
         InvalidRequest(
             "send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)
         ),
+    )
+
+
+def _invalid_changes() -> tuple[InvalidRequest, ...]:
+    """Return the invalid changes of the group's members and of its leader."""
+    illegal, forbidden = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION
+
+    def added(member: str, address: str) -> Callable[[Asker], Awaitable[object]]:
+        return lambda asker: asker.admin.add_member(member, address)
+
+    return (
         InvalidRequest(
             "add a member with an id of blanks", illegal, added("no id", UNKNOWN_ADDRESS)
         ),
@@ -322,7 +428,7 @@ def _invalid_requests() -> tuple[InvalidRequest, ...]:
     )
 
 
-INVALID_REQUESTS: Final = _invalid_requests()
+INVALID_REQUESTS: Final = (*_invalid_requests(), *_invalid_changes())
 BEYOND_LIMITS: Final = (
     InvalidRequest(
         "make more topics than there may be", ResponseCode.NO_PERMISSION, _make_too_many_topics

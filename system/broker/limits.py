@@ -27,6 +27,7 @@ class BrokerConfig:
     pull_bytes_max: int = 256 * 1024
     query_messages_max: int = 64  # RocketMQ's maxMsgsNumBatch
     query_bytes_max: int = 4 << 20
+    queue_tail_max: int = 1024  # units of each queue kept in memory once its files have them
     filtered_units_max: int = 800  # queue units that one pull with a filter scans
     long_polling: bool = True  # RocketMQ's longPollingEnable
     short_polling_ms: float = 1000.0  # how long a pull is held without it, shortPollingTimeMills

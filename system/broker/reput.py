@@ -82,7 +82,12 @@ class Reput:
         self._iter_dispatches = log_format.dispatches
         self._table = log_format.table
         self._may_skip = log_format.may_skip
-        self.queues = ConsumeQueues(decoded.ranges, reader, may_skip=self._may_skip)
+        self.queues = ConsumeQueues(
+            decoded.ranges,
+            reader,
+            tail_units_max=config.queue_tail_max,
+            may_skip=self._may_skip,
+        )
         self.tables = BrokerTables(config, decoded)
         self.keys = KeyItems(key_reader)
         self.applied_index = checkpoint.applied_index if checkpoint else start.index
@@ -137,7 +142,12 @@ class Reput:
     def install(self, snapshot: Snapshot) -> None:
         """Replace the applied state by a snapshot's. Raises DamagedBrokerState."""
         state = decode_state(snapshot.state)
-        self.queues = ConsumeQueues(state.ranges, self._reader, may_skip=self._may_skip)
+        self.queues = ConsumeQueues(
+            state.ranges,
+            self._reader,
+            tail_units_max=self._config.queue_tail_max,
+            may_skip=self._may_skip,
+        )
         self.tables.restore(state)
         self.keys = KeyItems(self._key_reader)
         self.applied_index = snapshot.end.index

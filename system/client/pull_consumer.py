@@ -40,6 +40,7 @@ from shaketable.system.remoting.requests import (
     QueueOffsetRequest,
     QueueOffsetResponse,
     SearchOffset,
+    SendMessageBack,
     UpdateConsumerOffset,
     ViewMessage,
 )
@@ -250,6 +251,19 @@ class PullConsumer:
             return tuple(walk_messages(answer.body))
         except DamagedMessage as error:
             raise DamagedResponseError(f"a broker sent a bad answer to a query: {error}") from None
+
+    async def send_back(
+        self, queue: MessageQueue, position: int, *, group: str = "", delay_level: int = 0
+    ) -> None:
+        """Send a message back for a retry (DefaultMQPullConsumer.sendMessageBack).
+
+        `position` is the message's in the log of the queue's broker, `group` the one that retries
+        it, by default the own one. Raises as `pull` does.
+        """
+        fields = SendMessageBack(position, group or self.group, delay_level)
+        answer = await self._ask_for(queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _error_of(answer)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None if it has none. Raises as `pull`."""

@@ -14,6 +14,7 @@ from shaketable.system.client import (
     GroupConsumer,
     GroupMembership,
     MessageQueue,
+    Metadata,
     OutcomeUnknownError,
     Producer,
     PullConsumer,
@@ -30,9 +31,11 @@ from shaketable.system.client.connection import (
 )
 from shaketable.system.client.queue_reader import QueueReader
 from shaketable.system.client.routes import Route, allocate
-from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.mutants import GROUP, Hunt, Mutant
 from shaketable.system.remoting.command import Command
 from shaketable.system.store.message import Message
+
+Result = TypeVar("Result")
 
 
 def client_parts(membership: type[GroupMembership]) -> ClientParts:
@@ -109,6 +112,72 @@ ANY_STORED_IS_OK = Mutant(
 )
 
 
+class _TriesRefusalsAgain(BrokerGroupClient):
+    """Tries once more what was refused, whatever the reason."""
+
+    async def _at_leader(self, attempt: Callable[[Connection, float], Awaitable[Result]]) -> Result:
+        try:
+            return await super()._at_leader(attempt)
+        except RefusedError:
+            await trio.sleep(AGAIN_AFTER_S)
+            return await super()._at_leader(attempt)
+
+
+AGAIN_AFTER_S = 0.05
+REFUSALS_TRIED_AGAIN = Mutant(
+    "refusals-tried-again",
+    client=ClientParts(group_client=_TriesRefusalsAgain),
+    targets=GROUP,
+    hunt=Hunt("queue-operators", ("transfer",)),
+    about="""
+    A client asks once more for what was refused for good.
+
+    Nothing comes of it but work for the brokers, and the caller is told later.
+
+    Source: https://github.com/apache/rocketmq/issues/6187 (a send is tried three times though its
+    signature is wrong).
+    """,
+)
+
+
+STATUS_AGE_S = 2.0
+"""How long the client below answers with what a member said of itself."""
+
+
+class _StatusFromCache(BrokerGroupClient):
+    """Asks a member for its state now and then, and answers with what it knows meanwhile."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._known: dict[str, tuple[float, Metadata]] = {}
+
+    async def metadata(self, member: str) -> Metadata:
+        """Return what the member said lately, else ask it."""
+        asked_s, known = self._known.get(member, (0.0, None))
+        if known is not None and trio.current_time() - asked_s < STATUS_AGE_S:
+            await trio.lowlevel.checkpoint()
+            return known
+        answer = await super().metadata(member)
+        self._known[member] = trio.current_time(), answer
+        return answer
+
+
+STATUS_FROM_CACHE = Mutant(
+    "status-from-cache",
+    client=ClientParts(group_client=_StatusFromCache),
+    targets=GROUP,
+    hunt=Hunt("log", ("kill", "partition")),
+    about="""
+    What a member said of itself is repeated for two seconds, whatever has become of it.
+
+    An operator who asks for the leader is given one that leads no more.
+
+    Source: https://github.com/apache/kafka/pull/22390 (an admin client knows leaders from a cache
+    of which nothing ever expires).
+    """,
+)
+
+
 class _NeverRefreshesRoutes(NameService):
     """Never refreshes a route."""
 
@@ -140,7 +209,6 @@ ROUTE_KEPT_FOR_GOOD = Mutant(
 )
 
 
-Result = TypeVar("Result")
 SENDS_MAX = 3
 
 
@@ -416,6 +484,28 @@ SENT_BACK_NOWHERE = Mutant(
 )
 
 
+class _ReadsWithoutLock(GroupConsumer):
+    """Takes each lock for granted once the broker has answered."""
+
+    async def _lock(self, queues: tuple[MessageQueue, ...]) -> frozenset[MessageQueue] | None:
+        held = await super()._lock(queues)
+        return None if held is None else frozenset(queues)
+
+
+READS_WITHOUT_LOCK = Mutant(
+    "reads-without-lock",
+    client=ClientParts(group_consumer=_ReadsWithoutLock),
+    hunt=Hunt("queue-push-ordered", ("kill", "pause")),
+    about="""
+    A consumer of ordered queues asks for their locks, and does not look which of them it got.
+
+    It reads a queue beside the consumer that has the lock: messages are handled out of order.
+
+    Source: our own, after RocketMQ's RebalanceImpl.lock, whose answer lists the locked queues.
+    """,
+)
+
+
 class _UnlocksBeforeCommit(GroupConsumer):
     """Releases the lock before it commits."""
 
@@ -442,8 +532,10 @@ UNLOCKS_BEFORE_COMMIT = Mutant(
 PLUGINS = (
     ANSWERS_BY_ARRIVAL,
     ANY_STORED_IS_OK,
+    REFUSALS_TRIED_AGAIN,
     ROUTE_KEPT_FOR_GOOD,
     SENDS_AGAIN_WHEN_UNKNOWN,
+    STATUS_FROM_CACHE,
     TIMEOUT_IS_REFUSAL,
     COMMITTED_BEFORE_HANDLED,
     CONSUMER_ENDS_WITH_BROKER,
@@ -451,6 +543,7 @@ PLUGINS = (
     LEFT_WITHOUT_WORD,
     OVERLAPPING_SHARES,
     OWN_DIVISION_OF_QUEUES,
+    READS_WITHOUT_LOCK,
     SENT_BACK_NOWHERE,
     UNLOCKS_BEFORE_COMMIT,
 )

@@ -8,12 +8,13 @@ RocketMQ's DefaultMQProducer; DESIGN.md decision 7.
 from __future__ import annotations
 
 import struct
+from operator import attrgetter
 from typing import Protocol
 
 import msgspec
 
 from shaketable.system.broker.reading.pulls import SUSPEND_FLAG
-from shaketable.system.remoting.codes import RequestCode, outcome_of
+from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import (
     PullMessage,
@@ -36,6 +37,7 @@ from shaketable.system.sim.rules.client_history import (
     check_blame,
 )
 from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.pulls import check_filled
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
 from shaketable.system.sim.schedules.random_streams import RandomStreams
@@ -54,12 +56,17 @@ VERIFY_DELAY_MS = 0.1
 RETRY_MIN_MS = 20.0
 RETRY_MAX_MS = 100.0
 _PREFIX = struct.Struct(">iI").unpack_from
-_PULLED_MAX = 32
+_ASKED_MAX = (32, 32, 5, 64)
+"""Most messages that a pull asks for; it follows from its number ..."""
+_ASKED_BYTES_MAX = (None, 700, None, 6_000, 1)
+"""... as do most bytes, if it limits them."""
 _HELD_EVERY = 2
 """Every so-many-th pull may be held at the queue's end (long polling) ..."""
 _HOLD_MAX_MS = 700
 """... for less than that; the time follows from its number."""
 _MIXER = 2_654_435_761
+_NOTHING_FOUND = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+_topics = attrgetter("_groups.topics")
 _BIG_BYTES_MAX = 65_536
 _BIG_SPREAD_BYTES = 300
 
@@ -184,6 +191,9 @@ class Clients:
         self, member: SimMember, client: Client, requests: list[SendRequest | Command]
     ) -> None:
         if member.is_up:
+            for request in requests:
+                if (found := client.open.get(request.opaque)) is not None:
+                    found[0].arrival = _holding(member)
             member.handle(client.number, requests)
             return
         for request in requests:  # connection refused: definitely not done
@@ -210,6 +220,8 @@ class Clients:
             found = client.open.get(header.opaque)
             if found is not None and header.code != 0:
                 check_blame(found[0], header.code, header.remark)
+            if found is not None and header.code in _NOTHING_FOUND:
+                _check_held(found[0], member)
             if found is not None and header.code == 0:
                 operation = found[0]
                 queue = (TOPIC_BYTES, operation.queue)
@@ -219,9 +231,24 @@ class Clients:
                 elif operation.kind == PULL:
                     next_offset = int(header.ext["nextBeginOffset"])
                     invariants.pulled(queue, operation.offset, next_offset, body)
+                    self._check_filled(operation, next_offset, int(header.ext["maxOffset"]))
             arrived.append((header, body))
         heap.push(heap.now_ms + self._world.settings.client_delay_ms, self._answered, member.name,
                   client, arrived)  # fmt: skip
+
+    def _check_filled(self, pull: Operation, next_offset: int, max_offset: int) -> None:
+        """Check that the pull brought what waited, within its limits and the broker's."""
+        settings = self._world.settings
+        stored = self._world.invariants.queues.get((TOPIC_BYTES, pull.queue), [])
+        sizes = [len(message) for message in stored[pull.offset : next_offset]]
+        asked, asked_bytes = _limits_of(pull.number)
+        check_filled(
+            sizes,
+            max_offset - pull.offset,
+            min(asked, settings.pull_messages_max),
+            min(asked_bytes or settings.pull_bytes_max, settings.pull_bytes_max),
+            len(stored[next_offset]) if next_offset < len(stored) else 0,
+        )
 
     def _answered(self, node: str, client: Client, replies: list[tuple[_Reply, bytes]]) -> None:
         acknowledged = -1
@@ -330,13 +357,46 @@ def _request(operation: Operation, keyed: float) -> SendRequest | Command:
             fields.properties = properties_of(operation.number, keyed)
         return SendRequest(operation.number, 0, fields, memoryview(operation.body), 0)
     if operation.kind == PULL:
-        pull = PullMessage("simulated", TOPIC, operation.queue, operation.offset, _PULLED_MAX)
+        count_max, bytes_max = _limits_of(operation.number)
+        pull = PullMessage("simulated", TOPIC, operation.queue, operation.offset, count_max)
+        pull.max_msg_bytes = bytes_max
         if operation.number % _HELD_EVERY == 0:
             pull.sys_flag = SUSPEND_FLAG
-            pull.suspend_timeout_millis = operation.number * _MIXER // 65_536 % _HOLD_MAX_MS
+            pull.suspend_timeout_millis = _hold_ms(operation.number)
         return Command(RequestCode.PULL_MESSAGE, operation.number, ext=pull.to_ext())
     asked = QueueOffsetRequest(TOPIC, operation.queue)
     return Command(RequestCode.GET_MAX_OFFSET, operation.number, ext=asked.to_ext())
+
+
+def _holding(member: SimMember) -> tuple[float, tuple[object, ...]]:
+    """Return a member's clock, and what may not change while it holds a pull."""
+    broker = member.broker
+    is_ready = _topics(broker).is_ready
+    return member.local_ms(), (member.incarnation, broker.queues, is_ready, member.core.term)
+
+
+def _check_held(pull: Operation, member: SimMember) -> None:
+    """Raise Violated where a pull that found nothing was not held for as long as it may be."""
+    if pull.kind != PULL or pull.number % _HELD_EVERY or pull.arrival is None:
+        return
+    (before_ms, before), (now_ms, now) = pull.arrival, _holding(member)
+    held_ms, hold_ms = now_ms - before_ms, _hold_ms(pull.number)
+    if before == now and held_ms < hold_ms - 1:
+        raise Violated(
+            "held-pulls-wait", f"{pull!r} found nothing after {held_ms:.0f} of {hold_ms} ms"
+        )
+
+
+def _hold_ms(number: int) -> int:
+    """Return for how long pull `number` may be held."""
+    return number * _MIXER // 65_536 % _HOLD_MAX_MS
+
+
+def _limits_of(number: int) -> tuple[int, int | None]:
+    """Return the most messages, and bytes, that pull `number` asks for."""
+    return _ASKED_MAX[number // 2 % len(_ASKED_MAX)], _ASKED_BYTES_MAX[
+        number % len(_ASKED_BYTES_MAX)
+    ]
 
 
 def body_bytes_of(number: int, body_bytes: int, settings: Settings) -> int:

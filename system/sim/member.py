@@ -46,6 +46,7 @@ from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.key_queries import KeyQueries
 from shaketable.system.sim.network import Network
+from shaketable.system.sim.position_views import PositionViews
 from shaketable.system.sim.rules.bounds import (
     check_answered,
     check_bounds,
@@ -88,6 +89,8 @@ STEP_MS = 0.1
 QUEUE_FILE_BYTES = 20 * 200
 CHECK_EVERY = 16
 """A member's queues are checked after so many of its steps."""
+VIEW_EVERY = 50
+"""A member is asked for a message that may not be committed after so many of its steps."""
 
 
 class MemberWorld(Protocol):
@@ -108,6 +111,7 @@ class MemberWorld(Protocol):
     counts: Counts
     invariants: Invariants
     key_queries: KeyQueries | None
+    position_views: PositionViews
     members: dict[str, SimMember]
     acting: SimMember | None
     """The member whose code runs now: what it raises is its own."""
@@ -412,6 +416,8 @@ class SimMember:
             check_bounds(self.name, self.broker, self.core)
             world.older.check_serving(self.broker, self.name)
             check_handles(self.name, self.disk)
+        if self._pumps % VIEW_EVERY == 0:
+            world.position_views.ask(self)
         if effects.role_changes:
             self._note_roles(effects.role_changes)
         send = world.network.send

@@ -33,6 +33,8 @@ from shaketable.system.sim.key_queries import KeyQueries, random_group_key
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
 from shaketable.system.sim.network import Network
 from shaketable.system.sim.rules.checkpoints import check_blames_no_disk
+from shaketable.system.sim.position_views import CONNECTION as VIEWS
+from shaketable.system.sim.position_views import PositionViews
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
@@ -104,6 +106,7 @@ class World:
         self.client_targets: list[str] = list(self.bootstrap)
         self.clients = Clients(self, settings.clients)
         self.operator = Operator(self)
+        self.position_views = PositionViews(self)
         self.acting: SimMember | None = None
         self.actions = FaultActions(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
@@ -314,6 +317,8 @@ class World:
             self.clients.reply(member, connection, replies)
         elif connection == REFUSED_CONNECTION:
             self.operator.answered(replies)
+        elif connection == VIEWS:
+            self.position_views.answered(replies)
         # The operator checks the committed membership, not answers.
 
     def changed_role(self, member: SimMember, change: RoleChange) -> None:

@@ -43,6 +43,7 @@ BUGS = [
     ("queue-push", "sent-back-nowhere", "retried-messages", "late-delivery"),
     ("queue-push", "overlapping-shares", "queue-owners", "two-owners"),
     ("queue-push-ordered", "unlocks-before-commit", "push-delivery", "out-of-order"),
+    ("queue-push-ordered", "reads-without-lock", "invariants", "invariant-broken"),
 ]
 """Workload, planted bug, checker that finds it, kind that it finds."""
 ON_PROCESSES = ("everything-clients", "queue-held", "queue-push-ordered")

@@ -127,6 +127,17 @@ def locks(leader: Member, client_id: str) -> int:
     return len(msgspec.json.decode(reply.body)["lockOKMQSet"])
 
 
+@with_and_without("held-pull-given-up-early")
+def test_a_pull_is_held_for_its_time(mutant: Mutant) -> None:
+    group = group_of(mutant)
+    leader = group.lead()
+    leader.answer(send("t", 0, b"old"))
+    leader.ask(pull_of("t", 0, 1, hold_ms=HOLD_MS), connection=CONSUMER)
+    leader.pump()
+    group.pass_time(HOLD_MS - 200)
+    assert (CONSUMER in leader.replies) is (mutant is not HEALTHY)
+
+
 @with_and_without("lock-counts-from-renewal")
 def test_a_lock_holds_from_the_beginning(mutant: Mutant) -> None:
     leader = group_of(mutant).lead()
@@ -218,6 +229,14 @@ def test_a_full_pull_goes_on_where_it_ended(mutant: Mutant) -> None:
     leader.answer(*(send("t", 0, b"%d" % each, each) for each in range(5)))
     (reply,) = leader.answer(pull_of("t", 0, 0, count=2))
     assert reply.ext["nextBeginOffset"] == ("2" if mutant is HEALTHY else "3")
+
+
+@with_and_without("one-message-a-pull")
+def test_a_pull_brings_what_waits(mutant: Mutant) -> None:
+    leader = group_of(mutant).lead()
+    leader.answer(*(send("t", 0, b"%d" % each, each) for each in range(5)))
+    (reply,) = leader.answer(pull_of("t", 0, 1))
+    assert len(list(walk_messages(reply.body))) == (4 if mutant is HEALTHY else 1)
 
 
 @with_and_without("ends-from-cache")

@@ -13,6 +13,7 @@ from planted import HEALTHY, Mutant, with_and_without
 from shaketable.system.client import (
     ConsumeError,
     GroupMembership,
+    Metadata,
     OutcomeUnknownError,
     PullConsumer,
     RefusedError,
@@ -321,6 +322,62 @@ def test_who_leaves_says_so(mutant: Mutant) -> None:
     membership: GroupMembership = mutant.client.membership(source, "a", {"t": "*"}, 1.0)
     assert trio.run(membership.leave) == ("127.0.0.1:1",)
     assert source.codes == ([RequestCode.UNREGISTER_CLIENT] if mutant is HEALTHY else [])
+
+
+@with_and_without("reads-without-lock")
+def test_only_a_lock_that_was_granted_is_held(mutant: Mutant) -> None:
+    consumer = mutant.client.group_consumer(
+        "127.0.0.1:1", group="g", client_id="a", subscriptions={"t": "*"}, handler=nothing,
+        is_ordered=True,
+    )  # fmt: skip
+
+    async def refused(*_: object) -> Command:
+        await trio.lowlevel.checkpoint()
+        return Command(ResponseCode.SUCCESS, body=b'{"lockOKMQSet":[]}')
+
+    consumer._ask_locks = refused  # type: ignore[method-assign]
+    held = trio.run(consumer._lock, (QUEUE,))
+    assert held == (frozenset() if mutant is HEALTHY else {QUEUE})
+
+
+@with_and_without("refusals-tried-again")
+def test_what_is_refused_for_good_is_asked_for_once(mutant: Mutant) -> None:
+    asked: list[int] = []
+
+    class Refuses(mutant.client.group_client):  # type: ignore[name-defined, misc]
+        async def _connection(self, member: str, timeout_s: float) -> Connection:
+            await trio.lowlevel.checkpoint()
+            asked.append(len(member))
+            raise RefusedError(ResponseCode.NO_PERMISSION, "no")
+
+    client = Refuses({"n0": ("127.0.0.1", 1)}, rng=Random(1))
+
+    async def ask() -> None:
+        with pytest.raises(RefusedError):
+            await client.send("t", 0, b"")
+
+    trio.run(ask)
+    assert len(asked) == (1 if mutant is HEALTHY else 2)
+
+
+@with_and_without("status-from-cache")
+def test_a_status_is_asked_for_each_time(mutant: Mutant) -> None:
+    asked: list[str] = []
+
+    class Counts(mutant.client.group_client):  # type: ignore[name-defined, misc]
+        async def _at(self, member: str, *_: object) -> Metadata:
+            await trio.lowlevel.checkpoint()
+            asked.append(member)
+            return Metadata(member, "leader", 1, member, 0, 0)
+
+    client = Counts({"n0": ("127.0.0.1", 1)}, rng=Random(1))
+
+    async def ask() -> None:
+        for _ in range(2):
+            await client.metadata("n0")
+
+    trio.run(ask)
+    assert len(asked) == (2 if mutant is HEALTHY else 1)
 
 
 @with_and_without("consumer-ends-with-broker")

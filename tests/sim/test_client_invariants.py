@@ -8,13 +8,16 @@ from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.runtime.simulated.run import new_group
 from shaketable.harness.targets.simulated_group import BrokerGroup
-from shaketable.system.client.connection import Channels, RefusedError
+from shaketable.system.client.connection import Channels, Connection, NameService, RefusedError
+from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command, encode_command
+from shaketable.system.sim.rules.call_invariants import watched_calls
 from shaketable.system.sim.rules.client_history import (
     LATE_MAX_MS,
     SYSTEM,
@@ -35,6 +38,50 @@ def test_who_left_and_has_nothing_open_is_left_alone() -> None:
     check_all_closed("clients", {})
     with pytest.raises(Violated, match="1 to n0:10911, 2 to ns0:9876"):
         check_all_closed("clients", {"ns0:9876": 2, "n0:10911": 1})
+
+
+@pytest.mark.parametrize("took_s", [0.5, 2.0])
+def test_who_waits_too_long_for_a_connection_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, took_s: float
+) -> None:
+    async def open_slowly(_: type[Connection], *__: object) -> None:
+        await trio.sleep(took_s)
+
+    monkeypatch.setattr(Connection, "open", classmethod(open_slowly))
+    found: list[Violated] = []
+    with watched_calls(found.append):
+        watched = vars(Connection)["call"]
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        trio.run(Connection.open, "h", 1, 3.0, clock=clock)
+    assert [each.invariant for each in found] == ["calls-end-in-time"] * (took_s > 1)
+    assert vars(Connection)["call"] is not watched, "it is restored"
+
+
+class Down(Channels):
+    """Reaches no name server."""
+
+    async def call(self, address: str, *_: object) -> Command:
+        await trio.lowlevel.checkpoint()
+        raise RefusedError(-1, f"{address} cannot be reached")
+
+
+@pytest.mark.parametrize("is_hasty", [False, True])
+def test_who_gives_up_after_one_name_server_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, is_hasty: bool
+) -> None:
+    once = NameService.ask
+
+    async def ask_one(self: NameService, code: RequestCode, wait_s: float, **ext: str) -> Command:
+        address = self._addresses[0]
+        return await self._channels.call(address, Command(code, ext=dict(ext)), wait_s)
+
+    monkeypatch.setattr(Channels, "call", Down.call)
+    monkeypatch.setattr(NameService, "ask", ask_one if is_hasty else once)
+    names = NameService(Channels(), "a:1;b:2")
+    found: list[Violated] = []
+    with watched_calls(found.append), pytest.raises(RefusedError):
+        trio.run(names.route, "t")
+    assert [each.invariant for each in found] == ["every-name-server-is-asked"] * is_hasty
 
 
 NO_COMMAND = cast(Command, None)

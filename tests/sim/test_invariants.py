@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from shaketable.system import mutants
 from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.reading import queries
+from shaketable.system.broker.reading.key_items import message_at
 from shaketable.system.mutants import Mutant
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
@@ -41,6 +45,7 @@ from shaketable.system.sim.rules.client_history import (
     check_refusals,
 )
 from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.pulls import check_filled
 from shaketable.system.sim.rules.shadow import Shadow
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import Counts
@@ -484,6 +489,52 @@ class Hasty(Broker):
         super().disk_usage(used_ratio, files, now_ms, wall_ms + 3_600_000)
 
 
+def test_a_message_that_is_not_committed_cannot_be_viewed(monkeypatch):
+    assert run_seed(1, Options(run_ms=12_000)).violation is None
+
+    def anywhere(log, position, _end_position):
+        return message_at(log, position, log.end_position)
+
+    monkeypatch.setattr(queries, "message_at", anywhere)
+    violation = run_seed(1, Options(run_ms=12_000)).violation
+    assert violation is not None
+    assert violation.invariant == "reads-are-committed"
+    assert "view by position" in violation.finding
+
+
+class Thorough(Broker):
+    """Lets all files go that are old enough, in one step."""
+
+    def disk_usage(self, used_ratio, files, now_ms, wall_ms) -> None:
+        expiry = replace(self._config.expiry, files_a_step_max=100)
+        self._config = replace(self._config, expiry=expiry)
+        super().disk_usage(used_ratio, files, now_ms, wall_ms)
+
+
+def test_files_expire_in_steps():
+    settings = msgspec.structs.replace(
+        CALM.settings, expiry_check_ms=2_000.0, reserved_ms=500, data_file_bytes=8_192,
+        expired_files_max=1,
+    )  # fmt: skip
+    schedule = msgspec.structs.replace(CALM, settings=settings)
+    kept = run_seed(0, schedule=schedule)
+    assert kept.violation is None
+    assert kept.counts.compactions > 0
+    found = run_seed(0, schedule=schedule, mutant=Mutant("thorough", broker=Thorough)).violation
+    assert found is not None
+    assert found.invariant == "expiry-goes-in-steps"
+
+
+def test_a_pull_brings_neither_too_much_nor_too_little():
+    check_filled([100, 100], 2, 32, 1000, 0)
+    check_filled([100, 100], 9, 2, 1000, 100)
+    check_filled([100, 100], 9, 32, 299, 100)
+    check_filled([500], 9, 32, 299, 100)
+    for count, waiting, count_max, bytes_max in ((2, 9, 1, 999), (2, 9, 9, 199), (2, 9, 9, 300)):
+        with pytest.raises(Violated, match="messages of"):
+            check_filled([100] * count, waiting, count_max, bytes_max, 100)
+
+
 def test_no_file_goes_before_its_time():
     settings = msgspec.structs.replace(
         CALM.settings, expiry_check_ms=500.0, reserved_ms=3_600_000, data_file_bytes=8_192
@@ -509,6 +560,8 @@ def test_no_file_goes_before_its_time():
         ("no-prevote", "pre-vote-before-campaign"),
         ("vote-not-awaited", "vote-is-durable"),
         ("dispatch-before-commit", "reads-are-committed"),
+        ("one-message-a-pull", "pulls-are-filled"),
+        ("held-pull-given-up-early", "held-pulls-wait"),
     ],
 )
 def test_planted_bugs_break_the_invariant_meant_for_them(name, invariant):

@@ -11,10 +11,18 @@ import pytest
 import trio
 from trio._core import _run
 
-from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError
+from shaketable.system.broker.effects import Outbox
+from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, admin
 from shaketable.system.mutants import load
 from shaketable.system.node.connections.link import Link
-from shaketable.system.sim.schedules.faults import Crash, Cut, Pause, SlowLink, Transfer
+from shaketable.system.sim.schedules.faults import (
+    Crash,
+    Cut,
+    Pause,
+    RefusedChange,
+    SlowLink,
+    Transfer,
+)
 from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Settings
 from shaketable.system.sim.trio_world.world import run_seed
 
@@ -170,6 +178,85 @@ def test_a_client_that_tries_again_what_may_have_happened_is_found(monkeypatch):
     assert violation.invariant in told
     monkeypatch.undo()
     assert run_seed(7, schedule=schedule(slow, settings=hasty)).violation is None
+
+
+CUT_OFF = Cut(start_ms=2_000, duration_ms=3_000, links=(("leader", "*"), ("*", "leader")))
+
+
+def test_an_operator_gets_the_newest_leader_that_answers(monkeypatch):
+    """The operator's own bug: of two that say that they lead, it takes the older one."""
+    slow = Settings(members=3, run_ms=9_000, clients=2, queues=1, quorum_silence_max_ms=2_000)
+    assert run_seed(7, schedule=schedule(CUT_OFF, settings=slow)).violation is None
+
+    def oldest(answers: dict[str, Metadata], *, is_sure: bool) -> Metadata | None:
+        leaders = [answer for answer in answers.values() if answer.role == "leader"]
+        return None if is_sure else min(leaders, key=lambda each: each.term, default=None)
+
+    monkeypatch.setattr(admin, "_leader_among", oldest)
+    violation = run_seed(7, schedule=schedule(CUT_OFF, settings=slow)).violation
+    assert violation is not None
+    assert violation.invariant == "operators-find-the-leader"
+
+
+def test_an_operator_that_asks_on_though_a_leader_answered_is_found(monkeypatch):
+    """The operator's own bug: it waits for all members, though one of them is down."""
+    found = admin._leader_among
+
+    def sure(answers: dict[str, Metadata], *, is_sure: bool) -> Metadata | None:
+        return None if is_sure or len(answers) < 3 else found(answers, is_sure=True)
+
+    down = Crash(start_ms=2_000, duration_ms=2_500, node="follower", loses_unsynced=False)
+    assert run_seed(7, schedule=schedule(down)).violation is None
+    monkeypatch.setattr(admin, "_leader_among", sure)
+    violation = run_seed(7, schedule=schedule(down)).violation
+    assert violation is not None
+    assert violation.invariant == "operators-find-the-leader"
+
+
+def test_a_status_that_is_over_is_found():
+    violation = run_seed(7, schedule=schedule(CUT_OFF), mutant=load("status-from-cache")).violation
+    assert violation is not None
+    assert violation.invariant == "status-is-true"
+
+
+def test_a_refusal_that_is_tried_again_is_found():
+    asked = RefusedChange(start_ms=2_000, duration_ms=100, why="unknown")
+    assert run_seed(7, schedule=schedule(asked)).violation is None
+    violation = run_seed(7, schedule=schedule(asked), mutant=load("refusals-tried-again")).violation
+    assert violation is not None
+    assert violation.invariant == "refusals-are-final"
+
+
+def test_an_operator_that_asks_without_a_pause_is_found(monkeypatch):
+    monkeypatch.setattr(admin, "POLL_INTERVAL_S", 0.0)
+    violation = run_seed(7, schedule=schedule()).violation
+    assert violation is not None
+    assert violation.invariant == "clients-pause"
+
+
+def test_a_request_that_is_answered_twice_is_found(monkeypatch):
+    """The broker's own bug: it goes on with what it has refused."""
+    once = Outbox.refuse
+
+    def twice(self: Outbox, *args: Any) -> None:
+        once(self, *args)
+        once(self, *args)
+
+    monkeypatch.setattr(Outbox, "refuse", twice)
+    asked = RefusedChange(start_ms=2_000, duration_ms=100, why="unknown")
+    violation = run_seed(7, schedule=schedule(asked)).violation
+    assert violation is not None
+    assert violation.invariant == "answers-come-once"
+
+
+def test_a_client_that_knows_no_sender_is_found(monkeypatch):
+    """The client's own bug: it does not note which member has answered."""
+    monkeypatch.setattr(
+        BrokerGroupClient, "answered_by", property(lambda _: None, lambda *_: None), raising=False
+    )
+    violation = run_seed(7, schedule=schedule()).violation
+    assert violation is not None
+    assert violation.invariant == "answers-have-senders"
 
 
 def test_a_node_that_loses_bytes_it_could_not_send_at_once_is_found(monkeypatch):

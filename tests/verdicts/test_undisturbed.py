@@ -16,7 +16,14 @@ from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.judging.invariants import judge_invariants
-from shaketable.harness.judging.undisturbed import COLUMNS, KNOWN, REFUSED_MIN, SUCCEED, find_broken
+from shaketable.harness.judging.undisturbed import (
+    COLUMNS,
+    KNOWN,
+    REFUSED_MIN,
+    SERVED,
+    SUCCEED,
+    find_broken,
+)
 
 S = 1_000_000_000
 QUIET_S = 50
@@ -101,6 +108,24 @@ def test_a_group_that_refuses_all_that_it_is_given_breaks_a_promise() -> None:
     assert judged(*refused[1:]) == ()
     assert judged(*refused, operation(9, "ok", QUIET_S + 9)) == ()
     assert judged(*refused, operation(9, "ok", 2.5)) != ()
+
+
+def test_a_group_that_refuses_all_of_a_kind_breaks_a_promise() -> None:
+    stored = operation(50, "ok", QUIET_S)
+    refused = [
+        operation(n, "fail", QUIET_S + n, f="commit-oneway", error="closed")
+        for n in range(REFUSED_MIN)
+    ]
+    [broken] = judged(stored, *refused)
+    assert broken.invariant == SERVED
+    assert broken.finding.startswith(
+        f"none of {REFUSED_MIN} commit-oneway operations was done that were called while nothing"
+    )
+    assert judged(stored, *refused[1:]) == ()
+    done = operation(60, "ok", QUIET_S, f="commit-oneway")
+    assert judged(stored, done, *refused) == ()
+    handled = [{**one, "f": "handle"} for one in refused]
+    assert judged(stored, *handled) == ()
 
 
 def test_what_clients_met_is_judged_beside_what_the_world_saw(tmp_path: Path) -> None:

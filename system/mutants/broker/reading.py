@@ -46,6 +46,37 @@ DISPATCH_BEFORE_COMMIT = Mutant(
 )
 
 
+class _OneMessageAPull(Reads):
+    """Takes a pull for one of a single message."""
+
+    def _read(self, connection: Connection, command: Command, now_ms: float) -> Read:
+        read = super()._read(connection, command, now_ms)
+        if isinstance(read.request, PullMessage):
+            read.request.max_msg_nums = 1
+        return read
+
+
+class OneMessageAPull(Broker):
+    """A broker with these pulls."""
+
+    reads_type = _OneMessageAPull
+
+
+ONE_MESSAGE_A_PULL = Mutant(
+    "one-message-a-pull",
+    broker=OneMessageAPull,
+    hunt=Hunt("log", ("kill", "partition")),
+    about="""
+    A pull brings one message, however many wait and were asked for.
+
+    Consumers get everything, in order, and are slower than producers: they never catch up.
+
+    Source: https://github.com/apache/rocketmq/issues/5498 (a consumer that asks for 20 messages
+    always gets one).
+    """,
+)
+
+
 ANSWERS = 4
 """Requests that one cached max offset answers."""
 
@@ -191,6 +222,43 @@ HELD_PULL_NOT_WOKEN = Mutant(
 )
 
 
+EARLY_MS = 300
+"""How much too early the broker below gives a held pull up."""
+
+
+class _ImpatientPulls(HeldPulls[Read]):
+    """Gives pulls up before their time is over."""
+
+    def take_due(self, queues: ConsumeQueues, now_ms: float) -> list[Read]:
+        """Return the pulls that will have timed out soon, too."""
+        return super().take_due(queues, now_ms + EARLY_MS)
+
+
+class _HeldPullGivenUpEarlyReads(Reads):
+    held_type = _ImpatientPulls
+
+
+class HeldPullGivenUpEarly(Broker):
+    """A broker with these held pulls."""
+
+    reads_type = _HeldPullGivenUpEarlyReads
+
+
+HELD_PULL_GIVEN_UP_EARLY = Mutant(
+    "held-pull-given-up-early",
+    broker=HeldPullGivenUpEarly,
+    hunt=Hunt("queue-held", ("transfer",)),
+    about="""
+    A pull that is held at a queue's end is answered before its time is over, though nothing came.
+
+    Consumers ask again at once, so that a short hold becomes none, and brokers are never idle.
+
+    Source: our own, after RocketMQ's PullRequestHoldService, which looks at the time of what it
+    holds every five seconds.
+    """,
+)
+
+
 class _UnsignedTagCodes(Reads):
     """Compares tags codes as unsigned numbers."""
 
@@ -291,8 +359,10 @@ PLUGINS = (
     ENDS_FROM_CACHE,
     FIRST_TAG_ONLY,
     FULL_PULL_SKIPS_ONE,
+    HELD_PULL_GIVEN_UP_EARLY,
     HELD_PULL_NOT_WOKEN,
     NEGATIVE_TAG_CODES_UNMATCHED,
+    ONE_MESSAGE_A_PULL,
     TAGS_OF_THE_LAST_HEARTBEAT,
     UNIQUE_KEYS_ARE_KEYS,
 )

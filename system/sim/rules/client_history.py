@@ -36,6 +36,7 @@ class Operation:
     """
 
     __slots__ = (
+        "arrival",
         "body",
         "client",
         "count",
@@ -65,6 +66,8 @@ class Operation:
         self.body = b""
         self.count = 0
         self.end = -1
+        self.arrival: tuple[float, tuple[object, ...]] | None = None
+        """The clock of the member that was asked last, and its state, as a pull arrived."""
 
     def __repr__(self) -> str:
         return (

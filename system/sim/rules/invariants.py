@@ -149,6 +149,12 @@ class Invariants:
                         f"the log's files up to entry {end.index} go, those up to "
                         f"{shadow.expirable_index} were old enough",
                     )
+                if shadow.expirable_index is not None and end.index > shadow.step_index:
+                    raise Violated(
+                        "expiry-goes-in-steps",
+                        f"the log's files up to entry {end.index} go, a step ends at "
+                        f"{shadow.step_index}",
+                    )
 
     def measured(
         self,
@@ -172,6 +178,8 @@ class Invariants:
                 may_go, *(file.end.index for file in files[: expiry.forced_files_a_step_max])
             )
         shadow.expirable_index = may_go
+        step = files[: expiry.files_a_step_max]
+        shadow.step_index = max(shadow.step_index, *(file.end.index for file in step), -1)
 
     def _appended(self, shadow: Shadow, batch: Batch) -> None:
         if batch.first_index != shadow.end_index + 1:

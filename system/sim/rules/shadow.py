@@ -102,6 +102,7 @@ class Shadow:
         "name",
         "removed",
         "state",
+        "step_index",
         "stickiness",
     )
 
@@ -127,6 +128,8 @@ class Shadow:
         not measured."""
         self.removed: tuple[int, int] | None = None
         """Index and chainCrc of the first entry that was truncated last; None after an append."""
+        self.step_index = -1
+        """Last index of the files that one step of expiry may reach."""
         self.state = HardState()
         self.in_flight: Sequence[Write] = ()
 

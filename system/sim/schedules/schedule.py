@@ -107,6 +107,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the operator of a core world adds members up to the limit, once all is calm."""
     chopped: float = 0.0
     """Share of the whole-node connections that transfer bytes piece by piece."""
+    pull_messages_max: int = 32
+    pull_bytes_max: int = 256 * 1024
+    queue_tail_max: int = 1024
+    """Units of a queue that stay in memory once its files have them."""
+    expired_files_max: int = 10
+    """Data files that expire in one step."""
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -163,6 +169,7 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     if options.chains:
         chopped = rngs.stream("chopped").choice(CHOPPED)
         settings = msgspec.structs.replace(settings, chopped=chopped)
+        settings = draw_limits(rngs.stream("limits"), settings)
     count = how_many.randint(options.faults_min, options.faults_max)
     if is_storm:
         count *= 3
@@ -369,6 +376,17 @@ def draw_store_settings(rng: RandomStream, settings: Settings) -> Settings:
     return _of_older(rng, settings)
 
 
+def draw_limits(rng: RandomStream, settings: Settings) -> Settings:
+    """Return the settings with limits of the broker, some so low that they are reached."""
+    return msgspec.structs.replace(
+        settings,
+        pull_messages_max=rng.choice((1, 7, 32, 32)),
+        pull_bytes_max=rng.choice((400, 3_000, 256 * 1024, 256 * 1024)),
+        queue_tail_max=rng.choice((0, 5, 50, 1024)),
+        expired_files_max=rng.choice((1, 2, 10)),
+    )
+
+
 def _of_older(rng: RandomStream, settings: Settings) -> Settings:
     """Return the settings with what the disks hold before the group's first start."""
     if rng.chance(_APACHE) and not settings.native_log:
@@ -449,7 +467,12 @@ def broker_config(settings: Settings) -> BrokerConfig:
         pending_sends_max=settings.pending_sends_max,
         key_items_max=settings.key_items_max,
         ack_timeout_ms=settings.ack_timeout_ms,
-        expiry=ExpiryConfig(reserved_ms=settings.reserved_ms),
+        expiry=ExpiryConfig(
+            reserved_ms=settings.reserved_ms, files_a_step_max=settings.expired_files_max
+        ),
+        pull_messages_max=settings.pull_messages_max,
+        pull_bytes_max=settings.pull_bytes_max,
+        queue_tail_max=settings.queue_tail_max,
     )
 
 

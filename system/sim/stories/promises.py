@@ -61,6 +61,30 @@ PROMISES: dict[str, Promise] = {
         "A client's call ends within its own timeout, whatever became of it.",
         "A caller plans with the timeout: what waits for the call waits for longer than that.",
     ),
+    "refusals-are-final": Promise(
+        "A client does not ask again for what was refused for good.",
+        "Callers wait for an answer that is known, and brokers refuse the same again and again.",
+    ),
+    "answers-come-once": Promise(
+        "A request is answered once.",
+        "What came after a refusal was done all the same, or the first answer was none.",
+    ),
+    "every-name-server-is-asked": Promise(
+        "A client gives up only once it has asked every name server.",
+        "One name server that is down would be enough to stop those that start now.",
+    ),
+    "locks-come-first": Promise(
+        "A consumer reads an ordered queue only once it has the queue's lock.",
+        "Two consumers would handle its messages at once, in no order.",
+    ),
+    "held-pulls-wait": Promise(
+        "A pull that finds nothing is held for as long as it may be.",
+        "Consumers would ask again at once, and keep their brokers busy with nothing.",
+    ),
+    "clients-pause": Promise(
+        "A client pauses before it repeats a request.",
+        "While a group has no leader, its clients would keep its members busy with refusals.",
+    ),
     "calls-end-as-promised": Promise(
         "Calls end with an answer, a refusal or an unknown outcome, consumers when closed.",
         "An unexpected error ends the program or its consumer: nothing is handled then.",
@@ -80,6 +104,26 @@ PROMISES: dict[str, Promise] = {
     "reserved-stays": Promise(
         "A file of the log is kept for its reserved time, unless the disk gets too full.",
         "Messages that consumers may still ask for would be gone.",
+    ),
+    "expiry-goes-in-steps": Promise(
+        "No more data files expire in one step than are set.",
+        "Deleting many files at once holds up everything else that the disk does.",
+    ),
+    "status-is-true": Promise(
+        "What a member says of itself, its term and what is committed, is so.",
+        "Operators, and programs that wait for a change, act on what is not so.",
+    ),
+    "operators-find-the-leader": Promise(
+        "An operator who asks for the leader gets the one of the latest term that answers.",
+        "Changes are sent to a member that cannot make them, or are not sent at all.",
+    ),
+    "answers-have-senders": Promise(
+        "A client knows which member has answered.",
+        "What is wrong with one member is looked for at another.",
+    ),
+    "pulls-are-filled": Promise(
+        "A pull brings all that waits, up to the messages and bytes that were asked for.",
+        "A consumer needs a round trip for each few messages, or gets more than it has room for.",
     ),
     "compacted-is-gone": Promise(
         "What a snapshot replaces is taken out of the log.",

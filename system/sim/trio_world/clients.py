@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.client import (
     DamagedResponseError,
     OutcomeUnknownError,
@@ -28,6 +29,7 @@ from shaketable.system.sim.rules.client_history import (
     check_all_closed,
     check_in_time,
 )
+from shaketable.system.sim.rules.pulls import check_filled
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host, HostWorld
 from shaketable.system.sim.trio_world.process import CURRENT, Process
@@ -36,6 +38,8 @@ from shaketable.system.store.message import decode_message
 if TYPE_CHECKING:
     from shaketable.system.sim.schedules.schedule import Call
 
+LIMITS = BrokerConfig()
+"""No whole node has other limits for pulls."""
 CALLS_MAX = 200
 """Most calls that one client has in flight; calls beyond it are skipped."""
 
@@ -156,6 +160,7 @@ class TrioClients:
             self._unread(operation, error)
             return
         self._check_pulled(operation, result)
+        self._check_filled(operation, result)
         operation.end = result.max_offset
         operation.count = len(result.messages)
         self._read(client, operation)
@@ -218,6 +223,7 @@ class TrioClients:
 
     def _end(self, operation: Operation, outcome: str) -> None:
         operation.outcome = outcome
+        self._check_sender(operation)
         operation.end_ms = self._world.clock.now_ms
         try:
             took_ms = operation.end_ms - operation.invoke_ms
@@ -229,6 +235,30 @@ class TrioClients:
         elif outcome == UNKNOWN:
             self._world.counts.unknown += 1
         self._world.note_operation(operation)
+
+    def _check_sender(self, operation: Operation) -> None:
+        """The client knows a member that has answered."""
+        by = self._clients[operation.client].group.answered_by
+        if operation.outcome == OK and by not in self._world.client_addresses():
+            found = Violated("answers-have-senders", f"{operation!r} was answered by {by}")
+            self._world.violated(found, f"c{operation.client}")
+
+    def _check_filled(self, operation: Operation, result: PullResult) -> None:
+        """A pull returns all that waits, within the client's and the broker's limits."""
+        stored = self._world.invariants.queues.get((TOPIC_BYTES, operation.queue), [])
+        first, end = operation.offset, operation.offset + len(result.messages)
+        if not result.min_offset <= first < result.max_offset:
+            return  # outside the queue there is nothing
+        try:
+            check_filled(
+                [len(message) for message in stored[first:end]],
+                result.max_offset - first,
+                LIMITS.pull_messages_max,
+                LIMITS.pull_bytes_max,
+                len(stored[end]) if end < len(stored) else 0,
+            )
+        except Violated as found:
+            self._world.violated(found, operation.node)
 
     def _check_pulled(self, operation: Operation, result: PullResult) -> None:
         """A pull returns, without gaps, what is committed at its offsets."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
+from shaketable.system.client import Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.admin import AdminClient
 from shaketable.system.sim.group_operator import OPERATOR_RETRY_MS, UNKNOWN_MEMBER, VOTERS_MIN
 from shaketable.system.sim.rules.client_history import check_all_closed, check_in_time
@@ -60,7 +60,7 @@ class TrioOperator:
         self._world = world
         self._process = Process(NAME, ADDRESS, 0)
         world.network.add_host(NAME, ADDRESS)
-        self._client = BrokerGroupClient(
+        self._client = world.mutant.client.group_client(
             world.client_addresses(), timeout_s=TIMEOUT_S, rng=world.rngs.stream(NAME)
         )
         self._admin = AdminClient(self._client)

@@ -30,6 +30,7 @@ from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
+from shaketable.system.sim.rules.call_invariants import watched_calls
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
@@ -50,6 +51,7 @@ from shaketable.system.sim.trio_world.clients import TrioClients
 from shaketable.system.sim.trio_world.clocks import Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.process import CURRENT
+from shaketable.system.sim.trio_world.status_queries import StatusQueries
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator
 from shaketable.system.sim.world import SETTLE_MS_MAX, SeedResult
@@ -111,6 +113,7 @@ class TrioWorld:
             self._add_host(name)
         self.clients = TrioClients(self, settings.clients)
         self.operator = TrioOperator(self)
+        self.status = StatusQueries(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
         self._schedule = schedule
         self.actions = FaultActions(self)
@@ -133,6 +136,8 @@ class TrioWorld:
             heap.push(fault.start_ms, self.actions.apply, fault)
         for call in schedule.calls:
             heap.push(call.at_ms, self.clients.call, call)
+        if not self._configs:
+            heap.push(0.0, self.spawn, self.status.ask_for_ever)
         heap.push(float(self.settings.run_ms), self._finish)
         self.run_with(trio.sleep_forever)
         if self.found is None:
@@ -147,7 +152,11 @@ class TrioWorld:
         for host in self.members.values():
             self.heap.push(0.0, self.restart, host)
         self.clock.on_failure = self._finish
-        with node_log_to(self.trace, self.clock, self.on_log_line), watched_frames(self._bad_frame):
+        with (
+            node_log_to(self.trace, self.clock, self.on_log_line),
+            watched_frames(self._bad_frame),
+            watched_calls(lambda found: self.violated(found, _current_host())),
+        ):
             run_seeded(partial(self._main, main), self.clock, self.rngs.stream("scheduler"))
         self._raise_failure()
         self._finish_counts()
@@ -167,7 +176,7 @@ class TrioWorld:
                 self._finish()
 
     def _bad_frame(self, problem: str) -> None:
-        found = bad_frame(problem, CURRENT.get().host)
+        found = bad_frame(problem, _current_host())
         self.violated(found, found.node)
 
     async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
@@ -177,7 +186,7 @@ class TrioWorld:
             self._nursery = nursery
             await main()
             self._finish()
-        for party in (self.clients, self.operator):
+        for party in (self.clients, self.operator, self.status):
             try:
                 party.close()
             except Violated as found:
@@ -248,6 +257,7 @@ class TrioWorld:
         host = self._add_host(f"n{len(self.members)}", is_joining=True)
         self.clients.learn(host)
         self.operator.learn(host)
+        self.status.client.learn(host.name, host.address, CLIENT_PORT)
         self.heap.push(self.clock.now_ms, self.restart, host)
         return host
 
@@ -261,6 +271,7 @@ class TrioWorld:
         host.is_removed = True
         self.clients.forget(name)
         self.operator.forget(name)
+        self.status.client.forget(name)
 
     def lose_disk(self, host: Host) -> None:
         """Lose a node's disk: a new node with a new id replaces it."""
@@ -435,6 +446,12 @@ class TrioWorld:
 def address_of(name: str) -> str:
     """Return a node's IP address; `system.sim.group_operator` uses the same scheme."""
     return f"10.0.0.{1 + int(name[1:])}"
+
+
+def _current_host() -> str:
+    """Return the host of the running task; "" in a task of trio's own, as connections' readers."""
+    process = CURRENT.get(None)
+    return "" if process is None else process.host
 
 
 def _term(host: Host) -> int:

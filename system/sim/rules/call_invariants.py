@@ -1,0 +1,299 @@
+"""Invariants of what clients do within one call: connect, ask, and ask again.
+
+A history has one line for a call, however often the client asked meanwhile. In virtual time the
+client itself takes none, so that each pause, and each lack of one, is its own decision.
+Source: RocketMQ's DefaultMQProducerImpl.sendDefaultImpl (what is retried) and NettyRemotingClient
+(connectTimeoutMillis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from operator import attrgetter
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+import trio
+
+from shaketable.system.client.connection import (
+    CONNECT_TIMEOUT_S,
+    Channels,
+    Connection,
+    NameService,
+    OutcomeUnknownError,
+    RefusedError,
+)
+from shaketable.system.client.group import BrokerGroupClient
+from shaketable.system.client.group_consumer import GroupConsumer
+from shaketable.system.client.producer import Producer
+from shaketable.system.client.pull_consumer import PullConsumer
+from shaketable.system.client.queue_reader import QueueReader
+from shaketable.system.client.routes import MessageQueue
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.sim.rules.client_history import LATE_MAX_MS
+from shaketable.system.sim.rules.violation import Violated
+
+SEND_CODES: Final = frozenset(
+    (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.APPEND_AT)
+)
+CLIENTS_OWN: Final = SEND_CODES | {RequestCode.DLEDGER_METADATA}
+"""Requests that only the client itself repeats at once. Callers do so with others: for each member
+of a group that joins, the same missing route is asked for."""
+REFUSED_FOR_GOOD: Final = frozenset(
+    (
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+    )
+)
+"""Codes after which the same request would be refused again, by any broker."""
+PAUSE_MIN_S: Final = 0.005
+REPEATED_MAX: Final = 20
+"""How often a request may be repeated on one connection, each time at once."""
+
+Report = Callable[[Violated], None]
+Result = TypeVar("Result")
+Call = Callable[..., Awaitable[Result]]
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """The last request of a connection, and how often it came without a pause."""
+
+    request: tuple[object, ...] = ()
+    answered_s: float = 0.0
+    times: int = 0
+
+
+_refusals: ContextVar[list[int] | None] = ContextVar("refusals", default=None)
+"""Codes of the refusals that the current call of a client has got; None: there is no call."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """Which name servers were asked, and whether one has answered."""
+
+    asked: set[str]
+    is_answered: bool = False
+
+
+_search: ContextVar[_Search | None] = ContextVar("search", default=None)
+"""The current search for a name server that answers."""
+
+
+class CallRules:
+    """The rules, for all clients of one world. `report` gets what was violated."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._repeated: WeakKeyDictionary[Connection, _Repeated] = WeakKeyDictionary()
+        self._answered: WeakKeyDictionary[Connection, set[int]] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[PullConsumer, set[MessageQueue]] = WeakKeyDictionary()
+
+    def asking(self, connection: Connection, command: Command) -> None:
+        """A request is about to be sent."""
+        request = command.code, tuple(command.ext.items()), bytes(command.body)
+        last = self._repeated.setdefault(connection, _Repeated())
+        is_same = command.code in CLIENTS_OWN and last.request == request
+        is_at_once = is_same and trio.current_time() - last.answered_s < PAUSE_MIN_S
+        last.times = last.times + 1 if is_at_once else 0
+        last.request = request
+        if last.times == REPEATED_MAX:
+            text = f"request {command.code} is repeated {last.times} times, without a pause"
+            self._report(Violated("clients-pause", text))
+        refusals = _refusals.get()
+        if refusals and (code := refusals[-1]) in REFUSED_FOR_GOOD:
+            text = f"request {command.code} is sent after a refusal with code {code}"
+            self._report(Violated("refusals-are-final", text))
+
+    def answered(self, connection: Connection, answer: Command) -> None:
+        """A broker has answered."""
+        self._repeated.setdefault(connection, _Repeated()).answered_s = trio.current_time()
+        refusals = _refusals.get()
+        if refusals is not None and answer.code != ResponseCode.SUCCESS:
+            refusals.append(answer.code)
+
+    def arrived(self, connection: Connection, opaque: int) -> None:
+        """The answer to a request has arrived."""
+        answered = self._answered.setdefault(connection, set())
+        if opaque in answered:
+            text = f"request {opaque} of a connection is answered twice"
+            self._report(Violated("answers-come-once", text))
+        answered.add(opaque)
+
+    def gave_up(self, search: _Search, names: Collection[str]) -> None:
+        """A search for a name server that answers has failed."""
+        if not search.is_answered and (left := set(names) - search.asked):
+            text = f"a client gives up, and has not asked {', '.join(sorted(left))}"
+            self._report(Violated("every-name-server-is-asked", text))
+
+    def locked(self, source: PullConsumer, queues: Collection[MessageQueue], held: object) -> None:
+        """A consumer has asked for the locks of queues; `held` are those that it got."""
+        mine = self._locks.setdefault(source, set())
+        mine.difference_update(queues)
+        if isinstance(held, frozenset):
+            mine.update(held)
+
+    def reading(self, source: PullConsumer, queue: MessageQueue) -> None:
+        """A consumer begins to read a queue that it is to read in order."""
+        if queue not in self._locks.get(source, ()):
+            text = f"{queue} is read in order by a consumer without its lock"
+            self._report(Violated("locks-come-first", text))
+
+    def check_time(self, what: str, since_s: float, may_s: float) -> None:
+        """Report what took longer than it may."""
+        took_ms = (trio.current_time() - since_s) * 1000
+        if took_ms > may_s * 1000 + LATE_MAX_MS:
+            text = f"{what} took {took_ms:.0f} ms, {may_s * 1000:.0f} ms it may"
+            self._report(Violated("calls-end-in-time", text))
+
+
+def _open(rules: CallRules, call: Any) -> Any:
+    """Bound how long a client waits for a connection."""
+
+    async def opened(kind: type[Connection], host: str, port: int, timeout_s: float) -> Connection:
+        since_s = trio.current_time()
+        try:
+            connection: Connection = await call.__func__(kind, host, port, timeout_s)
+            return connection
+        finally:
+            rules.check_time(f"to connect to {host}:{port}", since_s, CONNECT_TIMEOUT_S)
+
+    return classmethod(opened)
+
+
+def _call(rules: CallRules, call: Call[Command]) -> Call[Command]:
+    """Watch each request of a connection and its answer."""
+
+    @wraps(call)
+    async def called(connection: Connection, command: Command, timeout_s: float) -> Command:
+        rules.asking(connection, command)
+        answer = await call(connection, command, timeout_s)
+        rules.answered(connection, answer)
+        return answer
+
+    return called
+
+
+def _call_at(rules: CallRules, call: Call[Command]) -> Call[Command]:
+    """Bound how long one request takes, with the connection that it needs."""
+
+    @wraps(call)
+    async def called(
+        channels: Channels, address: str, command: Command, timeout_s: float
+    ) -> Command:
+        since_s = trio.current_time()
+        search = _search.get()
+        if search is not None:
+            search.asked.add(address)
+        try:
+            answer = await call(channels, address, command, timeout_s)
+            if search is not None:
+                search.is_answered = True
+            return answer
+        finally:
+            rules.check_time(f"request {command.code} to {address}", since_s, max(0.0, timeout_s))
+
+    return called
+
+
+def _call_for(rules: CallRules, call: Any) -> Any:
+    """Watch the answers that arrive."""
+
+    @wraps(call)
+    def called(connection: Connection, response: Command) -> Any:
+        rules.arrived(connection, response.opaque)
+        return call(connection, response)
+
+    return called
+
+
+def _ask(rules: CallRules, call: Call[Command]) -> Call[Command]:
+    """Watch which name servers are asked."""
+
+    @wraps(call)
+    async def called(names: NameService, *args: Any, **ext: str) -> Command:
+        known, search = attrgetter("_addresses")(names), _Search(set())
+        token = _search.set(search)
+        try:
+            return await call(names, *args, **ext)
+        except (RefusedError, OutcomeUnknownError):
+            rules.gave_up(search, known)
+            raise
+        finally:
+            _search.reset(token)
+
+    return called
+
+
+def _lock(rules: CallRules, call: Any) -> Any:
+    """Watch which locks a consumer gets."""
+
+    @wraps(call)
+    async def called(consumer: GroupConsumer, queues: tuple[MessageQueue, ...]) -> Any:
+        held = await call(consumer, queues)
+        rules.locked(attrgetter("_source")(consumer), queues, held)
+        return held
+
+    return called
+
+
+def _run(rules: CallRules, call: Call[None]) -> Call[None]:
+    """Watch which queues are read in order."""
+
+    @wraps(call)
+    async def called(reader: QueueReader) -> None:
+        if attrgetter("_is_ordered")(reader):
+            rules.reading(*attrgetter("_source", "_queue")(reader))
+        await call(reader)
+
+    return called
+
+
+def _whole(_: CallRules, call: Call[Result]) -> Call[Result]:
+    """Begin a call of a client, unless it is a part of another one."""
+
+    @wraps(call)
+    async def called(*args: Any, **options: Any) -> Result:
+        if _refusals.get() is not None:
+            return await call(*args, **options)
+        token = _refusals.set([])
+        try:
+            return await call(*args, **options)
+        finally:
+            _refusals.reset(token)
+
+    return called
+
+
+WATCHED: Final[tuple[tuple[type, str, Callable[[CallRules, Any], Any]], ...]] = (
+    (Connection, "open", _open),
+    (Connection, "call", _call),
+    (Connection, "_call_for", _call_for),
+    (NameService, "ask", _ask),
+    (GroupConsumer, "_lock", _lock),
+    (QueueReader, "run", _run),
+    (Channels, "call", _call_at),
+    *((BrokerGroupClient, name, _whole) for name in ("send", "send_at", "send_batch", "pull")),
+    *((BrokerGroupClient, name, _whole) for name in ("max_offset", "min_offset", "ask_leader")),
+    *((Producer, name, _whole) for name in ("send", "send_batch")),
+)
+
+
+@contextmanager
+def watched_calls(report: Report) -> Iterator[None]:
+    """Watch the calls of all clients; the classes are restored afterwards."""
+    rules = CallRules(report)
+    before = [(kind, name, vars(kind)[name]) for kind, name, _ in WATCHED]
+    for (kind, name, watch), (_, _, call) in zip(WATCHED, before, strict=True):
+        setattr(kind, name, watch(rules, call))
+    try:
+        yield
+    finally:
+        for kind, name, call in before:
+            setattr(kind, name, call)

@@ -1,0 +1,182 @@
+"""An operator that asks for the members' status and for the leader, and whether that is so.
+
+It changes nothing. What a member says of itself is compared with its core before and after, since
+either may be what it saw; who leads, with the member that led all the while.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+
+from shaketable.system.client import Metadata, OutcomeUnknownError, RefusedError
+from shaketable.system.client.admin import AdminClient
+from shaketable.system.raft.protocol import Role
+from shaketable.system.sim.rules.client_history import check_all_closed
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.trio_world.host import Host, HostWorld
+from shaketable.system.sim.trio_world.process import CURRENT, Process
+
+NAME = "status"
+ADDRESS = "10.0.2.2"
+EVERY_MS = 200.0
+TIMEOUT_S = 1.0
+PAUSED_MS = 900.0
+"""An answer that took longer may lack members that were paused meanwhile."""
+_LEADER = "leader"
+
+
+class StatusWorld(HostWorld, Protocol):
+    """What the queries need of the world they are in."""
+
+    members: dict[str, Host]
+
+    def client_addresses(self) -> dict[str, tuple[str, int]]:
+        """Return the members' addresses for clients."""
+        ...
+
+
+class StatusQueries:
+    """Asks now and then, with an admin client of its own."""
+
+    def __init__(self, world: StatusWorld) -> None:
+        self._world = world
+        self._process = Process(NAME, ADDRESS, 0)
+        world.network.add_host(NAME, ADDRESS)
+        self._asked: set[str] = set()
+        """Members asked since the call began."""
+        self._reached: dict[str, int] = {}
+        """The last incarnation of each member that has answered."""
+        queries = self
+
+        class Watched(world.mutant.client.group_client):  # type: ignore[name-defined, misc]
+            async def metadata(self, member: str) -> Metadata:
+                queries.asking(member)
+                before = state_of(queries.host(member))
+                answer: Metadata = await super().metadata(member)
+                queries.answered(member, before, answer)
+                return answer
+
+        self.client = Watched(
+            world.client_addresses(), timeout_s=TIMEOUT_S, rng=world.rngs.stream(NAME)
+        )
+        self._admin = AdminClient(self.client)
+        self._found_leader = ""
+
+    def close(self) -> None:
+        """Close all connections. Raises Violated where one stays open."""
+        self.client.close()
+        check_all_closed(NAME, self._world.network.open_of(NAME))
+
+    async def ask_for_ever(self) -> None:
+        """Ask who leads, at regular times."""
+        CURRENT.set(self._process)
+        while True:
+            await trio.sleep(EVERY_MS / 1000)
+            self._found_leader = ""
+            self._asked.clear()
+            before = self._steady()
+            began_ms = self._world.clock.now_ms
+            try:
+                found = await self._admin.membership()
+            except (RefusedError, OutcomeUnknownError):
+                continue
+            if self._world.clock.now_ms - began_ms < PAUSED_MS:
+                self._check_leader(found, before)
+
+    def host(self, member: str) -> Host | None:
+        """Return a member's machine."""
+        return self._world.members.get(member)
+
+    def asking(self, member: str) -> None:
+        """A member is asked. Once one said that it leads, the search for the leader is over."""
+        if self._found_leader and member in self._asked:
+            found = Violated(
+                "operators-find-the-leader",
+                f"{member} is asked again, though {self._found_leader} answered that it leads",
+            )
+            self._world.violated(found, NAME)
+        self._asked.add(member)
+
+    def answered(self, member: str, before: State | None, answer: Metadata) -> None:
+        """A member has answered."""
+        host = self.host(member)
+        after = state_of(host)
+        if host is not None:
+            self._reached[member] = host.incarnation
+        if answer.role == _LEADER:
+            self._found_leader = member
+        try:
+            check_status(member, before, answer, after, self._world.members)
+        except Violated as found:
+            self._world.violated(found, member)
+
+    def _steady(self) -> dict[str, State]:
+        """Return the members that lead now, and that the client has a connection to."""
+        states = {name: state_of(host) for name, host in self._world.members.items()}
+        return {
+            name: state
+            for name, state in states.items()
+            if state is not None
+            and state.role is Role.LEADER
+            and self._reached.get(name) == state.incarnation
+            and not self._world.members[name].is_paused
+        }
+
+    def _check_leader(self, found: Metadata, before: dict[str, State]) -> None:
+        """Check that no member of a later term led all the while."""
+        now = self._steady()
+        for name, state in before.items():
+            then = now.get(name)
+            if then is not None and then.term == state.term > found.term:
+                violated = Violated(
+                    "operators-find-the-leader",
+                    f"{found.member} of term {found.term} is named as the leader,"
+                    f" {name} leads term {state.term}",
+                )
+                self._world.violated(violated, NAME)
+
+
+class State:
+    """What a member's core says of itself at one time."""
+
+    __slots__ = ("committed", "incarnation", "role", "term")
+
+    def __init__(self, incarnation: int, role: Role, term: int, committed: int) -> None:
+        self.incarnation = incarnation
+        self.role = role
+        self.term = term
+        self.committed = committed
+
+
+def state_of(host: Host | None) -> State | None:
+    """Return a member's state, None if it does not serve now."""
+    if host is None or host.node is None:
+        return None
+    core = host.node.broker.core
+    return State(host.incarnation, core.role, core.term, core.ledger.checkpoint_index)
+
+
+def check_status(
+    member: str, before: State | None, answer: Metadata, after: State | None, members: object
+) -> None:
+    """Raise Violated where a member's answer is not what it was between two times."""
+    assert isinstance(members, dict)
+    if answer.member != member or answer.leader not in (None, *members):
+        raise Violated(
+            "status-is-true", f"{member} answers as {answer.member!r}, led by {answer.leader!r}"
+        )
+    if before is None or after is None or before.incarnation != after.incarnation:
+        return
+    if not before.term <= answer.term <= after.term:
+        raise Violated(
+            "status-is-true",
+            f"{member} says term {answer.term}, it was in {before.term} to {after.term}",
+        )
+    if not before.committed <= answer.committed_index <= after.committed:
+        raise Violated(
+            "status-is-true",
+            f"{member} says that {answer.committed_index} is committed, it was"
+            f" {before.committed} to {after.committed}",
+        )
