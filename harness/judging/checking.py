@@ -219,6 +219,7 @@ def _judge(
         incomplete=history.hole,
         search=budget,
         clock_unix_s=time.time,
+        is_timed=history.is_timed,
     )
     verdicts: list[Verdict] = []
     with _scratch() as folder:

@@ -1,7 +1,8 @@
 """Read JSON lines: events (ours, or any other program's), and operations.
 
 An event: {"process", "type", "f", "key", "value", "time_ns" (or "time"), "index", "error", "node"};
-the first three are required. If the events have times, these decide, and at equal times an invoke
+type is required, the first three unless `harness.history.foreign.events` can
+do without. If the events have times, these decide, and at equal times an invoke
 comes first; otherwise the order of the lines decides. "value" is as in Jepsen, or an object of
 columns: {"input": 3, "output": 4, "offset": 7, "expected": 2}.
 
@@ -21,25 +22,19 @@ from typing import Any
 
 import msgspec
 
-from shaketable.harness.history.foreign.columns import (
-    OUTCOMES,
-    Columns,
-    Pairing,
-    key_text,
-    show,
-    split_key,
-)
-from shaketable.harness.history.foreign.history import Damage, Faults, FaultSpan
-from shaketable.harness.history.foreign.jepsen import INVOKE, NEMESIS, NOT_UTF8
+from shaketable.harness.history.foreign.columns import OUTCOMES, Columns, key_text, show
+from shaketable.harness.history.foreign.events import NEMESIS, Event, EventPairs
+from shaketable.harness.history.foreign.history import Damage, FaultSpan
+from shaketable.harness.history.foreign.jepsen import NOT_UTF8
 from shaketable.harness.history.schema import NEMESIS_PROCESS
 
 
 class EventLine(msgspec.Struct, gc=False):
     """One event of a JSON-lines history."""
 
-    process: int | str
     type: str
-    f: str
+    process: int | str | None = None
+    f: str | None = None
     key: str | int | None = None
     value: Any = None
     time_ns: int | None = None
@@ -69,16 +64,12 @@ class OperationLine(msgspec.Struct, gc=False):
 
 
 class EventReader:
-    """Reads lines of events."""
+    """Reads events in JSON: lines, or the members of an array."""
 
     def __init__(self, *, splits_keys: bool) -> None:
-        self.pairing = Pairing("line")
-        self.faults = Faults()
+        self.paired = EventPairs("line", splits_keys=splits_keys)
         self.is_timed = False
         self.is_ordered = True
-        self.pairs = 0
-        self.invokes = 0
-        self.splits_keys = splits_keys
         self.events = 0
         self._latest_ns = 0
         self._decode = msgspec.json.Decoder(EventLine).decode
@@ -86,10 +77,10 @@ class EventReader:
     @property
     def columns(self) -> Columns:
         """The operations so far."""
-        return self.pairing.columns
+        return self.paired.columns
 
     def take(self, line: bytes, place: int) -> None:
-        """Add one line.
+        """Add one event.
 
         Raises:
             ValueError: it is not an event, or its value is invalid.
@@ -97,29 +88,16 @@ class EventReader:
         event = self._decode(line)
         index = self.events
         self.events += 1
-        time_ns = self._time(event, index)
-        if event.process in (NEMESIS, NEMESIS_PROCESS):
-            self.faults.take(event.f, time_ns)
-            return
-        number = self.columns.number_of(event.process)
-        key, value = event.key, event.value
-        pair = split_key(value) if key is None else None
-        if event.type == INVOKE:
-            self.invokes += 1
-            self.pairs += pair is not None
-            if self.splits_keys and key is None:
-                if pair is None:
-                    raise ValueError(f"no [key, value] to split by: {show(value)}")
-                key, value = pair
-            text = None if key is None else key_text(key)
-            op = index if event.index is None else event.index
-            self.pairing.invoke(op, number, event.f, text, value, time_ns)
-            return
-        if event.type not in OUTCOMES:
-            raise ValueError(f"no type of an event: {show(event.type)}")
-        if self.splits_keys and pair is not None:
-            value = pair[1]
-        row = self.pairing.complete(event.type, number, event.f, value, time_ns, place)
+        given = Event(
+            kind=event.type,
+            process=event.process,
+            f=event.f,
+            value=event.value,
+            key=event.key,
+            time_ns=self._time(event, index),
+            op=index if event.index is None else event.index,
+        )
+        row = self.paired.add(given, place)
         if row is not None:
             _add_details(self.columns, row, event)
 

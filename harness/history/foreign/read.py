@@ -116,11 +116,12 @@ def _joined(
     if isinstance(reader, OperationReader):
         faults = tuple(sorted(reader.faults, key=lambda span: span.start_ns))
     else:
-        problem = reader.pairing.problem
+        paired = reader.paired
+        problem = paired.pairing.problem
         hole = hole or (None if problem is None else f"{path.name}, {problem}")
-        notes = (*notes, *reader.pairing.notes)
-        faults = reader.faults.spans()
-        if reader.invokes and reader.pairs == reader.invokes and not reader.splits_keys:
+        notes = (*notes, *paired.notes)
+        faults = paired.faults.spans()
+        if paired.all_are_pairs and not paired.splits_keys:
             notes = (*notes, PAIRS_HINT)
     return History(
         path=path,
