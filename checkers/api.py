@@ -27,6 +27,7 @@ from shaketable.checkers.engine.judge import TAGGED, conclude, judge_partition
 from shaketable.checkers.linearizability.linearizable import NAME, Linearizable
 from shaketable.checkers.linearizability.model_choice import (
     model_named,
+    model_of_recording,
     recognise_model,
     require_fit,
 )
@@ -124,6 +125,8 @@ def check(
     read = history if isinstance(history, History) else _read(history)
     if model is None and read.operations.num_rows == 0:
         return verdict_on_nothing(read)
+    if model is None and read.model is not None:
+        model = model_of_recording(read.model)
     if model is None:
         model = recognise_model(read.operations)
     elif isinstance(model, str):
@@ -131,8 +134,9 @@ def check(
     require_fit(model, pc.unique(read.operations["f"]).to_pylist())
     budget = SearchBudget(time_s, memory_bytes, time.time() + time_s)
     context = CheckContext((), {}, Promises(), search=budget, clock_unix_s=time.time)
+    first = read.initial if initial is None else initial
     context = replace(context, incomplete=read.hole, is_timed=read.is_timed)
-    (verdict,) = judge_table(read.operations, (Linearizable(model, initial),), context)
+    (verdict,) = judge_table(read.operations, (Linearizable(model, first),), context)
     answered = pc.sum(pc.equal(read.operations["outcome"], "ok")).as_py() or 0
     return with_history_state(verdict, read, answered)
 

@@ -101,8 +101,8 @@ PLUGIN = SetFull()
 class _Elements:
     """What is known of each element; `present` and `absent` are places in `reads`.
 
-    `values` are whole numbers or texts of JSON, as `Answers.elements` has them. `reads` are rows, in
-    the order of their calls; `absent` is the last one without the element.
+    `values` are whole numbers or texts of JSON, as `Answers.elements` has them. `reads` are rows,
+    in the order of their calls; `absent` is the last one without the element.
     """
 
     values: list[int] | list[str]

@@ -124,8 +124,9 @@ def check(
 ) -> int:
     """Check recorded histories: did the clients see what a sequential object could have answered?
 
-    Reads a run's folder, Parquet or JSON lines (events or operations), Jepsen's history.edn and
-    console logs. Each PATH is a history of its own; the worst verdict is the exit code.
+    Reads a run's folder, Parquet, JSON (events or operations), Jepsen's history.edn and console
+    logs, and texts of others (docs/checking.md). Each PATH is a history of its own; the worst
+    verdict is the exit code.
 
     For example:
     ./shaketable check history.edn

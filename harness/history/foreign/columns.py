@@ -307,6 +307,8 @@ ANSWERED_ALONE: Final = frozenset(("read", "get", "dequeue", "poll", "peek"))
 COLUMNS: Final = frozenset(("input", "output", "offset", "expected", "extra"))
 """A JSON object with only these names is read column by column."""
 
+READS: Final = frozenset(("r", "read"))
+"""Micro-operations that read."""
 TRANSACTION: Final = "txn"
 """The name of an operation that is a list of micro-operations."""
 
@@ -356,13 +358,21 @@ def is_columns(value: Any) -> bool:
 def is_transaction(value: Any) -> bool:
     """Return whether a value is a list of micro-operations, each [f key value], f a name."""
     return (
-        isinstance(value, (tuple, list))
-        and len(value) > 0
-        and all(
-            isinstance(each, (tuple, list)) and len(each) == 3 and isinstance(each[0], str)
-            for each in value
-        )
+        isinstance(value, (tuple, list)) and len(value) > 0 and all(map(_is_micro_operation, value))
     )
+
+
+def _is_micro_operation(value: Any) -> bool:
+    if not isinstance(value, (tuple, list)) or not value or not isinstance(value[0], str):
+        return False
+    return len(value) == 3 or (len(value) == 2 and value[0] in READS)
+
+
+def with_all_reads(value: Any) -> Any:
+    """Return a transaction in which reads without a value, [r key], have the value nil."""
+    if not is_transaction(value) or all(len(each) == 3 for each in value):
+        return value
+    return [each if len(each) == 3 else [*each, None] for each in value]
 
 
 def split_key(value: Any) -> tuple[str, Any] | None:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from shaketable.harness.history.foreign.columns import (
     ANSWERED_ALONE,
     OUTCOMES,
+    READS,
     TRANSACTION,
     Columns,
     Pairing,
@@ -25,6 +26,7 @@ from shaketable.harness.history.foreign.columns import (
     key_text,
     show,
     split_key,
+    with_all_reads,
 )
 from shaketable.harness.history.foreign.edn import Keyword
 from shaketable.harness.history.foreign.history import Faults
@@ -35,6 +37,9 @@ INVOKE: Final = "invoke"
 NO_EVENT: Final = "no event (it needs :process, :type and :f)"
 OPEN_COMPARED_MAX: Final = 10_000
 """Open operations that the answer of an event without a process is compared with."""
+PAIRS_HINT: Final = (
+    "every value is a pair [key value]: if these are independent keys, say --partition-by key"
+)
 WITHOUT_PROCESS: Final = (
     "the events name no process: each operation is taken as a client's of its own, so orders inside"
     " sessions are not judged"
@@ -93,6 +98,7 @@ class EventPairs:
             raise ValueError(
                 NO_EVENT if event.kind is None else f"no type of an event: {show(event.kind)}"
             )
+        event = event._replace(value=with_all_reads(event.value))
         process = self._process_of(event)
         event = event._replace(f=self._f_of(event, process))
         if event.kind == INVOKE:
@@ -106,6 +112,8 @@ class EventPairs:
         found = [*self.pairing.notes]
         if self._has_process is False and len(self.columns):
             found.append(WITHOUT_PROCESS)
+        if self.all_are_pairs and not self.splits_keys:
+            found.append(PAIRS_HINT)
         return tuple(found)
 
     def _is_nemesis(self, event: Event) -> bool:
@@ -136,7 +144,7 @@ class EventPairs:
         ]
         equal = [client for client in fits if self._unnamed[client][1] == event.value]
         if len(equal) == 1 or len(fits) == 1 or len(self._unnamed) == 1:
-            return next(iter(equal or fits or self._unnamed))
+            return (equal or fits or list(self._unnamed))[0]
         what = "several open operations" if fits else "no open operation"
         raise ValueError(
             f"{what} may be what it completes, and it names no process: {show(event.value)}"
@@ -213,7 +221,7 @@ def _may_answer(f: str, called: Any, event: Event) -> bool:
 
 def _shape(txn: Any) -> list[Any]:
     """Return a transaction without what it read."""
-    return [(f, key) if f in ("r", "read") else (f, key, _listed(value)) for f, key, value in txn]
+    return [(f, key) if f in READS else (f, key, _listed(value)) for f, key, value in txn]
 
 
 def _listed(value: Any) -> Any:

@@ -20,7 +20,8 @@ from shaketable.harness.history.foreign import edn
 from shaketable.harness.history.foreign.columns import Columns, key_text, require_time, show
 from shaketable.harness.history.foreign.edn import CutError, EdnError, Keyword
 from shaketable.harness.history.foreign.events import NO_EVENT, Event, EventPairs
-from shaketable.harness.history.foreign.history import Damage
+from shaketable.harness.history.foreign.history import Damage, FaultSpan
+from shaketable.harness.history.foreign.text_lines import NOT_UTF8
 
 CHUNK_BYTES: Final = 1 << 20
 EVENT_CHARACTERS_MAX: Final = 1 << 24
@@ -31,7 +32,6 @@ MARK: Final = "\ufeff"
 """The byte order mark that Windows writes before a text."""
 FOREIGN: Final = "surrogateescape"
 """The error handler that preserves invalid UTF-8 bytes, so that they can be found later."""
-NOT_UTF8: Final = "bytes that are no UTF-8"
 
 _PLAIN = r"[^\s,;()\[\]{}\"#^\\]++"
 _IN_VECTOR = r"[^\[\]{}\"#;()^\\]*+"
@@ -57,6 +57,9 @@ _LOOKS_LIKE_EVENT = re.compile(
 class Recorder:
     """Takes the events of a Jepsen history in order, and pairs them."""
 
+    model: str | None = None
+    initial: str | None = None
+
     def __init__(self, unit: str, *, splits_keys: bool) -> None:
         self.paired = EventPairs(unit, splits_keys=splits_keys)
         self.is_ordered = True
@@ -70,6 +73,21 @@ class Recorder:
     def columns(self) -> Columns:
         """The operations so far."""
         return self.paired.columns
+
+    @property
+    def problem(self) -> str | None:
+        """What shows that events are missing; None if nothing does."""
+        return self.paired.pairing.problem
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the reader."""
+        return self.paired.notes
+
+    @property
+    def faults(self) -> tuple[FaultSpan, ...]:
+        """What the nemesis did, in time order."""
+        return self.paired.faults.spans()
 
     def take(self, event: dict[Any, Any], place: int) -> None:
         """Add one event.

@@ -15,17 +15,13 @@ Source: DESIGN.md section 3 ("Event"); harness.history.schema.
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from shaketable.harness.history.foreign.columns import OUTCOMES, Columns, key_text, show
 from shaketable.harness.history.foreign.events import NEMESIS, Event, EventPairs
-from shaketable.harness.history.foreign.history import Damage, FaultSpan
-from shaketable.harness.history.foreign.jepsen import NOT_UTF8
+from shaketable.harness.history.foreign.history import FaultSpan
 from shaketable.harness.history.schema import NEMESIS_PROCESS
 
 
@@ -66,8 +62,11 @@ class OperationLine(msgspec.Struct, gc=False):
 class EventReader:
     """Reads events in JSON: lines, or the members of an array."""
 
-    def __init__(self, *, splits_keys: bool) -> None:
-        self.paired = EventPairs("line", splits_keys=splits_keys)
+    model: str | None = None
+    initial: str | None = None
+
+    def __init__(self, unit: str, *, splits_keys: bool) -> None:
+        self.paired = EventPairs(unit, splits_keys=splits_keys)
         self.is_timed = False
         self.is_ordered = True
         self.events = 0
@@ -78,6 +77,21 @@ class EventReader:
     def columns(self) -> Columns:
         """The operations so far."""
         return self.paired.columns
+
+    @property
+    def problem(self) -> str | None:
+        """What shows that events are missing; None if nothing does."""
+        return self.paired.pairing.problem
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the reader."""
+        return self.paired.notes
+
+    @property
+    def faults(self) -> tuple[FaultSpan, ...]:
+        """What the nemesis did, in time order."""
+        return self.paired.faults.spans()
 
     def take(self, line: bytes, place: int) -> None:
         """Add one event.
@@ -115,20 +129,29 @@ class EventReader:
 
 
 class OperationReader:
-    """Reads lines of operations."""
+    """Reads operations in JSON: lines, or the members of an array."""
 
+    model: str | None = None
+    initial: str | None = None
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
     is_timed = True
     is_ordered = False
     """The operations that a truncated file lacks may have been called at any time."""
 
     def __init__(self) -> None:
         self.columns = Columns()
-        self.faults: list[FaultSpan] = []
+        self._faults: list[FaultSpan] = []
         self.events = 0
         self._decode = msgspec.json.Decoder(OperationLine).decode
 
+    @property
+    def faults(self) -> tuple[FaultSpan, ...]:
+        """What the nemesis did, in time order."""
+        return tuple(sorted(self._faults, key=lambda span: span.start_ns))
+
     def take(self, line: bytes, place: int) -> None:
-        """Add one line.
+        """Add one operation.
 
         Raises:
             ValueError: it is not an operation.
@@ -144,7 +167,7 @@ class OperationReader:
             if given.return_ns < given.call_ns:
                 raise ValueError("it returned before it was called")
         if given.process in (NEMESIS, NEMESIS_PROCESS):
-            self.faults.append(FaultSpan(given.f, given.call_ns, given.return_ns))
+            self._faults.append(FaultSpan(given.f, given.call_ns, given.return_ns))
             return
         columns = self.columns
         number = columns.number_of(given.process)
@@ -156,47 +179,6 @@ class OperationReader:
             columns.put(row, name, getattr(given, name))
         columns.add_extra(row, given.extra)
         _add_details(columns, row, given)
-
-
-def read_lines(
-    path: Path, take: Callable[[bytes, int], None]
-) -> tuple[list[Damage], Damage | None]:
-    """Pass each line and its number to `take`; return the unreadable places, and a torn last line.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    damage: list[Damage] = []
-    last: Damage | None = None
-    for number, at, line in _lines(path):
-        if last is not None:
-            damage.append(last)
-            last = None
-        try:
-            take(line, number)
-        except msgspec.ValidationError as error:
-            damage.append(Damage(number, at, f"no event and no operation: {error}"))
-        except RecursionError:
-            damage.append(Damage(number, at, "nested too deeply"))
-        except UnicodeDecodeError:
-            damage.append(Damage(number, at, NOT_UTF8))
-        except msgspec.DecodeError as error:
-            last = Damage(number, at, f"no JSON: {error}")
-        except ValueError as error:
-            damage.append(Damage(number, at, str(error)))
-    return damage, last
-
-
-def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    at = 0
-    with path.open("rb") as file:
-        if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
-            at = len(codecs.BOM_UTF8)
-        file.seek(at)
-        for number, line in enumerate(file, 1):
-            if not line.isspace():
-                yield number, at, line
-            at += len(line)
 
 
 def _add_details(columns: Columns, row: int, line: EventLine | OperationLine) -> None:
