@@ -27,6 +27,7 @@ from shaketable.checkers.engine.judge import TAGGED, conclude, judge_partition
 from shaketable.checkers.linearizability.linearizable import NAME, Linearizable
 from shaketable.checkers.linearizability.model_choice import (
     model_named,
+    model_of_recording,
     recognise_model,
     require_fit,
 )
@@ -105,7 +106,7 @@ def check(
     history: Recorded,
     model: str | Model | None = None,
     *,
-    initial: str | None = None,
+    initial: object = None,
     time_s: float = TIME_S,
     memory_bytes: int = SearchBudget().memory_bytes,
 ) -> Verdict:
@@ -114,7 +115,7 @@ def check(
     Args:
         history: OPERATIONS, a `History`, a path, or events or operations in any iterable.
         model: the sequential model or its name; None: recognised from the operations.
-        initial: the first state, as `--initial` takes it.
+        initial: the first state: a text as `--initial` takes it, or a JSON value (0, [1, 2]).
         time_s: time budget in seconds, for all keys together.
         memory_bytes: memory limit of one key's search.
 
@@ -124,6 +125,8 @@ def check(
     read = history if isinstance(history, History) else _read(history)
     if model is None and read.operations.num_rows == 0:
         return verdict_on_nothing(read)
+    if model is None and read.model is not None:
+        model = model_of_recording(read.model)
     if model is None:
         model = recognise_model(read.operations)
     elif isinstance(model, str):
@@ -131,8 +134,9 @@ def check(
     require_fit(model, pc.unique(read.operations["f"]).to_pylist())
     budget = SearchBudget(time_s, memory_bytes, time.time() + time_s)
     context = CheckContext((), {}, Promises(), search=budget, clock_unix_s=time.time)
-    context = replace(context, incomplete=read.hole)
-    (verdict,) = judge_table(read.operations, (Linearizable(model, initial),), context)
+    first = read.initial if initial is None else initial
+    context = replace(context, incomplete=read.hole, is_timed=read.is_timed)
+    (verdict,) = judge_table(read.operations, (Linearizable(model, first),), context)
     answered = pc.sum(pc.equal(read.operations["outcome"], "ok")).as_py() or 0
     return with_history_state(verdict, read, answered)
 

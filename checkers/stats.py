@@ -56,7 +56,7 @@ class Stats:
             "by_f": _count(operations),
             "inside": _count(operations.filter(pa.array(inside))),
             "windows": windows,
-            "latency": _latencies(operations),
+            "latency": _latencies(operations) if context.is_timed else {},
             "errors": _errors(operations),
         }
         return Findings().table(counts)

@@ -61,7 +61,7 @@ class Counter:
             row = int(reads[n])
             possible = f"{low[n]} to {high[n]}" if low[n] < high[n] else f"{low[n]}"
             message = (
-                f"{rows.key}: the read by process {rows.process[row]} (op {rows.op[row]}) returned"
+                f"{rows.about}the read by process {rows.process[row]} (op {rows.op[row]}) returned"
                 f" {value[n]}, but only {possible} is possible."
             )
             bounds = {"value": value[n], "low": low[n], "high": high[n]}

@@ -25,7 +25,7 @@ from shaketable.checkers.anomalies.dependencies import (
 )
 from shaketable.checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
 from shaketable.checkers.anomalies.observations import TRANSACTION, Log, load_log
-from shaketable.checkers.findings import Findings
+from shaketable.checkers.findings import Findings, gather
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 from shaketable.harness.history.schema import OPERATIONS
@@ -78,11 +78,13 @@ def check_cycles(logs: Sequence[Log], context: CheckContext) -> pa.Table:
     return findings.table(counts)
 
 
-def conclude_cycles(name: str, findings: pa.Table, context: CheckContext) -> Verdict:
+def conclude_cycles(
+    name: str, findings: pa.Table, context: CheckContext, doubts: Sequence[str] = ()
+) -> Verdict:
     """Join the findings of `check_cycles` into the verdict of checker `name`."""
     clean = "offsets, reads, processes and real time agree on one order"
     what = ("sends_acknowledged", "messages_read")
-    return conclude_log(name, findings, context, clean=clean, what=what)
+    return conclude_log(name, findings, context, clean=clean, what=what, doubts=doubts)
 
 
 def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Finding:
@@ -143,6 +145,7 @@ def _sent(log: Log, row: int) -> str:
 # Transactions over several logs.
 
 TRANSACTION_CYCLES: Final = "transaction-cycles"
+MICRO_OPERATIONS: Final = frozenset(("send", "poll"))
 
 
 class TransactionCycles:
@@ -157,7 +160,12 @@ class TransactionCycles:
     partition = "history"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Search the dependency graph of all logs together."""
+        """Search the dependency graph of all logs together.
+
+        Transactions of other objects are not judged; the first of them is named.
+        """
+        if (foreign := _foreign_transaction(tables["operations"])) is not None:
+            return Findings().table({"foreign": foreign})
         operations = explode(tables["operations"])
         keys = sorted(pc.unique(operations["key"].drop_null()).to_pylist())
         logs = [load_log(operations.filter(pc.equal(operations["key"], key))) for key in keys]
@@ -165,10 +173,29 @@ class TransactionCycles:
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Conclude from the one partition's findings."""
-        return conclude_cycles(TRANSACTION_CYCLES, findings, context)
+        foreign = [
+            f"{checked['foreign']}: transaction-cycles judges transactions of send and poll"
+            for checked in gather(findings).checked
+            if "foreign" in checked
+        ]
+        return conclude_cycles(TRANSACTION_CYCLES, findings, context, foreign)
 
 
 # Splits transactions that were recorded whole into a row for each of their micro-operations.
+
+
+def _foreign_transaction(operations: pa.Table) -> str | None:
+    """Name the first transaction with a micro-operation that no log has; None if there is none."""
+    whole = operations.filter(pc.equal(operations["f"], TRANSACTION))
+    for op, text in zip(whole["op"].to_pylist(), whole["extra"].to_pylist(), strict=True):
+        steps = json.loads(text or "{}").get("input")
+        names = {
+            step[0] if isinstance(step, list) and step else None
+            for step in (steps if isinstance(steps, list) else ())
+        }
+        if others := sorted(str(name) for name in names - MICRO_OPERATIONS):
+            return f"op {op} is a transaction of {', '.join(others)}"
+    return None
 
 
 def explode(operations: pa.Table) -> pa.Table:
@@ -191,7 +218,7 @@ def explode(operations: pa.Table) -> pa.Table:
 def _parts(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     extra = json.loads(row["extra"] or "{}")
     requested, answered = extra.get("input"), extra.get("output")
-    steps = answered if row["outcome"] == "ok" else requested
+    steps = requested if row["outcome"] != "ok" or answered is None else answered
     place = 0
     for step in steps if isinstance(steps, list) else [steps]:
         try:

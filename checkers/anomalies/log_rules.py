@@ -51,11 +51,17 @@ def check_log(
 
 
 def conclude_log(
-    name: str, findings: pa.Table, context: CheckContext, *, clean: str, what: Collection[str]
+    name: str,
+    findings: pa.Table,
+    context: CheckContext,
+    *,
+    clean: str,
+    what: Collection[str],
+    doubts: Sequence[str] = (),
 ) -> Verdict:
     """Join the logs' findings into the verdict of checker `name`; see `conclude`."""
     gathered = gather(findings)
-    doubts = repeated_values(gathered)
+    doubts = [*doubts, *repeated_values(gathered)]
     return conclude(name, gathered, context, clean=clean, what=what, doubts=doubts)
 
 

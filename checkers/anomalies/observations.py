@@ -299,6 +299,36 @@ COMMITTING: Final = ("commit", "reset", *UNANSWERED)
 """Operations that set a group's offset: a consumer's, and an operator's."""
 
 
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """The distinct elements that operations put and show, numbered.
+
+    `values` are whole numbers, or texts of JSON where some element is none; sorted. `of_put` has
+    the element of each row that puts one, `of_shown` those that the rows `shown_by` show.
+    `lengths`: for every row the length of its list, -1 if its answer was no list.
+    """
+
+    values: list[int] | list[str]
+    of_put: Ints
+    shown_by: Ints
+    of_shown: Ints
+    lengths: Ints
+
+
+def _numbered(elements: list[Any]) -> tuple[list[int] | list[str], Ints]:
+    """Return the distinct elements, sorted, and the number of each: by value, texts of JSON else.
+
+    Elements of other kinds than whole numbers are equal if their JSON is: 1 is not "1" or 1.0.
+    """
+    if all(type(each) is int and -NEVER <= each <= NEVER for each in elements):
+        numbers, of = np.unique(np.array(elements, dtype=np.int64), return_inverse=True)
+        return numbers.tolist(), of
+    texts = [msgspec.json.encode(each, order="deterministic").decode() for each in elements]
+    distinct = sorted(set(texts))
+    place = {text: number for number, text in enumerate(distinct)}
+    return distinct, np.array([place[text] for text in texts], dtype=np.int64)
+
+
 class Answers:
     """The operations of some functions as columns, in the order of their ids.
 
@@ -321,6 +351,11 @@ class Answers:
         if lacks.any():
             raise ValueError(f"operation {self.op[np.argmax(lacks)]} is ok but lacks its return")
 
+    @property
+    def about(self) -> str:
+        """The start of a message about this object: its key, nothing if it has none."""
+        return f"{self.key}: " if self.key else ""
+
     def is_(self, *functions: str) -> Bools:
         """Return where the function is one of these."""
         names = pa.array(functions, pa.string())
@@ -336,32 +371,37 @@ class Answers:
         if lacks.any():
             raise ValueError(f"operation {self.op[np.argmax(lacks)]} lacks its input")
 
-    def list_values(self, mask: Bools) -> tuple[Ints, Ints, Ints]:
-        """Return all values in the answers of `mask`, and the length of each list.
-
-        The first two: rows and values, in order. The third: for every row the length of its
-        list, -1 if its answer was no list.
+    def elements(self, puts: Bools, shows: Bools) -> Elements:
+        """Number the elements that rows put (their inputs) and show (their outputs, or lists).
 
         Raises:
-            ValueError: a list is not made of whole numbers.
+            ValueError: a row puts none.
         """
-        rows, values = [], []
-        lengths = np.full(len(self.op), -1, dtype=np.int64)
         texts = self.table["extra"].to_pylist()
-        for row in np.flatnonzero(mask).tolist():
-            output: Any = json.loads(texts[row]).get("output") if texts[row] else None
+        put: list[Any] = []
+        for row in np.flatnonzero(puts).tolist():
+            given = json.loads(texts[row]) if texts[row] else {}
+            if "input" not in given and not self.has_input[row]:
+                raise ValueError(f"operation {self.op[row]} lacks its input")
+            put.append(given["input"] if "input" in given else int(self.input[row]))
+        rows: list[int] = []
+        shown: list[Any] = []
+        lengths = np.full(len(self.op), -1, dtype=np.int64)
+        for row in np.flatnonzero(shows).tolist():
+            given = json.loads(texts[row]) if texts[row] else {}
+            output = given.get("output")
             if isinstance(output, list):
-                if not all(type(each) is int for each in output):
-                    raise ValueError(
-                        f"the answer of operation {self.op[row]} is no list of numbers"
-                    )
                 lengths[row] = len(output)
-                rows += [row] * len(output)
-                values += output
-            elif self.has_output[row]:
-                rows.append(row)
-                values.append(int(self.output[row]))
-        return np.array(rows, dtype=np.int64), np.array(values, dtype=np.int64), lengths
+            else:
+                is_number = output is None and self.has_output[row]
+                output = [int(self.output[row])] if is_number else [output]
+                output = [] if output == [None] else output
+            rows += [row] * len(output)
+            shown += output
+        values, number = _numbered([*put, *shown])
+        return Elements(
+            values, number[: len(put)], np.array(rows, np.int64), number[len(put) :], lengths
+        )
 
     def pairs(self, mask: Bools) -> tuple[Ints, Ints, Ints]:
         """Return all messages in the answers of `mask`: rows, offsets and values, in order.

@@ -44,7 +44,7 @@ class SetFull:
         """Follow each element of one set through the reads.
 
         Raises:
-            ValueError: something was removed, or an answer is no list of whole numbers.
+            ValueError: something was removed, or an add has no element.
         """
         rows = Answers(tables["operations"], ("add", "read", "remove"))
         if rows.is_("remove").any():
@@ -68,8 +68,8 @@ class SetFull:
             "lost": int(is_lost.sum()),
             "never_read": int((found.is_acked & (found.present == NOWHERE) & ~is_lost).sum()),
             "key": rows.key,
-            "stable_ms": _quantiles(waited[is_stable]),
-            "lost_ms": _quantiles(waited[is_lost]),
+            "stable_ms": _quantiles(waited[is_stable & context.is_timed]),
+            "lost_ms": _quantiles(waited[is_lost & context.is_timed]),
         }
         return findings.table(counts)
 
@@ -101,10 +101,11 @@ PLUGIN = SetFull()
 class _Elements:
     """What is known of each element; `present` and `absent` are places in `reads`.
 
-    `reads` are rows, in the order of their calls; `absent` is the last one without the element.
+    `values` are whole numbers or texts of JSON, as `Answers.elements` has them. `reads` are rows,
+    in the order of their calls; `absent` is the last one without the element.
     """
 
-    value: Ints
+    values: list[int] | list[str]
     known_ns: Ints  # NEVER if it was never known
     present: Ints
     absent: Ints
@@ -118,18 +119,15 @@ class _Elements:
 
 def _follow(rows: Answers) -> _Elements:
     is_add = rows.is_("add")
-    rows.require_inputs(is_add)
     adds = np.flatnonzero(is_add)
-    of_read, seen, lengths = rows.list_values(rows.is_("read") & rows.is_ok)
-    reads = np.flatnonzero(lengths >= 0)
-    is_list = lengths[of_read] >= 0
-    of_read, seen = of_read[is_list], seen[is_list]
+    elements = rows.elements(is_add, rows.is_("read") & rows.is_ok)
+    reads = np.flatnonzero(elements.lengths >= 0)
+    is_list = elements.lengths[elements.shown_by] >= 0
+    of_read, of_seen = elements.shown_by[is_list], elements.of_shown[is_list]
     reads = reads[np.argsort(rows.call[reads], kind="stable")]
     place = np.full(len(rows.op), NOWHERE, dtype=np.int64)
     place[reads] = np.arange(len(reads))
-    value, number = np.unique(np.concatenate((rows.input[adds], seen)), return_inverse=True)
-    of_add, of_seen = number[: len(adds)], number[len(adds) :]
-    size = len(value)
+    of_add, size = elements.of_put, len(elements.values)
     known = np.full(size, NEVER, dtype=np.int64)
     np.minimum.at(known, of_add, rows.end[adds])
     np.minimum.at(known, of_seen, rows.end[of_read])
@@ -142,7 +140,16 @@ def _follow(rows: Answers) -> _Elements:
     present, absent, is_repeated = _last_reads(of_seen, place[of_read], size, len(reads))
     call = np.append(rows.call[reads], NEVER)[absent]
     return _Elements(
-        value, known, present, absent, call, is_acked, may_exist, is_repeated, reads, add
+        values=elements.values,
+        known_ns=known,
+        present=present,
+        absent=absent,
+        absent_call=call,
+        is_acked=is_acked,
+        may_exist=may_exist,
+        is_repeated=is_repeated,
+        reads=reads,
+        add=add,
     )
 
 
@@ -190,7 +197,7 @@ def _add(
     """Add a finding for each element of `mask`, with the operations that show it."""
 
     def describe(n: int) -> Finding:
-        value, ops = int(found.value[n]), []
+        value, ops = found.values[n], []
         add = int(found.add[n])
         if add != NOWHERE:
             ops.append(int(rows.op[add]))
@@ -199,17 +206,18 @@ def _add(
         ops += [each for each in (last, missed) if each is not None]
         seen = "no read had it" if last is None else f"op {last} was the last read that had it"
         by_ms = (int(found.absent_call[n]) - int(found.known_ns[n])) / NS_PER_MS
+        since = f"{by_ms:.3f} ms after" if context.is_timed else "after"
         message = {
-            LOST: f"{value} is lost: op {missed}, called {by_ms:.3f} ms after it was known to be"
+            LOST: f"{value} is lost: op {missed}, called {since} it was known to be"
             f" there, does not have it; {seen}",
-            STALE: f"{value} was missed by op {missed}, called {by_ms:.3f} ms after it was known to"
+            STALE: f"{value} was missed by op {missed}, called {since} it was known to"
             f" be there; {seen}",
             UNEXPECTED: f"{value} was read (op {last}), but "
             + ("its add certainly failed" if add != NOWHERE else "no client ever added it"),
-            REPEATED: f"{value}is more than once in one answer; {seen}",
+            REPEATED: f"{value} is more than once in one answer; {seen}",
         }[kind]
         moment = int(rows.call[found.reads[found.absent[n]]]) if missed is not None else NEVER
         more = details(context, moment, value=value)
-        return Finding(kind, f"{rows.key}: {message}.", rows.key, None, tuple(ops), more)
+        return Finding(kind, f"{rows.about}{message}.", rows.key or None, None, tuple(ops), more)
 
     findings.add(kind, np.flatnonzero(mask).tolist(), describe)

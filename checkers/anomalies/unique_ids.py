@@ -53,7 +53,7 @@ class UniqueIds:
             who = done[number == n]
             ops = rows.op[who].tolist()
             by = " and ".join(f"op {rows.op[row]} (process {rows.process[row]})" for row in who[:2])
-            message = f"{rows.key}: the id {ids[n]} was handed out {counts[n]} times, to {by}."
+            message = f"{rows.about}the id {ids[n]} was handed out {counts[n]} times, to {by}."
             more = details(context, int(rows.call[who[-1]]), value=str(ids[n]))
             return Finding(REPEATED, message, rows.key or None, None, tuple(ops), more)
 

@@ -12,6 +12,7 @@ Source: Herlihy & Wing 1990 (locality); Horn & Kroening 2015 (P-compositionality
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -87,21 +88,21 @@ class Linearizable:
     def __init__(
         self,
         model: Model,
-        initial: str | None = None,
+        initial: object = None,
         *,
         use_special_cases: bool = True,
         observed: Callable[[str, CheckContext], str | None] = _is_judged,
     ) -> None:
-        """Take the model and the text of the first state, as `--initial` takes it.
+        """Take the model and the first state: a text as `--initial` takes it, or a JSON value.
 
         `observed` returns why a kind of finding breaks no promise of a run's target.
 
         Raises:
-            UsageError: the text names no state of the model.
+            UsageError: it names no state of the model.
         """
         self.model = model
         self._observed = observed
-        self.initial: State = model.initial(initial)
+        self.initial: State = model.initial(_initial_text(initial))
         self.use_special_cases = use_special_cases
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
@@ -222,10 +223,27 @@ class Linearizable:
         except ModelError as error:
             return "nothing", Finding(UNDECIDED, f"undecided: {error}.", details={"why": OF_MODEL})
         if answer.part is not None:
-            return answer.method, explain_open_part(answer.part, answer.why, here)
+            is_timed = decider.context.is_timed
+            return answer.method, explain_open_part(
+                answer.part, answer.why, here, is_timed=is_timed
+            )
         # The budget was exhausted before the search started.
         message = f"undecided: the budget of {answer.why} is not enough to start a search."
         return answer.method, Finding(UNDECIDED, message, details={"why": answer.why})
+
+
+def _initial_text(initial: object) -> str | None:
+    """Return a first state as `--initial` takes it: 0 is "0", [1, 2] is "[1, 2]".
+
+    Raises:
+        UsageError: it is neither a text nor a JSON value.
+    """
+    if initial is None or isinstance(initial, str):
+        return initial
+    try:
+        return json.dumps(initial)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{initial!r} is no first state: give a JSON value or a text") from error
 
 
 def _cited_by_key(
@@ -385,9 +403,10 @@ def refute(
     """
     proving = replace(decider, is_over=_share_of(decider))
     whole = Judged(answer, problem, here)
+    is_timed = decider.context.is_timed
     if recorded is None:
         accused = Accused((), None, here.table, OF_TIME)
-        return explain_refutation(Refuted(whole, accused, here), proving.search)
+        return explain_refutation(Refuted(whole, accused, here, is_timed), proving.search)
     recorded = _encodable_when_open(recorded.cast(OPERATIONS), decider)
     accused = accuse(recorded, proving.judge, _hint_ns(answer, problem))
     resolved = proving.resolve(accused.history)
@@ -395,7 +414,7 @@ def refute(
         resolved.operations, proving.model, resolved.cited, here.table, proving.initial
     )
     return explain_refutation(
-        Refuted(whole, accused, known if accused.ops else here),
+        Refuted(whole, accused, known if accused.ops else here, is_timed),
         proving.search,
         lambda: _judge_until_then(known, proving),
         lambda: _stale_elsewhere(accused, proving, recorded, here),

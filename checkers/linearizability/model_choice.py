@@ -64,6 +64,20 @@ def model_named(name: str) -> Model:
     raise UsageError(f"unknown model {name!r}{meant} (there are: {', '.join(names)})")
 
 
+def model_of_recording(name: str) -> Model:
+    """Return the model of the object that a recording says it is of.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in model_names():
+        raise UsageError(
+            f"it is of a {name}, for which there is no model: say another with --model"
+            f" ({', '.join(model_names())}), or which anomalies to look for with --checkers"
+        )
+    return model_named(name)
+
+
 def recognise_model(operations: pa.Table, fs: Iterable[str] | None = None) -> Model:
     """Return the model that fits the operations.
 

@@ -12,6 +12,7 @@
 - states: the possible states of the object at the part's start.
 - stale: if a read is stale by real time alone, {read, written, over, since_ns}: see
   `staleness.Stale`. It is accused; with `without`, only once these operations are removed.
+  Without since_ns if the history has no times.
 - accused (not undecided): {operations, until_ns, why}: the operations at fault, see
   `accusation.Accused`. They come first in the finding's operations. If a limit was reached, `why`
   names it and there are none, which the message states.
@@ -151,12 +152,14 @@ class Refuted:
     """A history that is not linearizable, and the operations at fault.
 
     `known` are the operations up to the return that no linearization passes, as they were known
-    then; all of them if no operation is accused.
+    then; all of them if no operation is accused. `is_timed`: its times are more than a count of its
+    events.
     """
 
     whole: Judged
     accused: Accused
     known: Operations
+    is_timed: bool = True
 
 
 def explain_refutation(
@@ -287,15 +290,19 @@ def _finding_of(part: Part, prefix: Prefix, operations: Operations, method: str)
     return Finding(NOT_LINEARIZABLE, message, None, None, _ids(details), details)
 
 
-def explain_open_part(part: Part, why: str, operations: Operations) -> Finding:
+def explain_open_part(
+    part: Part, why: str, operations: Operations, *, is_timed: bool = True
+) -> Finding:
     """Describe the part of the history that could not be decided within the budget."""
     details = _details(part, as_found(part), operations) | {"why": why}
     known = part.operations.tolist()
     first, last = (known[0], part.stuck) if known else (part.stuck, part.stuck)
+    begin, end = (
+        f" ({ns / NS_PER_S:.3f} s)" if is_timed else "" for ns in (part.first_ns, part.last_ns)
+    )
     message = (
-        f"undecided when the budget of {why} was used up; open from operation {first}"
-        f" ({part.first_ns / NS_PER_S:.3f} s) to operation {last}"
-        f" ({part.last_ns / NS_PER_S:.3f} s), {part.before} operations before it."
+        f"undecided when the budget of {why} was used up; open from operation {first}{begin}"
+        f" to operation {last}{end}, {part.before} operations before it."
     )
     details |= {"first": first, "last": last, "first_ns": part.first_ns, "last_ns": part.last_ns}
     return Finding(UNDECIDED, message, None, None, _ids(details), details)
@@ -374,6 +381,8 @@ def _stale_sentence(refuted: Refuted, details: Json, elsewhere: Callable[[], Sta
     if found is None:
         return ""
     details["stale"] = asdict(found) | more
+    if not refuted.is_timed:
+        del details["stale"]["since_ns"]
     shown = {each["op"] for each in details["operations"]}
     named = (found.read, found.written, found.over, found.written_seen, found.over_seen)
     new_ones = [op for op in dict.fromkeys(named) if op is not None and op not in shown]
@@ -382,26 +391,26 @@ def _stale_sentence(refuted: Refuted, details: Json, elsewhere: Callable[[], Sta
         details["operations"] = sorted(both, key=lambda each: (each["call_ns"], each["op"]))
     new = operations.model.describe_call(call_of(operations.rows([found.over])[found.over]))
     old = None if found.written is None else operations.name(found.written)
-    return f" {start} of op {found.read} is stale: {_overwrite_phrase(found, old, new)}."
+    since = f"{format_duration(found.since_ns)} " if refuted.is_timed else ""
+    return f" {start} of op {found.read} is stale: {_overwrite_phrase(found, old, new, since)}."
 
 
-def _overwrite_phrase(found: Stale, old: str | None, new: str) -> str:
-    """Describe how it is known that `new` overwrote `old` before that read was called."""
+def _overwrite_phrase(found: Stale, old: str | None, new: str, since: str) -> str:
+    """Describe how it is known that `new` overwrote `old`, `since` before that read was called."""
     text = f"{new} (op {found.over})"
-    since = format_duration(found.since_ns)
     if found.is_seen_after:
         then = f"{old} was over"
         if found.written_seen is not None:
             then = f"op {found.written_seen} had read what {old} wrote"
         text += f" had been read by op {found.over_seen}, called after {then},"
-        return f"{text} {since} before it began"
+        return f"{text} {since}before it began"
     if old is not None and found.written_seen is None:
         text += f", called after {old} was over,"
     elif old is not None:
         text += f", called after op {found.written_seen} had read what {old} wrote,"
     if found.over_seen is None:
-        return f"{text} had been acknowledged {since} before it began"
-    return f"{text} had been read by op {found.over_seen} {since} before it began"
+        return f"{text} had been acknowledged {since}before it began"
+    return f"{text} had been read by op {found.over_seen} {since}before it began"
 
 
 def only(problem: Problem, ops: Sequence[int]) -> Problem:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.models.encoding import (
     ABSENT,
+    NOTHING,
     Columns,
     format_value,
     load_columns,
@@ -201,7 +202,7 @@ class MultiRegister:
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
         """Encode the transactions on one group of registers."""
-        columns = load_columns(self, operations)
+        columns = _with_answers(load_columns(self, operations))
         reads_only = _reads_only(columns)
         if (reads_only & ~columns.is_ok).any():  # indeterminate, and they change nothing
             ids = pa.array(columns.op[reads_only & ~columns.is_ok])
@@ -217,7 +218,7 @@ class MultiRegister:
         """Describe what a transaction did: "txn x = 1, read y: 2"."""
         is_seen = call.output is not UNKNOWN
         parts = []
-        for f, name, value in call.output if is_seen else call.input:
+        for f, name, value in call.input if call.output in (UNKNOWN, None) else call.output:
             read = f"read {name}: {format_value(value) if is_seen else '?'}"
             parts.append(f"{name} = {format_value(value)}" if f in WRITES else read)
         return f"txn {', '.join(parts)}{'' if is_seen else ': ?'}"
@@ -244,6 +245,24 @@ def _without(operations: pa.Table, ids: pa.Array) -> pa.Table:
     return operations.filter(pc.invert(pc.is_in(operations["op"], ids)))
 
 
+def _with_answers(columns: Columns) -> Columns:
+    """Answer transactions that only write, and have no answer, by what they asked for.
+
+    Some recordings leave out an answer that equals its call.
+    """
+    lacks = columns.is_ok & (columns.output == NOTHING)
+    asked = np.unique(columns.input[lacks]).tolist()
+    writes = [number for number in asked if _only_writes(columns.values[number])]
+    is_known = lacks & np.isin(columns.input, writes)
+    return replace(columns, output=np.where(is_known, columns.input, columns.output))
+
+
+def _only_writes(txn: Any) -> bool:
+    return isinstance(txn, tuple) and all(
+        _is_micro_operation(each) and each[0] in WRITES for each in txn
+    )
+
+
 def _reads_only(columns: Columns) -> Bools:
     """Check the form of all transactions; return where they write nothing."""
     seen = np.where(columns.output == ABSENT, columns.input, columns.output)
@@ -251,6 +270,8 @@ def _reads_only(columns: Columns) -> Bools:
     reads_only = np.zeros(len(numbers), dtype=np.bool_)
     for n, number in enumerate(numbers.tolist()):
         txn = columns.values[number]
+        if txn is None:
+            raise UsageError(f"operation {columns.op[first[n]]} (txn) has no answer to its reads")
         if not isinstance(txn, tuple) or not all(_is_micro_operation(each) for each in txn):
             raise UsageError(
                 f"operation {columns.op[first[n]]} (txn) is no list of"

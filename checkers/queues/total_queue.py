@@ -43,7 +43,7 @@ class TotalQueue:
         possible = balance.acked + balance.unknown
         is_duplicated = (possible > 0) & (balance.taken > possible)
         is_missing = balance.acked > balance.taken
-        last_empty = _last_empty(rows)
+        last_empty = _last_empty(rows, balance.takes)
         is_lost = is_missing & (balance.acked_by_ns < last_empty)
         takes = rows.is_("dequeue", "drain") & ~rows.is_ok & ~rows.is_failed
         lost = int((balance.acked - balance.taken)[is_lost].sum())
@@ -94,7 +94,7 @@ PLUGIN = TotalQueue()
 class _Balance:
     """For each value how often it was enqueued and came out, and its rows in `rows`."""
 
-    value: Ints
+    values: list[int] | list[str]  # as `Answers.elements` has them
     acked: Ints
     unknown: Ints
     taken: Ints
@@ -107,19 +107,16 @@ class _Balance:
 
 def _balance(rows: Answers) -> _Balance:
     is_put = rows.is_("enqueue")
-    rows.require_inputs(is_put)
     puts = np.flatnonzero(is_put)
-    takes, came, _ = rows.list_values(rows.is_("dequeue", "drain") & rows.is_ok)
-    every = np.concatenate((rows.input[puts], came))
-    value, number = np.unique(every, return_inverse=True)
-    of_put, of_take = number[: len(puts)], number[len(puts) :]
-    size = len(value)
+    elements = rows.elements(is_put, rows.is_("dequeue", "drain") & rows.is_ok)
+    of_put, of_take, takes = elements.of_put, elements.of_shown, elements.shown_by
+    size = len(elements.values)
     is_acked = rows.is_ok[puts]
     is_unknown = ~is_acked & ~rows.is_failed[puts]
     by_ns = np.full(size, -NEVER, dtype=np.int64)
     np.maximum.at(by_ns, of_put[is_acked], rows.end[puts[is_acked]])
     return _Balance(
-        value,
+        elements.values,
         np.bincount(of_put[is_acked], minlength=size),
         np.bincount(of_put[is_unknown], minlength=size),
         np.bincount(of_take, minlength=size),
@@ -131,9 +128,14 @@ def _balance(rows: Answers) -> _Balance:
     )
 
 
-def _last_empty(rows: Answers) -> int:
-    """Return when the last dequeue or drain was called that found the queue empty."""
-    is_empty = rows.is_ok & (rows.is_("drain") | (rows.is_("dequeue") & ~rows.has_output))
+def _last_empty(rows: Answers, takes: Ints) -> int:
+    """Return when the last dequeue or drain was called that found the queue empty.
+
+    `takes` are the rows that took something.
+    """
+    is_take = np.zeros(len(rows.op), dtype=np.bool_)
+    is_take[takes] = True
+    is_empty = rows.is_ok & (rows.is_("drain") | (rows.is_("dequeue") & ~is_take))
     return int(rows.call[is_empty].max(initial=-NEVER))
 
 
@@ -151,7 +153,7 @@ def _add(
     def describe(n: int) -> Finding:
         puts = balance.puts[balance.of_put == n]
         takes = balance.takes[balance.of_take == n]
-        value = int(balance.value[n])
+        value = balance.values[n]
         about = np.concatenate((puts, takes))
         counts = (
             f"{value} was acknowledged {_times(balance.acked[n])}, and came out"
@@ -160,10 +162,10 @@ def _add(
         failed = int(rows.is_failed[puts].sum())
         if failed:
             counts += f" ({failed} enqueue{'s' if failed > 1 else ''} of it certainly failed)"
-        message = f"{rows.key}: {value} {what}: {counts}."
+        message = f"{rows.about}{value} {what}: {counts}."
         first = int(rows.call[about].min())
         more = details(context, first, value=value)
-        return Finding(kind, message, rows.key, None, tuple(rows.op[about].tolist()), more)
+        return Finding(kind, message, rows.key or None, None, tuple(rows.op[about].tolist()), more)
 
     findings.add(kind, np.flatnonzero(mask).tolist(), describe)
 

@@ -24,6 +24,7 @@ from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.linearizability.model_choice import (
     model_named,
+    model_of_recording,
     recognise_model,
     require_fit,
 )
@@ -133,6 +134,8 @@ def _model(source: Source, settings: CheckSettings) -> Model | None:
     if settings.checkers or not source.rows:
         return None
     with _with_path(source):
+        if source.history.model is not None:
+            return model_of_recording(source.history.model)
         return recognise_model(source.sample, source.fs)
 
 
@@ -210,7 +213,8 @@ def _judge(
     deadline = start_s + time_s if is_bounded else None
     budget = SearchBudget(time_s, settings.memory_budget_bytes, deadline)
     history = source.history
-    linearizable = [] if model is None else [Linearizable(model, settings.initial)]
+    initial = history.initial if settings.initial is None else settings.initial
+    linearizable = [] if model is None else [Linearizable(model, initial)]
     others: list[Checker] = [discovery.get("checkers", name) for name in settings.checkers]
     context = CheckContext(
         nodes=(),
@@ -219,6 +223,7 @@ def _judge(
         incomplete=history.hole,
         search=budget,
         clock_unix_s=time.time,
+        is_timed=history.is_timed,
     )
     verdicts: list[Verdict] = []
     with _scratch() as folder:

@@ -124,8 +124,9 @@ def check(
 ) -> int:
     """Check recorded histories: did the clients see what a sequential object could have answered?
 
-    Reads a run's folder, Parquet or JSON lines (events or operations), Jepsen's history.edn and
-    console logs. Each PATH is a history of its own; the worst verdict is the exit code.
+    Reads a run's folder, Parquet, JSON (events or operations), Jepsen's history.edn and console
+    logs, and texts of others (docs/checking.md). Each PATH is a history of its own; the worst
+    verdict is the exit code.
 
     For example:
     ./shaketable check history.edn
@@ -477,6 +478,7 @@ def _history_json(one: CheckedHistory) -> dict[str, Any]:
         "keys": one.keys,
         "clients": one.clients,
         "incomplete": one.incomplete,
+        "timed": one.is_timed,
         "notes": list(one.notes),
         "checkers": {verdict.checker: _verdict_json(verdict) for verdict in one.verdicts},
     }
@@ -527,6 +529,8 @@ def _rows(one: CheckedHistory) -> list[tuple[str, str | Text]]:
 
 
 def _show_findings(out: Console, one: CheckedHistory) -> None:
+    """Print the failing parts; what the first line says is not said again."""
+    said = _why(one)
     width = (out.width if out.is_terminal else WIDTH_WITHOUT_TERMINAL) - 2 * INDENT
     shown = 0
     printed: set[tuple[str, str | None]] = set()
@@ -541,9 +545,10 @@ def _show_findings(out: Console, one: CheckedHistory) -> None:
             shown += 1
             out.print()
             title = Text(f"{'':{INDENT}}{finding.kind}", style="bold")
-            title.append(printable(f"  {finding.message}"), "not bold")
+            if finding.message not in said:
+                title.append(printable(f"  {finding.message}"), "not bold")
             out.print(title, soft_wrap=not out.is_terminal)
             out.print()
-            for line in failing_text.lines(part, width):
+            for line in failing_text.lines(part, width, finding.message):
                 text = printable(f"{'':{2 * INDENT}}{line}").rstrip()
                 out.print(Text(text), soft_wrap=True)

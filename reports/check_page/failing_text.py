@@ -25,8 +25,11 @@ STUCK: Final = "X"
 OPEN: Final = "...?"
 
 
-def lines(part: FailingPart, width: int) -> list[str]:
-    """Draw a failing part, at most `width` columns wide if possible."""
+def lines(part: FailingPart, width: int, said: str = "") -> list[str]:
+    """Draw a failing part, at most `width` columns wide if possible.
+
+    `said` is the finding's message, shown before: a reason that it gives is not given again.
+    """
     count = OPERATIONS_MAX
     while True:
         drawn = _drawing(part, count)
@@ -36,7 +39,7 @@ def lines(part: FailingPart, width: int) -> list[str]:
     left_out = len(part.operations) - min(count, len(part.operations))
     if left_out:
         drawn.append(f"({left_out} more operations of this part are not drawn)")
-    return drawn + _sentences(part, width)
+    return drawn + _sentences(part, width, said)
 
 
 def _drawing(part: FailingPart, count: int) -> list[str]:
@@ -82,7 +85,7 @@ def _put(row: list[str], each: PartOperation, label: str, axis: Axis) -> None:
     row.extend(text)
 
 
-def _sentences(part: FailingPart, width: int) -> list[str]:
+def _sentences(part: FailingPart, width: int, said: str) -> list[str]:
     sentences: list[str] = []
     if part.stuck is None and not part.prefix:
         return sentences
@@ -98,12 +101,13 @@ def _sentences(part: FailingPart, width: int) -> list[str]:
         sentences.append(f"The longest order that works leaves {ellipsis}{', '.join(steps)}.")
     elif not part.is_accusation and not part.undecided:
         sentences.append("No operation can come first.")
-    for op, why in part.could_not[:COULD_NOT_SHOWN_MAX]:
+    could_not = [(op, why) for op, why in part.could_not if why.removesuffix(".") not in said]
+    for op, why in could_not[:COULD_NOT_SHOWN_MAX]:
         each = part.by_id(op)
         what = f"operation {op}" if each is None else f"{each.call} by client {each.process}"
         sentences.append(f"Next cannot be {what}: {why}.")
-    if len(part.could_not) > COULD_NOT_SHOWN_MAX:
-        sentences.append(f"Nor can {len(part.could_not) - COULD_NOT_SHOWN_MAX} others.")
+    if len(could_not) > COULD_NOT_SHOWN_MAX:
+        sentences.append(f"Nor can {len(could_not) - COULD_NOT_SHOWN_MAX} others.")
     evidence = part.evidence[:EVIDENCE_SHOWN_MAX]
     sentences += [f"Indeterminate: {sentence}" for sentence in evidence]
     if len(part.evidence) > EVIDENCE_SHOWN_MAX:

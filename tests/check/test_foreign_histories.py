@@ -299,7 +299,7 @@ def test_a_file_without_events_is_empty(tmp_path: Path, text: str) -> None:
     ("text", "told"),
     [
         ("hello there\n", "no history that is known (hello there)"),
-        ('[{"process": 0}]', "a JSON array; give one object a line"),
+        ('[{"process": 0}]', "no event and no operation"),
         ("\x1f\x8b", "compressed"),
         ("STSEG1\r\n", "give the folder of its run"),
         ('{"process": true, "type": "ok", "f": "x"}\n{}\n', "line 1 (byte 0)"),

@@ -248,6 +248,11 @@ class Pairing:
         self.columns.finish(row, kind, time_ns)
         return row
 
+    def f_of(self, process: int) -> str | None:
+        """Return the f of the open operation of a process."""
+        opened = self._open.get(process)
+        return None if opened is None else self.columns.f[opened[0]]
+
     def key_of(self, process: int) -> str | None:
         """Return the key of the open operation of a process."""
         opened = self._open.get(process)
@@ -287,6 +292,8 @@ class Pairing:
 #   value is false or 0: "no".
 # - read, get, dequeue, poll, peek: the completion's value is `output`; the invoke's is ignored
 #   (older recordings repeat the answer there).
+# - a transaction, a list of micro-operations [f key value]: the invoke's value is `input`, the
+#   completion's is `output`, equal or not: one that only writes answers what it was asked.
 # - any other: the invoke's value is `input`; the completion's is `output` if it differs.
 #
 # `fail` means that the operation did not happen, for cas too. The published histories of knossos
@@ -299,6 +306,11 @@ CAS: Final = frozenset(("cas", "compare-and-set", "compare_and_set"))
 ANSWERED_ALONE: Final = frozenset(("read", "get", "dequeue", "poll", "peek"))
 COLUMNS: Final = frozenset(("input", "output", "offset", "expected", "extra"))
 """A JSON object with only these names is read column by column."""
+
+READS: Final = frozenset(("r", "read"))
+"""Micro-operations that read."""
+TRANSACTION: Final = "txn"
+"""The name of an operation that is a list of micro-operations."""
 
 YES: Final = 1
 NO: Final = 0
@@ -333,12 +345,34 @@ def ok_output(f: str, call: Any, value: Any) -> Any:
         return value
     if f in CAS:
         return NO if value == 0 else YES  # False equals 0, and no pair does
+    if f == TRANSACTION or is_transaction(value):
+        return value
     return None if value == call else value
 
 
 def is_columns(value: Any) -> bool:
     """Return whether a JSON value is an object of column names."""
     return isinstance(value, dict) and value.keys() <= COLUMNS
+
+
+def is_transaction(value: Any) -> bool:
+    """Return whether a value is a list of micro-operations, each [f key value], f a name."""
+    return (
+        isinstance(value, (tuple, list)) and len(value) > 0 and all(map(_is_micro_operation, value))
+    )
+
+
+def _is_micro_operation(value: Any) -> bool:
+    if not isinstance(value, (tuple, list)) or not value or not isinstance(value[0], str):
+        return False
+    return len(value) == 3 or (len(value) == 2 and value[0] in READS)
+
+
+def with_all_reads(value: Any) -> Any:
+    """Return a transaction in which reads without a value, [r key], have the value nil."""
+    if not is_transaction(value) or all(len(each) == 3 for each in value):
+        return value
+    return [each if len(each) == 3 else [*each, None] for each in value]
 
 
 def split_key(value: Any) -> tuple[str, Any] | None:

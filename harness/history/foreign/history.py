@@ -29,6 +29,8 @@ class History:
         notes: remarks for the reader that affect no verdict.
         is_timed: False if it has no times: then times count its events, 1 ns each.
         faults: what its nemesis did, in time order.
+        model: the name of the sequential model of the object that it says it is of, if it does.
+        initial: the first state of that object, as --initial takes it, if its format defines one.
     """
 
     path: Path
@@ -40,6 +42,8 @@ class History:
     notes: tuple[str, ...] = ()
     is_timed: bool = True
     faults: tuple[FaultSpan, ...] = ()
+    model: str | None = None
+    initial: str | None = None
 
     @property
     def incomplete(self) -> str | None:

@@ -17,32 +17,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from shaketable.harness.history.foreign import edn
-from shaketable.harness.history.foreign.columns import (
-    OUTCOMES,
-    Columns,
-    Pairing,
-    key_text,
-    require_time,
-    show,
-    split_key,
-)
+from shaketable.harness.history.foreign.columns import Columns, key_text, require_time, show
 from shaketable.harness.history.foreign.edn import CutError, EdnError, Keyword
-from shaketable.harness.history.foreign.history import Damage, Faults
-from shaketable.harness.history.schema import NEMESIS_PROCESS
+from shaketable.harness.history.foreign.events import NO_EVENT, Event, EventPairs
+from shaketable.harness.history.foreign.history import Damage, FaultSpan
+from shaketable.harness.history.foreign.text_lines import NOT_UTF8
 
 CHUNK_BYTES: Final = 1 << 20
 EVENT_CHARACTERS_MAX: Final = 1 << 24
 """Longest event; a longer one has lost its closing bracket, and would take minutes to scan."""
 CACHED_VALUES_MAX: Final = 1 << 16
 """Parsed values that are cached by their text."""
-NEMESIS: Final = "nemesis"
-INVOKE: Final = "invoke"
 MARK: Final = "\ufeff"
 """The byte order mark that Windows writes before a text."""
 FOREIGN: Final = "surrogateescape"
 """The error handler that preserves invalid UTF-8 bytes, so that they can be found later."""
-NOT_UTF8: Final = "bytes that are no UTF-8"
-NO_EVENT: Final = "no event (it needs :process, :type and :f)"
 
 _PLAIN = r"[^\s,;()\[\]{}\"#^\\]++"
 _IN_VECTOR = r"[^\[\]{}\"#;()^\\]*+"
@@ -68,21 +57,37 @@ _LOOKS_LIKE_EVENT = re.compile(
 class Recorder:
     """Takes the events of a Jepsen history in order, and pairs them."""
 
+    model: str | None = None
+    initial: str | None = None
+
     def __init__(self, unit: str, *, splits_keys: bool) -> None:
-        self.pairing = Pairing(unit)
-        self.faults = Faults()
-        self.is_timed = False
+        self.paired = EventPairs(unit, splits_keys=splits_keys)
         self.is_ordered = True
-        self.pairs = 0
-        self.invokes = 0
-        self.splits_keys = splits_keys
         self.events = 0
         self._now = -1
+        self.is_timed = False
+        """Whether the events have times; one and the same for all of them is none."""
+        self._first_ns: int | None = None
 
     @property
     def columns(self) -> Columns:
         """The operations so far."""
-        return self.pairing.columns
+        return self.paired.columns
+
+    @property
+    def problem(self) -> str | None:
+        """What shows that events are missing; None if nothing does."""
+        return self.paired.pairing.problem
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the reader."""
+        return self.paired.notes
+
+    @property
+    def faults(self) -> tuple[FaultSpan, ...]:
+        """What the nemesis did, in time order."""
+        return self.paired.faults.spans()
 
     def take(self, event: dict[Any, Any], place: int) -> None:
         """Add one event.
@@ -92,44 +97,30 @@ class Recorder:
         """
         index = self.events
         self.events += 1
-        try:
-            kind, f = event["type"], event["f"]
-            process = event.get("process")
-        except (KeyError, TypeError):
-            raise ValueError(NO_EVENT) from None
-        if process is None and kind != "info":
+        if not isinstance(event, dict) or "type" not in event:
             raise ValueError(NO_EVENT)
-        time = event.get("time")
-        if time is not None and time.__class__ is int:
-            self.is_timed = True
-            self._now = max(self._now + 1, require_time(time))
-        else:
-            self._now += 1
-        # An info without a process cannot be paired: the operation stays open, so indeterminate.
-        if process in (NEMESIS, NEMESIS_PROCESS, None):
-            self.faults.take(str(f), self._now)
-            return
-        number = self.columns.number_of(process)
-        f, value, key = str(f), event.get("value"), event.get("key")
-        key = None if key is None else key_text(key)
-        if kind == INVOKE:
-            self.invokes += 1
-            pair = split_key(value) if key is None else None
-            self.pairs += pair is not None
-            if self.splits_keys and key is None:
-                if pair is None:
-                    raise ValueError(f"no [key value] to split by: {show(value)}")
-                key, value = pair
-            self.pairing.invoke(index, number, f, key, value, self._now)
-            return
-        if kind not in OUTCOMES:
-            raise ValueError(f"no type of an event: {show(kind)}")
-        if self.splits_keys and key is None:
-            pair = split_key(value)
-            value = value if pair is None else pair[1]
-        row = self.pairing.complete(kind, number, f, value, self._now, place)
+        key = event.get("key")
+        given = Event(
+            kind=event["type"],
+            process=event.get("process"),
+            f=event.get("f"),
+            value=event.get("value"),
+            key=None if key is None else key_text(key),
+            time_ns=self._time(event.get("time")),
+            op=index,
+        )
+        row = self.paired.add(given, place)
         if row is not None:
             self._add_details(row, event)
+
+    def _time(self, time: Any) -> int:
+        """Return an event's time, after that of the one before it."""
+        self._now += 1
+        if time is not None and time.__class__ is int:
+            self._now = max(self._now, require_time(time))
+            self._first_ns = time if self._first_ns is None else self._first_ns
+            self.is_timed |= time != self._first_ns
+        return self._now
 
     def _add_details(self, row: int, event: dict[Any, Any]) -> None:
         columns = self.columns

@@ -1,7 +1,8 @@
 """Read JSON lines: events (ours, or any other program's), and operations.
 
 An event: {"process", "type", "f", "key", "value", "time_ns" (or "time"), "index", "error", "node"};
-the first three are required. If the events have times, these decide, and at equal times an invoke
+type is required, the first three unless `harness.history.foreign.events` can
+do without. If the events have times, these decide, and at equal times an invoke
 comes first; otherwise the order of the lines decides. "value" is as in Jepsen, or an object of
 columns: {"input": 3, "output": 4, "offset": 7, "expected": 2}.
 
@@ -14,32 +15,22 @@ Source: DESIGN.md section 3 ("Event"); harness.history.schema.
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from shaketable.harness.history.foreign.columns import (
-    OUTCOMES,
-    Columns,
-    Pairing,
-    key_text,
-    show,
-    split_key,
-)
-from shaketable.harness.history.foreign.history import Damage, Faults, FaultSpan
-from shaketable.harness.history.foreign.jepsen import INVOKE, NEMESIS, NOT_UTF8
+from shaketable.harness.history.foreign.columns import OUTCOMES, Columns, key_text, show
+from shaketable.harness.history.foreign.events import NEMESIS, Event, EventPairs
+from shaketable.harness.history.foreign.history import FaultSpan
 from shaketable.harness.history.schema import NEMESIS_PROCESS
 
 
 class EventLine(msgspec.Struct, gc=False):
     """One event of a JSON-lines history."""
 
-    process: int | str
     type: str
-    f: str
+    process: int | str | None = None
+    f: str | None = None
     key: str | int | None = None
     value: Any = None
     time_ns: int | None = None
@@ -69,16 +60,15 @@ class OperationLine(msgspec.Struct, gc=False):
 
 
 class EventReader:
-    """Reads lines of events."""
+    """Reads events in JSON: lines, or the members of an array."""
 
-    def __init__(self, *, splits_keys: bool) -> None:
-        self.pairing = Pairing("line")
-        self.faults = Faults()
+    model: str | None = None
+    initial: str | None = None
+
+    def __init__(self, unit: str, *, splits_keys: bool) -> None:
+        self.paired = EventPairs(unit, splits_keys=splits_keys)
         self.is_timed = False
         self.is_ordered = True
-        self.pairs = 0
-        self.invokes = 0
-        self.splits_keys = splits_keys
         self.events = 0
         self._latest_ns = 0
         self._decode = msgspec.json.Decoder(EventLine).decode
@@ -86,10 +76,25 @@ class EventReader:
     @property
     def columns(self) -> Columns:
         """The operations so far."""
-        return self.pairing.columns
+        return self.paired.columns
+
+    @property
+    def problem(self) -> str | None:
+        """What shows that events are missing; None if nothing does."""
+        return self.paired.pairing.problem
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the reader."""
+        return self.paired.notes
+
+    @property
+    def faults(self) -> tuple[FaultSpan, ...]:
+        """What the nemesis did, in time order."""
+        return self.paired.faults.spans()
 
     def take(self, line: bytes, place: int) -> None:
-        """Add one line.
+        """Add one event.
 
         Raises:
             ValueError: it is not an event, or its value is invalid.
@@ -97,29 +102,16 @@ class EventReader:
         event = self._decode(line)
         index = self.events
         self.events += 1
-        time_ns = self._time(event, index)
-        if event.process in (NEMESIS, NEMESIS_PROCESS):
-            self.faults.take(event.f, time_ns)
-            return
-        number = self.columns.number_of(event.process)
-        key, value = event.key, event.value
-        pair = split_key(value) if key is None else None
-        if event.type == INVOKE:
-            self.invokes += 1
-            self.pairs += pair is not None
-            if self.splits_keys and key is None:
-                if pair is None:
-                    raise ValueError(f"no [key, value] to split by: {show(value)}")
-                key, value = pair
-            text = None if key is None else key_text(key)
-            op = index if event.index is None else event.index
-            self.pairing.invoke(op, number, event.f, text, value, time_ns)
-            return
-        if event.type not in OUTCOMES:
-            raise ValueError(f"no type of an event: {show(event.type)}")
-        if self.splits_keys and pair is not None:
-            value = pair[1]
-        row = self.pairing.complete(event.type, number, event.f, value, time_ns, place)
+        given = Event(
+            kind=event.type,
+            process=event.process,
+            f=event.f,
+            value=event.value,
+            key=event.key,
+            time_ns=self._time(event, index),
+            op=index if event.index is None else event.index,
+        )
+        row = self.paired.add(given, place)
         if row is not None:
             _add_details(self.columns, row, event)
 
@@ -137,20 +129,29 @@ class EventReader:
 
 
 class OperationReader:
-    """Reads lines of operations."""
+    """Reads operations in JSON: lines, or the members of an array."""
 
+    model: str | None = None
+    initial: str | None = None
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
     is_timed = True
     is_ordered = False
     """The operations that a truncated file lacks may have been called at any time."""
 
     def __init__(self) -> None:
         self.columns = Columns()
-        self.faults: list[FaultSpan] = []
+        self._faults: list[FaultSpan] = []
         self.events = 0
         self._decode = msgspec.json.Decoder(OperationLine).decode
 
+    @property
+    def faults(self) -> tuple[FaultSpan, ...]:
+        """What the nemesis did, in time order."""
+        return tuple(sorted(self._faults, key=lambda span: span.start_ns))
+
     def take(self, line: bytes, place: int) -> None:
-        """Add one line.
+        """Add one operation.
 
         Raises:
             ValueError: it is not an operation.
@@ -166,7 +167,7 @@ class OperationReader:
             if given.return_ns < given.call_ns:
                 raise ValueError("it returned before it was called")
         if given.process in (NEMESIS, NEMESIS_PROCESS):
-            self.faults.append(FaultSpan(given.f, given.call_ns, given.return_ns))
+            self._faults.append(FaultSpan(given.f, given.call_ns, given.return_ns))
             return
         columns = self.columns
         number = columns.number_of(given.process)
@@ -178,47 +179,6 @@ class OperationReader:
             columns.put(row, name, getattr(given, name))
         columns.add_extra(row, given.extra)
         _add_details(columns, row, given)
-
-
-def read_lines(
-    path: Path, take: Callable[[bytes, int], None]
-) -> tuple[list[Damage], Damage | None]:
-    """Pass each line and its number to `take`; return the unreadable places, and a torn last line.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    damage: list[Damage] = []
-    last: Damage | None = None
-    for number, at, line in _lines(path):
-        if last is not None:
-            damage.append(last)
-            last = None
-        try:
-            take(line, number)
-        except msgspec.ValidationError as error:
-            damage.append(Damage(number, at, f"no event and no operation: {error}"))
-        except RecursionError:
-            damage.append(Damage(number, at, "nested too deeply"))
-        except UnicodeDecodeError:
-            damage.append(Damage(number, at, NOT_UTF8))
-        except msgspec.DecodeError as error:
-            last = Damage(number, at, f"no JSON: {error}")
-        except ValueError as error:
-            damage.append(Damage(number, at, str(error)))
-    return damage, last
-
-
-def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    at = 0
-    with path.open("rb") as file:
-        if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
-            at = len(codecs.BOM_UTF8)
-        file.seek(at)
-        for number, line in enumerate(file, 1):
-            if not line.isspace():
-                yield number, at, line
-            at += len(line)
 
 
 def _add_details(columns: Columns, row: int, line: EventLine | OperationLine) -> None:

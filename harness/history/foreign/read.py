@@ -7,26 +7,40 @@ import re
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.history.foreign.history import Damage, History, damage_text
+from shaketable.harness.history.foreign.columns import Columns
+from shaketable.harness.history.foreign.history import Damage, FaultSpan, History, damage_text
 from shaketable.harness.history.foreign.jepsen import CONSOLE_LINE, Recorder, read_console, read_edn
-from shaketable.harness.history.foreign.jsonl import EventReader, OperationReader, read_lines
+from shaketable.harness.history.foreign.json_array import read_array
+from shaketable.harness.history.foreign.jsonl import EventReader, OperationReader
+from shaketable.harness.history.foreign.object_text import (
+    CALL_LINE,
+    INTERVAL_LINE,
+    KIND_LINE,
+    OBJECT_LINE,
+    CallReader,
+    IntervalReader,
+)
+from shaketable.harness.history.foreign.session_text import (
+    RULE_LINE,
+    STEP_LINE,
+    TUPLE_LINE,
+    SessionReader,
+    TupleReader,
+)
 from shaketable.harness.history.foreign.tables import parquet_files, read_parquet
+from shaketable.harness.history.foreign.text_lines import read_lines
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.harness.history.segments import MAGIC
 
 PartitionBy = Literal["key", "none"]
 """`key`: values without a key are tuples [key value]. `none`: all operations are on one object."""
-
-PAIRS_HINT: Final = (
-    "every value is a pair [key value]: if these are independent keys, say --partition-by key"
-)
 
 
 def read_history(path: Path | str, partition_by: PartitionBy | None = None) -> History:
@@ -79,31 +93,66 @@ def lacks(folder: RunFolder) -> str | None:
     return None if lacks is None else str(lacks)
 
 
+class _Reader(Protocol):
+    """What has read a text: its operations, and what is known of them."""
+
+    @property
+    def columns(self) -> Columns: ...
+    @property
+    def events(self) -> int: ...
+    @property
+    def is_timed(self) -> bool: ...
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the lines are in time order, so that a truncated text is a prefix in time."""
+        ...
+
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def initial(self) -> str | None: ...
+    @property
+    def problem(self) -> str | None: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    @property
+    def faults(self) -> tuple[FaultSpan, ...]: ...
+
+
 def _read_text(path: Path, form: Format, *, splits_keys: bool) -> History:
-    reader: Recorder | EventReader | OperationReader
-    if form is Format.EDN:
-        reader = Recorder("event", splits_keys=splits_keys)
-        damage, cut = read_edn(path, reader)
-    elif form is Format.CONSOLE:
-        reader = Recorder("line", splits_keys=splits_keys)
-        damage, cut = read_console(path, reader)
-    elif form is Format.EVENT_LINES:
-        reader = EventReader(splits_keys=splits_keys)
-        damage, cut = read_lines(path, reader.take)
-    else:
-        reader = OperationReader()
-        damage, cut = read_lines(path, reader.take)
+    reader, damage, cut = _taken(path, form, splits_keys=splits_keys)
     if len(reader.columns) == 0 and damage:
         raise UsageError(f"{damage_text(path, damage)} (taken for {form.value})")
     return _joined(path, form, reader, damage, cut)
 
 
+def _taken(
+    path: Path, form: Format, *, splits_keys: bool
+) -> tuple[_Reader, list[Damage], Damage | None]:
+    """Return the reader that has read a text, the unreadable places, and where its end is cut."""
+    if form in (Format.EDN, Format.CONSOLE):
+        is_edn = form is Format.EDN
+        recorder = Recorder("event" if is_edn else "line", splits_keys=splits_keys)
+        return recorder, *(read_edn if is_edn else read_console)(path, recorder)
+    if form in (Format.EVENT_LINES, Format.EVENT_ARRAY):
+        is_array = form is Format.EVENT_ARRAY
+        events = EventReader("event" if is_array else "line", splits_keys=splits_keys)
+        return events, *(read_array if is_array else read_lines)(path, events.take)
+    if form in (Format.OPERATION_LINES, Format.OPERATION_ARRAY):
+        operations = OperationReader()
+        read = read_array if form is Format.OPERATION_ARRAY else read_lines
+        return operations, *read(path, operations.take)
+    if form in (Format.CALLS, Format.INTERVALS):
+        objects = CallReader() if form is Format.CALLS else IntervalReader()
+        return objects, *read_lines(path, objects.take)
+    sessions = SessionReader() if form is Format.SESSIONS else TupleReader()
+    damage, cut = read_lines(path, sessions.take)
+    sessions.finish()
+    return sessions, damage, cut
+
+
 def _joined(
-    path: Path,
-    form: Format,
-    reader: Recorder | EventReader | OperationReader,
-    damage: list[Damage],
-    cut: Damage | None,
+    path: Path, form: Format, reader: _Reader, damage: list[Damage], cut: Damage | None
 ) -> History:
     """Return what a text holds, and what it lacks.
 
@@ -112,26 +161,20 @@ def _joined(
     if cut is not None and not reader.is_ordered:
         damage, cut = [*damage, cut], None
     hole = damage_text(path, damage)
-    notes = (*reader.columns.renumber(), *reader.columns.name_notes())
-    if isinstance(reader, OperationReader):
-        faults = tuple(sorted(reader.faults, key=lambda span: span.start_ns))
-    else:
-        problem = reader.pairing.problem
-        hole = hole or (None if problem is None else f"{path.name}, {problem}")
-        notes = (*notes, *reader.pairing.notes)
-        faults = reader.faults.spans()
-        if reader.invokes and reader.pairs == reader.invokes and not reader.splits_keys:
-            notes = (*notes, PAIRS_HINT)
+    columns, problem = reader.columns, reader.problem
+    notes = (*columns.renumber(), *columns.name_notes(), *reader.notes)
     return History(
         path=path,
         format=form.value,
-        operations=reader.columns.table(),
+        operations=columns.table(),
         events=reader.events,
         cut=damage_text(path, [cut]) if cut else None,
-        hole=hole,
+        hole=hole or (None if problem is None else f"{path.name}, {problem}"),
         notes=notes,
         is_timed=reader.is_timed,
-        faults=faults,
+        faults=reader.faults,
+        model=reader.model,
+        initial=reader.initial,
     )
 
 
@@ -149,11 +192,18 @@ def _without_keys(operations: pa.Table) -> pa.Table:
 # | a folder with campaign.toml or history/operations | a run of ours |
 # | a folder with *.parquet, or the bytes PAR1 | Parquet of OPERATIONS |
 # | `{"` | JSON lines: operations if the line has "call_ns", else events |
+# | `[{"` | a JSON array of the same |
+# | a line `# @object ...`, or `[1] call f` | calls and returns of an object |
+# | `r x 1`, `w x 1` | sessions of transactions |
+# | `r(x,1,0,0)`, `w(x,1,0,0)` | the same, an operation a line |
+# | a line `# stack`, then lines with a method and two times | operations of an object |
 # | `{:`, `[{`, `({`, `#tag{` (after comments) | EDN |
 # | a line like `3 :invoke :read nil` near the start | a Jepsen console log |
 
 LOOKED_AT_BYTES: Final = 1 << 18
 """How many bytes of a file are inspected to recognise it."""
+LINES_OF_HEAD: Final = 50
+"""Lines among which one may name the object of a text."""
 
 
 class Format(enum.Enum):
@@ -163,6 +213,12 @@ class Format(enum.Enum):
     PARQUET = "Parquet of operations"
     EVENT_LINES = "JSON lines of events"
     OPERATION_LINES = "JSON lines of operations"
+    EVENT_ARRAY = "a JSON array of events"
+    OPERATION_ARRAY = "a JSON array of operations"
+    CALLS = "calls and returns of an object"
+    INTERVALS = "operations of an object, with start and end"
+    SESSIONS = "sessions of transactions"
+    TUPLES = "transactions of sessions, an operation a line"
     EDN = "Jepsen EDN"
     CONSOLE = "Jepsen console log"
     EMPTY = "an empty file"
@@ -173,8 +229,9 @@ _EDN = re.compile(
 )
 _EMPTY_SEQUENCE = re.compile(r"(?:[\s,]|;[^\n]*(?:\n|$))*(?:\[[\s,]*\]|\([\s,]*\))?\s*")
 _KNOWN: Final = (
-    "known are: a run's folder, Parquet of operations, JSON lines of events or operations, Jepsen's"
-    " history.edn, Jepsen's console log"
+    "known are: a run's folder, Parquet of operations, events or operations in JSON (lines or an"
+    " array), Jepsen's history.edn, Jepsen's console log, texts of calls, sessions or intervals"
+    " (docs/checking.md)"
 )
 _OTHERS: Final = (
     (MAGIC, "a recording of one process: give the folder of its run"),
@@ -237,12 +294,17 @@ def _text(path: Path, begin: bytes) -> Format:
     if _EMPTY_SEQUENCE.fullmatch(text):
         return Format.EMPTY
     if stripped.startswith("{") and stripped[1:].lstrip()[:1] == '"':
-        return _json_lines(stripped)
-    if stripped.startswith("[") and re.match(r'\[\s*\{\s*"', stripped):
-        raise UsageError(f"{path}: a JSON array; give one object a line (jq -c '.[]')")
+        is_operation = _is_operation(stripped.partition("\n")[0])
+        return Format.OPERATION_LINES if is_operation else Format.EVENT_LINES
+    if match := re.match(r'\[\s*(?=\{\s*")', stripped):
+        is_operation = _is_operation(stripped[match.end() :].partition("}")[0])
+        return Format.OPERATION_ARRAY if is_operation else Format.EVENT_ARRAY
     if _EDN.match(text):
         return Format.EDN
-    if any(CONSOLE_LINE.match(line) for line in text.splitlines()):
+    lines = text.splitlines()
+    if (form := _form_of_lines(lines)) is not None:
+        return form
+    if any(CONSOLE_LINE.match(line) for line in lines):
         return Format.CONSOLE
     first = " ".join(stripped.partition("\n")[0].split())
     shown = first if len(first) <= 60 else first[:59] + "…"
@@ -251,13 +313,28 @@ def _text(path: Path, begin: bytes) -> Format:
     raise UsageError(f"{path}: no history that is known ({shown}); {_KNOWN}")
 
 
-def _json_lines(text: str) -> Format:
-    line = text.partition("\n")[0]
+def _form_of_lines(lines: list[str]) -> Format | None:
+    """Return the format of a text by its first line that is no comment, None if it has none."""
+    if any(OBJECT_LINE.match(line) for line in lines[:LINES_OF_HEAD]):
+        return Format.CALLS
+    head = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    first = next((line for line in head if not RULE_LINE.match(line)), "")
+    is_named = any(KIND_LINE.match(line) for line in lines[:1])
+    for form, fits in (
+        (Format.CALLS, CALL_LINE.match(first)),
+        (Format.TUPLES, TUPLE_LINE.match(first)),
+        (Format.SESSIONS, STEP_LINE.match(first)),
+        (Format.INTERVALS, is_named and INTERVAL_LINE.match(first)),
+    ):
+        if fits:
+            return form
+    return None
+
+
+def _is_operation(line: str) -> bool:
+    """Return whether a line of JSON is an operation; a damaged one is told by its names."""
     try:
         given = msgspec.json.decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        # damaged: decide by the names in the text
-        is_operation = '"call_ns"' in line
-    else:
-        is_operation = "call_ns" in given
-    return Format.OPERATION_LINES if is_operation else Format.EVENT_LINES
+        return '"call_ns"' in line
+    return "call_ns" in given
