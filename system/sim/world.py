@@ -32,9 +32,9 @@ from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.key_queries import KeyQueries, random_group_key
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
 from shaketable.system.sim.network import Network
-from shaketable.system.sim.rules.checkpoints import check_blames_no_disk
 from shaketable.system.sim.position_views import CONNECTION as VIEWS
 from shaketable.system.sim.position_views import PositionViews
+from shaketable.system.sim.rules.checkpoints import check_blames_no_disk
 from shaketable.system.sim.rules.client_history import (
     APPEND,
     OK,
