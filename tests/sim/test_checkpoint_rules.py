@@ -81,7 +81,9 @@ def test_damage_is_no_full_disk():
 @pytest.mark.parametrize("properties", ["TAGS\x01größer", "TAGS\x01red\x02TAGS\x01\x02", ""])
 def test_the_tags_of_a_message_are_in_its_unit(properties: str):
     message = Message(b"t", 0, 0, 700, b"1.", properties.encode())
-    queries = KeyQueries(RandomStreams(1), b"t", {(b"t", 0): [encode_message(message)]})
+    queues: dict[tuple[bytes, int], list[bytes]] = {}
+    queries = KeyQueries(RandomStreams(1), b"t", queues)
+    queues[b"t", 0] = [encode_message(message)]
     code = tags_in(properties.encode())
 
     def units(found: int) -> SimpleNamespace:
