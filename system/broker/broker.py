@@ -50,7 +50,7 @@ class Broker:
         checkpoint: the broker's own checkpoint, as loaded.
         reader: reads the consume queue units that the checkpoint saved.
         key_reader: reads the key index that the checkpoint saved.
-        native: iterates over the messages of a native commit log (`native_dispatches`). They
+        plain_log: iterates over the messages of a plain commit log (`plain_dispatches`). They
             count as committed, and are applied before the log's first entry unless the
             checkpoint includes them.
         mode: the parts that depend on how the log is kept.
@@ -71,7 +71,7 @@ class Broker:
         checkpoint: BrokerCheckpoint | None = None,
         reader: UnitReader | None = None,
         key_reader: KeyReader | None = None,
-        native: Callable[[], Iterable[Dispatch]] | None = None,
+        plain_log: Callable[[], Iterable[Dispatch]] | None = None,
         mode: Mode = DLEDGER,
     ) -> None:
         self.core = core
@@ -82,7 +82,7 @@ class Broker:
             checkpoint,
             reader,
             key_reader,
-            native,
+            plain_log,
             log_format=mode.format,
         )
         self._outbox = Outbox(core, mode.not_leader)

@@ -1,7 +1,8 @@
 """The interfaces between a broker and its log: the core that keeps it, and the log's format.
 
-`system.raft.core.RaftCore` is a member of a DLedger group, `system.native.core.NativeCore` keeps
-a native commit log. Everything in the broker but `mode` is the same for both.
+`system.raft.core.RaftCore` is a member of a DLedger group,
+`system.master_slave.core.MasterSlaveCore` keeps a plain commit log. Everything in the broker but
+`mode` is the same for both.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Core(Protocol):
     def synced(self, write_seq: int, now_ms: float | None = None) -> None:
         """Note that all writes up to `write_seq` are carried out.
 
-        In a group they are then as durable as its acknowledgement policy requires, in a native
+        In a group they are then as durable as its acknowledgement policy requires, in a plain
         log only in the page cache.
         """
 

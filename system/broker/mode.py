@@ -1,4 +1,4 @@
-"""What in a broker depends on how its log is kept: DLedger entries, or a native commit log.
+"""What in a broker depends on how its log is kept: DLedger entries, or a plain commit log.
 
 Source: RocketMQ's DefaultMessageStore, which has a DLedgerCommitLog or a CommitLog.
 """

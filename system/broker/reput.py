@@ -37,8 +37,8 @@ from shaketable.system.store.group_events import (
     body_at,
 )
 
-NATIVE_MESSAGES_A_STEP = 10_000
-"""Messages of a native commit log that one step dispatches."""
+PLAIN_MESSAGES_A_STEP = 10_000
+"""Messages of a plain commit log that one step dispatches."""
 
 _INTERNAL_TOPICS = frozenset({EVENT_TOPIC, SCHEDULE_TOPIC})
 """Topics whose messages the broker itself interprets."""
@@ -51,9 +51,9 @@ class Reput:
     """Dispatches the log to `queues`, `keys` and `tables`, up to `applied_index`.
 
     It starts at a checkpoint if the log still reaches back to it, else at the log's start, with
-    the snapshot's state or empty. `native` iterates over the messages of a commit log from before
-    the group; they are dispatched first unless the checkpoint includes them. It takes two passes:
-    the first finds the min offset of each queue, which is not 0 if messages have expired.
+    the snapshot's state or empty. `plain_log` iterates over the messages of a commit log from
+    before the group; they are dispatched first unless the checkpoint includes them. It takes two
+    passes: the first finds the min offset of each queue, which is not 0 if messages have expired.
     """
 
     may_lose_entries: ClassVar[bool] = False
@@ -66,18 +66,18 @@ class Reput:
         checkpoint: BrokerCheckpoint | None = None,
         reader: UnitReader | None = None,
         key_reader: KeyReader | None = None,
-        native: Callable[[], Iterable[Dispatch]] | None = None,
+        plain_log: Callable[[], Iterable[Dispatch]] | None = None,
         *,
         log_format: LogFormat = DLEDGER_FORMAT,
     ) -> None:
         start, snapshot = ledger.log.start, ledger.snapshot
         if checkpoint is not None and checkpoint.applied_index < start.index:
             checkpoint = None
-        self._native = native if checkpoint is None and start.index < 0 else None
+        self._plain_log = plain_log if checkpoint is None and start.index < 0 else None
         if checkpoint is not None:
             state = checkpoint.state
         else:
-            state = snapshot.state if snapshot and self._native is None else b""
+            state = snapshot.state if snapshot and self._plain_log is None else b""
         decoded = decode_state(state)
         self._iter_dispatches = log_format.dispatches
         self._table = log_format.table
@@ -97,13 +97,13 @@ class Reput:
         self._key_reader = key_reader
         self._applied_position = checkpoint.applied_position if checkpoint else start.position
         self._store_ms = checkpoint.store_ms if checkpoint else 0
-        self._native_walk: Iterator[Dispatch] = iter(())
-        self._native_ranges: dict[Queue, tuple[int, int]] | None = None
+        self._plain_walk: Iterator[Dispatch] = iter(())
+        self._plain_ranges: dict[Queue, tuple[int, int]] | None = None
         self._key_count = 0
         self._saved_place = (self.applied_index, start.position) if checkpoint else (-1, -1)
-        if self._native is not None:
-            self._native_walk = iter(self._native())
-            self._native_ranges = {}
+        if self._plain_log is not None:
+            self._plain_walk = iter(self._plain_log())
+            self._plain_ranges = {}
         if checkpoint is not None and checkpoint.start_position < start.position:
             self.queues.forget_below(start.position)
 
@@ -123,20 +123,20 @@ class Reput:
         return self._key_count * 2 >= self._config.key_items_max > 0
 
     @property
-    def is_native_pending(self) -> bool:
-        """Whether messages of a native commit log remain to be dispatched."""
-        return self._native is not None
+    def is_plain_pending(self) -> bool:
+        """Whether messages of a plain commit log remain to be dispatched."""
+        return self._plain_log is not None
 
     def apply_some(self, index: int) -> bool:
         """Dispatch entries up to `index`, at most one step; return True if more can be applied.
 
         Raises InvariantError if a queue would get a gap.
         """
-        if self._native is not None:
-            self._apply_native()
+        if self._plain_log is not None:
+            self._apply_plain()
         else:
             self._apply_entries(index)
-        has_more = self._native is not None or self.applied_index < index
+        has_more = self._plain_log is not None or self.applied_index < index
         return has_more and not self.is_key_buffer_full
 
     def install(self, snapshot: Snapshot) -> None:
@@ -153,13 +153,13 @@ class Reput:
         self.applied_index = snapshot.end.index
         self._applied_position = snapshot.end.position
         self._key_count = 0
-        self._native = None
+        self._plain_log = None
 
     def checkpoint(self) -> BrokerCheckpoint | None:
         """Return a checkpoint of the applied state; None if the last saved one is current."""
         start_position = self._ledger.log.start.position
         is_saved = (self.applied_index, start_position) == self._saved_place
-        if self._native is not None or is_saved:
+        if self._plain_log is not None or is_saved:
             return None
         return BrokerCheckpoint(
             self.applied_index,
@@ -179,13 +179,13 @@ class Reput:
         self.keys.checkpointed(checkpoint.keys)
         self._key_count -= len(checkpoint.keys)
 
-    def _apply_native(self) -> None:
+    def _apply_plain(self) -> None:
         """Do a step of the first pass, which finds the min offsets, or of the second."""
-        assert self._native is not None
-        step = list(islice(self._native_walk, NATIVE_MESSAGES_A_STEP))
-        if self._native_ranges is not None:
+        assert self._plain_log is not None
+        step = list(islice(self._plain_walk, PLAIN_MESSAGES_A_STEP))
+        if self._plain_ranges is not None:
             for queue, offset, *_ in step:
-                self._native_ranges.setdefault(queue, (offset, offset))
+                self._plain_ranges.setdefault(queue, (offset, offset))
         else:
             for queue, offset, position, size, tags_code, store_ms, _ in step:
                 if queue[0] == SCHEDULE_TOPIC:
@@ -194,13 +194,13 @@ class Reput:
                 self._store_ms = store_ms
         if step:
             return
-        if self._native_ranges is not None:
-            self.queues = ConsumeQueues(self._native_ranges, self._reader)
-            self._native_ranges = None
-            self._native_walk = iter(self._native())
+        if self._plain_ranges is not None:
+            self.queues = ConsumeQueues(self._plain_ranges, self._reader)
+            self._plain_ranges = None
+            self._plain_walk = iter(self._plain_log())
         else:
-            self._native = None
-            self._finish_native()
+            self._plain_log = None
+            self._finish_plain()
 
     def _apply_entries(self, index: int) -> None:
         left = self._config.apply_bytes_max
@@ -281,8 +281,8 @@ class Reput:
         if (place := delivered_from(properties)) is not None:
             self.tables.delivered(*place)
 
-    def _finish_native(self) -> None:
-        """Derive the delivery progress of delayed messages from the native log.
+    def _finish_plain(self) -> None:
+        """Derive the delivery progress of delayed messages from the plain log.
 
         A message that was due by the store time of the log's last message counts as delivered.
         Each delivery stored a message, so one that was due later was not delivered.
@@ -291,7 +291,7 @@ class Reput:
             if queue[0] != SCHEDULE_TOPIC:
                 continue
             offset = min_offset
-            while units := self.queues.units(queue, offset, NATIVE_MESSAGES_A_STEP):
+            while units := self.queues.units(queue, offset, PLAIN_MESSAGES_A_STEP):
                 done = sum(1 for _ in takewhile(lambda unit: unit[2] <= self._store_ms, units))
                 if done:
                     offset += done

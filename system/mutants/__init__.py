@@ -18,7 +18,7 @@ from types import ModuleType
 from shaketable.system.broker.broker import Broker
 from shaketable.system.client.parts import ClientParts
 from shaketable.system.nameserver.registry import RouteRegistry
-from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.parts import MasterSlaveParts
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.log_writer import LogWriter
@@ -29,7 +29,7 @@ REPLICATED = ("sync-double-write", "async-replication")
 ALL = (*GROUP, *MASTERS)
 """Targets whose nodes, clients or name servers have the part that a bug is in."""
 
-_NATIVE_PARTS, _CLIENT_PARTS = NativeParts(), ClientParts()
+_MASTER_SLAVE_PARTS, _CLIENT_PARTS = MasterSlaveParts(), ClientParts()
 _LINK = re.compile(r"https?://[^\s,;)]+[^\s,;).:]")
 
 
@@ -55,7 +55,7 @@ class Mutant:
     commit_log: type[CommitLog] = CommitLog
     log_writer: type[LogWriter] = LogWriter
     broker: type[Broker] = Broker
-    native: NativeParts = _NATIVE_PARTS
+    master_slave: MasterSlaveParts = _MASTER_SLAVE_PARTS
     registry: type[RouteRegistry] = RouteRegistry
     client: ClientParts = _CLIENT_PARTS
     targets: tuple[str, ...] | None = None

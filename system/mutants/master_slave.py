@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import ClassVar
 
 from shaketable.system.broker.appender import PendingAppend
+from shaketable.system.master_slave.config_files import DELAYS, OFFSETS
+from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.master_slave.group_commit import GroupCommit
+from shaketable.system.master_slave.ha import MasterConnection, SlaveConnection
 from shaketable.system.mutants import MASTERS, Hunt, Mutant
-from shaketable.system.native.config_files import DELAYS, OFFSETS
-from shaketable.system.native.core import NativeCore
-from shaketable.system.native.group_commit import GroupCommit
-from shaketable.system.native.ha import MasterConnection, SlaveConnection
 from shaketable.system.node.master_slave.config_files import (
     TABLE_REQUESTS,
     ConfigFiles,
     SlaveSynchronize,
     TableRequests,
 )
-from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.parts import MasterSlaveParts
 from shaketable.system.remoting.codes import ResponseCode
 
 
@@ -29,7 +29,7 @@ class AnyReportCounts(SlaveConnection):
 
 ANY_REPORT_COUNTS = Mutant(
     "any-report-counts",
-    native=NativeParts(slave_connection=AnyReportCounts),
+    master_slave=MasterSlaveParts(slave_connection=AnyReportCounts),
     about="""
     A master believes every position that is reported to it, also one that it never sent.
 
@@ -49,7 +49,7 @@ class DelaysNotSynchronized(SlaveSynchronize):
 
 DELAYS_NOT_SYNCHRONIZED = Mutant(
     "delays-not-synchronized",
-    native=NativeParts(synchronize=DelaysNotSynchronized),
+    master_slave=MasterSlaveParts(synchronize=DelaysNotSynchronized),
     hunt=Hunt("queue-delays", ("wipe",)),
     about="""
     A slave does not take over how far its master is with delayed messages.
@@ -71,7 +71,7 @@ class FlushStandsForSlave(GroupCommit):
 
 FLUSH_STANDS_FOR_SLAVE = Mutant(
     "flush-stands-for-slave",
-    native=NativeParts(group_commit=FlushStandsForSlave),
+    master_slave=MasterSlaveParts(group_commit=FlushStandsForSlave),
     targets=("sync-double-write",),
     hunt=Hunt("queue", ("wipe", "partition")),
     about="""
@@ -97,7 +97,7 @@ class LateSlaveIsOk(GroupCommit):
 
 LATE_SLAVE_IS_OK = Mutant(
     "late-slave-is-ok",
-    native=NativeParts(group_commit=LateSlaveIsOk),
+    master_slave=MasterSlaveParts(group_commit=LateSlaveIsOk),
     targets=("sync-double-write",),
     hunt=Hunt("queue", ("wipe", "partition")),
     about="""
@@ -133,7 +133,7 @@ class SlaveReadsOnAnywhere(MasterConnection):
 
 SLAVE_READS_ON_ANYWHERE = Mutant(
     "slave-reads-on-anywhere",
-    native=NativeParts(master_connection=SlaveReadsOnAnywhere),
+    master_slave=MasterSlaveParts(master_connection=SlaveReadsOnAnywhere),
     hunt=Hunt("queue", ("reset", "disk-stall")),
     about="""
     A slave takes what its master sends as what follows its own log, wherever that ends.
@@ -148,7 +148,7 @@ SLAVE_READS_ON_ANYWHERE = Mutant(
 )
 
 
-class ReportsWhatItReceived(NativeCore):
+class ReportsWhatItReceived(MasterSlaveCore):
     """A slave that reports positions before it has written them."""
 
     @property
@@ -159,7 +159,7 @@ class ReportsWhatItReceived(NativeCore):
 
 SLAVE_REPORTS_WHAT_IT_RECEIVED = Mutant(
     "slave-reports-what-it-received",
-    native=NativeParts(core=ReportsWhatItReceived),
+    master_slave=MasterSlaveParts(core=ReportsWhatItReceived),
     about="""
     A slave reports what it has received, not what it has written.
 
@@ -188,7 +188,7 @@ class ConfigFileInPlace(ConfigFiles):
 
 CONFIG_FILE_IN_PLACE = Mutant(
     "config-file-in-place",
-    native=NativeParts(config_files=ConfigFileInPlace),
+    master_slave=MasterSlaveParts(config_files=ConfigFileInPlace),
     targets=MASTERS,
     hunt=Hunt("queue", ("power",)),
     about="""
@@ -212,7 +212,7 @@ class OffsetsNotLoaded(ConfigFiles):
 
 OFFSETS_NOT_LOADED = Mutant(
     "offsets-not-loaded",
-    native=NativeParts(config_files=OffsetsNotLoaded),
+    master_slave=MasterSlaveParts(config_files=OffsetsNotLoaded),
     targets=MASTERS,
     hunt=Hunt("queue", ("kill", "rolling-restart")),
     about="""

@@ -155,8 +155,8 @@ def _machine(config: NodeConfig, steering: Steering | None) -> Machine:
 
 def _log_folder(config: NodeConfig) -> str:
     """Return the folder that holds the log's data files."""
-    if config.native is not None:
-        return str(config.native.log_folder)
+    if config.master_slave is not None:
+        return str(config.master_slave.log_folder)
     return f"{config.store_root}/dledger-{config.self_id}/data"
 
 

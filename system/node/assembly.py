@@ -17,11 +17,11 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.broker.topic_tables.taken_over import (
     encode_bodies,
-    native_dispatches,
+    plain_dispatches,
     upgraded_snapshot,
 )
+from shaketable.system.master_slave.config_files import DELAYS, OFFSETS, TOPICS
 from shaketable.system.mutants import Mutant
-from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS
 from shaketable.system.node.broker_start import (
     BrokerStart,
     Readers,
@@ -34,7 +34,7 @@ from shaketable.system.node.connections.reception import Reception
 from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.machine import Machine
-from shaketable.system.node.master_slave.assembly import assemble_native
+from shaketable.system.node.master_slave.assembly import assemble_master_slave
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.members import Members
 from shaketable.system.node.node import Node, NodeParts, Replication, WriteHooks
@@ -58,26 +58,26 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     """
     if parts is None:
         parts = planted(config.mutant)
-    if config.native is not None:
-        return assemble_native(config, config.native, machine, parts)
-    _refuse_joining_with_native_log(config, machine)
+    if config.master_slave is not None:
+        return assemble_master_slave(config, config.master_slave, machine, parts)
+    _refuse_joining_with_plain_log(config, machine)
     commit_log = _open_log(config, machine, parts)
     limits = limits_of(config)
     files = checkpoint_files(config, machine, f"{config.store_root}/dledger-{config.self_id}")
-    native = _native(commit_log)
-    start = _start(config, machine, commit_log, limits, files, native)
+    plain_log = _plain_log(commit_log)
+    start = _start(config, machine, commit_log, limits, files, plain_log)
     readers = Readers(commit_log, files.queues, files.keys)
     # A new seed in each incarnation: nodes in a crash loop must not repeat the same timeouts, or
     # they could split the vote for ever.
     rng = machine.rng(f"elections/{config.self_id}/{commit_log.state}/{commit_log.end.index}")
     writer = parts.log_writer(commit_log, config.ack_policy)
     if config.recording is None:
-        broker = build_broker(start, parts, readers, rng.uniform, native)
+        broker = build_broker(start, parts, readers, rng.uniform, plain_log)
         return Node(
             config, machine, broker, _parts(config, machine, broker, commit_log, writer), files
         )
-    if native is not None:
-        raise ConfigError("shaketableRecord cannot record a node with a native commit log")
+    if plain_log is not None:
+        raise ConfigError("shaketableRecord cannot record a node with a plain commit log")
     try:
         recorder = Recorder(config.recording, start)
     except CannotRecord as error:
@@ -121,34 +121,34 @@ def _parts(
     )
 
 
-def _refuse_joining_with_native_log(config: NodeConfig, machine: Machine) -> None:
+def _refuse_joining_with_plain_log(config: NodeConfig, machine: Machine) -> None:
     """Raise ConfigError for a joining member that has a commit log of its own.
 
     Its messages never went through the group's log, so no member voted for them. Checked
-    before anything is changed. A DLedger log that exists already, made without a native one, is
-    accepted: it ignores the native log.
+    before anything is changed. A DLedger log that exists already, made without a plain one, is
+    accepted: it ignores the plain log.
     """
-    if not config.is_joining or config.native_log is None:
+    if not config.is_joining or config.plain_log is None:
         return
-    disk, folder = machine.disk, str(config.native_log)
+    disk, folder = machine.disk, str(config.plain_log)
     is_new = not disk.exists(f"{config.store_root}/dledger-{config.self_id}/syncedto")
     if is_new and any(len(name) == NAME_DIGITS and name.isdecimal() for name in disk.names(folder)):
-        raise _joining_with_native_log(folder)
+        raise _joining_with_plain_log(folder)
 
 
-def _joining_with_native_log(folder: str) -> ConfigError:
+def _joining_with_plain_log(folder: str) -> ConfigError:
     return ConfigError(
         f"shaketableJoin: a member that joins a group gets its messages from there, but "
-        f"storePathCommitLog {folder} holds a native commit log; move that away, or unset one"
+        f"storePathCommitLog {folder} holds a plain commit log; move that away, or unset one"
     )
 
 
-def _native(commit_log: CommitLog) -> Callable[[], Iterable[Dispatch]] | None:
+def _plain_log(commit_log: CommitLog) -> Callable[[], Iterable[Dispatch]] | None:
     """Return a function that iterates over the messages from before the group, if there are any."""
-    native = commit_log.native
-    if native is None:
+    plain_log = commit_log.plain_log
+    if plain_log is None:
         return None
-    return lambda: native_dispatches(native.messages())
+    return lambda: plain_dispatches(plain_log.messages())
 
 
 def _open_log(config: NodeConfig, machine: Machine, parts: Mutant) -> CommitLog:
@@ -158,7 +158,7 @@ def _open_log(config: NodeConfig, machine: Machine, parts: Mutant) -> CommitLog:
         config.self_id,
         config.data_file_bytes,
         config.index_file_bytes,
-        str(config.native_log) if config.native_log else None,
+        str(config.plain_log) if config.plain_log else None,
     )
     log.info(
         "event=recovered begin_index=%d end_index=%d term=%d voted_for=%s torn_bytes=%d "
@@ -180,17 +180,17 @@ def _start(
     commit_log: CommitLog,
     limits: BrokerConfig,
     files: CheckpointFiles,
-    native: Callable[[], Iterable[Dispatch]] | None,
+    plain_log: Callable[[], Iterable[Dispatch]] | None,
 ) -> BrokerStart:
     """Return the initial state of the node's broker and core. Raises StoreError."""
     bootstrap = Membership(() if config.is_joining else tuple(sorted(config.peers)))
     checkpoint = files.load(commit_log)
     snapshot = commit_log.snapshot
-    if snapshot is None and native is not None:
+    if snapshot is None and plain_log is not None:
         if config.is_joining:  # upgraded first, and configured to join later
-            raise _joining_with_native_log(str(config.native_log))
+            raise _joining_with_plain_log(str(config.plain_log))
         begin = commit_log.start
-        snapshot = upgraded_snapshot(begin, bootstrap, native, checkpoint, files.queues)
+        snapshot = upgraded_snapshot(begin, bootstrap, plain_log, checkpoint, files.queues)
     return BrokerStart(
         member=config.self_id,
         raft=config.raft,

@@ -86,7 +86,7 @@ def build_broker(
     parts: Mutant,
     readers: Readers,
     uniform_ms: UniformMs,
-    native: Callable[[], Iterable[Dispatch]] | None = None,
+    plain_log: Callable[[], Iterable[Dispatch]] | None = None,
 ) -> Broker:
     """Build the core and the broker around it. Raises StoreError or InvariantError."""
     view = LogView(
@@ -117,7 +117,7 @@ def build_broker(
         checkpoint=start.checkpoint,
         reader=readers.units,
         key_reader=readers.keys if start.is_key_indexed else None,
-        native=native,
+        plain_log=plain_log,
         mode=replace(DLEDGER, to_migrate=start.to_migrate),
     )
 

@@ -20,8 +20,8 @@ from shaketable.system.broker.delays.delay_levels import (
     parse_levels,
 )
 from shaketable.system.broker.expiry import HOUR_MS, ExpiryConfig
-from shaketable.system.native.core import BrokerRole, NativeConfig
-from shaketable.system.native.ha import BODY_BYTES_ACCEPTED_MAX
+from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig
+from shaketable.system.master_slave.ha import BODY_BYTES_ACCEPTED_MAX
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.store.log_writer import AckPolicy
 
@@ -46,7 +46,7 @@ class NodeConfig:
 
     `peers` maps every member's id, including this one's, to (host, port) of its DLedger port.
     `is_joining`: the node is not a member yet and waits to be added; `peers` is no voter list.
-    `reach` overrides the addresses of members that the log holds. `native_log` is where a commit
+    `reach` overrides the addresses of members that the log holds. `plain_log` is where a commit
     log from before DLedger mode may be stored. Without `name_servers` the node does not
     register; `broker_id` is the id that it registers with while it is not the leader.
     """
@@ -67,7 +67,7 @@ class NodeConfig:
     ack_policy: AckPolicy = "fsync"
     raft: RaftConfig = field(default_factory=RaftConfig)
     expiry: ExpiryConfig = field(default_factory=ExpiryConfig)
-    native_log: Path | None = None
+    plain_log: Path | None = None
     queue_file_bytes: int = 300_000 * QUEUE_UNIT_BYTES
     is_key_indexed: bool = True
     hash_slots: int = 5_000_000
@@ -89,7 +89,7 @@ class NodeConfig:
     group_members_max: int = 10_000
     properties: Mapping[str, str] = field(default_factory=dict)
     """The configuration's keys and values as written, shown to operators."""
-    native: NativeSettings | None = None
+    master_slave: MasterSlaveSettings | None = None
     """The settings of a master-slave broker, None for a member of a DLedger group."""
     recording: Path | None = None
     """File to record the broker's inputs in (`system.node.recorder`), if any."""
@@ -158,7 +158,7 @@ def load(path: Path) -> NodeConfig:
 def parse(text: str) -> NodeConfig:
     """Parse the text of a broker.conf. Raises ConfigError."""
     values = read_properties(text)
-    known = {*_KNOWN_UNUSED, *_REQUIRED, *_MEMBER_KEYS, *_OPTIONAL, *NATIVE_KEYS}
+    known = {*_KNOWN_UNUSED, *_REQUIRED, *_MEMBER_KEYS, *_OPTIONAL, *MASTER_SLAVE_KEYS}
     for key in values:
         if key not in known:
             raise ConfigError(f"unknown key {key}")
@@ -169,13 +169,13 @@ def parse(text: str) -> NodeConfig:
     if is_member:
         return _member(values)
     listen_port = read_number(values, "listenPort", 0, 0, PORT_MAX)
-    settings = read_native(values, listen_port)
+    settings = read_plain(values, listen_port)
     common = replace(
         _common(values, f"{settings.broker_name}-{settings.broker_id}"),
         group=settings.broker_name,
         broker_name=settings.broker_name,
         broker_id=settings.broker_id,
-        native=settings,
+        master_slave=settings,
     )
     return _with_unused(common, _KNOWN_UNUSED | _MEMBER_KEYS)
 
@@ -205,11 +205,11 @@ def _member(values: Mapping[str, str]) -> NodeConfig:
         reach=_peers(values, "shaketableReach"),
         ack_policy=read_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
         raft=raft,
-        native_log=Path(native) if (native := values.get("storePathCommitLog")) else None,
+        plain_log=Path(plain_log) if (plain_log := values.get("storePathCommitLog")) else None,
         broker_name=read_name(values, "brokerName", values["dLegerGroup"]),
         broker_id=_broker_id(self_id, is_needed=bool(common.name_servers)),
     )
-    return _with_unused(member, _KNOWN_UNUSED | {*NATIVE_KEYS})
+    return _with_unused(member, _KNOWN_UNUSED | {*MASTER_SLAVE_KEYS})
 
 
 def _with_unused(config: NodeConfig, keys: AbstractSet[str]) -> NodeConfig:
@@ -431,7 +431,7 @@ BROKER_ID_MAX = 1 << 31
 HA_PORT_OFFSET = 1
 """The default haListenPort is listenPort plus this."""
 TIMEOUT_MAX_MS = 3_600_000
-NATIVE_KEYS = (
+MASTER_SLAVE_KEYS = (
     "brokerId",
     "brokerRole",
     "flushIntervalCommitLog",
@@ -446,7 +446,7 @@ NATIVE_KEYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class NativeSettings:
+class MasterSlaveSettings:
     """The settings that only a master-slave broker has.
 
     `log_folder` is storePathCommitLog. `master` is where a slave copies from; None: the address
@@ -454,7 +454,7 @@ class NativeSettings:
     listens on `ha_port`.
     """
 
-    config: NativeConfig
+    config: MasterSlaveConfig
     log_folder: Path
     broker_name: str
     broker_id: int
@@ -462,12 +462,12 @@ class NativeSettings:
     master: tuple[str, int] | None
 
 
-def read_native(values: Values, listen_port: int) -> NativeSettings:
+def read_plain(values: Values, listen_port: int) -> MasterSlaveSettings:
     """Read the settings of a master-slave broker. Raises ConfigError."""
     roles = {role.value: role for role in BrokerRole}
     role = read_choice(values, "brokerRole", roles, "ASYNC_MASTER")
     flush = {"ASYNC_FLUSH": False, "SYNC_FLUSH": True}
-    config = NativeConfig(
+    config = MasterSlaveConfig(
         role=role,
         is_sync_flush=read_choice(values, "flushDiskType", flush, "ASYNC_FLUSH"),
         flush_interval_ms=float(_ms(values, "flushIntervalCommitLog", 500)),
@@ -487,7 +487,7 @@ def read_native(values: Values, listen_port: int) -> NativeSettings:
         if key in values:
             raise ConfigError(f"{key} needs a group: enableDLegerCommitLog=true")
     folder = values.get("storePathCommitLog") or f"{values['storePathRootDir']}/commitlog"
-    return NativeSettings(
+    return MasterSlaveSettings(
         config,
         Path(folder),
         read_name(values, "brokerName", "DEFAULT_BROKER"),

@@ -65,7 +65,7 @@ def import_log(config: NodeConfig, source: Path) -> Imported:
     The folder is renamed to its final name once it is durable, so a killed import starts over.
     """
     target = config.store_root / f"dledger-{config.self_id}"
-    if config.native is not None or config.is_joining:
+    if config.master_slave is not None or config.is_joining:
         raise ConfigError("a log is imported by a member of a group: see enableDLegerCommitLog")
     if target.exists():
         raise ConfigError(f"{target} is there already: choose another storePathRootDir")

@@ -19,7 +19,7 @@ from typing import Final
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.index_units import NotContiguous
-from shaketable.system.store.native.log import NativeLogDamaged
+from shaketable.system.store.plain.log import PlainLogDamaged
 from shaketable.system.store.segment_files import OutsideLog
 from shaketable.system.store.state_files import LogDamaged
 
@@ -34,7 +34,7 @@ EXIT_DISK: Final = 74
 
 INVARIANT_ERRORS: Final = (InvariantError, AssertionError, NotContiguous, OutsideLog)
 """An invariant is violated: of the protocol, of the log, or of the node's code."""
-DAMAGE_ERRORS: Final = (LogDamaged, NativeLogDamaged)
+DAMAGE_ERRORS: Final = (LogDamaged, PlainLogDamaged)
 """Data that the node had synced is missing or changed."""
 RESOURCE_ERRORS: Final = (OSError, MemoryError)
 """The operating system refused a resource. Expected disk failures are `StoreError`s instead."""

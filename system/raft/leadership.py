@@ -351,7 +351,7 @@ class Leadership:
         if agreed < log.start.index:
             if self._ledger.snapshot is None:
                 # Our log is complete from index 0, yet the follower's starts elsewhere: it was
-                # upgraded from a native commit log of its own, which must not be discarded.
+                # upgraded from a plain commit log of its own, which must not be discarded.
                 self._compare_at(dispatcher, log.start.index + 1)
                 return
             dispatcher.install(log.start.index)

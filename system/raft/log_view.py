@@ -188,7 +188,7 @@ class LogView:
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes of one entry from byte `position` of the log on.
 
-        For bytes before the log's start the reader decides: it finds them in the native commit
+        For bytes before the log's start the reader decides: it finds them in the plain commit
         log that an upgraded group started with, or raises.
         """
         if not self._tail or position < self._tail[0].position:

@@ -18,7 +18,7 @@ from shaketable.system.broker.core import Dispatch
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import DLEDGER
-from shaketable.system.broker.topic_tables.taken_over import native_dispatches, upgraded_snapshot
+from shaketable.system.broker.topic_tables.taken_over import plain_dispatches, upgraded_snapshot
 from shaketable.system.mutants import Mutant
 from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.raft.batch import LogEnd
@@ -42,8 +42,8 @@ from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import SendRequest
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.sim.event_heap import EventHeap
-from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
+from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
 from shaketable.system.sim.key_queries import KeyQueries
 from shaketable.system.sim.network import Network
 from shaketable.system.sim.position_views import PositionViews
@@ -79,7 +79,7 @@ from shaketable.system.store.log_writer import FLUSH_INTERVAL_MS, AckPolicy, Log
 from shaketable.system.store.segment_files import OutsideLog
 
 ROOT = "/store"
-NATIVE_FOLDER = f"{ROOT}/commitlog"
+PLAIN_FOLDER = f"{ROOT}/commitlog"
 BACKLOG_MAX = 20_000
 """Most inputs that a paused process keeps until it resumes: socket buffers are bounded."""
 WALL_MS = 1_700_000_000_000
@@ -105,7 +105,7 @@ class MemberWorld(Protocol):
     heap: EventHeap
     rngs: RandomStreams
     network: Network
-    native: NativeMessages
+    plain_log: PlainMessages
     older: OlderStores
     trace: Trace
     counts: Counts
@@ -166,7 +166,7 @@ class SimMember:
         self.steps: Steps
         if not is_joining:
             tear = world.rngs.stream(f"native_log/{name}").random()
-            world.native.write(self.disk, NATIVE_FOLDER, tear)
+            world.plain_log.write(self.disk, PLAIN_FOLDER, tear)
 
     # ---- clocks -----------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class SimMember:
             self.name,
             settings.data_file_bytes,
             settings.index_file_bytes,
-            NATIVE_FOLDER if settings.native_log else None,
+            PLAIN_FOLDER if settings.plain_log else None,
         )
         check_start(self.log, self.name, stopped_at, must_be_aborted=self._must_be_aborted)
         writer = mutant.log_writer(self.log, world.ack)
@@ -218,11 +218,13 @@ class SimMember:
         )
         checkpoint = files.load(self.log)
         check_loaded(self.name, self.saved_index, checkpoint, self.log)
-        native = self._native()
+        plain_log = self._plain_log()
         snapshot = self.log.snapshot
-        if snapshot is None and native is not None:
+        if snapshot is None and plain_log is not None:
             begin = self.log.start
-            snapshot = upgraded_snapshot(begin, self._bootstrap, native, checkpoint, files.queues)
+            snapshot = upgraded_snapshot(
+                begin, self._bootstrap, plain_log, checkpoint, files.queues
+            )
         self.core = self._new_core(snapshot)
         self.broker = mutant.broker(
             self.core,
@@ -231,7 +233,7 @@ class SimMember:
             checkpoint=checkpoint,
             reader=files.queues,
             key_reader=files.keys if settings.key_items_max else None,
-            native=native,
+            plain_log=plain_log,
             mode=replace(DLEDGER, to_migrate=world.older.to_migrate(self.name)),
         )
         self._data_files = DataFiles(self.log, settings.data_file_bytes)
@@ -253,9 +255,9 @@ class SimMember:
             )
         self.pump()
 
-    def _native(self) -> Callable[[], Iterable[Dispatch]] | None:
-        log = self.log.native
-        return None if log is None else lambda: native_dispatches(log.messages())
+    def _plain_log(self) -> Callable[[], Iterable[Dispatch]] | None:
+        log = self.log.plain_log
+        return None if log is None else lambda: plain_dispatches(log.messages())
 
     def _new_core(self, snapshot: Snapshot | None) -> RaftCore:
         world, log = self.world, self.log

@@ -27,10 +27,10 @@ from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.group_operator import REFUSED_CONNECTION, Operator
-from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
+from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
 from shaketable.system.sim.key_queries import KeyQueries, random_group_key
-from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
+from shaketable.system.sim.member import PLAIN_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
 from shaketable.system.sim.network import Network
 from shaketable.system.sim.position_views import CONNECTION as VIEWS
 from shaketable.system.sim.position_views import PositionViews
@@ -91,14 +91,14 @@ class World:
         self.network = Network(
             self.heap, self.rngs, self._deliver, settings.link_delay_ms, settings.link_jitter_ms
         )
-        self.native = NativeMessages(
-            self.rngs, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
+        self.plain_log = PlainMessages(
+            self.rngs, settings.plain_log, settings.data_file_bytes, TOPIC_BYTES
         )
         self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
-        self.older = OlderStores(self.rngs, settings, self.bootstrap, self.native, TOPIC_BYTES)
+        self.older = OlderStores(self.rngs, settings, self.bootstrap, self.plain_log, TOPIC_BYTES)
         self.invariants.older_index = self.older.committed_index
         queues = self.invariants.queues
-        queues.update({queue: [*held] for queue, held in self.native.queues.items()})
+        queues.update({queue: [*held] for queue, held in self.plain_log.queues.items()})
         self.key_queries = None
         if settings.key_items_max:
             self.key_queries = KeyQueries(self.rngs, TOPIC_BYTES, queues)
@@ -351,9 +351,9 @@ class World:
                 check_out_of_range(member.log, self.settings.data_file_bytes)
             except DiskFailed:
                 return  # its disk is failing: nothing can be read
-            args = (member.disk, ROOT, member.name, NATIVE_FOLDER, self.settings, rng)
+            args = (member.disk, ROOT, member.name, PLAIN_FOLDER, self.settings, rng)
             key = random_group_key(rng) if self.key_queries else None
-            is_upgraded = member.log.native is not None
+            is_upgraded = member.log.plain_log is not None
             self.counts.broken += check_broken_starts(*args, is_upgraded=is_upgraded)
             for _ in range(HINTS if key is None else HINTS_WITH_KEYS):
                 self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
@@ -365,7 +365,7 @@ class World:
         if not up or not rng.chance(BROKEN):
             return
         member, settings = rng.choice(up), self.settings
-        folder = Folder(member.disk, ROOT, member.name, NATIVE_FOLDER, settings, rng)
+        folder = Folder(member.disk, ROOT, member.name, PLAIN_FOLDER, settings, rng)
         for _ in range(RECOVERIES):
             self.counts.broken += check_recovery(
                 member.disk,

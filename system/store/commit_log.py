@@ -26,7 +26,7 @@ from shaketable.system.store.index_units import (
     read_log_end,
     read_unit,
 )
-from shaketable.system.store.native.log import NativeLog, remove_native_log, upgrade_native_log
+from shaketable.system.store.plain.log import PlainLog, remove_plain_log, upgrade_plain_log
 from shaketable.system.store.recovery import LogScan, recover
 from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 from shaketable.system.store.state_files import (
@@ -76,8 +76,8 @@ class CommitLog:
     """The checkpoint's, clamped to the log's start and end; -1 if none."""
     was_aborted: bool
     """The last run did not close the log: the file `abort` existed."""
-    native: NativeLog | None
-    """The native commit log of before the upgrade, as long as it is kept."""
+    plain_log: PlainLog | None
+    """The plain commit log of before the upgrade, as long as it is kept."""
 
     files_type: ClassVar[type[SegmentFiles]] = SegmentFiles
     scan_type: ClassVar[type[LogScan]] = LogScan
@@ -101,7 +101,7 @@ class CommitLog:
         self._data = self.files_type(disk, f"{found.path}/data", file_bytes, reserve=True)
         self._index = self.files_type(disk, f"{found.path}/index", index_file_bytes, reserve=False)
         found.finish_interrupted(self._data, self._index)
-        self.native = found.open_native()
+        self.plain_log = found.open_plain()
         recovered = recover(self._data, self._index, self._watermark, self.scan_type)
         self.end = self.synced = recovered.end
         self.spans = recovered.spans
@@ -122,28 +122,28 @@ class CommitLog:
         self_id: str,
         data_file_bytes: int = DATA_FILE_BYTES,
         index_file_bytes: int = INDEX_FILE_BYTES,
-        native_log: str | None = None,
+        plain_log: str | None = None,
     ) -> Self:
         """Open `<root>/dledger-<self_id>`, creating it if new, and recover.
 
-        `native_log` is storePathCommitLog: a new log upgrades a native commit log found there,
+        `plain_log` is storePathCommitLog: a new log upgrades a plain commit log found there,
         and its first entry (index 0) goes where that ends. A log created without one ignores it.
         The file `<root>/abort` exists until `close`.
 
-        Raises LogDamaged for damage before the durable watermark, NativeLogDamaged, StoreError
+        Raises LogDamaged for damage before the durable watermark, PlainLogDamaged, StoreError
         for a file size other than the log was created with, DiskFailed, DiskFull.
         """
         assert index_file_bytes % UNIT_BYTES == 0
         disk.make_dirs(root)
         was_aborted = mark_running(disk, root)
-        found = LogFolder.open(disk, f"{root}/dledger-{self_id}", data_file_bytes, native_log)
+        found = LogFolder.open(disk, f"{root}/dledger-{self_id}", data_file_bytes, plain_log)
         return cls(found, root, index_file_bytes, was_aborted=was_aborted)
 
     @property
     def start(self) -> LogEnd:
         """The end of the entries that are no longer held: index -1 if none was ever removed.
 
-        Its position is not 0 if the log continues a native log.
+        Its position is not 0 if the log continues a plain log.
         """
         return self._watermark.record.start
 
@@ -218,7 +218,7 @@ class CommitLog:
 
         The snapshot is durable before the log's start moves, and that before files are removed,
         so the next start can finish whatever a crash interrupted. Data and index files wholly
-        before the first entry left are removed, and the native log with the first entries. Raises
+        before the first entry left are removed, and the plain log with the first entries. Raises
         OutsideLog, NotContiguous for a snapshot of another log (nothing was changed), DiskFull
         (call again), DiskFailed.
         """
@@ -261,7 +261,7 @@ class CommitLog:
                 self.spans, self.memberships = (), ()
                 self.end = self.synced = end
                 self._truncations += 1
-                self._drop_native()
+                self._drop_plain()
             self.snapshot = snapshot
 
     def save_state(self, term: int, voted_for: str | None) -> None:
@@ -292,19 +292,19 @@ class CommitLog:
                 self.sync()
                 mark_stopped(self._disk, self._root)
         finally:
-            for files in (self._data, self._index, self._watermark, self.native):
+            for files in (self._data, self._index, self._watermark, self.plain_log):
                 if files is not None:
                     files.close()
 
     def read(self, position: int, size: int) -> bytes:
         """Read bytes of one data file (a message for a pull). Raises OutsideLog.
 
-        Messages from before an upgrade are read from the native log.
+        Messages from before an upgrade are read from the plain log.
         """
         self._check_alive()
-        native = self.native
-        if native is not None and position < native.end:
-            return native.read(position, size)
+        plain_log = self.plain_log
+        if plain_log is not None and position < plain_log.end:
+            return plain_log.read(position, size)
         while True:
             truncations = self._truncations
             if not self.start.position <= position <= self.end.position - size:
@@ -383,14 +383,14 @@ class CommitLog:
         self.memberships = tuple(held for held in self.memberships if held[0] >= index)
         self._data.remove_below(first_position)
         self._index.remove_below(index * UNIT_BYTES)
-        self._drop_native()
+        self._drop_plain()
 
-    def _drop_native(self) -> None:
-        """Remove the native log once this log no longer starts where that ends."""
-        native = self.native
-        if native is not None and self.start.position != native.end:
-            self.native = None
-            native.remove()
+    def _drop_plain(self) -> None:
+        """Remove the plain log once this log no longer starts where that ends."""
+        plain_log = self.plain_log
+        if plain_log is not None and self.start.position != plain_log.end:
+            self.plain_log = None
+            plain_log.remove()
 
     def _last_byte(self, end: LogEnd) -> int:
         """Return where the data after `end` stop in its file."""
@@ -425,7 +425,7 @@ class CommitLog:
 
 # The log's folder at a start: create it, or finish what a crash interrupted.
 #
-# Write order for a new folder: end of the native log, watermark, `currterm`, watermark complete.
+# Write order for a new folder: end of the plain log, watermark, `currterm`, watermark complete.
 # For a compaction: snapshot, watermark, files. For an installation: snapshot, files, watermark.
 # The order makes each intermediate state recognizable, so that it is finished before the scan.
 
@@ -439,16 +439,16 @@ class LogFolder:
     watermark: DurableWatermark
     state: HardState
     stored: StoredSnapshot | None
-    native_folder: str | None
+    plain_folder: str | None
 
     @classmethod
     def open(
-        cls, disk: Disk, path: str, data_file_bytes: int, native_folder: str | None
+        cls, disk: Disk, path: str, data_file_bytes: int, plain_folder: str | None
     ) -> LogFolder:
         """Open the folder, creating it if new. Raises StoreError as CommitLog.open does."""
         disk.make_dirs(f"{path}/data")
         disk.make_dirs(f"{path}/index")
-        watermark = _open_watermark(disk, path, data_file_bytes, native_folder)
+        watermark = _open_watermark(disk, path, data_file_bytes, plain_folder)
         if watermark.record.data_file_bytes != data_file_bytes:
             raise StoreError(
                 f"{path} has data files of {watermark.record.data_file_bytes} bytes:"
@@ -468,7 +468,7 @@ class LogFolder:
             raise LogDamaged(
                 snapshot_path(path), f"the snapshot is older than the log's start, {start}"
             )
-        return cls(disk, path, watermark, state, stored, native_folder)
+        return cls(disk, path, watermark, state, stored, plain_folder)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -486,28 +486,28 @@ class LogFolder:
         else:
             set_log_start(watermark, stored.snapshot.end)
 
-    def open_native(self) -> NativeLog | None:
-        """Open the native log that this log continues, None if there is none or it was removed.
+    def open_plain(self) -> PlainLog | None:
+        """Open the plain log that this log continues, None if there is none or it was removed.
 
-        If the log no longer starts where that ends, native files left by a crash are removed:
+        If the log no longer starts where that ends, files of it left by a crash are removed:
         entries were compacted, or the snapshot of a leader with other old messages replaced the
         log.
         """
         record = self.watermark.record
-        if not record.native_end:
+        if not record.plain_end:
             return None
-        if record.start.position != record.native_end:
-            if self.native_folder is not None:
-                remove_native_log(
-                    self.disk, self.native_folder, record.data_file_bytes, record.native_end
+        if record.start.position != record.plain_end:
+            if self.plain_folder is not None:
+                remove_plain_log(
+                    self.disk, self.plain_folder, record.data_file_bytes, record.plain_end
                 )
             return None
-        if self.native_folder is None:
+        if self.plain_folder is None:
             raise StoreError(
-                f"{self.path} continues a native commit log of {record.native_end} bytes:"
+                f"{self.path} continues a plain commit log of {record.plain_end} bytes:"
                 " set storePathCommitLog to the folder of that log"
             )
-        return NativeLog(self.disk, self.native_folder, record.data_file_bytes, record.native_end)
+        return PlainLog(self.disk, self.plain_folder, record.data_file_bytes, record.plain_end)
 
 
 def set_log_start(watermark: DurableWatermark, start: LogEnd) -> None:
@@ -529,7 +529,7 @@ def replace_log(
 
 
 def _open_watermark(
-    disk: Disk, folder: str, data_file_bytes: int, native_folder: str | None
+    disk: Disk, folder: str, data_file_bytes: int, plain_folder: str | None
 ) -> DurableWatermark:
     """Open the watermark; in a new folder create it and `currterm`, in a crash-safe order."""
     path = f"{folder}/syncedto"
@@ -541,10 +541,10 @@ def _open_watermark(
                 raise LogDamaged(path, "the durable watermark is missing")
         if disk.names(f"{folder}/data"):
             raise LogDamaged(path, "the durable watermark is missing")
-        native_end = 0
-        if native_folder is not None:
-            native_end = upgrade_native_log(disk, native_folder, data_file_bytes)
-        watermark = DurableWatermark.create(disk, path, data_file_bytes, native_end)
+        plain_end = 0
+        if plain_folder is not None:
+            plain_end = upgrade_plain_log(disk, plain_folder, data_file_bytes)
+        watermark = DurableWatermark.create(disk, path, data_file_bytes, plain_end)
     if not watermark.record.is_complete:
         save_hard_state(disk, folder, HardState())  # syncs the folder, and so `syncedto`'s name
         watermark.complete()

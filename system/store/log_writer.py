@@ -42,7 +42,7 @@ flushFileInterval is 10 ms)."""
 
 
 class WritableLog(Protocol):
-    """The log that writes are carried out on: a `CommitLog` or a `NativeCommitLog`."""
+    """The log that writes are carried out on: a `CommitLog` or a `PlainCommitLog`."""
 
     @property
     def start(self) -> LogEnd:

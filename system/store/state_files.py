@@ -139,8 +139,8 @@ class WatermarkRecord:
     `start` is the log's start (the place before its first entry), `end` the durable watermark.
     Up to byte `cut_until` a truncation was to write zeros: old bytes may still be on the disk
     there, even if zeros are read (after a failed fsync they are in the page cache only).
-    `is_complete` is false only until the folder of a new node is complete. `native_end` is where
-    the native commit log of before the upgrade ends and DLedger's entries start (RocketMQ's
+    `is_complete` is false only until the folder of a new node is complete. `plain_end` is where
+    the plain commit log of before the upgrade ends and DLedger's entries start (RocketMQ's
     dividedCommitlogOffset), 0 if there was none.
     """
 
@@ -150,7 +150,7 @@ class WatermarkRecord:
     start: LogEnd
     end: LogEnd
     cut_until: int
-    native_end: int = 0
+    plain_end: int = 0
 
 
 class DurableWatermark:
@@ -161,10 +161,10 @@ class DurableWatermark:
         self.record = record
 
     @classmethod
-    def create(cls, disk: Disk, path: str, data_file_bytes: int, native_end: int = 0) -> Self:
-        """Create the watermark of a new, empty log, which starts at the native log's end."""
-        start = LogEnd(position=native_end)
-        record = WatermarkRecord(1, False, data_file_bytes, start, start, 0, native_end)
+    def create(cls, disk: Disk, path: str, data_file_bytes: int, plain_end: int = 0) -> Self:
+        """Create the watermark of a new, empty log, which starts at the plain log's end."""
+        start = LogEnd(position=plain_end)
+        record = WatermarkRecord(1, False, data_file_bytes, start, start, 0, plain_end)
         replace_file(disk, path, bytes(SLOT_BYTES) + _encode_slot(record))
         return cls(disk.open(path), record)
 
@@ -212,7 +212,7 @@ def _encode_slot(record: WatermarkRecord) -> bytes:
         *_end_fields(record.start),
         *_end_fields(record.end),
         record.cut_until,
-        record.native_end,
+        record.plain_end,
     )
     return (packed + _SLOT_CRC.pack(zlib.crc32(packed))).ljust(SLOT_BYTES, b"\0")
 
@@ -221,15 +221,13 @@ def _decode_slot(slot: bytes) -> WatermarkRecord | None:
     packed, crc = slot[: _SLOT.size], slot[_SLOT.size : _SLOT.size + _SLOT_CRC.size]
     if len(slot) < SLOT_BYTES or crc != _SLOT_CRC.pack(zlib.crc32(packed)):
         return None
-    magic, sequence, is_complete, data_file_bytes, *ends, cut_until, native_end = _SLOT.unpack(
+    magic, sequence, is_complete, data_file_bytes, *ends, cut_until, plain_end = _SLOT.unpack(
         packed
     )
     if magic != _WATERMARK_MAGIC:
         return None
     start, end = LogEnd(*ends[:4]), LogEnd(*ends[4:])
-    return WatermarkRecord(
-        sequence, is_complete, data_file_bytes, start, end, cut_until, native_end
-    )
+    return WatermarkRecord(sequence, is_complete, data_file_bytes, start, end, cut_until, plain_end)
 
 
 def _end_fields(end: LogEnd) -> tuple[int, int, int, int]:

@@ -1,4 +1,4 @@
-"""A group that is upgraded from a native commit log keeps its messages and its offsets."""
+"""A group that is upgraded from a plain commit log keeps its messages and its offsets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from shaketable.system.store.message import Message, encode_message, walk_messag
 
 FIRST_FILE = 3 * FILE_BYTES
 """Files in front of it have expired, and with them the first messages of queue 0."""
-NATIVE_BLANK = struct.Struct(">iI")
+PLAIN_BLANK = struct.Struct(">iI")
 
 
-def native_log(*, sys_flags: dict[int, int] | None = None) -> dict[int, bytes]:
+def plain_log(*, sys_flags: dict[int, int] | None = None) -> dict[int, bytes]:
     """Two files of messages: queue 0 goes on at offset 7, queue 1 begins."""
     found: dict[int, bytes] = {}
     position = FIRST_FILE
@@ -35,8 +35,8 @@ def native_log(*, sys_flags: dict[int, int] | None = None) -> dict[int, bytes]:
         )
         size = len(encode_message(message))
         end = (position // FILE_BYTES + 1) * FILE_BYTES
-        if position + size + NATIVE_BLANK.size > end:
-            found[position] = NATIVE_BLANK.pack(end - position, 0xCBD43194)
+        if position + size + PLAIN_BLANK.size > end:
+            found[position] = PLAIN_BLANK.pack(end - position, 0xCBD43194)
             position = end
         fields = {name: getattr(message, name) for name in message.__slots__}
         found[position] = encode_message(Message(**{**fields, "physical_offset": position}))
@@ -52,7 +52,7 @@ def bodies(member: Member, queue: int, offset: int, *, committed: bool = False) 
 
 
 def test_old_messages_stay_readable_and_new_ones_go_on_behind_them() -> None:
-    group = BrokerGroup(3, native=native_log())
+    group = BrokerGroup(3, plain_log=plain_log())
     assert group.members["n0"].broker.take_checkpoint() is None, "not before all are dispatched"
     leader = group.lead()
     (_, units) = leader.broker.queues.units_since_checkpoint()[b"old", 1]
@@ -71,21 +71,21 @@ def test_old_messages_stay_readable_and_new_ones_go_on_behind_them() -> None:
 
 
 def test_an_upgraded_broker_goes_on_from_its_checkpoint() -> None:
-    group = BrokerGroup(1, native=native_log())
+    group = BrokerGroup(1, plain_log=plain_log())
     group.lead()
     for _ in range(2):
         leader = group.members["n0"]
         leader.answer(send("old", 1, b"new"))
         assert leader.save_checkpoint()
         again = group.restart("n0")
-        assert not again.broker._reput.is_native_pending
+        assert not again.broker._reput.is_plain_pending
         assert again.core.ledger.snapshot == leader.core.ledger.snapshot
         group.lead()
     assert bodies(again, 1, 4) == [b"native 09", b"native 11", b"new", b"new"]
 
 
 def test_a_member_without_the_old_files_goes_on_behind_them() -> None:
-    group = BrokerGroup(3, native=native_log())
+    group = BrokerGroup(3, plain_log=plain_log())
     leader = group.lead()
     leader.answer(send("old", 0, b"new"))
     joined = group.join("n3")
@@ -100,14 +100,14 @@ def test_a_member_without_the_old_files_goes_on_behind_them() -> None:
 
 
 def test_halves_of_old_transactions_have_no_place_in_a_queue() -> None:
-    group = BrokerGroup(1, native=native_log(sys_flags={2: 4, 5: 12}))
+    group = BrokerGroup(1, plain_log=plain_log(sys_flags={2: 4, 5: 12}))
     leader = group.lead()
     assert leader.broker.queues.ranges()[b"old", 0] == (7, 12)
     assert leader.broker.queues.ranges()[b"old", 1] == (0, 5)
 
 
-def test_once_entries_go_the_native_messages_are_gone_too() -> None:
-    group = BrokerGroup(1, native=native_log())
+def test_once_entries_go_the_plain_messages_are_gone_too() -> None:
+    group = BrokerGroup(1, plain_log=plain_log())
     leader = group.lead()
     for _ in range(12):
         leader.answer(send("old", 0, bytes(500)))

@@ -295,8 +295,8 @@ def test_a_wall_clock_that_was_set_back_holds_nobody_up_for_long() -> None:
     assert bodies(leader) == [b"x"], "not in an hour"
 
 
-def test_what_a_native_log_had_delivered_is_not_delivered_again() -> None:
-    native: dict[int, bytes] = {}
+def test_what_a_plain_log_had_delivered_is_not_delivered_again() -> None:
+    plain_log: dict[int, bytes] = {}
     position = 0
 
     def put(topic: bytes, queue: int, offset: int, store_ms: int, properties: bytes) -> None:
@@ -315,15 +315,15 @@ def test_what_a_native_log_had_delivered_is_not_delivered_again() -> None:
             store_ms,
             HOST,
         )
-        native[position] = encode_message(message)
-        position += len(native[position])
+        plain_log[position] = encode_message(message)
+        position += len(plain_log[position])
 
     waiting = b"DELAY\x012\x02REAL_TOPIC\x01t\x02REAL_QID\x010\x02"
     start_ms = WALL_MS - 60_000
     put(SCHEDULE_TOPIC, 1, 0, start_ms, waiting)
     put(SCHEDULE_TOPIC, 1, 1, start_ms + 3000, waiting)
     put(b"t", 0, 0, start_ms + 5000, b"REAL_TOPIC\x01t\x02")
-    group = BrokerGroup(1, config=CONFIG, native=native)
+    group = BrokerGroup(1, config=CONFIG, plain_log=plain_log)
     leader = group.lead()
     group.pass_time(500)
     assert bodies(leader) == [b"0", b"1"], "the second was still to come"

@@ -1,4 +1,4 @@
-"""Native replication across the border: our slave of Apache's master, Apache's slave of ours."""
+"""Replication across the border: our slave of Apache's master, Apache's slave of ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shaketable.system.client.producer import Producer
 from tests.support.apache_servers import Apache, start_broker
 from tests.support.foreign_java import Java, java_in, needs_maven
 from tests.support.group_requests import create_topic
-from tests.support.native_nodes import NativeNodes
+from tests.support.master_slave_nodes import MasterSlaveNodes
 from tests.support.node_group import contents, until
 
 pytestmark = [pytest.mark.e2e, needs_maven, pytest.mark.timeout(600)]
@@ -26,8 +26,8 @@ SECONDS_MAX = 120
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, apache: Apache) -> Iterator[NativeNodes]:
-    nodes = NativeNodes(
+def nodes(tmp_path: Path, apache: Apache) -> Iterator[MasterSlaveNodes]:
+    nodes = MasterSlaveNodes(
         tmp_path,
         "master",
         "slave",
@@ -71,7 +71,7 @@ async def make_topic(broker: tuple[str, int], topic: str) -> None:
         connection.close()
 
 
-async def held(nodes: NativeNodes, name: str, topic: str) -> list[bytes]:
+async def held(nodes: MasterSlaveNodes, name: str, topic: str) -> list[bytes]:
     client = nodes.client(name)
     found: list[bytes] = []
     for queue_id in range(QUEUES):
@@ -85,7 +85,7 @@ def log_of(folder: Path) -> bytes:
     return file.read_bytes().rstrip(b"\0")
 
 
-def test_ours_copies_apaches_master(nodes: NativeNodes, apache: Apache) -> None:
+def test_ours_copies_apaches_master(nodes: MasterSlaveNodes, apache: Apache) -> None:
     """It finds the master by Apache's name server, and has its log byte for byte."""
     assert apache.broker is not None
 
@@ -106,7 +106,7 @@ def test_ours_copies_apaches_master(nodes: NativeNodes, apache: Apache) -> None:
     assert log_of(apache.store / "commitlog").startswith(ours)
 
 
-def test_apaches_slave_copies_ours(nodes: NativeNodes, apache: Apache, java: Java) -> None:
+def test_apaches_slave_copies_ours(nodes: MasterSlaveNodes, apache: Apache, java: Java) -> None:
     """Our SYNC_MASTER acknowledges what Apache's slave reports; ours goes on with its files."""
 
     async def story() -> None:

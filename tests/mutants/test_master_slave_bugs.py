@@ -8,14 +8,14 @@ from random import Random
 import pytest
 import trio
 from broker_group import FILE_BYTES, send
-from native_brokers import HALink, NativeBroker
+from master_slave_brokers import HALink, MasterSlaveBroker
 from planted import HEALTHY, Mutant, with_and_without
 
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
-from shaketable.system.native.config_files import DELAYS, OFFSETS
-from shaketable.system.native.ha import HEADER, REPORT, HAError
+from shaketable.system.master_slave.config_files import DELAYS, OFFSETS
+from shaketable.system.master_slave.ha import HEADER, REPORT, HAError
 from shaketable.system.node.machine import Machine, SystemClock
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.sim.disk import SimDisk
@@ -24,9 +24,9 @@ OK = ResponseCode.SUCCESS
 LATE_SLAVE = ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
-def pair(mutant: Mutant, **more: bool) -> tuple[NativeBroker, NativeBroker, HALink]:
-    master = NativeBroker("SYNC_MASTER", mutant=mutant, **more)
-    slave = NativeBroker("SLAVE", mutant=mutant)
+def pair(mutant: Mutant, **more: bool) -> tuple[MasterSlaveBroker, MasterSlaveBroker, HALink]:
+    master = MasterSlaveBroker("SYNC_MASTER", mutant=mutant, **more)
+    slave = MasterSlaveBroker("SLAVE", mutant=mutant)
     link = HALink(master, slave)
     link.settle()
     return master, slave, link
@@ -60,7 +60,7 @@ def test_a_late_slave_is_told_of(mutant: Mutant) -> None:
 @with_and_without("any-report-counts")
 def test_a_position_that_was_never_sent_is_no_copy(mutant: Mutant) -> None:
     master, _, _ = pair(mutant)
-    stranger = mutant.native.slave_connection(master.core, 99, FILE_BYTES, master.now_ms)
+    stranger = mutant.master_slave.slave_connection(master.core, 99, FILE_BYTES, master.now_ms)
     with suppress(HAError):
         stranger.received(REPORT.pack(1 << 40), master.now_ms)
     assert (master.core.slaves_position == 1 << 40) is (mutant is not HEALTHY)
@@ -99,7 +99,7 @@ def machine(disk: SimDisk) -> Machine:
 def saved(mutant: Mutant, disk: SimDisk) -> None:
     """Write the files of a broker at which a group has committed offset 7."""
     known = tables()
-    files = mutant.native.config_files("/config", machine(disk), known)
+    files = mutant.master_slave.config_files("/config", machine(disk), known)
     files.load()
     known.offsets.advance("g", "t", 0, 7)
     for key in known.versions:
@@ -109,7 +109,7 @@ def saved(mutant: Mutant, disk: SimDisk) -> None:
 
 def loaded(mutant: Mutant, disk: SimDisk) -> BrokerTables:
     known = tables()
-    mutant.native.config_files("/config", machine(disk), known).load()
+    mutant.master_slave.config_files("/config", machine(disk), known).load()
     return known
 
 
@@ -131,6 +131,6 @@ def test_a_loss_of_power_leaves_whole_files(mutant: Mutant) -> None:
 
 @with_and_without("delays-not-synchronized")
 def test_a_slave_takes_over_how_far_delays_are(mutant: Mutant) -> None:
-    asked = [name for _, name in mutant.native.synchronize.requests]
+    asked = [name for _, name in mutant.master_slave.synchronize.requests]
     assert OFFSETS in asked
     assert (DELAYS in asked) is (mutant is HEALTHY)

@@ -56,7 +56,7 @@ def test_a_node_without_a_group_is_told_of_its_bug(name: str, tmp_path: Path) ->
         {"mutant": "batch-half-stored"}, (WITH_NAMES["ns0"],),
     )  # fmt: skip
     config = parse(target.prepare(layout).files["broker.conf"])
-    assert config.native is not None
+    assert config.master_slave is not None
     assert planted(config.mutant) is load("batch-half-stored")
 
 

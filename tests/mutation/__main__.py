@@ -34,7 +34,7 @@ from tests.mutation.stages import FOUND, JUDGES, SHAKING, UNIT, Limits, Outcome,
 from tests.mutation.summary import summarise
 from tests.mutation.trees import JUDGED, OF_CAMPAIGNS, ROOT, SIMULATED, copy_of_tree, digest_of
 
-PARTS = {"core": SIMULATED, "node": SIMULATED, "native": SIMULATED, "campaigns": OF_CAMPAIGNS}
+PARTS = {"core": SIMULATED, "node": SIMULATED, "master_slave": SIMULATED, "campaigns": OF_CAMPAIGNS}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     limits = Limits(
         core_seeds=asked.core_seeds,
         node_seeds=asked.node_seeds,
-        native_seeds=asked.native_seeds,
+        master_slave_seeds=asked.master_slave_seeds,
         virtual_s=asked.virtual_s,
         campaigns=asked.campaigns,
         process_s=asked.process_s,
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--core-seeds", type=int, default=Limits().core_seeds)
     parser.add_argument("--node-seeds", type=int, default=Limits().node_seeds)
-    parser.add_argument("--native-seeds", type=int, default=Limits().native_seeds)
+    parser.add_argument("--master-slave-seeds", type=int, default=Limits().master_slave_seeds)
     parser.add_argument("--virtual-s", type=float, default=Limits().virtual_s, help="of each seed")
     parser.add_argument(
         "--campaigns", type=int, default=Limits().campaigns, help="in the simulated world"

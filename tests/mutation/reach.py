@@ -26,19 +26,19 @@ from tests.mutation.trees import (
     digest_of,
 )
 
-PACKAGES = ("raft", "store", "broker", "client", "native")
+PACKAGES = ("raft", "store", "broker", "client", "master_slave")
 TEST_FOLDERS = (
     "tests/raft",
     "tests/store",
     "tests/broker",
     "tests/client",
-    "tests/native",
+    "tests/master_slave",
     "tests/node",
 )
 """Unit tests. tests/sim is left out: it runs the simulation, which is scored by itself."""
 
 
-WORLDS = {"core": 40, "node": 8, "native": 24}
+WORLDS = {"core": 40, "node": 8, "master_slave": 24}
 """How many seeds of each world are measured: more than are run, for what is rarely reached."""
 CAMPAIGNS = "campaigns"
 VALID = "valid-campaigns.json"

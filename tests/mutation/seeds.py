@@ -15,22 +15,22 @@ from shaketable.system.sim.schedules.schedule import Options
 from tests.mutation import children
 
 MODULES = {"core": "shaketable.system.sim.world", "node": "shaketable.system.sim.trio_world.world"}
-NATIVE = "native"
+MASTER_SLAVE = "master_slave"
 """Masters and slaves: seeds take turns in the three modes."""
-NATIVE_VIRTUAL_S = 10.0
+PLAIN_VIRTUAL_S = 10.0
 """At most, of faults: half a minute follows in which all settles."""
 
 SEED_CPU_S = 6.0
 """Ten times what a seed of 20 virtual seconds takes: a mutant that needs more turns in cycles."""
 
-NATIVE_CPU_S = 20.0
+PLAIN_CPU_S = 20.0
 
 
 def runner_of(world: str, virtual_s: float) -> Callable[[int], object]:
     """Return what runs a seed as `simulate --time-limit` does, and returns what it violated."""
     run_ms = int(virtual_s * 1e3)
-    if world == NATIVE:
-        return _native_runner(int(min(virtual_s, NATIVE_VIRTUAL_S) * 1e3))
+    if world == MASTER_SLAVE:
+        return _master_slave_runner(int(min(virtual_s, PLAIN_VIRTUAL_S) * 1e3))
     module = importlib.import_module(MODULES[world])
     options = Options(run_ms=run_ms)
     if world == "node":
@@ -38,7 +38,7 @@ def runner_of(world: str, virtual_s: float) -> Callable[[int], object]:
     return lambda seed: module.run_seed(seed, options).violation
 
 
-def _native_runner(run_ms: int) -> Callable[[int], object]:
+def _master_slave_runner(run_ms: int) -> Callable[[int], object]:
     module = importlib.import_module("shaketable.system.sim.master_slave_world.world")
 
     def run(seed: int) -> object:
@@ -53,7 +53,7 @@ def main(world: str, virtual_s: float, seeds: list[int]) -> int:
     run = runner_of(world, virtual_s)
     sys.stdout.write("started\n")
     for seed in seeds:
-        children.limit_part(NATIVE_CPU_S if world == NATIVE else SEED_CPU_S)
+        children.limit_part(PLAIN_CPU_S if world == MASTER_SLAVE else SEED_CPU_S)
         broken = run(seed)
         line = {"seed": seed, "violation": None if broken is None else str(broken)}
         sys.stdout.write(json.dumps(line) + "\n")

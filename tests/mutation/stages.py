@@ -52,14 +52,18 @@ class Limits:
 
     core_seeds: int = 25
     node_seeds: int = 6
-    native_seeds: int = 16
+    master_slave_seeds: int = 16
     virtual_s: float = 20.0
     campaigns: int = 12
     process_s: float = 10.0
 
     def seeds_of(self, world: str) -> int:
         """How many seeds of a simulated world are run."""
-        of = {"core": self.core_seeds, "node": self.node_seeds, "native": self.native_seeds}
+        of = {
+            "core": self.core_seeds,
+            "node": self.node_seeds,
+            "master_slave": self.master_slave_seeds,
+        }
         return of[world]
 
 
@@ -71,7 +75,7 @@ PROCESS_CAMPAIGNS = {
         for mode in ("multi_master", "async_replication", "sync_double_write")
     },
 }
-NATIVE = frozenset({"multi_master", "async_replication", "sync_double_write"})
+MASTER_SLAVE = frozenset({"multi_master", "async_replication", "sync_double_write"})
 
 
 def unit_tests(mutant: Mutant, tree: Path, reach: Reach) -> Outcome:
@@ -153,7 +157,7 @@ def processes(mutant: Mutant, tree: Path, limits: Limits, tried: Sequence[str]) 
     """Run campaigns on real processes, but those that were tried, until one is invalid."""
     ran, seconds, noticed = list(tried), 0.0, ""
     for name, arguments in PROCESS_CAMPAIGNS.items():
-        unlike = "raft" if name in NATIVE else "native"
+        unlike = "raft" if name in MASTER_SLAVE else "master_slave"
         if mutant.package == unlike or name in tried:
             continue
         command = [
@@ -174,7 +178,7 @@ def processes(mutant: Mutant, tree: Path, limits: Limits, tried: Sequence[str]) 
 
 
 UNIT = "unit"
-SHAKING = ("core", "node", "native", "campaigns", "processes")
+SHAKING = ("core", "node", "master_slave", "campaigns", "processes")
 """Judges that know nothing of the code, the cheapest first."""
 JUDGES: tuple[str, ...] = (*SHAKING, UNIT)
 

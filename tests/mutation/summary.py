@@ -15,7 +15,7 @@ from tests.mutation.trees import ROOT
 REASONS = Path(__file__).with_name("survivors.toml")
 FOUND = frozenset({"killed", "timeout"})
 SIMULATED = ("core", "node")
-NATIVE = ("native",)
+MASTER_SLAVE = ("master_slave",)
 """Asked about what masters and slaves execute; not all mutants wait for it."""
 CAMPAIGNS = ("campaigns", "processes")
 HEADS = (
@@ -102,7 +102,10 @@ def _row(mutants: list[Mutant], journal: Journal, reasons: dict[str, str]) -> li
     relevant = len(mutants) - len(equal)
     return [
         str(len(mutants)),
-        *(_share(mutants, journal, judges) for judges in (("core",), ("node", *NATIVE), CAMPAIGNS)),
+        *(
+            _share(mutants, journal, judges)
+            for judges in (("core",), ("node", *MASTER_SLAVE), CAMPAIGNS)
+        ),
         str(len(shaken_out)),
         str(len(noticed)),
         _share(mutants, journal, ("unit",)),
@@ -124,7 +127,7 @@ def _by(mutant: Mutant, journal: Journal, judge: str) -> bool:
 
 
 def _is_shaken_out(mutant: Mutant, journal: Journal) -> bool:
-    return any(_by(mutant, journal, judge) for judge in (*SIMULATED, *NATIVE, *CAMPAIGNS))
+    return any(_by(mutant, journal, judge) for judge in (*SIMULATED, *MASTER_SLAVE, *CAMPAIGNS))
 
 
 def _noticed(mutant: Mutant, journal: Journal) -> str | None:

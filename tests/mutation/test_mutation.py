@@ -65,7 +65,7 @@ def test_every_operator_makes_what_it_says_and_leaves_the_unseen_alone() -> None
 
 
 def test_every_mutant_of_the_sample_is_python_and_differs() -> None:
-    mutants = draw(["raft", "store", "broker", "client", "native"], 65, seed=1)
+    mutants = draw(["raft", "store", "broker", "client", "master_slave"], 65, seed=1)
     assert len(mutants) == len({one.id for one in mutants}) == 325
     for mutant in mutants:
         text = mutant.text(ROOT)
@@ -84,7 +84,7 @@ def test_a_sample_takes_all_operators_and_files_in_turn() -> None:
 
 
 def test_a_sample_keeps_what_is_judged_when_the_source_changes() -> None:
-    mutants = mutants_of(ROOT, "native")
+    mutants = mutants_of(ROOT, "master_slave")
     before = {one.id for one in sample(mutants, 30, seed=1)}
     changed = [one for one in mutants if one.path != mutants[0].path]
     after = sample(changed, 30, seed=1, judged=before)
@@ -164,7 +164,7 @@ def test_a_simulated_campaign_finds_commits_that_nobody_sends() -> None:
 
 
 def test_what_nobody_executes_is_not_run() -> None:
-    mutant = mutants_of(ROOT, "native")[0]
+    mutant = mutants_of(ROOT, "master_slave")[0]
     nobody = Reach({}, {})
     assert unit_tests(mutant, ROOT, nobody).outcome == "not-reached"
     assert simulation("core", mutant, ROOT, nobody, Limits(), []).outcome == "not-reached"
@@ -213,7 +213,7 @@ def test_what_was_missed_on_another_tree_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_who_is_found_meanwhile_is_not_asked_about_again(tmp_path: Path) -> None:
-    mutants = sample(mutants_of(ROOT, "native"), 2, seed=1)
+    mutants = sample(mutants_of(ROOT, "master_slave"), 2, seed=1)
     journal = Journal(tmp_path / "journal.jsonl")
     asked = []
     for name, mutant in waiting(mutants, ["core", "node"], Limits(), journal, True):
@@ -230,7 +230,7 @@ def test_the_summary_names_survivors_without_a_reason(
     reasons = tmp_path / "survivors.toml"
     reasons.write_text("")
     monkeypatch.setattr("tests.mutation.summary.REASONS", reasons)
-    mutants = sample(mutants_of(ROOT, "native"), 3, seed=1)
+    mutants = sample(mutants_of(ROOT, "master_slave"), 3, seed=1)
     journal = Journal(tmp_path / "journal.jsonl")
     for mutant, outcome in zip(mutants, ("killed", "survived", "timeout"), strict=True):
         for judge in JUDGES:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from native_brokers import NativeBroker
+from master_slave_brokers import MasterSlaveBroker
 
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.node.disks.real_disk import RealDisk, RealFile
@@ -42,7 +42,7 @@ async def at_once(work: Any) -> None:
 
 
 def files_of(folder: Path, disk: RealDisk) -> tuple[ConfigFiles, BrokerTables]:
-    tables = NativeBroker().broker.tables
+    tables = MasterSlaveBroker().broker.tables
     machine: Any = SimpleNamespace(disk=disk, clock=SystemClock(), run_disk_work=at_once)
     files = ConfigFiles(str(folder), machine, tables)
     files.load()

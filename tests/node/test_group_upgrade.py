@@ -1,4 +1,4 @@
-"""A group of real processes on the native commit log of a broker from before DLedger."""
+"""A group of real processes on the plain commit log of a broker from before DLedger."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shaketable.system.client.group import BrokerGroupClient
-from tests.support.native_log_encoder import NativeLogWriter
 from tests.support.node_group import NodeGroup, Writer, contents, until
+from tests.support.plain_log_encoder import PlainLogWriter
 
 pytestmark = pytest.mark.e2e
 
@@ -28,9 +28,9 @@ def group(tmp_path: Path) -> Iterator[NodeGroup]:
         nodes.close()
 
 
-def native_log(begin: int) -> NativeLogWriter:
+def plain_log(begin: int) -> PlainLogWriter:
     """Three files, the last one not full, with sizes that leave blanks of several lengths."""
-    log = NativeLogWriter(FILE_BYTES, begin, {("orders", 0): FIRST_OFFSET} if begin else {})
+    log = PlainLogWriter(FILE_BYTES, begin, {("orders", 0): FIRST_OFFSET} if begin else {})
     for number in range(150):
         topic, queue_id = QUEUES[number % 2 if number >= 5 else 2]
         body = b"%s/%d old %d " % (topic.encode(), queue_id, number) + bytes(number * 11 % 2000)
@@ -45,7 +45,7 @@ def start(group: NodeGroup, *names: str) -> None:
         group.start(name, storePathCommitLog=str(group.store(name) / "commitlog"))
 
 
-async def assert_all_there(client: BrokerGroupClient, member: str, log: NativeLogWriter) -> None:
+async def assert_all_there(client: BrokerGroupClient, member: str, log: PlainLogWriter) -> None:
     """Every old message stands at its old offset, as this member reads it."""
     for (topic, queue_id), written in log.written.items():
         found = await contents(client, topic, queue_id, member=member)
@@ -55,7 +55,7 @@ async def assert_all_there(client: BrokerGroupClient, member: str, log: NativeLo
 
 @pytest.mark.parametrize("begin", [0, 5 * FILE_BYTES], ids=["whole", "partly_expired"])
 def test_old_messages_stay_and_new_ones_go_on_behind_them(group: NodeGroup, begin: int) -> None:
-    log = native_log(begin)
+    log = plain_log(begin)
     for name in group.peers:
         log.write(group.store(name) / "commitlog")
     ends = dict(log.offsets)
@@ -110,8 +110,8 @@ def test_old_messages_stay_and_new_ones_go_on_behind_them(group: NodeGroup, begi
 
 
 def test_old_messages_expire_and_their_queues_go_on(group: NodeGroup) -> None:
-    """The native files go with the first data file behind them."""
-    log = native_log(0)
+    """The file of the plain logs go with the first data file behind them."""
+    log = plain_log(0)
     for name in group.peers:
         log.write(group.store(name) / "commitlog")
 
@@ -125,7 +125,7 @@ def test_old_messages_expire_and_their_queues_go_on(group: NodeGroup) -> None:
             folders = [group.store(name) / "commitlog" for name in group.peers]
             return not any(list(folder.iterdir()) for folder in folders)
 
-        await until(is_gone, "the native files are gone on every node")
+        await until(is_gone, "the file of the plain logs are gone on every node")
         end = log.offsets["quiet", 1]
         await writer.send("quiet", 1)
         assert min(await contents(writer.client, "quiet", 1)) == end
@@ -143,7 +143,7 @@ def test_old_messages_expire_and_their_queues_go_on(group: NodeGroup) -> None:
 
 def test_a_new_member_without_the_old_files_goes_on_behind_them(group: NodeGroup) -> None:
     """What is from before the group is not replicated: it is copied by hand, or left behind."""
-    log = native_log(0)
+    log = plain_log(0)
     for name in group.peers:
         log.write(group.store(name) / "commitlog")
 

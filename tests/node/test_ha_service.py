@@ -8,12 +8,12 @@ from typing import Any
 
 import trio
 from broker_group import FILE_BYTES
-from native_brokers import NativeBroker
+from master_slave_brokers import MasterSlaveBroker
 
-from shaketable.system.native.ha import REPORT, SILENCE_MAX_MS
+from shaketable.system.master_slave.ha import REPORT, SILENCE_MAX_MS
 from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.master_slave.ha_service import HAService
-from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.parts import MasterSlaveParts
 
 STORY_TIMEOUT_S = 10.0
 
@@ -49,7 +49,7 @@ class DeafSlave(trio.abc.AsyncResource):
 
 
 def test_a_slave_that_reads_nothing_is_dropped_when_it_was_silent_for_too_long() -> None:
-    master = NativeBroker("SYNC_MASTER")
+    master = MasterSlaveBroker("SYNC_MASTER")
     clock, nothing = FastClock(), SimpleNamespace()
     config = SimpleNamespace(data_file_bytes=FILE_BYTES)
     settings: Any = SimpleNamespace(master=None)
@@ -61,7 +61,7 @@ def test_a_slave_that_reads_nothing_is_dropped_when_it_was_silent_for_too_long()
         lambda: None,
         nothing,  # type: ignore[arg-type]
         nothing,  # type: ignore[arg-type]
-        NativeParts(),
+        MasterSlaveParts(),
     )
 
     async def story(*said: bytes) -> None:

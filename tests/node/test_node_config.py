@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from shaketable.system.native.core import BrokerRole
+from shaketable.system.master_slave.core import BrokerRole
 from shaketable.system.node.broker_start import limits_of
 from shaketable.system.node.config import ConfigError, parse
 
@@ -143,7 +143,7 @@ def test_keys_of_rocketmq_that_have_a_meaning_are_read() -> None:
     assert config.expiry.delete_when_hours == (4, 16)
     assert config.expiry.used_ratio_max == 0.8
     assert config.raft.preferred_leaders == ("n2", "n0")
-    assert str(config.native_log) == "/tmp/rmqstore/node00/commitlog"
+    assert str(config.plain_log) == "/tmp/rmqstore/node00/commitlog"
     assert not config.is_key_indexed
     assert (config.hash_slots, config.index_items_max, config.queue_file_bytes) == (
         1000,
@@ -210,19 +210,19 @@ brokerId=3
 
 def test_without_a_group_rocketmqs_own_defaults_hold() -> None:
     config = parse(MASTER)
-    assert config.native is not None
-    assert (config.self_id, config.native.broker_id) == ("broker-a-0", 0)
-    assert config.native.config.role is BrokerRole.SYNC_MASTER
-    assert not config.native.config.is_sync_flush
-    assert config.native.config.sync_flush_timeout_ms == 5000
-    assert config.native.config.slave_timeout_ms == 3000
-    assert config.native.config.slave_behind_bytes_max == 256 << 20
-    assert config.native.config.transfer_bytes_max == 32 << 10
-    assert (config.native.ha_port, config.native.master) == (10912, None)
-    assert str(config.native.log_folder) == "/tmp/store/commitlog"
+    assert config.master_slave is not None
+    assert (config.self_id, config.master_slave.broker_id) == ("broker-a-0", 0)
+    assert config.master_slave.config.role is BrokerRole.SYNC_MASTER
+    assert not config.master_slave.config.is_sync_flush
+    assert config.master_slave.config.sync_flush_timeout_ms == 5000
+    assert config.master_slave.config.slave_timeout_ms == 3000
+    assert config.master_slave.config.slave_behind_bytes_max == 256 << 20
+    assert config.master_slave.config.transfer_bytes_max == 32 << 10
+    assert (config.master_slave.ha_port, config.master_slave.master) == (10912, None)
+    assert str(config.master_slave.log_folder) == "/tmp/store/commitlog"
     slave = parse(MASTER.replace("SYNC_MASTER", "SLAVE") + "haMasterAddress=10.0.0.1:10912\n")
-    assert slave.native is not None
-    assert (slave.self_id, slave.native.master) == ("broker-a-3", ("10.0.0.1", 10912))
+    assert slave.plain_log is not None
+    assert (slave.self_id, slave.plain_log.master) == ("broker-a-3", ("10.0.0.1", 10912))
     unused = parse(f"{MASTER}dLegerGroup=g\nsendMessageThreadPoolNums=4\n").unused
     assert set(unused) == {"dLegerGroup", "sendMessageThreadPoolNums"}
 
@@ -254,8 +254,8 @@ def test_what_is_wrong_without_a_group_is_named(line: str, says: str) -> None:
 )
 def test_the_port_for_slaves_is_one_that_there_is(lines: str, ports: tuple[int, int]) -> None:
     config = parse(f"{MASTER}{lines}\n")
-    assert config.native is not None
-    assert (config.listen_port, config.native.ha_port) == ports
+    assert config.master_slave is not None
+    assert (config.listen_port, config.master_slave.ha_port) == ports
 
 
 def test_limits_of_topics_and_groups_may_be_set_low() -> None:

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 import trio
-from native_brokers import NativeBroker
+from master_slave_brokers import MasterSlaveBroker
 
 from shaketable.system.node.machine import SystemClock
 from shaketable.system.node.master_slave.config_files import SlaveSynchronize
 from shaketable.system.node.master_slave.ha_service import HAService
-from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.parts import MasterSlaveParts
 
 LABEL = "a" * 64
 TEXTS = (f"é{LABEL}:10912", "é..:1", "\0:1", f"{LABEL}..{LABEL}:1", "h:" + "1" * 5000, ":", "h:٣")
 
 
 def slave_of(text: str) -> tuple[HAService, SlaveSynchronize]:
-    slave, clock = NativeBroker("SLAVE"), SystemClock()
+    slave, clock = MasterSlaveBroker("SLAVE"), SystemClock()
     config: Any = SimpleNamespace(data_file_bytes=4096)
     settings: Any = SimpleNamespace(master=None)
     nothing: Any = SimpleNamespace()
     synchronize = SlaveSynchronize(clock, slave.broker.tables, lambda: None)
     service = HAService(
-        config, settings, clock, slave.core, lambda: None, synchronize, nothing, NativeParts()
+        config, settings, clock, slave.core, lambda: None, synchronize, nothing, MasterSlaveParts()
     )
     service.on_registered({"masterAddr": text, "haServerAddr": text})
     return service, synchronize

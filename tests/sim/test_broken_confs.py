@@ -9,7 +9,7 @@ from shaketable.system.node import config
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.broken_starts.broken_confs import BROKEN, check_refused
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 
 def test_all_of_them_are_refused() -> None:
@@ -29,6 +29,6 @@ def test_levels_that_are_no_times_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_files_of_another_size_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NativeCommitLog, "_check_files", lambda *_: None)
+    monkeypatch.setattr(PlainCommitLog, "_check_files", lambda *_: None)
     with pytest.raises(Violated, match="of 8192 bytes each"):
         check_refused("n0")

@@ -9,7 +9,7 @@ from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.schedules.random_streams import open_stream
 from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings
-from shaketable.system.sim.world import NATIVE_FOLDER, ROOT, World
+from shaketable.system.sim.world import PLAIN_FOLDER, ROOT, World
 from shaketable.system.store.segment_files import SegmentFiles
 from shaketable.system.store.state_files import DurableWatermark
 
@@ -27,7 +27,7 @@ def world() -> World:
 
 def recover(world: World) -> None:
     member, rng = world.members["n0"], open_stream(7, "test")
-    folder = Folder(member.disk, ROOT, "n0", NATIVE_FOLDER, SETTINGS, rng)
+    folder = Folder(member.disk, ROOT, "n0", PLAIN_FOLDER, SETTINGS, rng)
     for _ in range(TIMES):
         assert check_recovery(
             member.disk,

@@ -12,12 +12,12 @@ from shaketable.system import mutants
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
-from shaketable.system.native.config_files import TOPICS, encode_tables, load_tables
+from shaketable.system.master_slave.config_files import TOPICS, encode_tables, load_tables
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.watch import SavedFiles, _older_offset
 from shaketable.system.store.disk import DiskFailed, StoreError
 from shaketable.system.store.group_events import TOPIC_QUEUE
-from tests.sim.test_native_invariants import play, send, tried
+from tests.sim.test_plain_invariants import play, send, tried
 
 SAVE_S = 11.0
 """Offsets are written every 5 s, delays every 10."""

@@ -53,7 +53,7 @@ def test_whole_nodes_go_on_behind_an_imported_log(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", ["", "torn_first", "full"])
 def test_whole_nodes_take_over_what_stood_in_config(shape: str) -> None:
-    assert_clean(run_node_seed(5, schedule=scene(5, native_log=shape, older_config=True)))
+    assert_clean(run_node_seed(5, schedule=scene(5, plain_log=shape, older_config=True)))
 
 
 def test_an_import_that_leaves_something_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

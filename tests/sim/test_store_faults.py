@@ -10,7 +10,7 @@ from shaketable.system.raft import leadership, membership
 from shaketable.system.sim.broken_starts import broken_folders, broken_hints
 from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REBUILT, WAYS
 from shaketable.system.sim.group_operator import UNKNOWN_MEMBER
-from shaketable.system.sim.initial_disks.native_messages import SHAPES
+from shaketable.system.sim.initial_disks.plain_messages import SHAPES
 from shaketable.system.sim.schedules.faults import (
     AnyFault,
     ClockOffset,
@@ -141,8 +141,8 @@ def test_a_key_that_finds_too_little_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_native_log_stays_readable_under_the_group(shape):
-    result = run(native_log=shape, data_file_bytes=16_384)
+def test_a_plain_log_stays_readable_under_the_group(shape):
+    result = run(plain_log=shape, data_file_bytes=16_384)
     assert result.violation is None
     assert result.counts.acknowledged > 0
 

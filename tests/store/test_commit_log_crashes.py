@@ -96,7 +96,7 @@ def place(log: CommitLog, where: str, count: int, term: int) -> LogEnd:
 
 def run(lives: list[dict]) -> None:
     """Live all lives; raises AssertionError where a promise is broken or a start fails."""
-    script = Script(SimDisk(), with_native=False, may=[Promise(LogEnd())])
+    script = Script(SimDisk(), with_plain=False, may=[Promise(LogEnd())])
     for life in [*lives, QUIET]:
         disk = script.disk
         platter = disk.platter

@@ -20,15 +20,15 @@ from shaketable.system.store.commit_log import CommitLog, HardState, LogFolder, 
 from shaketable.system.store.disk import DiskFailed, replace_file
 from shaketable.system.store.entry import BLANK
 from shaketable.system.store.log_writer import LogWriter
-from shaketable.system.store.native import log
+from shaketable.system.store.plain import log
 from shaketable.system.store.recovery import LogScan
 from shaketable.system.store.segment_files import SegmentFiles
 from shaketable.system.store.state_files import StoredSnapshot, save_hard_state
 
 
-@pytest.mark.parametrize("with_native", [True, False], ids=["upgraded", "new"])
-def test_a_crash_at_any_operation_breaks_no_promise(with_native, capsys):
-    done = survey(with_native=with_native)
+@pytest.mark.parametrize("with_plain", [True, False], ids=["upgraded", "new"])
+def test_a_crash_at_any_operation_breaks_no_promise(with_plain, capsys):
+    done = survey(with_plain=with_plain)
     with capsys.disabled():
         sys.stdout.write(f"\n{done}\n")
     assert {"pwrite", "sync", "rename", "create", "unlink", "sync_dir"} <= set(done.kinds)
@@ -206,13 +206,13 @@ def keeps_stale_files():
 
 
 def upgrades_without_fsync():
-    """The blank behind the native log's last message may be lost."""
+    """The blank behind the plain log's last message may be lost."""
 
     def fill(self, position):
         left = self.end - position
         self._files.write([BLANK.pack(left, log.BLANK_MAGIC)], position)
 
-    return patch.object(log.NativeLog, "_fill_with_blank", fill)
+    return patch.object(log.PlainLog, "_fill_with_blank", fill)
 
 
 def abort_without_dir_sync():

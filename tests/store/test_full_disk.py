@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from store_crash_points import check
-from store_life import FILE_BYTES, Promise, Script, native_disk, open_log
+from store_life import FILE_BYTES, Promise, Script, open_log, plain_disk
 
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
@@ -95,7 +95,7 @@ class PatientScript(Script):
 def test_no_room_for_any_one_operation_loses_nothing_and_stops_nothing(more):
     number = 0
     while True:
-        script = PatientScript(native_disk())
+        script = PatientScript(plain_disk())
         filling = script.disk.platter.on_operation = Filling(number, more)
         script.run()
         script.disk.platter.on_operation = None

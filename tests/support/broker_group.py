@@ -15,7 +15,7 @@ from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.broker.reput import Dispatch
-from shaketable.system.broker.topic_tables.taken_over import native_dispatches, upgraded_snapshot
+from shaketable.system.broker.topic_tables.taken_over import plain_dispatches, upgraded_snapshot
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.raft.membership import Membership
@@ -65,18 +65,18 @@ class Member:
             self.disk, ROOT, f"{ROOT}/dledger-{self.name}", ranges_of, queue_file_bytes=200
         )
         checkpoint = self.files.load(self.log)
-        native = None
-        if log.native is not None:
-            native_log = log.native
+        upgraded = None
+        if log.plain_log is not None:
+            plain_log = log.plain_log
 
-            def native() -> Iterator[Dispatch]:
-                return native_dispatches(native_log.messages())
+            def upgraded() -> Iterator[Dispatch]:
+                return plain_dispatches(plain_log.messages())
 
         membership = Membership(() if self.is_joining else group.bootstrap)
         snapshot = log.snapshot
-        if snapshot is None and native is not None:
+        if snapshot is None and upgraded is not None:
             snapshot = upgraded_snapshot(
-                log.start, membership, native, checkpoint, self.files.queues
+                log.start, membership, upgraded, checkpoint, self.files.queues
             )
         view = LogView(
             self.log,
@@ -107,7 +107,7 @@ class Member:
             checkpoint=checkpoint,
             reader=self.files.queues,
             key_reader=self.files.keys,
-            native=native,
+            plain_log=upgraded,
             mode=replace(DLEDGER, to_migrate=group.to_migrate.get(self.name, ())),
         )
         self._writes: list[Write] = []
@@ -176,7 +176,7 @@ class Member:
 class BrokerGroup:
     """Members n0.. of one group, and the network between them.
 
-    `native` is the native commit log that each of them starts with: bytes by position;
+    `plain_log` is the plain commit log that each of them starts with: bytes by position;
     `to_migrate` what a member found of topics and offsets from before the group; `mutant` the
     bug that is planted in all of them.
     """
@@ -187,7 +187,7 @@ class BrokerGroup:
         *,
         config: BrokerConfig | None = None,
         raft: RaftConfig | None = None,
-        native: Mapping[int, bytes] | None = None,
+        plain_log: Mapping[int, bytes] | None = None,
         tail_bytes_max: int = 2000,
         to_migrate: Mapping[str, tuple[bytes, ...]] | None = None,
         mutant: Mutant = HEALTHY,
@@ -206,7 +206,7 @@ class BrokerGroup:
         self.members: dict[str, Member] = {}
         for name in self.bootstrap:
             disk = SimDisk()
-            write_native_log(disk, native or {})
+            write_plain_log(disk, plain_log or {})
             self.members[name] = Member(self, name, disk, is_joining=False)
 
     def join(self, name: str) -> Member:
@@ -258,8 +258,8 @@ class BrokerGroup:
         raise AssertionError(f"{name} does not lead")
 
 
-def write_native_log(disk: SimDisk, messages: Mapping[int, bytes]) -> None:
-    """Lay down files of a native commit log, as long as the log's own data files."""
+def write_plain_log(disk: SimDisk, messages: Mapping[int, bytes]) -> None:
+    """Lay down files of a plain commit log, as long as the log's own data files."""
     disk.make_dirs(f"{ROOT}/commitlog")
     for position, data in messages.items():
         start = position // FILE_BYTES * FILE_BYTES

@@ -21,13 +21,13 @@ from unittest.mock import patch
 from store_life import (
     FILE_BYTES,
     INDEX_FILE_BYTES,
-    NATIVE,
-    NATIVE_MESSAGES,
+    PLAIN,
+    PLAIN_MESSAGES,
     BrokenPromise,
     Promise,
     Script,
-    native_disk,
     open_log,
+    plain_disk,
     split,
 )
 
@@ -110,11 +110,11 @@ def survey(
     log_type: type[CommitLog] = CommitLog,
     writer_type: type[LogWriter] = LogWriter,
     *,
-    with_native: bool = True,
+    with_plain: bool = True,
 ) -> Survey:
     """Run the script; start again from each of its operations. Raises BrokenPromise."""
-    disk = native_disk() if with_native else SimDisk()
-    script = Script(disk, log_type, writer_type, with_native)
+    disk = plain_disk() if with_plain else SimDisk()
+    script = Script(disk, log_type, writer_type, with_plain)
     done = Survey()
 
     under_way: list[UnderWay] = []
@@ -148,7 +148,7 @@ def fail_each_sync(
     done = Survey()
     while True:
         failing = FailingSync(done.kinds.total())
-        script = Script(native_disk(), log_type, writer_type)
+        script = Script(plain_disk(), log_type, writer_type)
         failing.platter = script.disk.platter
         script.disk.platter.on_operation = failing
         try:
@@ -247,7 +247,7 @@ def check(log: CommitLog, may: tuple[Promise, ...] | list[Promise], disk: SimDis
     assert log.start.index <= log.committed_index <= log.end.index
     check_spans(log, found.entries)
     check_files(log, disk)
-    check_native(log, disk)
+    check_plain(log, disk)
     return found
 
 
@@ -299,7 +299,7 @@ def check_files(log: CommitLog, disk: SimDisk) -> None:
         assert log._data.data_end(max(start, end)) <= max(start, end), "bytes behind the end"
     for start in log._index.starts:
         assert start + INDEX_FILE_BYTES > log.first_index * 32, f"an index file at {start}"
-    first_below = begin - 1 if log.native is None else -1
+    first_below = begin - 1 if log.plain_log is None else -1
     for position in (first_below, end):
         try:
             log.read(position, 1)
@@ -308,21 +308,21 @@ def check_files(log: CommitLog, disk: SimDisk) -> None:
         raise BrokenPromise(f"byte {position} of a log {begin}..{end} can be read")
 
 
-def check_native(log: CommitLog, disk: SimDisk) -> None:
-    """While the log begins where the native one ends, every old message can be read."""
-    if log.native is None:
-        assert not disk.names(NATIVE), "a native log is left"
+def check_plain(log: CommitLog, disk: SimDisk) -> None:
+    """While the log begins where the plain one ends, every old message can be read."""
+    if log.plain_log is None:
+        assert not disk.names(PLAIN), "a plain log is left"
         return
-    found = [replace(message, physical_offset=0) for message, _ in log.native.messages()]
-    assert found == NATIVE_MESSAGES
-    for message, size in log.native.messages():
+    found = [replace(message, physical_offset=0) for message, _ in log.plain_log.messages()]
+    assert found == PLAIN_MESSAGES
+    for message, size in log.plain_log.messages():
         assert log.read(message.physical_offset, size) == encode_message(message)
 
 
 def main() -> None:
     """Print how many points were tried."""
-    sys.stdout.write(f"upgraded from a native log: {survey()}\n")
-    sys.stdout.write(f"new: {survey(with_native=False)}\n")
+    sys.stdout.write(f"upgraded from a plain log: {survey()}\n")
+    sys.stdout.write(f"new: {survey(with_plain=False)}\n")
     sys.stdout.write(f"fsyncs that fail: {fail_each_sync()}\n")
 
 

@@ -24,8 +24,8 @@ from shaketable.system.store.log_writer import LogWriter
 from shaketable.system.store.message import Message, encode_message
 
 FILE_BYTES, INDEX_FILE_BYTES = 1024, 256
-ROOT, NATIVE = "/store", "/store/commitlog"
-NATIVE_BLANK = struct.pack(">i", 0xCBD43194 - (1 << 32))
+ROOT, PLAIN = "/store", "/store/commitlog"
+PLAIN_BLANK = struct.pack(">i", 0xCBD43194 - (1 << 32))
 
 
 class BrokenPromise(AssertionError):  # noqa: N818 - a finding
@@ -52,7 +52,7 @@ class Script:
     disk: SimDisk
     log_type: type[CommitLog] = CommitLog
     writer_type: type[LogWriter] = LogWriter
-    with_native: bool = True
+    with_plain: bool = True
     may: list[Promise] = field(default_factory=list)
     is_running: bool | None = None
     """Whether the log is open; None while that changes."""
@@ -60,9 +60,9 @@ class Script:
 
     def run(self) -> None:
         """Do everything that a log does."""
-        self.may = [Promise(LogEnd(position=2 * FILE_BYTES if self.with_native else 0))]
+        self.may = [Promise(LogEnd(position=2 * FILE_BYTES if self.with_plain else 0))]
         self.open()
-        if not self.with_native:
+        if not self.with_plain:
             self.install(LogEnd(-1, -1, 2 * FILE_BYTES, 0))
         self.write(SaveState(1, "n1"))
         self.append(3, 1)
@@ -206,42 +206,42 @@ class Script:
         assert not self.writer.carry_out(writes), "the disk is not full"
 
 
-NATIVE_MESSAGES = [
+PLAIN_MESSAGES = [
     Message(b"old", 0, number, 0, b"%03d" % number + bytes(150)) for number in range(6)
 ]
 
 
-def native_disk() -> SimDisk:
-    """Return a disk with a native commit log of one full file and one in use, all of it durable."""
+def plain_disk() -> SimDisk:
+    """Return a disk with a plain commit log of one full file and one in use, all of it durable."""
     disk = SimDisk()
-    put_native_log(disk, NATIVE_MESSAGES)
+    put_plain_log(disk, PLAIN_MESSAGES)
     return disk
 
 
-def put_native_log(disk: SimDisk, messages: list[Message], at: int = 0) -> int:
-    """Write a native log that starts at byte `at`, as RocketMQ does; return where it ends."""
+def put_plain_log(disk: SimDisk, messages: list[Message], at: int = 0) -> int:
+    """Write a plain log that starts at byte `at`, as RocketMQ does; return where it ends."""
     data = bytearray()
     begin = at
     for message in messages:
         size = len(encode_message(message))
         left = FILE_BYTES - at % FILE_BYTES
         if size + 8 > left:
-            data += (struct.pack(">i", left) + NATIVE_BLANK).ljust(left, b"\0")
+            data += (struct.pack(">i", left) + PLAIN_BLANK).ljust(left, b"\0")
             at += left
         data += encode_message(replace(message, physical_offset=at))
         at += size
     for start in range(begin, at, FILE_BYTES):
-        file = disk.create(f"{NATIVE}/{start:020}", FILE_BYTES)
+        file = disk.create(f"{PLAIN}/{start:020}", FILE_BYTES)
         file.pwrite([bytes(data[start - begin : start - begin + FILE_BYTES])], 0)
         file.sync()
         file.close()
-    disk.sync_dir(NATIVE)
+    disk.sync_dir(PLAIN)
     return at
 
 
 def open_log(disk: SimDisk, log_type: type[CommitLog]) -> CommitLog:
     try:
-        return log_type.open(disk, ROOT, "n0", FILE_BYTES, INDEX_FILE_BYTES, NATIVE)
+        return log_type.open(disk, ROOT, "n0", FILE_BYTES, INDEX_FILE_BYTES, PLAIN)
     except DamagedEntry as error:
         raise BrokenPromise(f"a damaged entry counts: {error}") from error
 

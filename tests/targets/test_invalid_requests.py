@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from native_brokers import NativeBroker
+from master_slave_brokers import MasterSlaveBroker
 
 from shaketable.harness.targets import refusals
 from shaketable.system.client import Producer, PullConsumer, RefusedError
@@ -90,8 +90,8 @@ class Table:
 
     def __init__(
         self,
-        wiped: Callable[[], NativeBroker] | None = None,
-        broker: Callable[[], NativeBroker] = NativeBroker,
+        wiped: Callable[[], MasterSlaveBroker] | None = None,
+        broker: Callable[[], MasterSlaveBroker] = MasterSlaveBroker,
     ) -> None:
         self.broker = broker()
         self.wiped = wiped
@@ -150,17 +150,17 @@ def test_a_master_refuses_both(asked: refusals.InvalidRequest) -> None:
 
 def test_a_slave_at_the_masters_address_proves_nothing() -> None:
     with pytest.raises(RefusedError, match="does not lead"):
-        code_from(Table(lambda: NativeBroker("SLAVE")), READ)
+        code_from(Table(lambda: MasterSlaveBroker("SLAVE")), READ)
 
 
 def test_a_master_that_lost_the_topic_does_not_make_it_anew_for_a_send() -> None:
     with pytest.raises(RefusedError) as caught:
-        code_from(Table(NativeBroker), WRITE)
+        code_from(Table(MasterSlaveBroker), WRITE)
     assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def limited() -> NativeBroker:
-    return NativeBroker(topics_max=TOPICS_MAX)
+def limited() -> MasterSlaveBroker:
+    return MasterSlaveBroker(topics_max=TOPICS_MAX)
 
 
 def test_a_topic_beyond_the_limit_is_refused_or_was_made() -> None:

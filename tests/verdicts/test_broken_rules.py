@@ -20,7 +20,7 @@ from shaketable.harness.targets.dledger import ENDS
 from shaketable.system.node import process
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import DiskFailed, DiskFull
-from shaketable.system.store.native.log import NativeLogDamaged
+from shaketable.system.store.plain.log import PlainLogDamaged
 from shaketable.system.store.state_files import LogDamaged
 
 S = 1_000_000_000
@@ -135,7 +135,7 @@ def test_the_harness_and_the_nodes_mean_the_same_by_an_exit_status() -> None:
     assert process.exit_status(InvariantError("x")) == process.EXIT_INVARIANT
     assert process.exit_status(AssertionError()) == process.EXIT_INVARIANT
     assert process.exit_status(LogDamaged("path", "x")) == process.EXIT_DAMAGED
-    assert process.exit_status(NativeLogDamaged("x")) == process.EXIT_DAMAGED
+    assert process.exit_status(PlainLogDamaged("x")) == process.EXIT_DAMAGED
     for bug in (KeyError("x"), TypeError("x"), RuntimeError("x")):
         assert process.exit_status(bug) == process.EXIT_INVARIANT
     assert not process.is_unexpected(MemoryError())

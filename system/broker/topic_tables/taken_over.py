@@ -101,7 +101,7 @@ def apply(body: bytes, topics: TopicTable, offsets: OffsetTable) -> None:
         offsets.advance(*_MARK, 1)
 
 
-# Messages of a native commit log from before the group.
+# Messages of a plain commit log from before the group.
 #
 # They count as committed: they are dispatched to the consume queues before the log's first entry,
 # and each queue's offsets continue after them.
@@ -113,8 +113,8 @@ _ROLLED_BACK = 12
 """Bits of a message's sys flag (MessageSysFlag)."""
 
 
-def native_dispatches(messages: Iterable[tuple[Message, int]]) -> Iterator[Dispatch]:
-    """Convert messages with their sizes (`NativeLog.messages`) to dispatches.
+def plain_dispatches(messages: Iterable[tuple[Message, int]]) -> Iterator[Dispatch]:
+    """Convert messages with their sizes (`PlainLog.messages`) to dispatches.
 
     Prepared and rolled back transaction messages are in no queue
     (CommitLogDispatcherBuildConsumeQueue).
@@ -137,14 +137,14 @@ def native_dispatches(messages: Iterable[tuple[Message, int]]) -> Iterator[Dispa
 def upgraded_snapshot(
     start: LogEnd,
     membership: Membership,
-    native: Callable[[], Iterable[Dispatch]],
+    plain_log: Callable[[], Iterable[Dispatch]],
     checkpoint: BrokerCheckpoint | None = None,
     reader: UnitReader | None = None,
 ) -> Snapshot:
-    """Return the snapshot that replaces a native log, at the start of the log that follows it.
+    """Return the snapshot that replaces a plain log, at the start of the log that follows it.
 
-    The core sends it to members that have no native log: their queues start where the native
-    messages end. A loaded checkpoint of an upgraded broker is used instead of the native log.
+    The core sends it to members that have no plain log: their queues start where the plain
+    messages end. A loaded checkpoint of an upgraded broker is used instead of the plain log.
     """
     assert start.index < 0, "entries are gone: the snapshot that replaces them is stored"
     offsets: dict[Queue, int] = {}
@@ -152,7 +152,7 @@ def upgraded_snapshot(
         queues = ConsumeQueues(decode_state(checkpoint.state).ranges, reader)
         offsets = queues.offsets_at(start.position)
     else:
-        for queue, offset, *_ in native():
+        for queue, offset, *_ in plain_log():
             offsets[queue] = offset + 1
     state = encode_state(BrokerState(snapshot_ranges(offsets)))
     return Snapshot(start, membership, -1, state)

@@ -18,8 +18,8 @@ from shaketable.system.broker.groups.group_offsets import OffsetTable, offset_ke
 from shaketable.system.broker.groups.group_requests import GroupRequests
 from shaketable.system.broker.groups.offset_commits import OffsetCommits
 from shaketable.system.broker.mode import DLEDGER, Mode
+from shaketable.system.master_slave.mode import TableEvents
 from shaketable.system.mutants import GROUP, Hunt, Mutant
-from shaketable.system.native.mode import TableEvents
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import (

@@ -12,11 +12,11 @@ from functools import partial
 import trio
 
 from shaketable.system.broker.expiry import DataFile
+from shaketable.system.master_slave.core import MasterSlaveConfig, PlainLogView
+from shaketable.system.master_slave.mode import master_slave_mode
 from shaketable.system.mutants import Mutant
-from shaketable.system.native.core import NativeConfig, NativeLogView
-from shaketable.system.native.mode import native_mode
 from shaketable.system.node.broker_start import checkpoint_files, limits_of
-from shaketable.system.node.config import NativeSettings, NodeConfig
+from shaketable.system.node.config import MasterSlaveSettings, NodeConfig
 from shaketable.system.node.connections.reception import Reception
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.master_slave.ha_service import HAService
@@ -24,17 +24,17 @@ from shaketable.system.node.node import Node, NodeParts, WriteHooks
 from shaketable.system.raft.protocol import Install, Write
 from shaketable.system.store.disk import DiskFull
 from shaketable.system.store.log_writer import LogWriter
-from shaketable.system.store.native.batch import iter_native_dispatches, native_end
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.batch import iter_plain_dispatches, plain_end
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 log = logging.getLogger("shaketable.node")
 
 
-def assemble_native(
-    config: NodeConfig, settings: NativeSettings, machine: Machine, mutant: Mutant
+def assemble_master_slave(
+    config: NodeConfig, settings: MasterSlaveSettings, machine: Machine, mutant: Mutant
 ) -> Node:
     """Recover the store from disk and build the node on it. Raises StoreError."""
-    classes = mutant.native
+    classes = mutant.master_slave
     root = str(config.store_root)
     commit_log = classes.commit_log.open(
         machine.disk, root, str(settings.log_folder), config.data_file_bytes
@@ -50,7 +50,7 @@ def assemble_native(
     limits = replace(limits_of(config), ack_timeout_ms=settings.config.sync_flush_timeout_ms)
     files = checkpoint_files(config, machine, root)
     checkpoint = files.load(commit_log)
-    view = NativeLogView(
+    view = PlainLogView(
         commit_log, commit_log.start, commit_log.end, settings.config.tail_bytes_max
     )
     core = classes.core(config.self_id, view, settings.config, now_ms=machine.clock.now_ms())
@@ -60,7 +60,7 @@ def assemble_native(
         checkpoint=checkpoint,
         reader=files.queues,
         key_reader=files.keys if config.is_key_indexed else None,
-        mode=native_mode(core, limits, classes.group_commit),
+        mode=master_slave_mode(core, limits, classes.group_commit),
     )
     config_files = classes.config_files(f"{root}/config", machine, broker.tables)
     config_files.load()
@@ -74,8 +74,8 @@ def assemble_native(
         core.flushed(index)
         schedule_effects()
 
-    def new_flusher(hooks: WriteHooks) -> NativeFlusher:
-        return NativeFlusher(commit_log, machine, settings.config, hooks, on_flushed)
+    def new_flusher(hooks: WriteHooks) -> MasterSlaveFlusher:
+        return MasterSlaveFlusher(commit_log, machine, settings.config, hooks, on_flushed)
 
     def new_replication(schedule_node_effects: Callable[[], None], _: Reception) -> HAService:
         schedulers.append(schedule_node_effects)
@@ -93,7 +93,7 @@ def assemble_native(
 
     parts = NodeParts(
         commit_log,
-        NativeDataFiles(commit_log, config.data_file_bytes),
+        PlainDataFiles(commit_log, config.data_file_bytes),
         new_flusher,
         new_replication,
     )
@@ -106,10 +106,10 @@ def assemble_native(
 # time; here its age is the store time of the first message after it.
 
 
-class NativeDataFiles:
+class PlainDataFiles:
     """The full files of a log. Each is examined once."""
 
-    def __init__(self, log: NativeCommitLog, file_bytes: int) -> None:
+    def __init__(self, log: PlainCommitLog, file_bytes: int) -> None:
         self._log = log
         self._file_bytes = file_bytes
         self._found: list[DataFile] = []
@@ -126,8 +126,8 @@ class NativeDataFiles:
         file_end = last - last % self._file_bytes + self._file_bytes
         while file_end <= index:
             batch = log.read_entries(file_end, 1)
-            for dispatch in iter_native_dispatches(batch.data, batch.position):
-                self._found.append(DataFile(native_end(file_end), dispatch[5]))
+            for dispatch in iter_plain_dispatches(batch.data, batch.position):
+                self._found.append(DataFile(plain_end(file_end), dispatch[5]))
                 break
             else:
                 break  # not a message of a queue, so the file's age is not known yet
@@ -145,14 +145,14 @@ FULL_RETRY_MS = 200.0
 """How soon writes are retried after the disk was full."""
 
 
-class NativeFlusher:
+class MasterSlaveFlusher:
     """Carries out writes in order; `on_flushed(index)` reports the durable watermark."""
 
     def __init__(
         self,
-        log: NativeCommitLog,
+        log: PlainCommitLog,
         machine: Machine,
-        config: NativeConfig,
+        config: MasterSlaveConfig,
         hooks: WriteHooks,
         on_flushed: Callable[[int], None],
     ) -> None:

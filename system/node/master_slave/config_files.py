@@ -19,7 +19,7 @@ from typing import ClassVar
 import trio
 
 from shaketable.system.broker.reput import BrokerTables
-from shaketable.system.native.config_files import (
+from shaketable.system.master_slave.config_files import (
     DELAYS,
     GROUPS,
     OFFSETS,

@@ -12,13 +12,13 @@ from itertools import count
 
 import trio
 
-from shaketable.system.native.core import NativeCore
-from shaketable.system.native.ha import HAError, MasterConnection, SlaveConnection
-from shaketable.system.node.config import NativeSettings, NodeConfig, is_number
+from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.master_slave.ha import HAError, MasterConnection, SlaveConnection
+from shaketable.system.node.config import MasterSlaveSettings, NodeConfig, is_number
 from shaketable.system.node.connections.link import dial, listen, port_of
 from shaketable.system.node.machine import Clock, sleep
 from shaketable.system.node.master_slave.config_files import ConfigFiles, SlaveSynchronize
-from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.parts import MasterSlaveParts
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message
 from shaketable.system.remoting.name_server_requests import MASTER_ID
@@ -44,13 +44,13 @@ class HAService:
     def __init__(
         self,
         config: NodeConfig,
-        settings: NativeSettings,
+        settings: MasterSlaveSettings,
         clock: Clock,
-        core: NativeCore,
+        core: MasterSlaveCore,
         schedule_effects: Callable[[], None],
         synchronize: SlaveSynchronize,
         files: ConfigFiles,
-        parts: NativeParts,
+        parts: MasterSlaveParts,
     ) -> None:
         self._config = config
         self._settings = settings

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shaketable.system.native.core import NativeCore
-from shaketable.system.native.group_commit import GroupCommit
-from shaketable.system.native.ha import MasterConnection, SlaveConnection
+from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.master_slave.group_commit import GroupCommit
+from shaketable.system.master_slave.ha import MasterConnection, SlaveConnection
 from shaketable.system.node.master_slave.config_files import ConfigFiles, SlaveSynchronize
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 
 @dataclass(frozen=True, slots=True)
-class NativeParts:
+class MasterSlaveParts:
     """The class of each part; the defaults are the correct ones."""
 
-    core: type[NativeCore] = NativeCore
-    commit_log: type[NativeCommitLog] = NativeCommitLog
+    core: type[MasterSlaveCore] = MasterSlaveCore
+    commit_log: type[PlainCommitLog] = PlainCommitLog
     group_commit: type[GroupCommit] = GroupCommit
     slave_connection: type[SlaveConnection] = SlaveConnection
     master_connection: type[MasterConnection] = MasterConnection

@@ -14,7 +14,7 @@ from shaketable.system.node.config import ConfigError, parse
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.disk import StoreError
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 MEMBER: Final = {
     "enableDLegerCommitLog": "true",
@@ -56,14 +56,14 @@ BROKEN: Final[tuple[tuple[str, str], ...]] = (
     ("noSuchKey", "1"),
 )
 """Keys, and values that they refuse."""
-NATIVE: Final = {
+MASTER_SLAVE: Final = {
     "brokerRole": "SYNC_MASTER",
     "brokerName": "a",
     "brokerId": "0",
     "listenPort": "30911",
     "storePathRootDir": "/store",
 }
-BROKEN_NATIVE: Final[tuple[tuple[str, str], ...]] = (
+BROKEN_MASTER_SLAVE: Final[tuple[tuple[str, str], ...]] = (
     ("brokerRole", "MASTER"),
     ("brokerRole", "SLAVE"),
     ("brokerId", "-1"),
@@ -88,8 +88,8 @@ def check_refused(node: str) -> int:
     """Try all of them; return how many there are. Raises Violated for one that is accepted."""
     tried = [(key, {**MEMBER, key: value}) for key, value in BROKEN]
     tried += [(key, {**MEMBER, key: ""}) for key in REQUIRED]
-    tried += [(key, {**NATIVE, key: value}) for key, value in BROKEN_NATIVE]
-    for values in (MEMBER, NATIVE):
+    tried += [(key, {**MASTER_SLAVE, key: value}) for key, value in BROKEN_MASTER_SLAVE]
+    for values in (MEMBER, MASTER_SLAVE):
         _parsed(values)
     for key, values in tried:
         _check(partial(_parsed, values), f"{key}={values[key]!r}", node)
@@ -119,4 +119,4 @@ def _opened(files: tuple[tuple[int, int], ...]) -> None:
     disk.make_dirs("/store/commitlog")
     for start, size in files:
         disk.create(f"/store/commitlog/{start:020}", size).close()
-    NativeCommitLog.open(disk, "/store", "/store/commitlog", FILE_BYTES)
+    PlainCommitLog.open(disk, "/store", "/store/commitlog", FILE_BYTES)

@@ -59,7 +59,7 @@ class Folder:
         disk: SimDisk,
         root: str,
         name: str,
-        native: str,
+        plain_log: str,
         settings: Settings,
         rng: RandomStream,
     ) -> None:
@@ -71,8 +71,8 @@ class Folder:
         self.root = root
         self.name = name
         self.path = f"{root}/dledger-{name}"
-        self.native: str | None = native if settings.native_log else None
-        self.native_folder = native
+        self.plain_log: str | None = plain_log if settings.plain_log else None
+        self.plain_folder = plain_log
         self.settings = settings
         self.data_file_bytes = settings.data_file_bytes
 
@@ -84,7 +84,7 @@ class Folder:
             self.name,
             self.data_file_bytes,
             self.settings.index_file_bytes,
-            self.native,
+            self.plain_log,
         )
 
     def end_on(self, disk: SimDisk) -> LogEnd:
@@ -95,8 +95,8 @@ class Folder:
     def start(self) -> None:
         """Read all that a start without a checkpoint reads. Raises StoreError."""
         log = self.open()
-        if log.native is not None:
-            for _ in log.native.messages():
+        if log.plain_log is not None:
+            for _ in log.plain_log.messages():
                 pass
 
     def lose_file(self, name: str) -> bool:
@@ -107,13 +107,13 @@ class Folder:
         self.disk.platter.lose_file(path)
         return True
 
-    def native_paths(self) -> list[str]:
-        """Return the paths of the native log's files that hold data."""
+    def plain_paths(self) -> list[str]:
+        """Return the paths of the plain log's files that hold data."""
         platter = self.disk.platter
         return [
-            f"{self.native_folder}/{name}"
-            for name in self.disk.names(self.native_folder)
-            if platter.written_size(f"{self.native_folder}/{name}")
+            f"{self.plain_folder}/{name}"
+            for name in self.disk.names(self.plain_folder)
+            if platter.written_size(f"{self.plain_folder}/{name}")
         ]
 
 
@@ -127,18 +127,18 @@ _BATCH_BYTES_MAX = 2_000
 _FIELDS_BYTES = 88
 
 
-def check_broken_starts(disk: SimDisk, root: str, name: str, native: str, settings: Settings,
+def check_broken_starts(disk: SimDisk, root: str, name: str, plain_log: str, settings: Settings,
                  rng: RandomStream, *, is_upgraded: bool) -> int:  # fmt: skip
     """Start on broken copies of a node's disk; return how many there were. Raises Violated.
 
-    `is_upgraded`: the node still has the native log before its own log.
+    `is_upgraded`: the node still has the plain log before its own log.
     """
     tried = 0
     ways = rng.sample(FOLDER_WAYS, BREAKS)
     if is_upgraded:
-        ways += NATIVE_WAYS
+        ways += PLAIN_WAYS
     for way in ways:
-        folder = Folder(disk, root, name, native, settings, rng)
+        folder = Folder(disk, root, name, plain_log, settings, rng)
         try:
             is_broken = way(folder)
         except StoreError:
@@ -165,10 +165,10 @@ def check_out_of_range(log: CommitLog, file_bytes: int) -> None:
     _check_out_of_range(lambda: log.read_entries(begin.index, 1))
     _check_out_of_range(lambda: log.log_end_at(end.index + 1))
     _check_out_of_range(lambda: log.log_end_at(begin.index - 1))
-    if log.native is not None:
-        native_end, first_end = log.native.end, log.native.start + file_bytes
-        _check_out_of_range(lambda: log.read(native_end - 1, 2))
-        if first_end < native_end:
+    if log.plain_log is not None:
+        plain_end, first_end = log.plain_log.end, log.plain_log.start + file_bytes
+        _check_out_of_range(lambda: log.read(plain_end - 1, 2))
+        if first_end < plain_end:
             _check_out_of_range(lambda: log.read(first_end - 1, 2))
     elif begin.position:
         _check_out_of_range(lambda: log.read(begin.position - 1, 1))
@@ -389,7 +389,7 @@ FOLDER_WAYS: tuple[Callable[[Folder], bool], ...] = (
 """Each returns False where it finds nothing to break. Raises StoreError on a damaged log."""
 
 
-# Ways to break a native commit log that every start, or upgrade, must detect.
+# Ways to break a plain commit log that every start, or upgrade, must detect.
 
 Way = Callable[[Folder], bool]
 
@@ -404,23 +404,23 @@ _USED_BYTES_MIN = 1_000
 
 
 def not_named(folder: Folder) -> bool:
-    """Start an upgraded log without the name of the native log's folder."""
-    folder.native = None
+    """Start an upgraded log without the name of the plain log's folder."""
+    folder.plain_log = None
     return True
 
 
 def gone(folder: Folder) -> bool:
-    """Lose the native log's last file."""
-    native = folder.open().native
-    assert native is not None
-    start = native.end - folder.data_file_bytes
-    folder.disk.platter.lose_file(f"{folder.native_folder}/{start:020}")
+    """Lose the plain log's last file."""
+    plain_log = folder.open().plain_log
+    assert plain_log is not None
+    start = plain_log.end - folder.data_file_bytes
+    folder.disk.platter.lose_file(f"{folder.plain_folder}/{start:020}")
     return True
 
 
 def of_other_size(folder: Folder) -> bool:
-    """Give a native file another size than the others."""
-    path = folder.native_paths()[0]
+    """Give a file of the plain log another size than the others."""
+    path = folder.plain_paths()[0]
     folder.disk.platter.truncate_file(path, folder.data_file_bytes - 1)
     return True
 
@@ -433,7 +433,7 @@ def _damaging(damage: Callable[[Platter, str, int], None], *, is_new: bool) -> W
     """
 
     def way(folder: Folder) -> bool:
-        path = folder.native_paths()[0]
+        path = folder.plain_paths()[0]
         platter = folder.disk.platter
         if platter.written_size(path) < _USED_BYTES_MIN:
             return False
@@ -442,7 +442,7 @@ def _damaging(damage: Callable[[Platter, str, int], None], *, is_new: bool) -> W
         if folder.rng.chance(0.5):
             platter.flip_bit(path, second_at + _body_at(platter, path, second_at))
         if is_new:
-            folder.disk.create(f"{folder.native_folder}/lock", 0).close()  # not a file of the log
+            folder.disk.create(f"{folder.plain_folder}/lock", 0).close()  # not a file of the log
             folder.name = "new"
         return True
 
@@ -510,7 +510,7 @@ def _body_at(platter: Platter, path: str, at: int) -> int:
     return _BODY_LENGTH_AT + 4 + hosts * _V6_MORE_BYTES
 
 
-NATIVE_WAYS: tuple[Way, ...] = (
+PLAIN_WAYS: tuple[Way, ...] = (
     not_named,
     gone,
     of_other_size,

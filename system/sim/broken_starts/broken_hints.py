@@ -38,8 +38,8 @@ def check_hints(folder: Folder, queue_file_bytes: int, key: bytes | None) -> int
     """
     try:
         log = folder.open()
-        if log.native is None:
-            folder.native = None  # it may still be configured, and need not be
+        if log.plain_log is None:
+            folder.plain_log = None  # it may still be configured, and need not be
         log.close()
         ahead = log.end.index + _AHEAD
         save_committed_index(folder.disk, folder.path, ahead, ahead)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shaketable.system.sim.disk import SimDisk
-    from shaketable.system.sim.initial_disks.native_messages import Queues
+    from shaketable.system.sim.initial_disks.plain_messages import Queues
     from shaketable.system.store.commit_log import CommitLog
 
 SHAPES = ("even", "behind", "parted", "left_over")

@@ -14,7 +14,7 @@ from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.event_log import body_bytes_max
 from shaketable.system.broker.topic_tables.taken_over import encode_bodies
 from shaketable.system.broker.topic_tables.topics import TopicConfig
-from shaketable.system.native.config_files import OFFSETS, TOPICS
+from shaketable.system.master_slave.config_files import OFFSETS, TOPICS
 from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.initial_disks.apache_log import ApacheLogs
 from shaketable.system.sim.rules.violation import Violated
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from shaketable.system.broker.broker import Broker
     from shaketable.system.sim.disk import SimDisk
-    from shaketable.system.sim.initial_disks.native_messages import NativeMessages, Queues
+    from shaketable.system.sim.initial_disks.plain_messages import PlainMessages, Queues
     from shaketable.system.sim.schedules.random_streams import RandomStreams
     from shaketable.system.sim.schedules.schedule import Settings
 
@@ -43,7 +43,7 @@ class OlderStores:
         rngs: RandomStreams,
         settings: Settings,
         members: Sequence[str],
-        native: NativeMessages,
+        plain_log: PlainMessages,
         topic: bytes,
     ) -> None:
         self.config = OlderConfig(rngs, exists_before=settings.older_config)
@@ -51,7 +51,7 @@ class OlderStores:
             rngs, settings.apache_log, members, settings.data_file_bytes, topic
         )
         self.committed_index = self._apache.committed_index
-        self._held = native.queues | self._apache.queues
+        self._held = plain_log.queues | self._apache.queues
         self._settings = settings
         self._members = frozenset(members)
         self._topic = topic

@@ -20,7 +20,7 @@ from shaketable.system.client import (
     Pulled,
     RefusedError,
 )
-from shaketable.system.native.ha import HEADER, HEARTBEAT_INTERVAL_MS, REPORT
+from shaketable.system.master_slave.ha import HEADER, HEARTBEAT_INTERVAL_MS, REPORT
 from shaketable.system.sim.master_slave_world.setup import (
     BROKER,
     NAME_SERVER_ADDRESS,

@@ -16,7 +16,7 @@ from shaketable.system.broker.groups.group_offsets import KEYS_MAX
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
 from shaketable.system.broker.topic_tables.topics import TOPICS_MAX
-from shaketable.system.native.config_files import (
+from shaketable.system.master_slave.config_files import (
     DELAYS,
     GROUPS,
     OFFSETS,

@@ -17,7 +17,7 @@ from shaketable.system.broker.delays.delay_levels import (
     SCHEDULE_TOPIC,
     scheduled_properties,
 )
-from shaketable.system.native.config_files import DELAYS
+from shaketable.system.master_slave.config_files import DELAYS
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER, WAYS
@@ -456,7 +456,7 @@ def _broker_config(setup: Setup, node: str) -> NodeConfig:
     if number:
         lines["haMasterAddress"] = f"{address_of(MASTER)}:{PEER_PORT}"
     config = node_config({CONF: "".join(f"{key}={value}\n" for key, value in lines.items())})
-    native = config.native
-    assert native is not None, "it is no member of a group"
-    own = replace(native.config, tail_bytes_max=setup.tail_bytes_max)
-    return replace(config, native=replace(native, config=own))
+    master_slave = config.master_slave
+    assert master_slave is not None, "it is no member of a group"
+    own = replace(master_slave.config, tail_bytes_max=setup.tail_bytes_max)
+    return replace(config, master_slave=replace(master_slave, config=own))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shaketable.system.native.ha import MasterConnection
+from shaketable.system.master_slave.ha import MasterConnection
 
 HEAD_BYTES = 8
 """A message starts with its size and its magic."""

@@ -9,8 +9,8 @@ from itertools import pairwise
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import offset_key
+from shaketable.system.master_slave.core import MasterSlaveCore
 from shaketable.system.mutants import HEALTHY, Mutant
-from shaketable.system.native.core import NativeCore
 from shaketable.system.node.node import Node
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
@@ -32,7 +32,7 @@ from shaketable.system.sim.master_slave_world.setup import (
 )
 from shaketable.system.sim.master_slave_world.wire import damaging_connection
 from shaketable.system.sim.rules.client_history import Operation
-from shaketable.system.sim.rules.native_invariants import MasterSlaveShadow
+from shaketable.system.sim.rules.master_slave_invariants import MasterSlaveShadow
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Counts, Trace
 from shaketable.system.sim.schedules.schedule import Schedule, Settings
@@ -40,8 +40,8 @@ from shaketable.system.sim.trio_world.clocks import WALL_MS_AT_START
 from shaketable.system.sim.trio_world.host import STORE_ROOT, Host
 from shaketable.system.sim.trio_world.programs import SimulatedNameServer
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
-from shaketable.system.store.native.batch import iter_native_dispatches
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.batch import iter_plain_dispatches
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 CHECK_INTERVAL_MS = 500.0
 LOST_CHECKS_MAX = 4
@@ -63,11 +63,11 @@ class MasterSlaveWorld(TrioWorld):
         )
         schedule = Schedule(seed=setup.seed, settings=settings, faults=setup.faults, calls=())
         self._bit_flips = list(setup.bit_flips)
-        base = mutant.native.master_connection
-        native = replace(
-            mutant.native, master_connection=damaging_connection(base, self.next_bit_flip)
+        base = mutant.master_slave.master_connection
+        master_slave = replace(
+            mutant.master_slave, master_connection=damaging_connection(base, self.next_bit_flip)
         )
-        mutant = replace(mutant, native=native)
+        mutant = replace(mutant, master_slave=master_slave)
         super().__init__(schedule, mutant=mutant, trace=trace, configs=configs_of(setup))
         self.setup = setup
         self.broker_clients = MasterSlaveClients(self, setup)
@@ -178,7 +178,7 @@ class MasterSlaveWorld(TrioWorld):
         folder, file_bytes = f"{STORE_ROOT}/commitlog", self.setup.file_bytes
 
         def end_on(disk: SimDisk) -> LogEnd:
-            return NativeCommitLog.open(disk, STORE_ROOT, folder, file_bytes).end
+            return PlainCommitLog.open(disk, STORE_ROOT, folder, file_bytes).end
 
         configs = self.rngs.stream("native_world/foreign_configs")
         for name, host in self.present.items():
@@ -283,9 +283,9 @@ def _running(host: Host) -> Node:
     return host.node
 
 
-def _core(node: Node) -> NativeCore:
+def _core(node: Node) -> MasterSlaveCore:
     core = node.broker.core
-    assert isinstance(core, NativeCore), "this is no member of a group"
+    assert isinstance(core, MasterSlaveCore), "this is no member of a group"
     return core
 
 
@@ -343,7 +343,7 @@ def _check_queues(name: str, broker: Broker, shadow: MasterSlaveShadow) -> None:
 def _messages(shadow: MasterSlaveShadow) -> Iterator[tuple[Queue, int, int, int]]:
     """Yield (queue, offset, position, size) of all messages in a broker's log."""
     for start, data in _files(shadow):
-        for queue, offset, position, size, *_ in iter_native_dispatches(data, start):
+        for queue, offset, position, size, *_ in iter_plain_dispatches(data, start):
             yield queue, offset, position, size
 
 
@@ -360,7 +360,7 @@ def _check_expired(name: str, shadow: MasterSlaveShadow, wall_ms: int, reserved_
     """A full file is removed when expired: its age is that of the first message after it."""
     files = list(_files(shadow))
     for (start, _), (_, end) in pairwise(files):
-        dispatch = next(iter_native_dispatches(end, 0), None)
+        dispatch = next(iter_plain_dispatches(end, 0), None)
         if dispatch is None:
             continue
         age_ms = wall_ms - dispatch[5]

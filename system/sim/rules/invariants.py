@@ -300,7 +300,7 @@ class Invariants:
 
     def _check_crc(self, index: int, crc: int, whose: str) -> None:
         if index < 0 and crc == 0:
-            return  # a snapshot of a native log covers no entry
+            return  # a snapshot of a plain log covers no entry
         if not 0 <= index < len(self.committed_crcs) or self.committed_crcs[index] != crc:
             raise Violated(
                 "committed-never-changes", f"entry {index} of {whose} is not what was committed"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shaketable.system.native.ha import HAError, MasterConnection
+from shaketable.system.master_slave.ha import HAError, MasterConnection
 from shaketable.system.sim.rules.violation import Violated
 
 

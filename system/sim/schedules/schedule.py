@@ -18,7 +18,7 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.broken_starts.file_damage import MUST_BE_DETECTED, REBUILT, WAYS
 from shaketable.system.sim.initial_disks.apache_log import SHAPES as APACHE_SHAPES
-from shaketable.system.sim.initial_disks.native_messages import SHAPES
+from shaketable.system.sim.initial_disks.plain_messages import SHAPES
 from shaketable.system.sim.schedules.faults import AnyFault, DamageFile, RefusedChange, Stop
 from shaketable.system.sim.schedules.random_faults import DISK_LOSS_KINDS, GRID_MS, draw_faults
 from shaketable.system.sim.schedules.random_streams import RandomStream, RandomStreams
@@ -96,8 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the messages that have keys and tags."""
     big_every: int = 0
     """Every so-many-th message nearly fills a data file, or is slightly too large; 0: none."""
-    native_log: str = ""
-    """Log before the upgrade (`system.sim.initial_disks.native_messages.SHAPES`); "": none."""
+    plain_log: str = ""
+    """Log before the upgrade (`system.sim.initial_disks.plain_messages.SHAPES`); "": none."""
     apache_log: str = ""
     """Shape of imported Apache logs (`system.sim.initial_disks.apache_log.SHAPES`); "": none."""
     older_config: bool = False
@@ -337,7 +337,7 @@ def draw_calls(rng: RandomStream, settings: Settings, operations_per_s: int) -> 
     return tuple(calls)
 
 
-# Settings and faults of the store: key index, native log, big messages, stops, damaged files.
+# Settings and faults of the store: key index, plain log, big messages, stops, damaged files.
 #
 # Each seed has some of them. All come from streams of their own, so that the rest of a schedule is
 # the same with and without them.
@@ -347,7 +347,7 @@ _LEAST_MS = 2_000
 """Shorter runs get no store faults."""
 _KEYED = 0.4
 _BIG = 0.2
-_NATIVE = 0.25
+_PLAIN = 0.25
 _PREFERRED = 0.25
 _APACHE = 0.2
 _CONFIG = 0.3
@@ -366,8 +366,8 @@ def draw_store_settings(rng: RandomStream, settings: Settings) -> Settings:
         )
     if rng.chance(_BIG):
         settings = msgspec.structs.replace(settings, big_every=rng.choice((100, 400)))
-    if rng.chance(_NATIVE):
-        settings = msgspec.structs.replace(settings, native_log=rng.choice(SHAPES))
+    if rng.chance(_PLAIN):
+        settings = msgspec.structs.replace(settings, plain_log=rng.choice(SHAPES))
     if rng.chance(_PREFERRED):
         names = [f"n{number}" for number in range(settings.members)]
         rng.shuffle(names)
@@ -389,7 +389,7 @@ def draw_limits(rng: RandomStream, settings: Settings) -> Settings:
 
 def _of_older(rng: RandomStream, settings: Settings) -> Settings:
     """Return the settings with what the disks hold before the group's first start."""
-    if rng.chance(_APACHE) and not settings.native_log:
+    if rng.chance(_APACHE) and not settings.plain_log:
         settings = msgspec.structs.replace(settings, apache_log=rng.choice(APACHE_SHAPES))
     return msgspec.structs.replace(settings, older_config=rng.chance(_CONFIG))
 

@@ -26,7 +26,7 @@ from shaketable.system.raft.protocol import Message, RoleChange
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.native_invariants import (
+from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
 )
 from shaketable.system.sim.rules.violation import Violated
@@ -214,7 +214,7 @@ class Host:
 
     def _new_watch(self) -> Watch | MasterSlaveWatch:
         """Return the watch that reports the next incarnation to the invariants."""
-        if self.config.native is not None:
+        if self.config.master_slave is not None:
             return MasterSlaveWatch(self.name, self.world.broker_invariants, self, self._saved)
         return Watch(self.config.self_id, self.world.invariants, self)
 

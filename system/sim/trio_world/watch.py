@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.reput import BrokerTables
+from shaketable.system.master_slave.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
 from shaketable.system.mutants import Mutant
-from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
@@ -25,7 +25,7 @@ from shaketable.system.raft.protocol import Append, Message, RoleChange, Write
 from shaketable.system.remoting.fastjson import loads
 from shaketable.system.sim.rules.bounds import check_answered, check_appends, check_bounds
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.native_invariants import (
+from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
     MasterSlaveShadow,
 )
@@ -37,7 +37,7 @@ from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 from shaketable.system.store.log_writer import WritableLog
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 
 class Reporter(Protocol):
@@ -300,19 +300,19 @@ class MasterSlaveWatch:
         self._invariants = invariants
         self._reporter = reporter
         self._shadow: MasterSlaveShadow | None = None
-        self._log: NativeCommitLog | None = None
+        self._log: PlainCommitLog | None = None
         self._is_full = self._was_full = False
         self._writes: deque[tuple[int, Write]] = deque()
         """Handed to the disk and not reported as carried out, by number."""
 
     def started(self, node: Node) -> None:
         """The broker has recovered."""
-        self._log = native_log(node.commit_log)
-        native = node.config.native
-        assert native is not None, "this is no member of a group"
+        self._log = plain_log(node.commit_log)
+        master_slave = node.config.master_slave
+        assert master_slave is not None, "this is no member of a group"
         try:
             self._shadow = self._invariants.started(
-                self._name, native.broker_name, native.config, self._log
+                self._name, master_slave.broker_name, master_slave.config, self._log
             )
         except Violated as found:
             self._reporter.violated(found)
@@ -382,11 +382,11 @@ class MasterSlaveWatch:
                 super().disk_full(is_full, now_ms)
 
         files = watched_config_files(
-            parts.native.config_files, self._saved, self._reporter.violated
+            parts.master_slave.config_files, self._saved, self._reporter.violated
         )
-        master = checked_connection(parts.native.master_connection, self._reporter.violated)
-        native = replace(parts.native, config_files=files, master_connection=master)
-        return replace(parts, broker=WatchedBroker, native=native)
+        master = checked_connection(parts.master_slave.master_connection, self._reporter.violated)
+        master_slave = replace(parts.master_slave, config_files=files, master_connection=master)
+        return replace(parts, broker=WatchedBroker, master_slave=master_slave)
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """The broker was ticked."""
@@ -397,7 +397,7 @@ class MasterSlaveWatch:
             self._reporter.violated(found)
 
 
-def native_log(log: WritableLog) -> NativeCommitLog:
+def plain_log(log: WritableLog) -> PlainCommitLog:
     """Return the log of a broker without a group."""
-    assert isinstance(log, NativeCommitLog), "this is no member of a group"
+    assert isinstance(log, PlainCommitLog), "this is no member of a group"
     return log

@@ -27,9 +27,9 @@ from shaketable.system.sim.broken_starts.file_damage import ALWAYS_DETECTED, REB
 from shaketable.system.sim.clients import TOPIC_BYTES, stored_numbers
 from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
-from shaketable.system.sim.initial_disks.native_messages import NativeMessages
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
-from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
+from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
+from shaketable.system.sim.member import PLAIN_FOLDER, QUEUE_FILE_BYTES
 from shaketable.system.sim.rules.call_invariants import watched_calls
 from shaketable.system.sim.rules.client_history import (
     APPEND,
@@ -40,7 +40,7 @@ from shaketable.system.sim.rules.client_history import (
     check_refusals,
 )
 from shaketable.system.sim.rules.invariants import Invariants
-from shaketable.system.sim.rules.native_invariants import MasterSlaveInvariants
+from shaketable.system.sim.rules.master_slave_invariants import MasterSlaveInvariants
 from shaketable.system.sim.rules.stream_invariants import bad_frame
 from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Counts, Trace
@@ -99,15 +99,15 @@ class TrioWorld:
             lambda found: self.violated(found, found.node),
             settings.chopped,
         )
-        self.native = NativeMessages(
-            self.rngs, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
+        self.plain_log = PlainMessages(
+            self.rngs, settings.plain_log, settings.data_file_bytes, TOPIC_BYTES
         )
-        held = {queue: [*messages] for queue, messages in self.native.queues.items()}
+        held = {queue: [*messages] for queue, messages in self.plain_log.queues.items()}
         self.invariants.queues.update(held)
         self._configs = configs or {}
         self.bootstrap = tuple(configs or (f"n{number}" for number in range(settings.members)))
         self.members: dict[str, Host] = {}
-        self.older = OlderStores(self.rngs, settings, self.bootstrap, self.native, TOPIC_BYTES)
+        self.older = OlderStores(self.rngs, settings, self.bootstrap, self.plain_log, TOPIC_BYTES)
         self.invariants.older_index = self.older.committed_index
         for name in self.bootstrap:
             self._add_host(name)
@@ -218,9 +218,9 @@ class TrioWorld:
         self.network.add_host(name, address)
         config = self._configs.get(name) or self._config_of(name, address, is_joining=is_joining)
         host = self.members[name] = Host(self, name, address, config)
-        if config.native_log is not None:
+        if config.plain_log is not None:
             tear = self.rngs.stream(f"native_log/{name}").random()
-            self.native.write(host.disk, str(config.native_log), tear)
+            self.plain_log.write(host.disk, str(config.plain_log), tear)
         return host
 
     def _config_of(self, name: str, address: str, *, is_joining: bool) -> NodeConfig:
@@ -241,7 +241,7 @@ class TrioWorld:
             expiry=ExpiryConfig(reserved_ms=settings.reserved_ms),
             queue_file_bytes=QUEUE_FILE_BYTES,
             pending_sends_max=settings.pending_sends_max,
-            native_log=Path(NATIVE_FOLDER) if settings.native_log and not is_joining else None,
+            plain_log=Path(PLAIN_FOLDER) if settings.plain_log and not is_joining else None,
             is_key_indexed=settings.key_items_max > 0,
             hash_slots=settings.key_slots,
             index_items_max=settings.key_file_items,

@@ -18,7 +18,7 @@ from shaketable.system.client.group import BrokerGroupClient
 from tests.benchmarks.load.producer import TOPIC
 from tests.support.apache_servers import HOST, start_name_server
 from tests.support.foreign_java import OPENED, java_in, servers
-from tests.support.native_nodes import NativeNodes
+from tests.support.master_slave_nodes import MasterSlaveNodes
 from tests.support.node_group import NodeGroup
 
 NODES = ("n0", "n1", "n2")
@@ -63,10 +63,10 @@ def dledger(folder: Path) -> Iterator[System]:
 
 
 @contextmanager
-def _native(folder: Path, name: str, role: str, slaves: int) -> Iterator[System]:
+def _plain_log(folder: Path, name: str, role: str, slaves: int) -> Iterator[System]:
     """A master of ours with so many slaves; all of them flush before they answer."""
     names = ("master", *(f"slave-{number}" for number in range(1, slaves + 1)))
-    nodes = NativeNodes(folder, *names, flushDiskType="SYNC_FLUSH", **DEFAULT_SIZES)
+    nodes = MasterSlaveNodes(folder, *names, flushDiskType="SYNC_FLUSH", **DEFAULT_SIZES)
     try:
         nodes.start("master", brokerRole=role)
         for number, slave in enumerate(names[1:], 1):
@@ -116,9 +116,9 @@ def apache_dledger(folder: Path) -> Iterator[System]:
 
 SYSTEMS: dict[str, Callable[[Path], AbstractContextManager[System]]] = {
     "dledger": dledger,
-    "multi-master": lambda folder: _native(folder, "multi-master", "ASYNC_MASTER", 0),
-    "async-replication": lambda folder: _native(folder, "async-replication", "ASYNC_MASTER", 1),
-    "sync-double-write": lambda folder: _native(folder, "sync-double-write", "SYNC_MASTER", 1),
+    "multi-master": lambda folder: _plain_log(folder, "multi-master", "ASYNC_MASTER", 0),
+    "async-replication": lambda folder: _plain_log(folder, "async-replication", "ASYNC_MASTER", 1),
+    "sync-double-write": lambda folder: _plain_log(folder, "sync-double-write", "SYNC_MASTER", 1),
     "apache-dledger": apache_dledger,
 }
 

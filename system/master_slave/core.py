@@ -29,7 +29,7 @@ from shaketable.system.raft.protocol import (
     Token,
     TransferError,
 )
-from shaketable.system.store.native.batch import TERM, native_end
+from shaketable.system.store.plain.batch import TERM, plain_end
 
 # Configuration of a master-slave broker: its role, and what a send waits for.
 
@@ -43,7 +43,7 @@ class BrokerRole(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class NativeConfig:
+class MasterSlaveConfig:
     """The part of RocketMQ's MessageStoreConfig that concerns master-slave replication.
 
     Times in milliseconds, sizes in bytes. The comments give RocketMQ's names.
@@ -71,7 +71,7 @@ TICK_INTERVAL_MS = 50.0
 """How often `tick` is called: timeouts of sends, offsets and heartbeats are checked then."""
 
 
-class NativeCore:
+class MasterSlaveCore:
     """One broker's log and its role. All of the recovered `log` counts as committed.
 
     `member` names the broker in responses. `leader` is where a slave redirects clients: the address
@@ -79,7 +79,7 @@ class NativeCore:
     """
 
     def __init__(
-        self, member: str, log: NativeLogView, config: NativeConfig, *, now_ms: float
+        self, member: str, log: PlainLogView, config: MasterSlaveConfig, *, now_ms: float
     ) -> None:
         self.member = member
         self.config = config
@@ -102,7 +102,7 @@ class NativeCore:
     # ---- interface shared with RaftCore -----------------------------------------------
 
     @property
-    def log(self) -> NativeLogView:
+    def log(self) -> PlainLogView:
         """The log's first position, end and newest bytes."""
         return self._log
 
@@ -274,7 +274,7 @@ class NativeCore:
     def start_log_at(self, position: int) -> None:
         """Slave with an empty log: start it at `position`, where the master's last file starts."""
         assert self._log.end_position == self._log.start.position, "messages would be lost"
-        snapshot = Snapshot(native_end(position), _NO_MEMBERS, -1, b"")
+        snapshot = Snapshot(plain_end(position), _NO_MEMBERS, -1, b"")
         self.ledger.install(snapshot)
         self._effects.installed = snapshot
 
@@ -303,8 +303,8 @@ class NativeCore:
 # The core's view of a master-slave broker's commit log: first position, end and newest bytes.
 
 
-class NativeLogView(LogView):
-    """A log whose indexes are byte positions: see `system.store.native.batch`."""
+class PlainLogView(LogView):
+    """A log whose indexes are byte positions: see `system.store.plain.batch`."""
 
     def __init__(
         self, reader: EntryReader, begin: LogEnd, end: LogEnd, tail_bytes_max: int = 16 << 20
@@ -313,7 +313,7 @@ class NativeLogView(LogView):
 
     def end(self) -> LogEnd:
         """Return the log's end."""
-        return native_end(self.end_position)
+        return plain_end(self.end_position)
 
     def read_upto(self, position: int, end_position: int, bytes_max: int) -> bytes:
         """Return bytes of one file from `position` up to `end_position`, at most `bytes_max`.

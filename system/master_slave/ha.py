@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import struct
 
-from shaketable.system.native.core import NativeCore
+from shaketable.system.master_slave.core import MasterSlaveCore
 from shaketable.system.store.message import DamagedMessage
-from shaketable.system.store.native.batch import native_batch, verified_size
+from shaketable.system.store.plain.batch import plain_batch, verified_size
 from shaketable.system.store.segment_files import OutsideLog
 
 REPORT = struct.Struct(">q")
@@ -33,7 +33,7 @@ class HAError(Exception):
 class SlaveConnection:
     """The master's side of one connection. `number` identifies it among the master's slaves."""
 
-    def __init__(self, core: NativeCore, number: int, file_bytes: int, now_ms: float) -> None:
+    def __init__(self, core: MasterSlaveCore, number: int, file_bytes: int, now_ms: float) -> None:
         self._core = core
         self._number = number
         self._file_bytes = file_bytes
@@ -129,7 +129,7 @@ class MasterConnection:
     Messages are appended once they are complete and verified; a partial one is buffered here.
     """
 
-    def __init__(self, core: NativeCore, file_bytes: int, now_ms: float) -> None:
+    def __init__(self, core: MasterSlaveCore, file_bytes: int, now_ms: float) -> None:
         self._core = core
         self._file_bytes = file_bytes
         self._buffer = bytearray()
@@ -194,7 +194,7 @@ class MasterConnection:
             raise HAError(f"the master goes on at {position}, this slave's log ends at {expected}")
         partial += body
         while partial and (size := self._complete_bytes()):
-            self._core.copy(native_batch(log.end_position, bytes(partial[:size])), now_ms)
+            self._core.copy(plain_batch(log.end_position, bytes(partial[:size])), now_ms)
             del partial[:size]
 
     def _complete_bytes(self) -> int:

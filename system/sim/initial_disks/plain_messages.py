@@ -1,4 +1,4 @@
-"""A native commit log on a simulated disk, as RocketMQ leaves it before an upgrade to a group.
+"""A plain commit log on a simulated disk, as RocketMQ leaves it before an upgrade to a group.
 
 Every bootstrap member gets the same messages; the torn tail of a crash may differ between them.
 Source: RocketMQ's CommitLog and MappedFile; DLEDGER.md B.1, D.5.
@@ -17,7 +17,7 @@ from shaketable.system.store.message import (
     encode_message,
     encode_properties,
 )
-from shaketable.system.store.native.log import BLANK, BLANK_BYTES, BLANK_MAGIC
+from shaketable.system.store.plain.log import BLANK, BLANK_BYTES, BLANK_MAGIC
 
 if TYPE_CHECKING:
     from shaketable.system.sim.disk import SimDisk
@@ -26,7 +26,7 @@ SHAPES = ("one_file", "two_files", "torn", "torn_first", "full", "expired_front"
 """Shapes of the log: `torn` ends within a message, `torn_first` within the first message of its
 file; `full` ends with a blank, and an empty file follows; the first files of `expired_front` are
 gone; `empty` has files but no message."""
-NATIVE_TOPIC = b"native"
+PLAIN_TOPIC = b"native"
 LONG_TOPIC = b"native-with-a-name-of-two-length-bytes-" + b"x" * 100
 _FIRST_OFFSET_KEPT = 7
 _TORN_BODY_BYTES = 60
@@ -41,7 +41,7 @@ Queues = dict[tuple[bytes, int], list[bytes]]
 """Each queue's stored messages by offset; empty bytes where they have expired."""
 
 
-class NativeMessages:
+class PlainMessages:
     """The messages of one run, and the files that hold them.
 
     `queues` is what must be readable after the upgrade, `end` where DLedger's entries start.
@@ -130,7 +130,7 @@ class NativeMessages:
         """Return the next message, and whether it is in a queue."""
         rng = self._rng
         roll = rng.random()
-        topic = self._topic if roll < 0.8 else LONG_TOPIC if roll < 0.9 else NATIVE_TOPIC
+        topic = self._topic if roll < 0.8 else LONG_TOPIC if roll < 0.9 else PLAIN_TOPIC
         queue_id = rng.randrange(2)
         is_half = rng.chance(0.05)
         sys_flag = _PREPARED if is_half else 0

@@ -1,4 +1,4 @@
-"""A native commit log: RocketMQ's bytes, and what a crash may leave of them."""
+"""A plain commit log: RocketMQ's bytes, and what a crash may leave of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_log_encoder import NativeLogWriter
+from plain_log_encoder import PlainLogWriter
 
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.membership import Membership
@@ -15,8 +15,8 @@ from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.sim.disk import PowerLoss, SimDisk
 from shaketable.system.store.disk import DiskFull, StoreError
 from shaketable.system.store.index_units import NotContiguous
-from shaketable.system.store.native.batch import NativeBuilder, iter_native_dispatches, native_end
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.batch import PlainBuilder, iter_plain_dispatches, plain_end
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 
 ROOT, FOLDER, FILE_BYTES = "/store", "/store/commitlog", 1024
@@ -35,18 +35,18 @@ LIFE = st.fixed_dictionaries(
 )
 
 
-def opened(disk: SimDisk, file_bytes: int = FILE_BYTES) -> NativeCommitLog:
-    return NativeCommitLog.open(disk, ROOT, FOLDER, file_bytes)
+def opened(disk: SimDisk, file_bytes: int = FILE_BYTES) -> PlainCommitLog:
+    return PlainCommitLog.open(disk, ROOT, FOLDER, file_bytes)
 
 
-def built(log: NativeCommitLog, bodies: list[bytes]) -> list[Batch]:
-    builder = NativeBuilder(log.end, 0, FILE_BYTES, bytes(8))
+def built(log: PlainCommitLog, bodies: list[bytes]) -> list[Batch]:
+    builder = PlainBuilder(log.end, 0, FILE_BYTES, bytes(8))
     for number, body in enumerate(bodies):
         builder.add(b"topic", 0, number, body)
     return builder.take()
 
 
-def held(log: NativeCommitLog) -> bytes:
+def held(log: PlainCommitLog) -> bytes:
     """All that the log says to hold, read message by message."""
     at, parts = log.start.index + 1, []
     while at <= log.end.index:
@@ -115,17 +115,17 @@ def test_a_torn_message_whose_sizes_are_right_is_found() -> None:
     log.close()
     disk.platter.flip_bit(f"{FOLDER}/{0:020d}", log.end.position - 10)  # of the last body
     log = opened(disk)
-    (kept,) = iter_native_dispatches(held(log), 0)
+    (kept,) = iter_plain_dispatches(held(log), 0)
     assert (kept[1], log.torn_bytes > 0) == (0, True)
     with pytest.raises(OutsideLog):
         log.read(0, log.end.position + 1)
 
 
 def test_its_files_are_rocketmqs_byte_for_byte() -> None:
-    foreign = NativeLogWriter(FILE_BYTES)
+    foreign = PlainLogWriter(FILE_BYTES)
     disk = SimDisk()
     log = opened(disk)
-    builder = NativeBuilder(log.end, 0, FILE_BYTES, bytes(8))
+    builder = PlainBuilder(log.end, 0, FILE_BYTES, bytes(8))
     for number in range(12):
         body = bytes([number]) * (number * 40)
         foreign.append("topic", 3, body, b"TAGS\x01a\x02")
@@ -137,7 +137,7 @@ def test_its_files_are_rocketmqs_byte_for_byte() -> None:
         log.append(batch)
     assert len(foreign.files) > 3
     assert held(log) == b"".join(bytes(file) for file in foreign.files)
-    assert [offset for _, offset, *_ in iter_native_dispatches(held(log)[:FILE_BYTES], 0)][:2] == [
+    assert [offset for _, offset, *_ in iter_plain_dispatches(held(log)[:FILE_BYTES], 0)][:2] == [
         0,
         1,
     ]
@@ -147,11 +147,11 @@ def test_a_slaves_log_begins_where_its_master_says_and_front_files_expire() -> N
     disk = SimDisk()
     log = opened(disk)
     with pytest.raises(NotContiguous, match="mappedFileSizeCommitLog"):
-        log.install(Snapshot(native_end(100), Membership(()), -1, b""))
-    log.install(Snapshot(native_end(3 * FILE_BYTES), Membership(()), -1, b""))
+        log.install(Snapshot(plain_end(100), Membership(()), -1, b""))
+    log.install(Snapshot(plain_end(3 * FILE_BYTES), Membership(()), -1, b""))
     for batch in built(log, [bytes(700)] * 3):
         log.append(batch)
-    log.compact(Snapshot(native_end(4 * FILE_BYTES), Membership(()), -1, b""))
+    log.compact(Snapshot(plain_end(4 * FILE_BYTES), Membership(()), -1, b""))
     log.close()
     log = opened(disk)
     assert (log.start.position, log.was_aborted) == (4 * FILE_BYTES, False)

@@ -11,19 +11,19 @@ from broker_group import FILE_BYTES, HOST, ROOT, STEPS_MAX, WALL_MS, decoded, fr
 
 from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig, PlainLogView
+from shaketable.system.master_slave.mode import master_slave_mode
 from shaketable.system.mutants import HEALTHY, Mutant
-from shaketable.system.native.core import BrokerRole, NativeConfig, NativeLogView
-from shaketable.system.native.mode import native_mode
 from shaketable.system.raft.protocol import Write
 from shaketable.system.remoting.command import Command, encode_command
 from shaketable.system.remoting.requests import decode_request
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.log_writer import LogWriter
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 
-class NativeBroker:
+class MasterSlaveBroker:
     """One broker on a simulated disk. Its writes and flushes can be held up."""
 
     def __init__(
@@ -40,7 +40,7 @@ class NativeBroker:
     ) -> None:
         self.mutant = mutant
         self.disk = disk or SimDisk()
-        self.config = NativeConfig(
+        self.config = MasterSlaveConfig(
             BrokerRole(role),
             is_sync_flush=is_sync_flush,
             slave_behind_bytes_max=behind_bytes_max,
@@ -60,26 +60,26 @@ class NativeBroker:
         self.replies: list[Command] = []
         self._writes: list[Write] = []
         self._write_seq = 0
-        self.log = NativeCommitLog.open(self.disk, ROOT, f"{ROOT}/commitlog", FILE_BYTES)
+        self.log = PlainCommitLog.open(self.disk, ROOT, f"{ROOT}/commitlog", FILE_BYTES)
         self.writer = LogWriter(self.log, "page-cache")
         self.files = CheckpointFiles(self.disk, ROOT, ROOT, ranges_of, queue_file_bytes=200)
         checkpoint = self.files.load(self.log)
-        view = NativeLogView(self.log, self.log.start, self.log.end, self.config.tail_bytes_max)
-        self.core = mutant.native.core("broker-a-0", view, self.config, now_ms=0.0)
+        view = PlainLogView(self.log, self.log.start, self.log.end, self.config.tail_bytes_max)
+        self.core = mutant.master_slave.core("broker-a-0", view, self.config, now_ms=0.0)
         self.broker = mutant.broker(
             self.core,
             self.limits,
             checkpoint=checkpoint,
             reader=self.files.queues,
             key_reader=self.files.keys,
-            mode=native_mode(self.core, self.limits, mutant.native.group_commit),
+            mode=master_slave_mode(self.core, self.limits, mutant.master_slave.group_commit),
         )
         self.pump()
 
-    def restarted(self, *, loses_unsynced: bool, seed: int = 0) -> NativeBroker:
+    def restarted(self, *, loses_unsynced: bool, seed: int = 0) -> MasterSlaveBroker:
         """Crash it, and start it again on its disk."""
         disk = self.disk.restart(loses_unsynced=loses_unsynced, rng=Random(seed))
-        return NativeBroker(
+        return MasterSlaveBroker(
             self.config.role.value,
             disk=disk,
             is_sync_flush=self.config.is_sync_flush,
@@ -149,11 +149,13 @@ class NativeBroker:
 class HALink:
     """A connection between a slave and its master; bytes may be delivered in any pieces."""
 
-    def __init__(self, master: NativeBroker, slave: NativeBroker, rng: Random | None = None):
+    def __init__(
+        self, master: MasterSlaveBroker, slave: MasterSlaveBroker, rng: Random | None = None
+    ):
         self.master, self.slave = master, slave
         to_slave, to_master = (
-            master.mutant.native.slave_connection,
-            slave.mutant.native.master_connection,
+            master.mutant.master_slave.slave_connection,
+            slave.mutant.master_slave.master_connection,
         )
         self.to_slave = to_slave(master.core, id(self), FILE_BYTES, master.now_ms)
         self.to_master = to_master(slave.core, FILE_BYTES, slave.now_ms)

@@ -1,7 +1,7 @@
 """Invariants of every step of brokers without a group, checked as it happens.
 
 Each broker has a `MasterSlaveShadow`: the bytes handed to its disk, and how far they are written
-and durable. What RocketMQ's native modes may lose (DLEDGER.md D.2) violates none of these: a
+and durable. What RocketMQ's master-slave modes may lose (DLEDGER.md D.2) violates none of these: a
 master's disk may take what its slave has not copied, and a power loss what is not flushed. But a
 slave has its master's bytes and no others, a kill loses nothing that was written, and nothing is
 acknowledged before it is stored where the mode promises.
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shaketable.system.native.core import BrokerRole, NativeConfig
+from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig
 from shaketable.system.raft.protocol import Append, Compact, Install, Write
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import decode_command
 from shaketable.system.remoting.frame import Frame
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 POSITION_HEX_DIGITS = 16
 """A message id ends with the message's position in the log (RocketMQ's MessageDecoder)."""
@@ -40,7 +40,7 @@ class MasterSlaveShadow:
         agrees_until: of a slave with more than its restarted master: where both logs still agree.
     """
 
-    def __init__(self, name: str, group: str, config: NativeConfig) -> None:
+    def __init__(self, name: str, group: str, config: MasterSlaveConfig) -> None:
         self.name = name
         self.group = group
         self.config = config
@@ -76,7 +76,7 @@ class MasterSlaveInvariants:
     # ---- start and recovery --------------------------------------------------------------
 
     def started(
-        self, name: str, group: str, config: NativeConfig, log: NativeCommitLog
+        self, name: str, group: str, config: MasterSlaveConfig, log: PlainCommitLog
     ) -> MasterSlaveShadow:
         """A broker has recovered its log, as a master or as a slave."""
         shadow = self.shadows.get(name)
@@ -121,7 +121,7 @@ class MasterSlaveInvariants:
         """A broker's process ended; with `loses_unsynced` unflushed bytes are lost."""
         shadow.lost_power = shadow.lost_power or loses_unsynced
 
-    def _check_recovered(self, shadow: MasterSlaveShadow, log: NativeCommitLog) -> None:
+    def _check_recovered(self, shadow: MasterSlaveShadow, log: PlainCommitLog) -> None:
         end = log.end.position
         kept, how = (shadow.written, "written")
         if shadow.lost_power:
@@ -242,7 +242,7 @@ class MasterSlaveInvariants:
             )
 
 
-def _pieces(log: NativeCommitLog, position: int) -> Iterator[tuple[int, bytes]]:
+def _pieces(log: PlainCommitLog, position: int) -> Iterator[tuple[int, bytes]]:
     """Yield the log's bytes from a position to its end, and the position of each piece."""
     while position < log.end.position:
         found = log.read_entries(position, 1 << 20)

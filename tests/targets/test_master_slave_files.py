@@ -1,4 +1,4 @@
-"""The reader of native commit logs, against bytes that are put together here by the format."""
+"""The reader of plain commit logs, against bytes that are put together here by the format."""
 
 from __future__ import annotations
 

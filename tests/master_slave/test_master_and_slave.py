@@ -11,9 +11,9 @@ from consumer_requests import send_with
 from group_requests import commit, create_topic, delete_topic, query
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_brokers import HALink, NativeBroker
+from master_slave_brokers import HALink, MasterSlaveBroker
 
-from shaketable.system.native.config_files import (
+from shaketable.system.master_slave.config_files import (
     DELAYS,
     GROUPS,
     OFFSETS,
@@ -21,8 +21,14 @@ from shaketable.system.native.config_files import (
     encode_tables,
     load_tables,
 )
-from shaketable.system.native.ha import HEADER, REPORT, HAError, MasterConnection, SlaveConnection
-from shaketable.system.node.master_slave.assembly import NativeDataFiles
+from shaketable.system.master_slave.ha import (
+    HEADER,
+    REPORT,
+    HAError,
+    MasterConnection,
+    SlaveConnection,
+)
+from shaketable.system.node.master_slave.assembly import PlainDataFiles
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.store.message import walk_messages
@@ -37,13 +43,15 @@ def codes(replies: list[Command]) -> list[int]:
     return [reply.code for reply in replies]
 
 
-def bodies(broker: NativeBroker, offset: int = 0) -> list[bytes]:
+def bodies(broker: MasterSlaveBroker, offset: int = 0) -> list[bytes]:
     (reply,) = broker.ask(pull("t", 0, offset))
     return [message.body for message in walk_messages(bytes(reply.body))]
 
 
-def pair(role: str = "SYNC_MASTER", **more: object) -> tuple[NativeBroker, NativeBroker, HALink]:
-    master, slave = NativeBroker(role, **more), NativeBroker("SLAVE")  # type: ignore[arg-type]
+def pair(
+    role: str = "SYNC_MASTER", **more: object
+) -> tuple[MasterSlaveBroker, MasterSlaveBroker, HALink]:
+    master, slave = MasterSlaveBroker(role, **more), MasterSlaveBroker("SLAVE")  # type: ignore[arg-type]
     return master, slave, HALink(master, slave)
 
 
@@ -51,7 +59,7 @@ def pair(role: str = "SYNC_MASTER", **more: object) -> tuple[NativeBroker, Nativ
 
 
 def test_a_sync_master_says_that_no_slave_is_there_and_where_the_message_is() -> None:
-    master = NativeBroker("SYNC_MASTER")
+    master = MasterSlaveBroker("SYNC_MASTER")
     (reply,) = master.ask(send("t", 0, b"alone"))
     assert reply.code == NO_SLAVE
     assert (reply.ext["queueOffset"], len(reply.ext["msgId"])) == ("0", 32)
@@ -73,8 +81,8 @@ def test_a_sync_master_waits_for_what_the_slave_reports() -> None:
 
 
 def test_a_slave_that_flushes_reports_what_is_flushed() -> None:
-    master = NativeBroker("SYNC_MASTER")
-    slave = NativeBroker("SLAVE", is_sync_flush=True)
+    master = MasterSlaveBroker("SYNC_MASTER")
+    slave = MasterSlaveBroker("SLAVE", is_sync_flush=True)
     link = HALink(master, slave)
     link.settle()
     slave.flushes_are_held = True
@@ -109,7 +117,7 @@ def test_a_slave_too_far_behind_is_not_waited_for() -> None:
 
 def test_sync_flush_waits_for_the_disk_and_async_flush_does_not() -> None:
     for is_sync, expected in ((True, []), (False, [OK])):
-        master = NativeBroker(is_sync_flush=is_sync)
+        master = MasterSlaveBroker(is_sync_flush=is_sync)
         master.flushes_are_held = True
         assert codes(master.ask(send("t", 0, b"a"))) == expected
         master.pass_time(5000)
@@ -118,7 +126,7 @@ def test_sync_flush_waits_for_the_disk_and_async_flush_does_not() -> None:
 
 
 def test_who_does_not_wait_is_answered_when_the_master_has_it() -> None:
-    master = NativeBroker("SYNC_MASTER", is_sync_flush=True)
+    master = MasterSlaveBroker("SYNC_MASTER", is_sync_flush=True)
     master.flushes_are_held = True
     assert codes(master.ask(send_with("t", 0, b"a", {"WAIT": "false"}))) == [OK]
     assert master.ask(send_with("t", 0, b"b", {"WAIT": "true", "NOWAIT": "false"})) == []
@@ -126,7 +134,7 @@ def test_who_does_not_wait_is_answered_when_the_master_has_it() -> None:
 
 
 def test_what_is_not_even_written_in_time_is_unknown() -> None:
-    master = NativeBroker()
+    master = MasterSlaveBroker()
     master.writes_are_held = True
     assert master.ask(send("t", 0, b"a")) == []
     assert bodies(master) == []
@@ -139,7 +147,7 @@ def test_what_is_not_even_written_in_time_is_unknown() -> None:
 
 
 def test_a_batch_a_topic_and_a_group_change_are_answered_by_a_master() -> None:
-    master = NativeBroker("SYNC_MASTER")
+    master = MasterSlaveBroker("SYNC_MASTER")
     assert codes(master.ask(create_topic("t", read_queue_nums=2, write_queue_nums=2))) == [OK]
     (refused,) = master.ask(send("t", 2, b"x"))
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
@@ -207,7 +215,7 @@ def test_logs_that_differ_are_told_and_left_alone() -> None:
     master, slave, link = pair("ASYNC_MASTER")
     master.ask(send("t", 0, b"a"))
     link.settle()
-    lost = NativeBroker()  # the master came back with an empty disk
+    lost = MasterSlaveBroker()  # the master came back with an empty disk
     with pytest.raises(HAError, match="the slave has the log up to"):
         HALink(lost, slave).settle()
     lost.ask(*[send("t", 0, b"bbb%d" % number) for number in range(9)])
@@ -227,8 +235,8 @@ def test_what_a_slave_has_of_another_life_of_its_master_is_no_copy() -> None:
     assert master.ask(send("t", 0, b"old")) == []
     link.settle()
     assert codes(master.take_replies()) == [OK]
-    lost = NativeBroker("SYNC_MASTER")
-    held = HALink(lost, NativeBroker("SLAVE"))
+    lost = MasterSlaveBroker("SYNC_MASTER")
+    held = HALink(lost, MasterSlaveBroker("SLAVE"))
     held.settle()
     assert lost.ask(send("t", 0, b"new")) == []
     before = slave.held()
@@ -244,7 +252,7 @@ def test_what_a_slave_has_of_another_life_of_its_master_is_no_copy() -> None:
 @pytest.mark.parametrize("reports", [(0, 1), (1,), (0, 0, 1)])
 def test_a_slave_that_reports_what_it_was_not_sent_is_dropped(reports: tuple[int, ...]) -> None:
     """With `reports` of the written position (1) or of nothing (0), in one piece."""
-    master = NativeBroker("SYNC_MASTER")
+    master = MasterSlaveBroker("SYNC_MASTER")
     connection = SlaveConnection(master.core, 1, FILE_BYTES, 0.0)
     assert master.ask(send("t", 0, b"a")) == []
     written = master.core.written_position
@@ -277,7 +285,7 @@ def test_who_says_nothing_for_long_is_dropped_and_heartbeats_hold_the_rest() -> 
     st.sampled_from((32 << 10, 500, 50)),
 )
 def test_a_slaves_log_is_its_masters_however_the_bytes_come(sizes, seed, at_once) -> None:
-    master, slave = NativeBroker(transfer_bytes_max=at_once), NativeBroker("SLAVE")
+    master, slave = MasterSlaveBroker(transfer_bytes_max=at_once), MasterSlaveBroker("SLAVE")
     link = HALink(master, slave, Random(seed))
     for number, size in enumerate(sizes):
         master.ask(send("t", number % 3, bytes([number]) * size))
@@ -294,7 +302,7 @@ def test_a_slaves_log_is_its_masters_however_the_bytes_come(sizes, seed, at_once
 @settings(max_examples=200)
 @given(st.lists(st.binary(max_size=40), max_size=8), st.integers(-3, 200), st.integers(-2, 40))
 def test_bad_bytes_end_a_connection_and_nothing_else(pieces, position, size) -> None:
-    master, slave = NativeBroker(), NativeBroker("SLAVE")
+    master, slave = MasterSlaveBroker(), MasterSlaveBroker("SLAVE")
     master.ask(send("t", 0, b"a"))
     for piece in (REPORT.pack(position), *pieces):
         connection = SlaveConnection(master.core, 1, FILE_BYTES, 0.0)
@@ -337,14 +345,14 @@ def test_offsets_hold_at_once_and_a_slave_has_its_own_until_the_masters_come() -
 
 
 def test_an_offset_committed_just_before_its_topic_is_deleted_goes_with_it() -> None:
-    master = NativeBroker()
+    master = MasterSlaveBroker()
     master.ask(send("t", 0, b"a"))
     assert codes(master.ask(commit("g", "t", 0, 1), delete_topic("t"))) == [OK, OK]
     assert master.broker.tables.offsets.state() == {}
 
 
 def test_config_files_bring_back_what_they_held() -> None:
-    master = NativeBroker()
+    master = MasterSlaveBroker()
     master.ask(create_topic("t", order=True, attributes="+a=b"), commit("g", "t", 0, 5))
     texts = {
         name: encode_tables(name, master.broker.tables, 1)
@@ -352,7 +360,7 @@ def test_config_files_bring_back_what_they_held() -> None:
     }
     assert b'"t@g":{0:5}' in texts[OFFSETS]
     assert b'"groupName":"g"' in texts[GROUPS]
-    again = NativeBroker()
+    again = MasterSlaveBroker()
     for name, text in texts.items():
         load_tables(name, text, again.broker.tables)
     assert encode_tables(GROUPS, again.broker.tables, 1) == texts[GROUPS]
@@ -372,7 +380,7 @@ def test_config_files_bring_back_what_they_held() -> None:
     )
 )
 def test_config_files_that_are_none_are_refused(data) -> None:
-    broker = NativeBroker()
+    broker = MasterSlaveBroker()
     before = broker.broker.tables.state({})
     for name in (TOPICS, OFFSETS, DELAYS, GROUPS):
         with pytest.raises(CommandError):
@@ -399,12 +407,12 @@ def test_delayed_messages_come_once_and_only_from_a_master() -> None:
 def test_delays_that_the_file_says_done_and_the_log_lost_hold_up_no_new_ones() -> None:
     """The file is durable at once, with ASYNC_FLUSH the log is not (DeliverDelayedMessageTimerTask,
     which goes back to the queue's end)."""
-    before = NativeBroker()
+    before = MasterSlaveBroker()
     for number in range(3):
         before.ask(send_with("t", 0, b"lost%d" % number, {"DELAY": "1"}))
     before.pass_time(1001)
     says = encode_tables(DELAYS, before.broker.tables, 1)
-    master = NativeBroker()
+    master = MasterSlaveBroker()
     load_tables(DELAYS, says, master.broker.tables)
     master.pass_time(100)  # a node has them before its first look
     for number in range(5):
@@ -416,11 +424,11 @@ def test_delays_that_the_file_says_done_and_the_log_lost_hold_up_no_new_ones() -
 
 
 def test_old_files_go_and_queues_begin_behind_them() -> None:
-    master = NativeBroker()
+    master = MasterSlaveBroker()
     for number in range(60):
         master.ask(send("t", number % 2, bytes(200)))
         master.pass_time(1000)
-    files = NativeDataFiles(master.log, FILE_BYTES)
+    files = PlainDataFiles(master.log, FILE_BYTES)
     found = files.full_files(master.core.ledger.checkpoint_index)
     assert [file.end.position % FILE_BYTES for file in found] == [0] * len(found)
     assert len(found) > 2
@@ -438,7 +446,7 @@ def test_old_files_go_and_queues_begin_behind_them() -> None:
 
 
 def test_a_restart_keeps_queues_and_what_was_flushed() -> None:
-    master = NativeBroker(is_sync_flush=True)
+    master = MasterSlaveBroker(is_sync_flush=True)
     acknowledged = 0
     for number in range(40):
         acknowledged += codes(master.ask(send("t", number % 2, bytes(number * 9)))).count(OK)

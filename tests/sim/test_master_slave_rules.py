@@ -10,11 +10,11 @@ import pytest
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reput import BrokerTables
+from shaketable.system.master_slave.config_files import GROUPS, TOPICS, load_tables
+from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.master_slave.ha import HAError, MasterConnection, SlaveConnection
 from shaketable.system.mutants import Mutant
-from shaketable.system.native.config_files import GROUPS, TOPICS, load_tables
-from shaketable.system.native.core import NativeCore
-from shaketable.system.native.ha import HAError, MasterConnection, SlaveConnection
-from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.parts import MasterSlaveParts
 from shaketable.system.sim.master_slave_world import foreign_configs
 from shaketable.system.sim.master_slave_world.foreign_configs import check_foreign_configs
 from shaketable.system.sim.master_slave_world.setup import (
@@ -49,11 +49,11 @@ SETUP = Setup(
 )
 
 
-def violated(parts: NativeParts, **changes) -> str:
+def violated(parts: MasterSlaveParts, **changes) -> str:
     """Return what breaks with these parts; nothing does with the right ones."""
     setup = msgspec.structs.replace(SETUP, **changes)
     assert MasterSlaveWorld(setup).run() is None
-    found = MasterSlaveWorld(setup, mutant=Mutant("planted", native=parts)).run()
+    found = MasterSlaveWorld(setup, mutant=Mutant("planted", master_slave=parts)).run()
     return "" if found is None else found.invariant
 
 
@@ -70,7 +70,7 @@ class Trusting(MasterConnection):
 @pytest.mark.parametrize("place", [1, 5])
 def test_what_is_damaged_on_the_way_is_not_copied(place: int) -> None:
     flips = (BitFlip(at_ms=3_000, place=place),)
-    parts = NativeParts(master_connection=Trusting)
+    parts = MasterSlaveParts(master_connection=Trusting)
     assert violated(parts) == ""
     assert violated(parts, bit_flips=flips) in ("slave-copies-master", "node-runs-on")
 
@@ -84,11 +84,11 @@ class Drowsy(SlaveConnection):
 
 
 def test_a_slave_that_only_listens_is_sent_heartbeats() -> None:
-    parts = NativeParts(slave_connection=Drowsy)
+    parts = MasterSlaveParts(slave_connection=Drowsy)
     assert violated(parts, listener_ms=11_000) == "heartbeats-keep-time"
 
 
-class Generous(NativeCore):
+class Generous(MasterSlaveCore):
     """Takes a slave for one byte further than it says."""
 
     @property
@@ -98,11 +98,11 @@ class Generous(NativeCore):
 
 def test_a_slave_without_the_last_byte_has_no_copy() -> None:
     away = Crash(start_ms=1_500, duration_ms=4_000, node="n1", loses_unsynced=False)
-    parts = NativeParts(core=Generous)
+    parts = MasterSlaveParts(core=Generous)
     assert violated(parts, faults=(away,), lagging_ms=2_000) == "acknowledged-is-copied"
 
 
-class Unheeding(NativeCore):
+class Unheeding(MasterSlaveCore):
     """Goes on when its disk is full."""
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
@@ -111,7 +111,7 @@ class Unheeding(NativeCore):
 
 def test_a_master_with_a_full_disk_takes_no_messages() -> None:
     full = FullDisk(start_ms=2_500, duration_ms=2_000, node=MASTER, spare_bytes=0)
-    parts = NativeParts(core=Unheeding)
+    parts = MasterSlaveParts(core=Unheeding)
     assert violated(parts, faults=(full,), file_bytes=4_096) == "full-disk-takes-nothing"
 
 

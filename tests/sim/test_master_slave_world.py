@@ -19,11 +19,11 @@ from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.delays.delay_delivery import DelayDelivery
 from shaketable.system.broker.delays.delay_levels import LEVELS_MAX
+from shaketable.system.master_slave.config_files import DELAYS
+from shaketable.system.master_slave.ha import MasterConnection, SlaveConnection
 from shaketable.system.mutants import Mutant
-from shaketable.system.native.config_files import DELAYS
-from shaketable.system.native.ha import MasterConnection, SlaveConnection
 from shaketable.system.node.master_slave.config_files import ConfigFiles
-from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.parts import MasterSlaveParts
 from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER
 from shaketable.system.sim.master_slave_world.setup import (
     AHEAD,
@@ -119,12 +119,12 @@ class TakesOneFile(MasterConnection):
 @pytest.mark.parametrize(
     ("setup", "parts", "invariant"),
     [
-        (SETUP, NativeParts(slave_connection=SendsAllItHas), "slave-begins-late"),
-        (DOWN, NativeParts(master_connection=TakesOneFile), "every-node-catches-up"),
+        (SETUP, MasterSlaveParts(slave_connection=SendsAllItHas), "slave-begins-late"),
+        (DOWN, MasterSlaveParts(master_connection=TakesOneFile), "every-node-catches-up"),
     ],
 )
-def test_copying_wrongly_is_found(setup: Setup, parts: NativeParts, invariant: str) -> None:
-    bug = Mutant("planted", native=parts)
+def test_copying_wrongly_is_found(setup: Setup, parts: MasterSlaveParts, invariant: str) -> None:
+    bug = Mutant("planted", master_slave=parts)
     found = MasterSlaveWorld(setup, mutant=bug).run()
     assert found is not None
     assert found.invariant == invariant
@@ -223,7 +223,7 @@ def test_a_slave_that_takes_over_without_the_progress_of_deliveries_is_found() -
     lost = FileDamage(at_ms=0, node="", file="appliedto", way="gone", place=0.0)
     setup = msgspec.structs.replace(SETUP, last_damage=lost)
     assert MasterSlaveWorld(setup).run() is None
-    bug = Mutant("planted", native=NativeParts(config_files=NoDelays))
+    bug = Mutant("planted", master_slave=MasterSlaveParts(config_files=NoDelays))
     found = MasterSlaveWorld(setup, mutant=bug).run()
     assert found is not None
     assert found.invariant == "what-was-there-is-kept"

@@ -14,17 +14,17 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import Mode
 from shaketable.system.broker.reading.queries import QUERY_CODES
 from shaketable.system.broker.reput import Reput
-from shaketable.system.native.core import NativeCore
-from shaketable.system.native.group_commit import GroupCommit
+from shaketable.system.master_slave.core import MasterSlaveCore
+from shaketable.system.master_slave.group_commit import GroupCommit
 from shaketable.system.raft.protocol import Snapshot
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import response
-from shaketable.system.store.native.batch import NativeBuilder, iter_native_dispatches
+from shaketable.system.store.plain.batch import PlainBuilder, iter_plain_dispatches
 
 # Topic and offset changes of a master-slave broker: applied at once, without replication.
 #
-# The configuration files (`system.native.config_files`) are written periodically, so after a crash
-# an offset may go back: a known weakness of RocketMQ.
+# The configuration files (`system.master_slave.config_files`) are written periodically, so after a
+# crash an offset may go back: a known weakness of RocketMQ.
 # Source: RocketMQ's TopicConfigManager and ConsumerOffsetManager; DLEDGER.md E24.
 
 
@@ -86,10 +86,10 @@ class OffsetEvents(TableEvents):
         return False
 
 
-NATIVE_FORMAT = LogFormat(NativeBuilder, iter_native_dispatches, may_skip=True)
+PLAIN_FORMAT = LogFormat(PlainBuilder, iter_plain_dispatches, may_skip=True)
 
 
-class NativeReput(Reput):
+class PlainReput(Reput):
     """Dispatches the messages of the log, which holds no topic or offset events."""
 
     may_lose_entries: ClassVar[bool] = True
@@ -99,8 +99,8 @@ class NativeReput(Reput):
         super().install(replace(snapshot, state=encode_state(self.tables.state({}))))
 
 
-def native_mode(
-    core: NativeCore, config: BrokerConfig, group_commit: type[GroupCommit] = GroupCommit
+def master_slave_mode(
+    core: MasterSlaveCore, config: BrokerConfig, group_commit: type[GroupCommit] = GroupCommit
 ) -> Mode:
     """Return the parts of a master-slave broker around its core."""
 
@@ -108,8 +108,8 @@ def native_mode(
         return group_commit(core, outbox, config)
 
     return Mode(
-        NATIVE_FORMAT,
-        NativeReput,
+        PLAIN_FORMAT,
+        PlainReput,
         pending,
         TableEvents,
         OffsetEvents,

@@ -1,4 +1,4 @@
-"""A node that is to join a group brings no native commit log of its own."""
+"""A node that is to join a group brings no plain commit log of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from native_log_encoder import NativeLogWriter
+from plain_log_encoder import PlainLogWriter
 
 from shaketable.system.node import __main__ as node_main
 from shaketable.system.node.assembly import assemble
@@ -37,8 +37,8 @@ def write_conf(folder: Path) -> Path:
     return path
 
 
-def write_native_log(folder: Path) -> None:
-    log = NativeLogWriter(FILE_BYTES, 0, {})
+def write_plain_log(folder: Path) -> None:
+    log = PlainLogWriter(FILE_BYTES, 0, {})
     log.append("t", 0, b"old", b"")
     log.write(folder / "commitlog")
 
@@ -49,11 +49,11 @@ def start(config: NodeConfig) -> None:
     node._close_files()
 
 
-def test_a_native_log_is_refused_and_left_as_it_was(
+def test_a_plain_log_is_refused_and_left_as_it_was(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     conf = write_conf(tmp_path)
-    write_native_log(tmp_path)
+    write_plain_log(tmp_path)
     before = {path: path.read_bytes() for path in (tmp_path / "commitlog").iterdir()}
     assert node_main.main(["-c", str(conf)]) == node_main.EXIT_USAGE
     (line,) = [record.message for record in caplog.records if "event=stopped" in record.message]
@@ -65,12 +65,12 @@ def test_a_native_log_is_refused_and_left_as_it_was(
         start(load(conf))
 
 
-def test_an_empty_folder_and_one_that_a_member_passes_over_are_no_native_log(
+def test_an_empty_folder_and_one_that_a_member_passes_over_are_no_plain_log(
     tmp_path: Path,
 ) -> None:
     conf = write_conf(tmp_path)
     (tmp_path / "commitlog").mkdir()
     start(load(conf))
     (tmp_path / "commitlog").rmdir()
-    write_native_log(tmp_path)
+    write_plain_log(tmp_path)
     start(load(conf))  # its log was made without one

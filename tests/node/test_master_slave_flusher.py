@@ -1,4 +1,4 @@
-"""What a native log's flusher says, and when: written, flushed, full, failed."""
+"""What a plain log's flusher says, and when: written, flushed, full, failed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TypeVar
 import pytest
 import trio
 
-from shaketable.system.native.core import NativeConfig
+from shaketable.system.master_slave.core import MasterSlaveConfig
 from shaketable.system.node.machine import Machine, SystemClock
-from shaketable.system.node.master_slave.assembly import NativeFlusher
+from shaketable.system.node.master_slave.assembly import MasterSlaveFlusher
 from shaketable.system.node.node import WriteHooks
 from shaketable.system.raft.protocol import Append, Write
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.native.batch import NativeBuilder
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.batch import PlainBuilder
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 FILE_BYTES = 4096
 Result = TypeVar("Result")
@@ -33,19 +33,19 @@ class Flushing:
 
     def __init__(self, *, is_sync_flush: bool, flush_interval_ms: float = 60_000.0) -> None:
         self.disk = SimDisk()
-        self.log = NativeCommitLog.open(self.disk, "/s", "/s/commitlog", FILE_BYTES)
+        self.log = PlainCommitLog.open(self.disk, "/s", "/s/commitlog", FILE_BYTES)
         self.said: list[tuple[str, int]] = []
         machine = Machine(self.disk, SystemClock(), Random, inline)
-        config = NativeConfig(is_sync_flush=is_sync_flush, flush_interval_ms=flush_interval_ms)
+        config = MasterSlaveConfig(is_sync_flush=is_sync_flush, flush_interval_ms=flush_interval_ms)
         hooks = WriteHooks(
             lambda seq: self.said.append(("written", seq)),
             lambda is_full: self.said.append(("full", int(is_full))),
             self._before_install,
         )
-        self.flusher = NativeFlusher(
+        self.flusher = MasterSlaveFlusher(
             self.log, machine, config, hooks, lambda index: self.said.append(("flushed", index))
         )
-        self.builder = NativeBuilder(self.log.end, 0, FILE_BYTES, bytes(8))
+        self.builder = PlainBuilder(self.log.end, 0, FILE_BYTES, bytes(8))
         self.seq = 0
 
     async def _before_install(self) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import trio
+from master_slave_nodes import MasterSlaveNodes
 from name_servers import NameServers
-from native_nodes import NativeNodes
 from node_group import Writer, contents, until
 
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NativeNodes]:
-    nodes = NativeNodes(tmp_path, "master", "slave", slaveReadEnable="true")
+def nodes(tmp_path: Path) -> Iterator[MasterSlaveNodes]:
+    nodes = MasterSlaveNodes(tmp_path, "master", "slave", slaveReadEnable="true")
     yield nodes
     nodes.close()
 
@@ -35,7 +35,7 @@ def name_servers(tmp_path: Path) -> Iterator[NameServers]:
     servers.close()
 
 
-async def refused_send(nodes: NativeNodes, name: str) -> int:
+async def refused_send(nodes: MasterSlaveNodes, name: str) -> int:
     client = nodes.client(name, timeout_s=1.0)
     try:
         await client.send("t", 0, b"for a master")
@@ -45,7 +45,7 @@ async def refused_send(nodes: NativeNodes, name: str) -> int:
 
 
 def test_ports_that_the_system_chose_are_registered(
-    nodes: NativeNodes, name_servers: NameServers
+    nodes: MasterSlaveNodes, name_servers: NameServers
 ) -> None:
     """With port 0 the slave can only find its master by what that registered."""
     known = {"namesrvAddr": name_servers.addresses}
@@ -73,7 +73,7 @@ def test_ports_that_the_system_chose_are_registered(
 
 
 def test_sync_double_write_keeps_all_it_acknowledged_though_the_master_is_wiped(
-    nodes: NativeNodes, name_servers: NameServers
+    nodes: MasterSlaveNodes, name_servers: NameServers
 ) -> None:
     """The slave finds its master by the name server, and has topics and offsets from it."""
     known = {"namesrvAddr": name_servers.addresses}
@@ -127,7 +127,7 @@ def test_sync_double_write_keeps_all_it_acknowledged_though_the_master_is_wiped(
 
 
 def test_async_replication_goes_on_without_its_slave_which_comes_after(
-    nodes: NativeNodes,
+    nodes: MasterSlaveNodes,
 ) -> None:
     async def story() -> None:
         nodes.start("master", brokerRole="ASYNC_MASTER")
@@ -172,7 +172,7 @@ def test_async_replication_goes_on_without_its_slave_which_comes_after(
 
 
 def test_a_full_disk_refuses_messages_until_there_is_room(tmp_path: Path) -> None:
-    nodes = NativeNodes(tmp_path, "master", program="tests.support.filling_disk_node")
+    nodes = MasterSlaveNodes(tmp_path, "master", program="tests.support.filling_disk_node")
     full = Path(f"{nodes.store('master')}.full")
 
     async def story() -> None:
@@ -197,7 +197,7 @@ def test_a_full_disk_refuses_messages_until_there_is_room(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_a_master_alone_keeps_what_is_flushed_when_its_power_fails(
-    nodes: NativeNodes, flush: str
+    nodes: MasterSlaveNodes, flush: str
 ) -> None:
     """With ASYNC_FLUSH the newest messages are gone: the mode's known weakness, really there."""
 
@@ -228,6 +228,6 @@ async def boxed(reading) -> tuple[int]:
     return (await reading,)
 
 
-async def topics_of(nodes: NativeNodes, name: str) -> list[dict[str, object]]:
+async def topics_of(nodes: MasterSlaveNodes, name: str) -> list[dict[str, object]]:
     answer = await nodes.ask(name, Command(RequestCode.GET_ALL_TOPIC_CONFIG, 1))
     return list(json.loads(bytes(answer.body))["topicConfigTable"].values())

@@ -16,18 +16,18 @@ from shaketable.harness.targets.multi_master import PLUGIN as MASTERS
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
 from shaketable.system.broker.broker import Broker
+from shaketable.system.master_slave.core import BrokerRole, MasterSlaveConfig, MasterSlaveCore
 from shaketable.system.mutants import HEALTHY, Mutant
-from shaketable.system.native.core import BrokerRole, NativeConfig, NativeCore
-from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.parts import MasterSlaveParts
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.protocol import Append
-from shaketable.system.sim.rules.native_invariants import (
+from shaketable.system.sim.rules.master_slave_invariants import (
     MasterSlaveInvariants,
     MasterSlaveShadow,
 )
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.native.batch import NativeBatch, native_end
-from shaketable.system.store.native.commit_log import NativeCommitLog
+from shaketable.system.store.plain.batch import PlainBatch, plain_end
+from shaketable.system.store.plain.commit_log import PlainCommitLog
 
 NODES = ("n0", "n1")
 OPTIONS = {
@@ -70,9 +70,9 @@ def play(
     return [broken.invariant for broken in group.broken]
 
 
-def native(**parts: type) -> Mutant:
+def master_slave(**parts: type) -> Mutant:
     """Brokers without a group, of other parts."""
-    return Mutant("planted", native=NativeParts(**parts))  # type: ignore[arg-type]
+    return Mutant("planted", master_slave=MasterSlaveParts(**parts))  # type: ignore[arg-type]
 
 
 async def send(
@@ -171,29 +171,31 @@ def test_consumers_of_a_campaign_soon_have_the_queues_of_a_master_that_came_back
 
 
 def test_a_slave_that_damages_what_it_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Damages(NativeCore):
+    class Damages(MasterSlaveCore):
         def copy(self, batch: Batch, now_ms: float) -> None:
             data = bytearray(batch.data)
             data[-1] ^= 1
             super().copy(
-                NativeBatch(batch.first_index, batch.count, batch.term, batch.position, data),
+                PlainBatch(batch.first_index, batch.count, batch.term, batch.position, data),
                 now_ms,
             )
 
-    assert "slave-copies-master" in play(monkeypatch, ASYNC, send, native(core=Damages))
+    assert "slave-copies-master" in play(monkeypatch, ASYNC, send, master_slave(core=Damages))
 
 
 def test_a_master_that_sends_what_it_has_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    class SendsEarly(NativeCore):
+    class SendsEarly(MasterSlaveCore):
         @property
         def written_position(self) -> int:
             return self.log.end_position
 
-    assert "slave-behind-master" in play(monkeypatch, ASYNC, send_at_once, native(core=SendsEarly))
+    assert "slave-behind-master" in play(
+        monkeypatch, ASYNC, send_at_once, master_slave(core=SendsEarly)
+    )
 
 
 def test_a_slave_that_reports_what_it_has_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class ReportsEarly(NativeCore):
+    class ReportsEarly(MasterSlaveCore):
         @property
         def reported_position(self) -> int:
             return self.log.end_position
@@ -202,25 +204,29 @@ def test_a_slave_that_reports_what_it_has_not_flushed(monkeypatch: pytest.Monkey
         group.machines.set_lateness("n1", 50.0)
         await send(group, client)
 
-    assert "acknowledged-is-copied" in play(monkeypatch, SYNC, course, native(core=ReportsEarly))
+    assert "acknowledged-is-copied" in play(
+        monkeypatch, SYNC, course, master_slave(core=ReportsEarly)
+    )
     assert play(monkeypatch, SYNC, course) == []
 
 
 def test_a_master_that_answers_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    class AnswersEarly(NativeCore):
+    class AnswersEarly(MasterSlaveCore):
         def synced(self, write_seq: int, now_ms: float | None = None) -> None:
             super().synced(write_seq, now_ms)
             self.flushed(self.ledger.commit_index)
 
-    assert "acknowledged-is-flushed" in play(monkeypatch, ASYNC, send, native(core=AnswersEarly))
+    assert "acknowledged-is-flushed" in play(
+        monkeypatch, ASYNC, send, master_slave(core=AnswersEarly)
+    )
 
 
 def test_a_log_that_forgets_its_last_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgets(NativeCommitLog):
+    class Forgets(PlainCommitLog):
         def _recover(self, starts: list[int]) -> LogEnd:  # type: ignore[override]
             end = super()._recover(starts)
             last = self.read_entries_before(end)
-            return native_end(last)
+            return plain_end(last)
 
         def read_entries_before(self, end: LogEnd) -> int:
             """Where the last message begins."""
@@ -232,7 +238,9 @@ def test_a_log_that_forgets_its_last_message(monkeypatch: pytest.MonkeyPatch) ->
                 at += size
             return at
 
-    assert "log-survives" in play(monkeypatch, MASTERS, send_and_kill, native(commit_log=Forgets))
+    assert "log-survives" in play(
+        monkeypatch, MASTERS, send_and_kill, master_slave(commit_log=Forgets)
+    )
 
 
 def test_a_broker_that_never_gives_up_an_append(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,20 +266,20 @@ def test_a_broker_that_lets_more_wait_than_it_says(monkeypatch: pytest.MonkeyPat
 
 def test_a_log_goes_on_where_it_ended() -> None:
     invariants = MasterSlaveInvariants()
-    shadow = MasterSlaveShadow("n0", "broker-0", NativeConfig())
+    shadow = MasterSlaveShadow("n0", "broker-0", MasterSlaveConfig())
     invariants.ordered(shadow, [Append(_bytes_at(0)), Append(_bytes_at(10))])
     with pytest.raises(Violated, match="log-contiguous: bytes 30 come after 20"):
         invariants.ordered(shadow, [Append(_bytes_at(30))])
 
 
 def _bytes_at(position: int) -> Batch:
-    return NativeBatch(position, 10, 0, position, bytes(10))
+    return PlainBatch(position, 10, 0, position, bytes(10))
 
 
 def test_what_a_slave_has_beyond_its_master_is_no_copy() -> None:
     invariants = MasterSlaveInvariants()
-    master = MasterSlaveShadow("n0", "broker-0", NativeConfig(role=BrokerRole.SYNC_MASTER))
-    slave = MasterSlaveShadow("n1", "broker-0", NativeConfig(role=BrokerRole.SLAVE))
+    master = MasterSlaveShadow("n0", "broker-0", MasterSlaveConfig(role=BrokerRole.SYNC_MASTER))
+    slave = MasterSlaveShadow("n1", "broker-0", MasterSlaveConfig(role=BrokerRole.SLAVE))
     invariants.shadows = {"n0": master, "n1": slave}
     master.end, slave.end, slave.written = 60, 100, 100
     invariants._masters["broker-0"], invariants._copied["broker-0"] = master, 100

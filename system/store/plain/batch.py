@@ -1,4 +1,4 @@
-"""Batches of a native commit log: whole messages and blanks, back to back.
+"""Batches of a plain commit log: whole messages and blanks, back to back.
 
 Such a log has no numbered entries, so byte positions are used as indices: a log's end index is the
 position of its last byte. An index is thus valid across restarts. Source: RocketMQ's CommitLog
@@ -29,10 +29,10 @@ from shaketable.system.store.message import (
     tags_code,
     topic_and_properties,
 )
-from shaketable.system.store.native.log import BLANK, BLANK_BYTES, BLANK_MAGIC
+from shaketable.system.store.plain.log import BLANK, BLANK_BYTES, BLANK_MAGIC
 
 TERM = 0
-"""A native log has no terms: all of it is in this one."""
+"""A plain log has no terms: all of it is in this one."""
 MESSAGE_BYTES_MAX = ENTRY_BYTES_MAX
 MESSAGE_BYTES_MIN = HEAD.size + 3
 """No body, no topic, no properties: the lengths of the last two take three bytes."""
@@ -56,35 +56,35 @@ _TRANSACTION_TYPE, _PREPARED, _ROLLED_BACK = 12, 4, 12
 """Bits of a message's sys flag (MessageSysFlag)."""
 
 
-class NativeBatch(Batch):
+class PlainBatch(Batch):
     """Bytes `first_index` .. `last_index` of one file: whole messages, perhaps a final blank."""
 
     __slots__ = ()
 
     def last_chain_crc(self) -> int:
-        """Return 0: a native log's messages are not chained."""
+        """Return 0: a plain log's messages are not chained."""
         return 0
 
-    def after(self, index: int) -> NativeBatch:
+    def after(self, index: int) -> PlainBatch:
         """Return the part after byte `index`, the last byte of a message."""
         skip = index + 1 - self.position
         assert 0 <= skip < len(self.data), f"{index} leaves nothing of {self.position}"
-        return native_batch(self.position + skip, self.data[skip:])
+        return plain_batch(self.position + skip, self.data[skip:])
 
-    def until(self, index: int) -> NativeBatch:
+    def until(self, index: int) -> PlainBatch:
         """Return the part up to and including byte `index`, the last byte of a message."""
         keep = index + 1 - self.position
         assert 0 < keep <= len(self.data), f"{index} leaves nothing of {self.position}"
-        return native_batch(self.position, self.data[:keep])
+        return plain_batch(self.position, self.data[:keep])
 
 
-def native_batch(position: int, data: bytes) -> NativeBatch:
+def plain_batch(position: int, data: bytes) -> PlainBatch:
     """Return the batch of these bytes at `position` of the log."""
-    return NativeBatch(position, len(data), TERM, position, data)
+    return PlainBatch(position, len(data), TERM, position, data)
 
 
-def native_end(position: int) -> LogEnd:
-    """Return a native log's end (or start) at a position."""
+def plain_end(position: int) -> LogEnd:
+    """Return a plain log's end (or start) at a position."""
     return LogEnd(position - 1, TERM, position)
 
 
@@ -144,7 +144,7 @@ def _check_message(data: Buffer, at: int, size: int, position: int, *, is_v1: bo
         raise DamagedMessage(f"the message at {position} has another BODYCRC than its body")
 
 
-def iter_native_dispatches(
+def iter_plain_dispatches(
     data: bytes, position: int
 ) -> Iterator[tuple[tuple[bytes, int], int, int, int, int, int, bytes]]:
     """Iterate over verified messages, as `system.store.entry.iter_dispatches` does over entries.
@@ -189,7 +189,7 @@ def _v6_bytes(sys_flag: int) -> int:
     return _V6_BYTES * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))
 
 
-# Builds a native commit log's messages at the master, joined into batches.
+# Builds a plain commit log's messages at the master, joined into batches.
 #
 # Source: RocketMQ's CommitLog.DefaultAppendMessageCallback (doAppend).
 
@@ -197,14 +197,14 @@ _HEAD = struct.Struct(">" + HEAD_FORMAT)
 _HOSTS_ARE_V4 = ~(BORN_HOST_V6 | STORE_HOST_V6)
 
 
-class NativeBuilder:
+class PlainBuilder:
     """Encodes messages after `end`, and a blank if the next one does not fit into its file."""
 
     end: LogEnd
     """The log's end after everything added so far."""
 
     def __init__(self, end: LogEnd, term: int, data_file_bytes: int, store_host: bytes) -> None:
-        assert term == end.term, "a native log knows one term"
+        assert term == end.term, "a plain log knows one term"
         assert len(store_host) == 8, "an IPv4 host: 4 bytes and i32 port"
         self.end = end
         self._file_bytes = data_file_bytes
@@ -271,11 +271,11 @@ class NativeBuilder:
         data += body
         data += tail
         self._position = position + size
-        self.end = native_end(self._position)
+        self.end = plain_end(self._position)
         return position
 
     def add_membership(self, membership: Membership, queue_offset: int, store_ms: int) -> int:
-        """Refuse: a native log has no group. Raises EntryTooLarge."""
+        """Refuse: a plain log has no group. Raises EntryTooLarge."""
         raise EntryTooLarge("a broker without a group has no members to change")
 
     def take(self) -> list[Batch]:
@@ -286,6 +286,6 @@ class NativeBuilder:
 
     def _close_batch(self) -> None:
         if self._data:
-            self._ready.append(native_batch(self._start, bytes(self._data)))
+            self._ready.append(plain_batch(self._start, bytes(self._data)))
             self._data.clear()
         self._start = self._position

@@ -25,14 +25,14 @@ from shaketable.system.store.broker_checkpoint import STORE_CHECKPOINT_BYTES
 from shaketable.system.store.disk import Disk, DiskFailed, DiskFull, StoreError
 from shaketable.system.store.index_units import NotContiguous
 from shaketable.system.store.message import DamagedMessage
-from shaketable.system.store.native.batch import (
-    NativeBatch,
-    native_batch,
-    native_end,
+from shaketable.system.store.plain.batch import (
+    PlainBatch,
+    plain_batch,
+    plain_end,
     verified_size,
     whole_bytes,
 )
-from shaketable.system.store.native.log import SCAN_BYTES
+from shaketable.system.store.plain.log import SCAN_BYTES
 from shaketable.system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
 from shaketable.system.store.state_files import mark_running, mark_stopped
 
@@ -43,10 +43,10 @@ _FLUSHED_AT = 24
 """Where `checkpoint` holds masterFlushedOffset."""
 
 
-class NativeCommitLog:
+class PlainCommitLog:
     """The log of one broker. After a DiskFailed every later call raises it again.
 
-    Indices are byte positions (`system.store.native.batch`): `end.index` is `end.position` - 1.
+    Indices are byte positions (`system.store.plain.batch`): `end.index` is `end.position` - 1.
     """
 
     end: LogEnd
@@ -72,7 +72,7 @@ class NativeCommitLog:
         self._files = SegmentFiles(disk, folder, file_bytes, reserve=True)
         starts = self._files.starts
         self._check_files(starts)
-        self._start = native_end(starts[0] if starts else 0)
+        self._start = plain_end(starts[0] if starts else 0)
         self.end = self._start
         if starts:
             self.end = self._recover(starts)
@@ -123,7 +123,7 @@ class NativeCommitLog:
                 with suppress(DiskFull):
                     self._remove_leftover()
                 raise
-            self.end = native_end(batch.end_position)
+            self.end = plain_end(batch.end_position)
 
     def sync(self) -> None:
         """Make everything appended durable. Raises DiskFailed."""
@@ -139,7 +139,7 @@ class NativeCommitLog:
             position = snapshot.end.position
             if not self.start.position <= position <= self.end.position:
                 raise NotContiguous(f"a start at {position} is not of {self.start}..{self.end}")
-            self._start = native_end(position)
+            self._start = plain_end(position)
             self._files.remove_below(position)
 
     def install(self, snapshot: Snapshot) -> None:
@@ -154,15 +154,15 @@ class NativeCommitLog:
                 raise NotContiguous(f"no file starts at {position}: see mappedFileSizeCommitLog")
             self._files.remove_all()
             self._files.create(position)
-            self._start = self.end = self.synced = native_end(position)
+            self._start = self.end = self.synced = plain_end(position)
 
     def truncate(self, end_index: int) -> LogEnd:
         """Refuse: a master-slave log is never truncated. Raises NotContiguous."""
-        raise NotContiguous(f"a native commit log is not cut back to {end_index}")
+        raise NotContiguous(f"a plain commit log is not cut back to {end_index}")
 
     def save_state(self, term: int, voted_for: str | None) -> None:
         """Refuse: there are no terms and votes. Raises NotContiguous."""
-        raise NotContiguous(f"a native commit log has no term {term} and no vote for {voted_for}")
+        raise NotContiguous(f"a plain commit log has no term {term} and no vote for {voted_for}")
 
     def save_checkpoint(self, committed_index: int) -> None:
         """Save the flushed position as a hint for the next start."""
@@ -193,7 +193,7 @@ class NativeCommitLog:
                 return data
         raise OutsideLog(f"bytes {position}..{position + size} of {self.start}..{self.end}")
 
-    def read_entries(self, first_index: int, bytes_max: int) -> NativeBatch:
+    def read_entries(self, first_index: int, bytes_max: int) -> PlainBatch:
         """Read whole messages from byte `first_index` on, of one file, at least one.
 
         Stops before `bytes_max` unless the first message is larger. Raises OutsideLog.
@@ -212,13 +212,13 @@ class NativeCommitLog:
                 raise OutsideLog(f"there is no message at {first_index}")
             data = self._files.read(first_index, size)
             whole = size
-        return native_batch(first_index, data[:whole])
+        return plain_batch(first_index, data[:whole])
 
     def log_end_at(self, index: int) -> LogEnd:
         """Return the end that the log would have after byte `index`. Raises OutsideLog."""
         if not self.start.index <= index <= self.end.index:
             raise OutsideLog(f"byte {index} of {self.start}..{self.end}")
-        return native_end(index + 1)
+        return plain_end(index + 1)
 
     # ---- recovery ---------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class NativeCommitLog:
             self._files.cut(end, max(self._files.data_end(end), end + 1))
         else:
             self._files.sync()
-        return native_end(end)
+        return plain_end(end)
 
     def _flushed_position(self) -> int:
         """Return the position up to which the log was flushed at least, 0 if unknown."""

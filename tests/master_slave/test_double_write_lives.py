@@ -6,9 +6,9 @@ import pytest
 from broker_group import send
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_brokers import HALink, NativeBroker
+from master_slave_brokers import HALink, MasterSlaveBroker
 
-from shaketable.system.native.core import NativeCore
+from shaketable.system.master_slave.core import MasterSlaveCore
 from shaketable.system.remoting.codes import ResponseCode
 
 DEATHS = [("master dies",), ("slave dies",)]
@@ -28,8 +28,8 @@ class Pair:
     """
 
     def __init__(self) -> None:
-        self.master = NativeBroker("SYNC_MASTER")
-        self.slave = NativeBroker("SLAVE")
+        self.master = MasterSlaveBroker("SYNC_MASTER")
+        self.slave = MasterSlaveBroker("SLAVE")
         self.link: HALink | None = None
         self.sent: dict[int, bytes] = {}
         self.number = 0
@@ -87,7 +87,7 @@ def live(steps: list[tuple]) -> None:
     assert pair.master.broker.queues.max_offset((b"t", 0)) == pair.number, "what it took, it keeps"
 
 
-def stored(broker: NativeBroker) -> bytes:
+def stored(broker: MasterSlaveBroker) -> bytes:
     """All that stands in a broker's files."""
     at, parts = 0, []
     while at <= broker.log.end.index:
@@ -105,6 +105,8 @@ def test_a_double_write_that_is_answered_is_on_both(steps) -> None:
 
 def test_a_master_that_counts_what_it_sent_is_found(monkeypatch) -> None:
     """The slave's word is what counts."""
-    monkeypatch.setattr(NativeCore, "slaves_position", property(lambda core: core.written_position))
+    monkeypatch.setattr(
+        MasterSlaveCore, "slaves_position", property(lambda core: core.written_position)
+    )
     with pytest.raises(AssertionError):
         live([("connect",), ("settle",), ("send", 2, 300)])

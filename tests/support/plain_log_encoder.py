@@ -1,4 +1,4 @@
-"""Writes RocketMQ's native commit log for tests; shares no code with what reads it.
+"""Writes RocketMQ's plain commit log for tests; shares no code with what reads it.
 
 Source: RocketMQ's CommitLog (doAppend: messages one behind the other, a blank of i32 remaining
 bytes and i32 0xCBD43194 where the next one does not fit), DLEDGER.md B.1.
@@ -17,7 +17,7 @@ BLANK_BYTES = 8
 
 
 @dataclass
-class NativeLogWriter:
+class PlainLogWriter:
     """Encodes messages into files of `file_bytes`; `written` has (offset, body) by queue.
 
     `begin` is the position of the first file: files in front of it have expired, and `offsets`

@@ -13,7 +13,7 @@ from tests.support.node_group import HOST, NodeGroup
 ASK_TIMEOUT_S = 5.0
 
 
-class NativeNodes(NodeGroup):
+class MasterSlaveNodes(NodeGroup):
     """Brokers by name; each is started with its own keys beside `settings`."""
 
     def ha_address(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Masters and slaves of the native modes: who is what, also when a disk is lost."""
+"""Masters and slaves of the master-slave modes: who is what, also when a disk is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, No
 from shaketable.harness.contracts.simulation import SimulatesGroups
 from shaketable.harness.runtime import availability
 from shaketable.harness.targets import master_slave_brokers
-from shaketable.system.native.core import BrokerRole
+from shaketable.system.master_slave.core import BrokerRole
 from shaketable.system.node.config import parse
 
 MODES = ("async-replication", "multi-master", "sync-double-write")
@@ -50,9 +50,14 @@ def laid_out(folder: Path, size: int) -> dict[str, NodeLayout]:
 def settings(launches: dict[str, Launch]) -> dict[str, tuple]:
     found = {}
     for node, launch in launches.items():
-        native = parse(launch.files["broker.conf"]).native
-        assert native is not None
-        found[node] = (native.broker_name, native.config.role, native.broker_id, native.master)
+        master_slave = parse(launch.files["broker.conf"]).master_slave
+        assert master_slave is not None
+        found[node] = (
+            master_slave.broker_name,
+            master_slave.config.role,
+            master_slave.broker_id,
+            master_slave.master,
+        )
     return found
 
 

@@ -33,16 +33,16 @@ _POSITION_AT_28 = struct.Struct(">28xq")
 _MAGICS = tuple(_SIZE_AND_MAGIC.pack(0, magic)[4:] for magic in (MAGIC_V1, MAGIC_V2))
 
 
-class NativeLogDamaged(StoreError):  # noqa: N818 - a finding about the files
-    """The native commit log cannot be upgraded as it is; nothing was changed."""
+class PlainLogDamaged(StoreError):  # noqa: N818 - a finding about the files
+    """The plain commit log cannot be upgraded as it is; nothing was changed."""
 
 
-def upgrade_native_log(disk: Disk, folder: str, file_bytes: int) -> int:
-    """Verify a native log and end it with a blank; return where it ends, 0 without messages.
+def upgrade_plain_log(disk: Disk, folder: str, file_bytes: int) -> int:
+    """Verify a plain log and end it with a blank; return where it ends, 0 without messages.
 
     A torn tail is removed, and empty files after the last used one are ignored. The result is
     deterministic: the same after a crash and on every node with the same messages, so that all
-    nodes' first entries have the same position. Raises NativeLogDamaged.
+    nodes' first entries have the same position. Raises PlainLogDamaged.
     """
     _check_files(disk, folder, file_bytes)
     files = SegmentFiles(disk, folder, file_bytes, reserve=True)
@@ -50,7 +50,7 @@ def upgrade_native_log(disk: Disk, folder: str, file_bytes: int) -> int:
     files.close()
     if not used:
         return 0
-    log = NativeLog(disk, folder, file_bytes, used[-1] + file_bytes)
+    log = PlainLog(disk, folder, file_bytes, used[-1] + file_bytes)
     try:
         log.end_with_blank()
     finally:
@@ -58,15 +58,15 @@ def upgrade_native_log(disk: Disk, folder: str, file_bytes: int) -> int:
     return log.end if log.end > log.start else 0
 
 
-def remove_native_log(disk: Disk, folder: str, file_bytes: int, end: int) -> None:
-    """Remove the files of an upgraded native log: the DLedger log no longer starts at its end."""
+def remove_plain_log(disk: Disk, folder: str, file_bytes: int, end: int) -> None:
+    """Remove the files of an upgraded plain log: the DLedger log no longer starts at its end."""
     files = SegmentFiles(disk, folder, file_bytes, reserve=True)
     files.remove_below(end)
     files.close()
 
 
-class NativeLog:
-    """The native commit log in one folder. `read` may run in another thread than the writer's."""
+class PlainLog:
+    """The plain commit log in one folder. `read` may run in another thread than the writer's."""
 
     start: int
     """Position of the oldest byte held."""
@@ -78,7 +78,7 @@ class NativeLog:
     def __init__(self, disk: Disk, folder: str, file_bytes: int, end: int) -> None:
         """Open a log that an earlier start upgraded; its oldest files may have expired.
 
-        Raises NativeLogDamaged if a file's size is not `file_bytes`, or if the last file before
+        Raises PlainLogDamaged if a file's size is not `file_bytes`, or if the last file before
         `end` or one in between is missing.
         """
         _check_files(disk, folder, file_bytes)
@@ -91,7 +91,7 @@ class NativeLog:
         for start in (end - file_bytes, *range(self.start, end, file_bytes)):
             if not self._files.has(start):
                 self.close()
-                raise NativeLogDamaged(
+                raise PlainLogDamaged(
                     f"{self._files.path(start)} is missing: messages of before the upgrade to"
                     " DLedger are there (storePathCommitLog)"
                 )
@@ -108,7 +108,7 @@ class NativeLog:
         """Yield (message, its size) from the message at `position` on, or from the first.
 
         For consume queues and the key index; a message's physical_offset is its position.
-        Only one iteration at a time. Raises NativeLogDamaged.
+        Only one iteration at a time. Raises PlainLogDamaged.
         """
         at = self.start if position is None else position
         while at < self.end:
@@ -229,11 +229,11 @@ class NativeLog:
         self._files.sync()
         self._files.sync_names()
 
-    def _damage(self, position: int, finding: str) -> NativeLogDamaged:
+    def _damage(self, position: int, finding: str) -> PlainLogDamaged:
         start = self._files.start_of(position)
-        return NativeLogDamaged(
+        return PlainLogDamaged(
             f"{self._files.path(start)}: byte {position - start}: {finding};"
-            " repair the native commit log before its upgrade to DLedger"
+            " repair the plain commit log before its upgrade to DLedger"
         )
 
 
@@ -245,7 +245,7 @@ def _check_files(disk: Disk, folder: str, file_bytes: int) -> None:
         size = file.size
         file.close()
         if size != file_bytes or int(name) % file_bytes:
-            raise NativeLogDamaged(
-                f"{folder}/{name} has {size} bytes: files of a native commit log have as many as"
+            raise PlainLogDamaged(
+                f"{folder}/{name} has {size} bytes: files of a plain commit log have as many as"
                 f" mappedFileSizeCommitLog says ({file_bytes}), and a multiple of it as name"
             )
