@@ -80,6 +80,7 @@ FOUND_IN_CHAINS_OF_WHOLE_NODES = {
     1000883: "a member was removed while another one lay down with a damaged vote",
     1000125: "clients found their connections broken, one by one, and that was all they had asked",
     994312115987000003: "bit rot that found nothing to rot left its node down for good",
+    1000007: "a leader whose disk failed as it read entries was expected to send them",
 }
 
 

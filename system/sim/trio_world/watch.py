@@ -8,7 +8,8 @@ the broker, and of what else is watched, are replaced like those of a planted bu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -115,6 +116,15 @@ class Watch:
                 effects.writes, effects.messages, now_ms, stalled_ms=stalled_ms, inputs=inputs
             )
 
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Judge no step of a node any more that an error ended half way: the node ends of it."""
+        try:
+            yield
+        except BaseException:
+            self.steps = None
+            raise
+
     def disk_full(self, is_full: bool) -> None:
         """The broker is told that its disk is full, or has room again."""
         if self.steps is not None:
@@ -163,10 +173,12 @@ class Watch:
         class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
             def receive(self, message: Message, now_ms: float) -> None:
                 watch.received(self.core, message)
-                super().receive(message, now_ms)
+                with watch.stepping():
+                    super().receive(message, now_ms)
 
             def tick(self, now_ms: float) -> None:
-                super().tick(now_ms)
+                with watch.stepping():
+                    super().tick(now_ms)
                 watch.ticked(self, now_ms)
 
             def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
