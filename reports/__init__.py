@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from shaketable.harness.history.run_folder import write_atomically
 
+if TYPE_CHECKING:
+    from shaketable.reports.run_view import RunView
 
-def write(folder: Path) -> list[Path]:
-    """Write report.html, junit.xml and the violation pages of a run folder; return their paths.
+
+class Report(NamedTuple):
+    """What a report shows, and its files: report.html, junit.xml, the violation pages."""
+
+    view: RunView
+    files: list[Path]
+
+
+def write(folder: Path) -> Report:
+    """Write report.html, junit.xml and the violation pages of a run folder.
 
     Pages of an earlier report are deleted.
 
@@ -29,4 +40,4 @@ def write(folder: Path) -> list[Path]:
     for name, text in (("report.html", html.render(view)), ("junit.xml", junit.render(view))):
         write_atomically(folder / name, text.encode("utf-8", "replace"))  # lone surrogates: "?"
         written.append(folder / name)
-    return written + pages
+    return Report(view, written + pages)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shaketable.checkers.engine.java import find_java
@@ -43,6 +42,7 @@ from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.runtime import availability
 
 if TYPE_CHECKING:
+    from shaketable.reports import Report
     from shaketable.reports.availability.outages import ClientActivity
 
 
@@ -137,7 +137,7 @@ class Engine:
 def judge(
     folder: RunFolder, campaign: Campaign, engine: Engine, progress: Callable[[str], None]
 ) -> Results:
-    """Export the history, check it, write results.json and the report.
+    """Export the history, check it, write results.json; `render` writes the report.
 
     Raises:
         HarnessError: the recordings cannot be read, or a file cannot be written.
@@ -175,8 +175,6 @@ def judge(
     if any(verdict.findings or verdict.observed for verdict in verdicts):
         progress("keeping what the logs hold around what was found")
     log_entries.save(folder, job, verdicts)
-    progress("writing the report")
-    render(folder)
     return judged
 
 
@@ -220,8 +218,8 @@ def _unavailable(folder: RunFolder) -> dict[str, str]:
     return dict(folder.facts().get("faults_unavailable") or {})
 
 
-def render(folder: RunFolder) -> list[Path]:
-    """Write report.html and junit.xml of a run.
+def render(folder: RunFolder) -> Report:
+    """Write report.html, junit.xml and the violation pages of a run.
 
     Raises:
         HarnessError: they cannot be written.

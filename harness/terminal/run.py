@@ -130,7 +130,7 @@ def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:
     """
     folder = run_folder.open_existing(run)
     with session.logged_to(folder):
-        for path in judge.render(folder):
+        for path in judge.render(folder).files:
             out.print(str(path), soft_wrap=True)
     return ExitCode.VALID
 

@@ -33,6 +33,7 @@ from shaketable.harness.terminal.output import out, shown
 
 if TYPE_CHECKING:
     from shaketable.harness.runtime.supervisor import RunResult
+    from shaketable.reports.run_view import RunView
 
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -98,7 +99,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
         try:
             with display.shown():
                 result = _run(campaign, folder, display, base_port)
-                judged = judge.judge(folder, campaign, engine, display.checking)
+                outcome, view = _judged(folder, campaign, engine, display)
         except BaseException:
             if any(folder.segments.glob("worker-*.seg")):
                 out.print(
@@ -108,7 +109,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
             raise
         finally:
             engine.stop()
-        return Session(conclude(folder, judged.outcome), result.status == "interrupted")
+        return Session(conclude(folder, outcome, view), result.status == "interrupted")
 
 
 def _run(
@@ -147,20 +148,27 @@ def judge_stored(
     with run_markers.working_in(folder.path):
         try:
             with display.shown():
-                judged = judge.judge(folder, campaign, engine, display.checking)
+                outcome, view = _judged(folder, campaign, engine, display)
         finally:
             engine.stop()
         if keeps_promise:
             run_folder.write_atomically(folder.campaign_toml, campaigns.to_toml(campaign))
-    return conclude(folder, judged.outcome)
+    return conclude(folder, outcome, view)
 
 
-def conclude(folder: RunFolder, outcome: Outcome) -> int:
+def _judged(
+    folder: RunFolder, campaign: Campaign, engine: judge.Engine, display: Display
+) -> tuple[Outcome, RunView]:
+    """Judge a stored run and write its report; return the outcome, and what the report shows."""
+    results = judge.judge(folder, campaign, engine, display.checking)
+    display.checking("writing the report")
+    return results.outcome, judge.render(folder).view
+
+
+def conclude(folder: RunFolder, outcome: Outcome, view: RunView) -> int:
     """Print the summary of a judged run; return its exit code."""
     from shaketable.harness.terminal import summary  # noqa: PLC0415 - reports take half a second to import
-    from shaketable.reports.run_page.view import build_view  # noqa: PLC0415
 
-    view = build_view(folder.path)
     logging.getLogger(__name__).info("event=verdict verdict=%s why=%r", view.verdict, view.why)
     summary.show(out, view, shown(folder.report_html))
     return EXIT_BY_OUTCOME[outcome]

@@ -63,7 +63,7 @@ def test_each_kind_of_run_gets_both_files_and_well_formed_ones(
     sample = request.getfixturevalue(kind)
     folder: Path = getattr(sample, "folder", sample)
     before = {path.name for path in folder.iterdir()}
-    written = reports.write(folder)
+    written = reports.write(folder).files
     assert [path.name for path in written[:2]] == ["report.html", "junit.xml"]
     of_violations = sorted((folder / "violations").glob("*.html"))
     assert sorted(written[2:]) == of_violations

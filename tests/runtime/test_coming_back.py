@@ -21,7 +21,7 @@ from shaketable.harness.runtime.processes.disks import Disks
 from shaketable.harness.runtime.simulated.run import run_simulated
 from shaketable.harness.runtime.simulated.world import SimulatedWorld
 from shaketable.harness.targets.simulated_group import BrokerGroup
-from shaketable.reports.run_page.view import RunView, build_view
+from shaketable.reports.run_page.view import RunView
 
 SHORT: dict[str, Any] = {
     "world": "sim",
@@ -42,7 +42,7 @@ def played(store: Path, **changes: Any) -> tuple[RunFolder, RunView]:
     folder = run_folder.create(store, campaign.name, datetime.now(UTC))
     run_simulated(campaign, folder, SilentObserver())
     judge.judge(folder, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda step: None)
-    return folder, build_view(folder.path)
+    return folder, judge.render(folder).view
 
 
 def test_a_group_that_never_serves_is_a_violation_and_no_error(

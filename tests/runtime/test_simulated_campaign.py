@@ -29,7 +29,6 @@ from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.terminal import summary
 from shaketable.reports.availability.outages import active_until
 from shaketable.reports.plotting.lanes import phase_spans
-from shaketable.reports.run_page.view import build_view
 from shaketable.system.sim.rules.violation import Violated
 
 CAMPAIGN = Campaign(
@@ -151,6 +150,7 @@ def test_every_fault_bites_and_the_group_comes_back(
 def test_the_checkers_judge_it_like_any_run(run: tuple[RunResult, Tape, Campaign]) -> None:
     result, _, campaign = run
     assert set(judged(result.folder, campaign).values()) == {True}
+    assert judge.render(result.folder).view.verdict == "VALID"
     assert result.folder.report_html.exists()
 
 
@@ -204,7 +204,7 @@ def test_a_bug_that_only_the_world_and_the_nodes_see_is_named_first(tmp_path: Pa
     )
     verdicts = judged(result.folder, campaign)
     assert {name for name, told in verdicts.items() if told is False} == {"invariants"}
-    view = build_view(result.folder.path)
+    view = judge.render(result.folder).view
     assert view.verdict == "INVALID"
     assert view.why.startswith("The invariant committed-never-changes was broken at n")
     assert view.first_page == "violations/001-invariant-broken.html"
@@ -230,7 +230,7 @@ def test_a_log_that_no_fault_damaged_and_that_is_damaged_is_named_first(tmp_path
         fault_duration_min_s=0.5,
     )
     assert judged(result.folder, campaign)["invariants"] is False
-    view = build_view(result.folder.path)
+    view = judge.render(result.folder).view
     assert view.verdict == "INVALID"
     assert view.first_page == "violations/001-damage-found.html"
     assert "is damaged, and no fault had touched that: LogDamaged: " in view.why

@@ -45,6 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_folder.write_atomically(run.campaign_toml, "")
     run_simulated(campaign, run, SilentObserver())
     judge.judge(run, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda _step: None)
+    judge.render(run)
     return run.path
 
 
