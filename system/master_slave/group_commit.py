@@ -28,7 +28,7 @@ class GroupCommit(PendingAppends):
 
     def __init__(self, core: MasterSlaveCore, outbox: Outbox, config: BrokerConfig) -> None:
         super().__init__(core, outbox)
-        self._plain_log = core
+        self._master = core
         self._put = outbox.put
         self._ack_timeout_ms = config.ack_timeout_ms
         self._limit = config.pending_sends_max
@@ -38,7 +38,7 @@ class GroupCommit(PendingAppends):
 
     def acknowledge(self, index: int) -> None:
         """Let sends written up to `index` wait for disk and slave; answer those that need not."""
-        core, waiting = self._plain_log, self.waiting
+        core, waiting = self._master, self.waiting
         is_sync_master = core.config.role is BrokerRole.SYNC_MASTER
         while waiting and waiting[0].last_index <= index:
             if len(self._without_slave) + len(self._with_slave) >= self._limit:
@@ -77,7 +77,7 @@ class GroupCommit(PendingAppends):
         """Return the response code of an append that waits for no slave, None while it waits."""
         if self._is_flushed(append):
             return code
-        if not self._timed_out(append, self._plain_log.config.sync_flush_timeout_ms):
+        if not self._timed_out(append, self._master.config.sync_flush_timeout_ms):
             return None
         # SUCCESS is 0; SLAVE_NOT_AVAILABLE takes precedence over the flush timeout.
         return code or ResponseCode.FLUSH_DISK_TIMEOUT
@@ -87,9 +87,9 @@ class GroupCommit(PendingAppends):
 
         A replication timeout overrides a flush timeout, as in RocketMQ.
         """
-        config = self._plain_log.config
+        config = self._master.config
         is_flushed = self._is_flushed(append)
-        is_copied = append.last_index < self._plain_log.slaves_position
+        is_copied = append.last_index < self._master.slaves_position
         if not (is_flushed or self._timed_out(append, config.sync_flush_timeout_ms)):
             return None
         if not (is_copied or self._timed_out(append, config.slave_timeout_ms)):
@@ -99,7 +99,7 @@ class GroupCommit(PendingAppends):
         return ResponseCode.SUCCESS if is_flushed else ResponseCode.FLUSH_DISK_TIMEOUT
 
     def _is_flushed(self, append: PendingAppend) -> bool:
-        core = self._plain_log
+        core = self._master
         return not core.config.is_sync_flush or append.last_index <= core.flushed_index
 
     def _timed_out(self, append: PendingAppend, timeout_ms: float) -> bool:

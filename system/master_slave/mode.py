@@ -89,7 +89,7 @@ class OffsetEvents(TableEvents):
 PLAIN_FORMAT = LogFormat(PlainBuilder, iter_plain_dispatches, may_skip=True)
 
 
-class PlainReput(Reput):
+class MasterSlaveReput(Reput):
     """Dispatches the messages of the log, which holds no topic or offset events."""
 
     may_lose_entries: ClassVar[bool] = True
@@ -109,7 +109,7 @@ def master_slave_mode(
 
     return Mode(
         PLAIN_FORMAT,
-        PlainReput,
+        MasterSlaveReput,
         pending,
         TableEvents,
         OffsetEvents,

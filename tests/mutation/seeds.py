@@ -17,20 +17,20 @@ from tests.mutation import children
 MODULES = {"core": "shaketable.system.sim.world", "node": "shaketable.system.sim.trio_world.world"}
 MASTER_SLAVE = "master_slave"
 """Masters and slaves: seeds take turns in the three modes."""
-PLAIN_VIRTUAL_S = 10.0
+MASTER_SLAVE_VIRTUAL_S = 10.0
 """At most, of faults: half a minute follows in which all settles."""
 
 SEED_CPU_S = 6.0
 """Ten times what a seed of 20 virtual seconds takes: a mutant that needs more turns in cycles."""
 
-PLAIN_CPU_S = 20.0
+MASTER_SLAVE_CPU_S = 20.0
 
 
 def runner_of(world: str, virtual_s: float) -> Callable[[int], object]:
     """Return what runs a seed as `simulate --time-limit` does, and returns what it violated."""
     run_ms = int(virtual_s * 1e3)
     if world == MASTER_SLAVE:
-        return _master_slave_runner(int(min(virtual_s, PLAIN_VIRTUAL_S) * 1e3))
+        return _master_slave_runner(int(min(virtual_s, MASTER_SLAVE_VIRTUAL_S) * 1e3))
     module = importlib.import_module(MODULES[world])
     options = Options(run_ms=run_ms)
     if world == "node":
@@ -53,7 +53,7 @@ def main(world: str, virtual_s: float, seeds: list[int]) -> int:
     run = runner_of(world, virtual_s)
     sys.stdout.write("started\n")
     for seed in seeds:
-        children.limit_part(PLAIN_CPU_S if world == MASTER_SLAVE else SEED_CPU_S)
+        children.limit_part(MASTER_SLAVE_CPU_S if world == MASTER_SLAVE else SEED_CPU_S)
         broken = run(seed)
         line = {"seed": seed, "violation": None if broken is None else str(broken)}
         sys.stdout.write(json.dumps(line) + "\n")

@@ -17,7 +17,7 @@ from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.watch import SavedFiles, _older_offset
 from shaketable.system.store.disk import DiskFailed, StoreError
 from shaketable.system.store.group_events import TOPIC_QUEUE
-from tests.sim.test_plain_invariants import play, send, tried
+from tests.sim.test_master_slave_invariants import play, send, tried
 
 SAVE_S = 11.0
 """Offsets are written every 5 s, delays every 10."""

@@ -63,7 +63,7 @@ def dledger(folder: Path) -> Iterator[System]:
 
 
 @contextmanager
-def _plain_log(folder: Path, name: str, role: str, slaves: int) -> Iterator[System]:
+def _master_slave(folder: Path, name: str, role: str, slaves: int) -> Iterator[System]:
     """A master of ours with so many slaves; all of them flush before they answer."""
     names = ("master", *(f"slave-{number}" for number in range(1, slaves + 1)))
     nodes = MasterSlaveNodes(folder, *names, flushDiskType="SYNC_FLUSH", **DEFAULT_SIZES)
@@ -116,9 +116,13 @@ def apache_dledger(folder: Path) -> Iterator[System]:
 
 SYSTEMS: dict[str, Callable[[Path], AbstractContextManager[System]]] = {
     "dledger": dledger,
-    "multi-master": lambda folder: _plain_log(folder, "multi-master", "ASYNC_MASTER", 0),
-    "async-replication": lambda folder: _plain_log(folder, "async-replication", "ASYNC_MASTER", 1),
-    "sync-double-write": lambda folder: _plain_log(folder, "sync-double-write", "SYNC_MASTER", 1),
+    "multi-master": lambda folder: _master_slave(folder, "multi-master", "ASYNC_MASTER", 0),
+    "async-replication": lambda folder: _master_slave(
+        folder, "async-replication", "ASYNC_MASTER", 1
+    ),
+    "sync-double-write": lambda folder: _master_slave(
+        folder, "sync-double-write", "SYNC_MASTER", 1
+    ),
     "apache-dledger": apache_dledger,
 }
 
