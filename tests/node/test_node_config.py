@@ -221,8 +221,8 @@ def test_without_a_group_rocketmqs_own_defaults_hold() -> None:
     assert (config.master_slave.ha_port, config.master_slave.master) == (10912, None)
     assert str(config.master_slave.log_folder) == "/tmp/store/commitlog"
     slave = parse(MASTER.replace("SYNC_MASTER", "SLAVE") + "haMasterAddress=10.0.0.1:10912\n")
-    assert slave.plain_log is not None
-    assert (slave.self_id, slave.plain_log.master) == ("broker-a-3", ("10.0.0.1", 10912))
+    assert slave.master_slave is not None
+    assert (slave.self_id, slave.master_slave.master) == ("broker-a-3", ("10.0.0.1", 10912))
     unused = parse(f"{MASTER}dLegerGroup=g\nsendMessageThreadPoolNums=4\n").unused
     assert set(unused) == {"dLegerGroup", "sendMessageThreadPoolNums"}
 
