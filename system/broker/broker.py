@@ -221,6 +221,7 @@ class Broker:
             used_ratio=used_ratio,
             wall_ms=wall_ms,
             compactable_index=self._compactable_index(),
+            snapshot_from=self.core.snapshot_from,
         )
         if end is not None and end.index > self.core.log.start.index:
             self._compact(end)

@@ -63,6 +63,11 @@ class Core(Protocol):
     def deadline_ms(self) -> float:
         """When to call `tick` next, at the latest."""
 
+    @property
+    def snapshot_from(self) -> int:
+        """The lowest index at which a snapshot can end; -1: at any."""
+        ...
+
     def membership_at(self, index: int) -> tuple[int, Membership]:
         """Return the index of the entry that set the membership at `index`, and the membership."""
 

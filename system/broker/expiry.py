@@ -61,11 +61,13 @@ def expired_end(
     used_ratio: float,
     wall_ms: int,
     compactable_index: int,
+    snapshot_from: int = -1,
 ) -> LogEnd | None:
     """Return the end of the last data file that expires, or None if none does.
 
     `files` are the data files without the one being written, oldest first. `compactable_index`
-    is the highest entry that is applied, committed and durable.
+    is the highest entry that is applied, committed and durable. No snapshot can end before entry
+    `snapshot_from`: files that end there go in one step with the next one.
     """
     is_time = (
         not config.delete_when_hours
@@ -74,10 +76,14 @@ def expired_end(
     )
     is_forced = used_ratio > config.force_clean_ratio
     expired: LogEnd | None = None
-    for count, file in enumerate(files[: config.files_a_step_max]):
+    for count, file in enumerate(files):
+        is_late = expired is None and count > 0  # no snapshot can end where those before it do
+        if count >= config.files_a_step_max and not is_late:
+            break
         is_expired = is_time and wall_ms - file.last_store_ms >= config.reserved_ms
-        must_go = is_forced and count < config.forced_files_a_step_max
+        must_go = is_forced and (count < config.forced_files_a_step_max or is_late)
         if file.end.index > compactable_index or not (is_expired or must_go):
             break
-        expired = file.end
+        if file.end.index >= snapshot_from:
+            expired = file.end
     return expired

@@ -131,6 +131,11 @@ class MasterSlaveCore:
         """When `tick` has something to do next."""
         return self._tick_due_ms
 
+    @property
+    def snapshot_from(self) -> int:
+        """A broker without a group makes a snapshot anywhere."""
+        return -1
+
     def membership_at(self, index: int) -> tuple[int, Membership]:
         """Return an empty membership: there is no group."""
         del index

@@ -93,6 +93,15 @@ class RaftCore(MemberState):
         """
         return self.ledger.memberships.at(index)
 
+    @property
+    def snapshot_from(self) -> int:
+        """The lowest index at which a snapshot can end.
+
+        -1, but for a member that has joined and was sent the log from its start: the membership
+        there was in the configuration of others, so it knows the one that the first change set.
+        """
+        return self.ledger.memberships.known_from
+
     # ---- inputs -----------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:

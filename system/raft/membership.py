@@ -73,6 +73,10 @@ def _with(
 # log, committed or not, and reverts to the previous one if the entry is removed).
 
 
+_NEVER = 1 << 62
+"""An index that no log reaches."""
+
+
 class MembershipLog:
     """(index, membership) of each change, oldest first.
 
@@ -124,6 +128,13 @@ class MembershipLog:
         """Return the index of the entry that set the membership at `index`, and the membership."""
         found = max(bisect_right(self._indices, index) - 1, 0)
         return self._indices[found], self._memberships[found]
+
+    @property
+    def known_from(self) -> int:
+        """Index from which on the membership is known; -1: at the log's start already."""
+        if self._memberships[0].voters:
+            return -1
+        return self._indices[1] if len(self._indices) > 1 else _NEVER
 
     def _use_latest(self) -> None:
         self.current_index = self._indices[-1]

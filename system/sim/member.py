@@ -494,6 +494,7 @@ class SimMember:
             used_ratio=used_ratio,
             wall_ms=wall_ms,
             expiry=self.world.broker_config.expiry,
+            snapshot_from=self.core.snapshot_from,
         )
         self.broker.disk_usage(used_ratio, files, self.local_ms(), wall_ms)
         self.pump()

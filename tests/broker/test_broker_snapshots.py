@@ -386,6 +386,28 @@ def test_only_so_many_files_expire_at_once() -> None:
     assert begin == files[9].end
 
 
+@pytest.mark.parametrize(
+    ("from_index", "expected"), [(-1, 0), (1, 0), (2, 1), (5, 4), (12, 11), (13, None)]
+)
+def test_files_before_the_first_known_membership_go_with_the_next_one(
+    from_index: int, expected: int | None
+) -> None:
+    files = [DataFile(LogEnd(number, 1, 100 * number), 0) for number in range(1, 13)]
+    for used_ratio in (0.1, 0.99):
+        end = expired_end(
+            files,
+            ExpiryConfig(
+                files_a_step_max=1, forced_files_a_step_max=1,
+                reserved_ms=0 if used_ratio < 0.5 else 1 << 50,
+            ),
+            used_ratio=used_ratio,
+            wall_ms=1 << 49,
+            compactable_index=99,
+            snapshot_from=from_index,
+        )  # fmt: skip
+        assert end == (None if expected is None else files[expected].end)
+
+
 @pytest.mark.parametrize(("force", "full"), [(0.85, 0.9), (0.93, 0.95)])
 def test_the_full_ratio_stands_above_the_force_clean_ratio(force: float, full: float) -> None:
     assert ExpiryConfig(force_clean_ratio=force).full_ratio == pytest.approx(full)

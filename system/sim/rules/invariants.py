@@ -164,22 +164,28 @@ class Invariants:
         used_ratio: float,
         wall_ms: int,
         expiry: ExpiryConfig,
+        snapshot_from: int,
     ) -> None:
         """A member reported file ages and disk usage to its broker.
 
-        A file that was once old enough stays so: the compaction may come later.
+        A file that was once old enough stays so: the compaction may come later. Files before entry
+        `snapshot_from` go with the first one after it (`system.raft.core`).
         """
+        first_index = next((f.end.index for f in files if f.end.index >= snapshot_from), -1)
         may_go = -1 if shadow.expirable_index is None else shadow.expirable_index
         for file in files:
             if wall_ms - file.last_store_ms >= expiry.reserved_ms:
                 may_go = max(may_go, file.end.index)
         if files and used_ratio > expiry.force_clean_ratio:
             may_go = max(
-                may_go, *(file.end.index for file in files[: expiry.forced_files_a_step_max])
+                may_go,
+                first_index,
+                *(file.end.index for file in files[: expiry.forced_files_a_step_max]),
             )
         shadow.expirable_index = may_go
         step = files[: expiry.files_a_step_max]
-        shadow.step_index = max(shadow.step_index, *(file.end.index for file in step), -1)
+        ends = (file.end.index for file in step)
+        shadow.step_index = max(shadow.step_index, first_index, *ends)
 
     def _appended(self, shadow: Shadow, batch: Batch) -> None:
         if batch.first_index != shadow.end_index + 1:
