@@ -80,6 +80,8 @@ FOUND_IN_CHAINS_OF_WHOLE_NODES = {
     1000883: "a member was removed while another one lay down with a damaged vote",
     1000125: "clients found their connections broken, one by one, and that was all they had asked",
     994312115987000003: "bit rot that found nothing to rot left its node down for good",
+    1000205: "a member that had joined made a snapshot without members, and let others join by it",
+    1000353: "a member that was taking on a snapshot was said to have given a false status",
     1000007: "a leader whose disk failed as it read entries was expected to send them",
 }
 

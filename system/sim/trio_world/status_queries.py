@@ -12,7 +12,7 @@ import trio
 
 from shaketable.system.client import Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.admin import AdminClient
-from shaketable.system.raft.protocol import Role
+from shaketable.system.raft.protocol import Role, Snapshot
 from shaketable.system.sim.rules.client_history import check_all_closed
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import Host, HostWorld
@@ -141,10 +141,13 @@ class StatusQueries:
 class State:
     """What a member's core says of itself at one time."""
 
-    __slots__ = ("committed", "incarnation", "role", "term")
+    __slots__ = ("committed", "incarnation", "role", "snapshot", "term")
 
-    def __init__(self, incarnation: int, role: Role, term: int, committed: int) -> None:
+    def __init__(
+        self, incarnation: int, role: Role, term: int, committed: int, snapshot: Snapshot | None
+    ) -> None:
         self.incarnation = incarnation
+        self.snapshot = snapshot
         self.role = role
         self.term = term
         self.committed = committed
@@ -155,7 +158,8 @@ def state_of(host: Host | None) -> State | None:
     if host is None or host.node is None:
         return None
     core = host.node.broker.core
-    return State(host.incarnation, core.role, core.term, core.ledger.checkpoint_index)
+    ledger = core.ledger
+    return State(host.incarnation, core.role, core.term, ledger.checkpoint_index, ledger.snapshot)
 
 
 def check_status(
@@ -174,7 +178,10 @@ def check_status(
             "status-is-true",
             f"{member} says term {answer.term}, it was in {before.term} to {after.term}",
         )
-    if not before.committed <= answer.committed_index <= after.committed:
+    least = before.committed
+    if before.snapshot != after.snapshot:
+        least = -1  # while a leader's snapshot replaces the log nothing of it is durable
+    if not least <= answer.committed_index <= max(before.committed, after.committed):
         raise Violated(
             "status-is-true",
             f"{member} says that {answer.committed_index} is committed, it was"
