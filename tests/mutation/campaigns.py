@@ -116,7 +116,10 @@ def run(campaign: Campaign) -> tuple[int, str]:
     What is run is imported only here: who measures or only names campaigns does not need it.
     """
     judge = importlib.import_module("shaketable.harness.judging.judge")
-    judge.render = lambda _folder: []  # nobody reads the page, which takes longer than the checks
+    view = importlib.import_module("shaketable.reports.run_page.view")
+    report = importlib.import_module("shaketable.reports").Report
+    # No page is written, which takes longer than the checks; the summary needs what it shows.
+    judge.render = lambda folder: report(view.build_view(folder.path), [])
     with tempfile.TemporaryFile("w+") as output:
         with _printing_to(output.fileno()):
             code = importlib.import_module("shaketable.harness.cli").run(
