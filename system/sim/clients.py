@@ -372,7 +372,8 @@ def _holding(member: SimMember) -> tuple[float, tuple[object, ...]]:
     """Return a member's clock, and what may not change while it holds a pull."""
     broker = member.broker
     is_ready = _topics(broker).is_ready
-    return member.local_ms(), (member.incarnation, broker.queues, is_ready, member.core.term)
+    core = member.core
+    return member.local_ms(), (member.incarnation, broker.queues, is_ready, core.term, core.role)
 
 
 def _check_held(pull: Operation, member: SimMember) -> None:
