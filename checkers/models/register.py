@@ -212,7 +212,7 @@ class MultiRegister:
     def describe_state(self, state: Any) -> str:
         """Describe what the registers hold: "x = 1, y = 2"."""
         pairs = sorted(state, key=lambda pair: str(pair[0]))
-        return ", ".join(f"{name} = {format_value(value)}" for name, value in pairs) or "all empty"
+        return ", ".join(f"{name} = {format_value(value)}" for name, value in pairs) or "no value"
 
     def describe_call(self, call: Call) -> str:
         """Describe what a transaction did: "txn x = 1, read y: 2"."""

@@ -29,7 +29,7 @@ from shaketable.harness.history.foreign.columns import (
     with_all_reads,
 )
 from shaketable.harness.history.foreign.edn import Keyword
-from shaketable.harness.history.foreign.history import Faults
+from shaketable.harness.history.foreign.history import Faults, FaultSpan
 from shaketable.harness.history.schema import NEMESIS_PROCESS
 
 NEMESIS: Final = "nemesis"
@@ -226,3 +226,41 @@ def _shape(txn: Any) -> list[Any]:
 
 def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, (tuple, list)) else value
+
+
+class PairedEvents:
+    """Events that come in order, paired: what readers of every notation of them share.
+
+    Attributes:
+        paired: the pairs.
+        events: how many events were taken.
+        is_ordered: whether they came in the order of their times.
+    """
+
+    model: str | None = None
+    initial: str | None = None
+
+    def __init__(self, unit: str, *, splits_keys: bool) -> None:
+        self.paired = EventPairs(unit, splits_keys=splits_keys)
+        self.is_ordered = True
+        self.events = 0
+
+    @property
+    def columns(self) -> Columns:
+        """The operations so far."""
+        return self.paired.columns
+
+    @property
+    def problem(self) -> str | None:
+        """What shows that events are missing; None if nothing does."""
+        return self.paired.pairing.problem
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the reader."""
+        return self.paired.notes
+
+    @property
+    def faults(self) -> tuple[FaultSpan, ...]:
+        """What the nemesis did, in time order."""
+        return self.paired.faults.spans()

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from shaketable.harness.history.foreign import edn
-from shaketable.harness.history.foreign.columns import Columns, key_text, require_time, show
+from shaketable.harness.history.foreign.columns import key_text, require_time, show
 from shaketable.harness.history.foreign.edn import CutError, EdnError, Keyword
-from shaketable.harness.history.foreign.events import NO_EVENT, Event, EventPairs
-from shaketable.harness.history.foreign.history import Damage, FaultSpan
+from shaketable.harness.history.foreign.events import NO_EVENT, Event, PairedEvents
+from shaketable.harness.history.foreign.history import Damage
 from shaketable.harness.history.foreign.text_lines import NOT_UTF8
 
 CHUNK_BYTES: Final = 1 << 20
@@ -54,40 +54,15 @@ _LOOKS_LIKE_EVENT = re.compile(
 """A line that is not a valid event of a console log, but not a plain message either."""
 
 
-class Recorder:
+class Recorder(PairedEvents):
     """Takes the events of a Jepsen history in order, and pairs them."""
 
-    model: str | None = None
-    initial: str | None = None
-
     def __init__(self, unit: str, *, splits_keys: bool) -> None:
-        self.paired = EventPairs(unit, splits_keys=splits_keys)
-        self.is_ordered = True
-        self.events = 0
+        super().__init__(unit, splits_keys=splits_keys)
         self._now = -1
         self.is_timed = False
         """Whether the events have times; one and the same for all of them is none."""
         self._first_ns: int | None = None
-
-    @property
-    def columns(self) -> Columns:
-        """The operations so far."""
-        return self.paired.columns
-
-    @property
-    def problem(self) -> str | None:
-        """What shows that events are missing; None if nothing does."""
-        return self.paired.pairing.problem
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes for the reader."""
-        return self.paired.notes
-
-    @property
-    def faults(self) -> tuple[FaultSpan, ...]:
-        """What the nemesis did, in time order."""
-        return self.paired.faults.spans()
 
     def take(self, event: dict[Any, Any], place: int) -> None:
         """Add one event.

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from shaketable.harness.history.foreign.columns import OUTCOMES, Columns, key_text, show
-from shaketable.harness.history.foreign.events import NEMESIS, Event, EventPairs
+from shaketable.harness.history.foreign.events import NEMESIS, Event, PairedEvents
 from shaketable.harness.history.foreign.history import FaultSpan
 from shaketable.harness.history.schema import NEMESIS_PROCESS
 
@@ -59,39 +59,14 @@ class OperationLine(msgspec.Struct, gc=False):
     extra: Any = None
 
 
-class EventReader:
+class EventReader(PairedEvents):
     """Reads events in JSON: lines, or the members of an array."""
 
-    model: str | None = None
-    initial: str | None = None
-
     def __init__(self, unit: str, *, splits_keys: bool) -> None:
-        self.paired = EventPairs(unit, splits_keys=splits_keys)
+        super().__init__(unit, splits_keys=splits_keys)
         self.is_timed = False
-        self.is_ordered = True
-        self.events = 0
         self._latest_ns = 0
         self._decode = msgspec.json.Decoder(EventLine).decode
-
-    @property
-    def columns(self) -> Columns:
-        """The operations so far."""
-        return self.paired.columns
-
-    @property
-    def problem(self) -> str | None:
-        """What shows that events are missing; None if nothing does."""
-        return self.paired.pairing.problem
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes for the reader."""
-        return self.paired.notes
-
-    @property
-    def faults(self) -> tuple[FaultSpan, ...]:
-        """What the nemesis did, in time order."""
-        return self.paired.faults.spans()
 
     def take(self, line: bytes, place: int) -> None:
         """Add one event.
