@@ -5,10 +5,10 @@ Source: RocketMQ's DefaultMQPullConsumer, RemoteBrokerOffsetStore; DLEDGER.md A.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 import trio
 
@@ -25,6 +25,7 @@ from shaketable.system.client.routes import MessageQueue
 from shaketable.system.remoting.client_bodies import (
     QueueName,
     decode_locked,
+    decode_runtime_stats,
     decode_topic_names,
     encode_locks,
 )
@@ -58,6 +59,8 @@ from shaketable.system.store.message import (
 SUSPEND_FLAG = 2
 SUBSCRIPTION_FLAG = 4
 """Bits of a pull's sysFlag (RocketMQ's PullSysFlag)."""
+Encoded = TypeVar("Encoded")
+Value = TypeVar("Value")
 ANSWER_MARGIN_S = 3.0
 """How long to wait for the response to a held pull, in addition to the hold time."""
 PULL_STATUSES = {
@@ -253,14 +256,23 @@ class PullConsumer:
             raise DamagedResponseError(f"a broker sent a bad answer to a query: {error}") from None
 
     async def send_back(
-        self, queue: MessageQueue, position: int, *, group: str = "", delay_level: int = 0
+        self,
+        queue: MessageQueue,
+        position: int,
+        *,
+        group: str = "",
+        delay_level: int = 0,
+        reconsume_times_max: int | None = None,
     ) -> None:
         """Send a message back for a retry (DefaultMQPullConsumer.sendMessageBack).
 
         `position` is the message's in the log of the queue's broker, `group` the one that retries
-        it, by default the own one. Raises as `pull` does.
+        it, by default the own one. After `reconsume_times_max` retries, by default the broker's
+        own limit, it goes to the dead-letter queue. Raises as `pull` does.
         """
-        fields = SendMessageBack(position, group or self.group, delay_level)
+        fields = SendMessageBack(
+            position, group or self.group, delay_level, max_reconsume_times=reconsume_times_max
+        )
         answer = await self._ask_for(queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         if answer.code != ResponseCode.SUCCESS:
             raise _error_of(answer)
@@ -303,10 +315,7 @@ class PullConsumer:
         answer = await self.ask_master(queue, Command(RequestCode.LOCK_BATCH_MQ, body=body))
         if answer.code != ResponseCode.SUCCESS:
             raise _error_of(answer)
-        try:
-            return _name(queue) in decode_locked(answer.body)
-        except CommandError as error:
-            raise DamagedResponseError(f"a broker sent a bad answer: {error}") from None
+        return _name(queue) in _decoded(decode_locked, answer.body)
 
     async def unlock(self, queue: MessageQueue, client_id: str) -> None:
         """Release the lock of a queue. Raises as `pull` does."""
@@ -332,24 +341,27 @@ class PullConsumer:
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return a broker's start configuration (MQAdmin.getBrokerConfig). Raises as `pull`."""
-        request = Command(RequestCode.GET_BROKER_CONFIG)
-        answer = await self._channels.call(address, request, self._timeout_s)
-        if answer.code != ResponseCode.SUCCESS:
-            raise _error_of(answer)
-        lines = bytes(answer.body).decode(errors="replace").splitlines()
+        body = await self._body(address, RequestCode.GET_BROKER_CONFIG)
+        lines = bytes(body).decode(errors="replace").splitlines()
         pairs = (line.partition("=") for line in lines)
         return {name.strip(): value.strip() for name, _, value in pairs}
 
+    async def runtime_stats(self, address: str) -> dict[str, str]:
+        """Return a broker's figures by name (MQAdmin.fetchBrokerRuntimeStats). Raises as `pull`."""
+        body = await self._body(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return _decoded(decode_runtime_stats, body)
+
     async def topics(self, address: str) -> frozenset[str]:
         """Return the names of a broker's topics (MQAdmin.getAllTopicConfig). Raises as `pull`."""
-        request = Command(RequestCode.GET_ALL_TOPIC_CONFIG)
-        answer = await self._channels.call(address, request, self._timeout_s)
+        body = await self._body(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return _decoded(decode_topic_names, body)
+
+    async def _body(self, address: str, code: RequestCode) -> bytes | memoryview:
+        """Return what one broker answers to a request without fields."""
+        answer = await self._channels.call(address, Command(code), self._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise _error_of(answer)
-        try:
-            return decode_topic_names(answer.body)
-        except CommandError as error:
-            raise DamagedResponseError(f"a broker sent a bad answer: {error}") from None
+        return answer.body
 
     async def ask_broker(self, address: str, command: Command, timeout_s: float) -> Command:
         """Send any request to one broker. Raises RefusedError, OutcomeUnknownError."""
@@ -406,8 +418,13 @@ def _name(queue: MessageQueue) -> QueueName:
 def _offset(answer: Command) -> int:
     if answer.code != ResponseCode.SUCCESS:
         raise _error_of(answer)
+    return _decoded(QueueOffsetResponse.from_ext, answer.ext).offset
+
+
+def _decoded(decode: Callable[[Encoded], Value], answer: Encoded) -> Value:
+    """Decode a broker's answer. Raises DamagedResponseError."""
     try:
-        return QueueOffsetResponse.from_ext(answer.ext).offset
+        return decode(answer)
     except CommandError as error:
         raise DamagedResponseError(f"a broker sent a bad answer: {error}") from None
 

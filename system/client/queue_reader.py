@@ -15,9 +15,6 @@ import trio
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
 from shaketable.system.client.pull_consumer import PullConsumer
 from shaketable.system.client.routes import MessageQueue
-from shaketable.system.remoting.codes import RequestCode, ResponseCode
-from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.requests import SendMessageBack
 from shaketable.system.store.message import TAGS, Message, find_property
 
 RETRY_AFTER_S: Final = 0.2
@@ -173,17 +170,13 @@ class QueueReader:
     async def _send_back(self, messages: Sequence[Message], delay_level: int) -> bool:
         """Send messages back for a retry; return False if the broker did not take them all."""
         for message in messages:
-            fields = SendMessageBack(
-                message.physical_offset,
-                self._source.group,
-                delay_level,
-                max_reconsume_times=self._reconsume_times_max,
-            )
-            command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=fields.to_ext())
             try:
-                answer = await self._source.ask_master(self._queue, command)
+                await self._source.send_back(
+                    self._queue,
+                    message.physical_offset,
+                    delay_level=delay_level,
+                    reconsume_times_max=self._reconsume_times_max,
+                )
             except (RefusedError, OutcomeUnknownError):
-                return False
-            if answer.code != ResponseCode.SUCCESS:
                 return False
         return True

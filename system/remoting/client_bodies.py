@@ -112,6 +112,12 @@ class _Topics(msgspec.Struct, frozen=True, rename="camel"):
     topic_config_table: dict[str, msgspec.Raw]
 
 
+class _Table(msgspec.Struct, frozen=True):
+    """The body of a GET_BROKER_RUNTIME_INFO answer (KVTable)."""
+
+    table: dict[str, str]
+
+
 class _Locked(msgspec.Struct, frozen=True):
     queues: tuple[_Queue, ...] = msgspec.field(default=(), name="lockOKMQSet")
 
@@ -177,6 +183,11 @@ def decode_locked(data: bytes | memoryview) -> tuple[QueueName, ...]:
 def decode_topic_names(data: bytes | memoryview) -> frozenset[str]:
     """Decode the names of a broker's topics. Raises CommandError."""
     return frozenset(_decode_json(data, _Topics).topic_config_table)
+
+
+def decode_runtime_stats(data: bytes | memoryview) -> dict[str, str]:
+    """Decode a broker's figures by name. Raises CommandError."""
+    return _decode_json(data, _Table).table
 
 
 def _decode_json(data: bytes | memoryview, kind: type[Kind]) -> Kind:

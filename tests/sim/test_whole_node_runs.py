@@ -11,8 +11,16 @@ import pytest
 import trio
 from trio._core import _run
 
+from shaketable.system.broker import broker_info
 from shaketable.system.broker.effects import Outbox
-from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, admin
+from shaketable.system.client import (
+    BrokerGroupClient,
+    Metadata,
+    OutcomeUnknownError,
+    admin,
+    connection,
+    group,
+)
 from shaketable.system.mutants import load
 from shaketable.system.node.connections.link import Link
 from shaketable.system.sim.schedules.faults import (
@@ -219,6 +227,40 @@ def test_a_status_that_is_over_is_found():
     assert violation.invariant == "status-is-true"
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("putMessageTimesTotal", lambda text: str(int(text) + 1)),
+        ("commitLogMaxOffset", lambda text: str(int(text) - 1)),
+        ("dledgerTerm", lambda text: str(int(text) + 1)),
+        ("putTps", lambda text: text.rpartition(" ")[0]),
+    ],
+)
+def test_figures_that_are_wrong_are_found(monkeypatch, name, wrong):
+    right = broker_info.BrokerInfo._answer
+
+    def answer(self, connection, request, value):
+        table = value.get("table", {})
+        if name in table:
+            value = {"table": {**table, name: wrong(table[name])}}
+        right(self, connection, request, value)
+
+    monkeypatch.setattr(broker_info.BrokerInfo, "_answer", answer)
+    violation = run_seed(7, schedule=schedule()).violation
+    assert violation is not None
+    assert violation.invariant == "status-is-true"
+
+
+@pytest.mark.parametrize("module", [connection, group])
+def test_a_call_that_outlasts_its_timeout_as_it_connects_is_found(monkeypatch, module):
+    off = Crash(start_ms=100, duration_ms=3_000, node="n2")  # before anybody has connected
+    assert run_seed(7, schedule=schedule(off)).violation is None
+    monkeypatch.setattr(module, "min", max, raising=False)
+    violation = run_seed(7, schedule=schedule(off)).violation
+    assert violation is not None
+    assert violation.invariant == "calls-end-in-time"
+
+
 def test_a_refusal_that_is_tried_again_is_found():
     asked = RefusedChange(start_ms=2_000, duration_ms=100, why="unknown")
     assert run_seed(7, schedule=schedule(asked)).violation is None
@@ -271,7 +313,12 @@ def test_a_node_that_loses_bytes_it_could_not_send_at_once_is_found(monkeypatch)
     monkeypatch.setattr(Link, "send", send)
     violation = run_seed(7, schedule=healthy).violation
     assert violation is not None
-    assert violation.invariant in ("appends-succeed", "every-node-catches-up", "node-runs-on")
+    assert violation.invariant in (
+        "appends-succeed",
+        "every-node-catches-up",
+        "node-runs-on",
+        "streams-are-understood",
+    )
 
 
 def test_a_node_that_deadlocks_is_found(monkeypatch):

@@ -248,8 +248,13 @@ class Steps:
             if dispatcher is None or dispatcher.state is not DispatchState.INSTALL:
                 continue
             sent_index = self._snapshots.get(peer)
-            # No acknowledgement tells of a snapshot that ends before the first entry.
-            has_it = sent_index is not None and 0 <= sent_index <= dispatcher.match_index
+            # The same snapshot is sent again only after a while, whatever late responses say, and
+            # no acknowledgement tells of one that ends before the first entry.
+            has_it = (
+                sent_index is not None
+                and 0 <= sent_index <= dispatcher.match_index
+                and sent_index < dispatcher.next_index - 1
+            )
             if has_it or sent_index is None:
                 raise Violated(
                     "snapshots-go-out-at-once",

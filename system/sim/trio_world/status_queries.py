@@ -1,30 +1,38 @@
 """An operator that asks for the members' status and for the leader, and whether that is so.
 
-It changes nothing. What a member says of itself is compared with its core before and after, since
+It changes nothing. What a member says of itself is compared with its broker before and after, since
 either may be what it saw; who leads, with the member that led all the while.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
+import msgspec
 import trio
 
 from shaketable.system.client import Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.admin import AdminClient
 from shaketable.system.raft.protocol import Role, Snapshot
-from shaketable.system.sim.rules.client_history import check_all_closed
+from shaketable.system.sim.rules.client_history import check_all_closed, check_in_time
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.sim.trio_world.host import Host, HostWorld
+from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host, HostWorld
 from shaketable.system.sim.trio_world.process import CURRENT, Process
 
 NAME = "status"
 ADDRESS = "10.0.2.2"
 EVERY_MS = 200.0
-TIMEOUT_S = 1.0
+TIMEOUT_S = 0.4
+"""Shorter than a client waits for a connection, so that this limit counts, too."""
+NO_NAME_SERVER = "10.0.2.2:9876"
+"""Nobody listens there: members are asked at their own addresses."""
 PAUSED_MS = 900.0
 """An answer that took longer may lack members that were paused meanwhile."""
 _LEADER = "leader"
+RATES = 3
+"""Over ten seconds, a minute and ten minutes."""
 
 
 class StatusWorld(HostWorld, Protocol):
@@ -54,7 +62,8 @@ class StatusQueries:
             async def metadata(self, member: str) -> Metadata:
                 queries.asking(member)
                 before = state_of(queries.host(member))
-                answer: Metadata = await super().metadata(member)
+                with queries.in_time(f"to ask {member} for its state"):
+                    answer: Metadata = await super().metadata(member)
                 queries.answered(member, before, answer)
                 return answer
 
@@ -62,18 +71,25 @@ class StatusQueries:
             world.client_addresses(), timeout_s=TIMEOUT_S, rng=world.rngs.stream(NAME)
         )
         self._admin = AdminClient(self.client)
+        self._stats = world.mutant.client.pull_consumer(
+            NO_NAME_SERVER, group=NAME, timeout_s=TIMEOUT_S
+        )
         self._found_leader = ""
 
     def close(self) -> None:
         """Close all connections. Raises Violated where one stays open."""
         self.client.close()
+        self._stats.close()
         check_all_closed(NAME, self._world.network.open_of(NAME))
 
     async def ask_for_ever(self) -> None:
-        """Ask who leads, at regular times."""
+        """Ask who leads, at regular times, and in between a member for its figures."""
         CURRENT.set(self._process)
+        rounds = 0
         while True:
             await trio.sleep(EVERY_MS / 1000)
+            rounds += 1
+            await self._ask_for_figures(rounds)
             self._found_leader = ""
             self._asked.clear()
             before = self._steady()
@@ -84,6 +100,33 @@ class StatusQueries:
                 continue
             if self._world.clock.now_ms - began_ms < PAUSED_MS:
                 self._check_leader(found, before)
+
+    async def _ask_for_figures(self, rounds: int) -> None:
+        """Ask the members in turn."""
+        names = sorted(self._world.members)
+        host = self._world.members[names[rounds % len(names)]]
+        before = state_of(host)
+        try:
+            with self.in_time(f"to ask {host.name} for its figures"):
+                figures = await self._stats.runtime_stats(f"{host.address}:{CLIENT_PORT}")
+        except (RefusedError, OutcomeUnknownError):
+            return
+        try:
+            check_figures(host.name, before, figures, state_of(host))
+        except Violated as found:
+            self._world.violated(found, host.name)
+
+    @contextmanager
+    def in_time(self, what: str) -> Iterator[None]:
+        """Check that a call ends within its timeout."""
+        began_ms = self._world.clock.now_ms
+        try:
+            yield
+        finally:
+            try:
+                check_in_time(what, self._world.clock.now_ms - began_ms, TIMEOUT_S * 1000)
+            except Violated as found:
+                self._world.violated(found, NAME)
 
     def host(self, member: str) -> Host | None:
         """Return a member's machine."""
@@ -138,28 +181,35 @@ class StatusQueries:
                 self._world.violated(violated, NAME)
 
 
-class State:
-    """What a member's core says of itself at one time."""
+class State(msgspec.Struct, frozen=True):
+    """What a member's broker says of itself at one time."""
 
-    __slots__ = ("committed", "incarnation", "role", "snapshot", "term")
-
-    def __init__(
-        self, incarnation: int, role: Role, term: int, committed: int, snapshot: Snapshot | None
-    ) -> None:
-        self.incarnation = incarnation
-        self.snapshot = snapshot
-        self.role = role
-        self.term = term
-        self.committed = committed
+    incarnation: int
+    role: Role
+    term: int
+    committed: int
+    log_end: int
+    """Byte position of the log's end."""
+    messages: int
+    """Messages that its consume queues have, or had before they expired."""
+    snapshot: Snapshot | None
 
 
 def state_of(host: Host | None) -> State | None:
     """Return a member's state, None if it does not serve now."""
     if host is None or host.node is None:
         return None
-    core = host.node.broker.core
-    ledger = core.ledger
-    return State(host.incarnation, core.role, core.term, ledger.checkpoint_index, ledger.snapshot)
+    broker = host.node.broker
+    core = broker.core
+    return State(
+        incarnation=host.incarnation,
+        role=core.role,
+        term=core.term,
+        committed=core.ledger.checkpoint_index,
+        log_end=core.log.end_position,
+        messages=sum(end for _, end in broker.queues.ranges().values()),
+        snapshot=core.ledger.snapshot,
+    )
 
 
 def check_status(
@@ -187,3 +237,26 @@ def check_status(
             f"{member} says that {answer.committed_index} is committed, it was"
             f" {before.committed} to {after.committed}",
         )
+
+
+def check_figures(
+    member: str, before: State | None, figures: Mapping[str, str], after: State | None
+) -> None:
+    """Raise Violated where a member's figures (KVTable) are not what they were between two times.
+
+    While a leader's snapshot replaces the log, or a new leader truncates it, only the term counts.
+    """
+    rates = [float(rate) for rate in figures["putTps"].split()]
+    if len(rates) != RATES or min(rates) < 0:
+        raise Violated("status-is-true", f"{member} says that it takes {rates} messages a second")
+    if before is None or after is None or before.incarnation != after.incarnation:
+        return
+    ranges = {"dledgerTerm": (before.term, after.term)}
+    if before.snapshot == after.snapshot:
+        ranges["putMessageTimesTotal"] = before.messages, after.messages
+    if before.role is after.role is Role.LEADER and before.term == after.term:
+        ranges["commitLogMaxOffset"] = before.log_end, after.log_end
+    for name, (least, most) in ranges.items():
+        if not least <= int(figures[name]) <= most:
+            found = f"{member} says that {name} is {figures[name]}, it was {least} to {most}"
+            raise Violated("status-is-true", found)
