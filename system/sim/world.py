@@ -30,7 +30,7 @@ from shaketable.system.sim.group_operator import REFUSED_CONNECTION, Operator
 from shaketable.system.sim.initial_disks.older_stores import OlderStores
 from shaketable.system.sim.initial_disks.plain_messages import PlainMessages
 from shaketable.system.sim.key_queries import KeyQueries, random_group_key
-from shaketable.system.sim.member import PLAIN_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
+from shaketable.system.sim.member import PLAIN_FOLDER, ROOT, SimMember
 from shaketable.system.sim.network import Network
 from shaketable.system.sim.position_views import CONNECTION as VIEWS
 from shaketable.system.sim.position_views import PositionViews
@@ -356,7 +356,7 @@ class World:
             is_upgraded = member.log.plain_log is not None
             self.counts.broken += check_broken_starts(*args, is_upgraded=is_upgraded)
             for _ in range(HINTS if key is None else HINTS_WITH_KEYS):
-                self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
+                self.counts.broken += check_hints(Folder(*args), key)
 
     def _check_recoveries(self) -> None:
         """Start repeatedly on copies of one node's disk that have a torn tail."""

@@ -23,9 +23,11 @@ from shaketable.system.sim.schedules.schedule import Options, Schedule, Settings
 from shaketable.system.sim.world import SeedResult, run_seed
 from shaketable.system.store import commit_log, state_files
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
+from shaketable.system.store.consume_queue_files import ConsumeQueueFiles
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.keys.key_file import KeyFileWriter
 from shaketable.system.store.keys.key_index import KeyIndex
+from shaketable.system.store.segment_files import OpenFiles
 
 KEYED = {"key_items_max": 100, "key_slots": 50, "key_file_items": 200, "keyed": 1.0}
 
@@ -180,6 +182,19 @@ def test_hints_that_do_not_fit_are_passed_over(monkeypatch, way):
 def test_a_damaged_key_file_that_is_gone_on_with_is_found(monkeypatch, way):
     hints_alone(monkeypatch, way)
     monkeypatch.setattr(KeyFileWriter, "cut", lambda _: True)
+    assert broken_by(**KEYED) == "hints-are-checked"
+
+
+@pytest.mark.parametrize("way", ["a_lost_queue_file", "a_short_queue_file"])
+def test_a_queue_file_that_is_believed_in_unread_is_found(monkeypatch, way):
+    hints_alone(monkeypatch, way)
+    monkeypatch.setattr(ConsumeQueueFiles, "holds", lambda *_: True)
+    assert broken_by(**KEYED) == "hints-are-checked"
+
+
+def test_a_start_that_ends_on_a_lost_queue_file_is_found(monkeypatch):
+    hints_alone(monkeypatch, "a_lost_queue_file")
+    monkeypatch.setattr(OpenFiles, "has", lambda *_: True)
     assert broken_by(**KEYED) == "hints-are-checked"
 
 

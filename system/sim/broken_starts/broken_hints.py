@@ -9,15 +9,18 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.sim.broken_starts.broken_folders import Folder
 from shaketable.system.sim.clients import TOPIC_BYTES
+from shaketable.system.sim.member import QUEUE_FILE_BYTES
 from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.consume_queue_files import UNIT_BYTES, topic_folder
 from shaketable.system.store.disk import DiskFailed, StoreError, read_file, replace_file
 from shaketable.system.store.keys.key_file import HEADER_BYTES, Sizes
 from shaketable.system.store.keys.key_index import KeyIndex
@@ -26,12 +29,14 @@ from shaketable.system.store.state_files import save_committed_index
 QUERIES = 0.3
 """How often the key index is queried instead of broken."""
 _AHEAD = 1_000_000
+_STATE = 7
+"""The place of the broker's state among the fields of its checkpoint."""
 _FOREVER_MS = 1 << 60
 _MAGIC_AND_CRC = struct.Struct(">8sI")
 _SLOT = struct.Struct(">i")
 
 
-def check_hints(folder: Folder, queue_file_bytes: int, key: bytes | None) -> int:
+def check_hints(folder: Folder, key: bytes | None) -> int:
     """Break the hints in a copy of a disk; return how many ways were tried. Raises Violated.
 
     `key` finds messages of the run; None without a key index.
@@ -52,7 +57,7 @@ def check_hints(folder: Folder, queue_file_bytes: int, key: bytes | None) -> int
     path = f"{folder.path}/appliedto"
     if not folder.disk.exists(path):
         return 1
-    files = _files(folder, queue_file_bytes)
+    files = _files(folder)
     if files.load(log) is None:
         return 1
     if key is not None and folder.rng.chance(QUERIES):
@@ -62,21 +67,25 @@ def check_hints(folder: Folder, queue_file_bytes: int, key: bytes | None) -> int
     way = folder.rng.choice(_WAYS)
     if not way(folder, log):
         return 1
-    if _files(folder, queue_file_bytes).load(log) is not None:
-        raise Violated(
-            "hints-are-checked", f"a start uses{way.__name__.replace('_', ' ')}", folder.name
-        )
+    broken = way.__name__.replace("_", " ")
+    try:
+        is_used = _files(folder).load(log) is not None
+    except StoreError as error:
+        text = f"a start ends on{broken}: {error}"
+        raise Violated("hints-are-checked", text, folder.name) from None
+    if is_used:
+        raise Violated("hints-are-checked", f"a start uses{broken}", folder.name)
     return 2
 
 
-def _files(folder: Folder, queue_file_bytes: int) -> CheckpointFiles:
+def _files(folder: Folder) -> CheckpointFiles:
     sizes = Sizes(folder.settings.key_slots, folder.settings.key_file_items)
     return CheckpointFiles(
         folder.disk,
         folder.root,
         folder.path,
         ranges_of,
-        queue_file_bytes=queue_file_bytes,
+        queue_file_bytes=QUEUE_FILE_BYTES,
         key_sizes=sizes,
     )
 
@@ -120,7 +129,9 @@ def _a_checkpoint_of_another_place(folder: Folder, _: CommitLog) -> bool:
 
 
 def _a_state_that_cannot_be_read(folder: Folder, _: CommitLog) -> bool:
-    return _change_checkpoint(folder, lambda fields: [*fields[:7], b"?", *fields[8:]])
+    return _change_checkpoint(
+        folder, lambda fields: [*fields[:_STATE], b"?", *fields[_STATE + 1 :]]
+    )
 
 
 def _a_lost_key_file(folder: Folder, _: CommitLog) -> bool:
@@ -134,6 +145,20 @@ def _a_short_key_file(folder: Folder, _: CommitLog) -> bool:
     path = _newest_key_file(folder)
     if path:
         folder.disk.platter.truncate_file(path, HEADER_BYTES)
+    return bool(path)
+
+
+def _a_lost_queue_file(folder: Folder, _: CommitLog) -> bool:
+    path = _last_queue_file(folder)
+    if path:
+        folder.disk.platter.lose_file(path)
+    return bool(path)
+
+
+def _a_short_queue_file(folder: Folder, _: CommitLog) -> bool:
+    path = _last_queue_file(folder)
+    if path:
+        folder.disk.platter.truncate_file(path, 0)
     return bool(path)
 
 
@@ -152,6 +177,8 @@ _WAYS: tuple[Callable[[Folder, CommitLog], bool], ...] = (
     _a_state_that_cannot_be_read,
     _a_lost_key_file,
     _a_short_key_file,
+    _a_lost_queue_file,
+    _a_short_queue_file,
     _a_slot_of_no_item,
     _a_negative_slot,
 )
@@ -159,12 +186,27 @@ _WAYS: tuple[Callable[[Folder, CommitLog], bool], ...] = (
 
 def _change_checkpoint(folder: Folder, change: Callable[[list[object]], list[object]]) -> bool:
     """Rewrite the broker's checkpoint with other fields and a valid CRC."""
-    path = f"{folder.path}/appliedto"
-    fields = msgspec.msgpack.decode(read_file(folder.disk, path)[_MAGIC_AND_CRC.size :])
-    data = msgspec.msgpack.encode(change(fields))
+    data = msgspec.msgpack.encode(change(_checkpoint(folder)))
     whole = _MAGIC_AND_CRC.pack(b"applied\0", zlib.crc32(data)) + data
-    replace_file(folder.disk, path, whole)
+    replace_file(folder.disk, f"{folder.path}/appliedto", whole)
     return True
+
+
+def _checkpoint(folder: Folder) -> list[Any]:
+    """Return the fields of the broker's checkpoint."""
+    data = read_file(folder.disk, f"{folder.path}/appliedto")
+    return list(msgspec.msgpack.decode(data[_MAGIC_AND_CRC.size :]))
+
+
+def _last_queue_file(folder: Folder) -> str:
+    """Return the file with the last unit of a queue that the checkpoint counts on; "" if none."""
+    ranges = ranges_of(_checkpoint(folder)[_STATE])
+    units = [(queue, end) for queue, (first, end) in sorted(ranges.items()) if first < end]
+    if not units:
+        return ""
+    (topic, queue_id), end = folder.rng.choice(units)
+    start = (end - 1) * UNIT_BYTES // QUEUE_FILE_BYTES * QUEUE_FILE_BYTES
+    return f"{folder.root}/consumequeue/{topic_folder(topic)}/{queue_id}/{start:020}"
 
 
 def _newest_key_file(folder: Folder) -> str:
