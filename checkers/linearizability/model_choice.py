@@ -93,6 +93,11 @@ def recognise_model(operations: pa.Table, fs: Iterable[str] | None = None) -> Mo
         model = model_named(name)
         if names and names <= model.fs and fits(names, operations.slice(0, EXAMINED_ROWS)):
             return model
+    if appends(operations):
+        raise UsageError(
+            "the transactions append to lists, for which there is no model: look for anomalies with"
+            " --checkers isolation"
+        )
     known = [model.name for model in _built_in() if names <= model.fs]
     listed = _listed(names) or "none"
     if known:
@@ -178,12 +183,23 @@ def _is_counter(_fs: frozenset[str], operations: pa.Table) -> bool:
     return bool(outputs) and all(isinstance(each, int) for each in outputs)
 
 
-def _is_multi_register(_fs: frozenset[str], operations: pa.Table) -> bool:
-    kinds = {
+def appends(operations: pa.Table) -> bool:
+    """Return whether one of the first transactions appends to a list."""
+    transactions = operations.slice(0, EXAMINED_ROWS)
+    is_transaction = pc.equal(transactions["f"], "txn")
+    return "append" in _micro_operations(transactions.filter(is_transaction))
+
+
+def _micro_operations(operations: pa.Table) -> set[Any]:
+    return {
         step[0] if isinstance(step, list) and step else None
         for text in operations["extra"].to_pylist()
         for step in (json.loads(text).get("input") or () if text else ())
     }
+
+
+def _is_multi_register(_fs: frozenset[str], operations: pa.Table) -> bool:
+    kinds = _micro_operations(operations)
     return bool(kinds) and kinds <= {"r", "w", "read", "write"}
 
 

@@ -23,6 +23,7 @@ from shaketable.checkers.api import verdict_on_nothing, with_history_state
 from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.linearizability.model_choice import (
+    appends,
     model_named,
     model_of_recording,
     recognise_model,
@@ -33,7 +34,8 @@ from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
 from shaketable.harness.contracts.verdict import Verdict
-from shaketable.harness.history.foreign.read import PartitionBy
+from shaketable.harness.history.foreign.columns import TRANSACTION
+from shaketable.harness.history.foreign.read import Format, PartitionBy
 from shaketable.harness.history.foreign.source import Source, open_source
 from shaketable.harness.judging import judge
 from shaketable.harness.run_markers import scratch_prefix
@@ -47,6 +49,9 @@ NAMED_ROWS_MAX: Final = 2_000
 """Most operations named by findings that are looked up for the page."""
 NIL_TEXTS: Final = (None, "", "nil", "null", "none")
 JEPSEN: Final = "Jepsen"
+
+ISOLATION: Final = "isolation"
+"""The checker of isolation levels, by name."""
 
 EngineKind = Literal["auto", "local", "spark"]
 
@@ -91,6 +96,7 @@ def check_path(
     start_s = time.time()
     progress(f"reading {path}")
     source = open_source(path, settings.partition_by)
+    settings = _with_default_checkers(settings, source)
     model = _model(source, settings)
     notes = list(source.history.notes)
     if model is not None:
@@ -122,6 +128,22 @@ def check_path(
         faults=source.history.faults,
         rows=source.find(frozenset(sorted(named_ops)[:NAMED_ROWS_MAX])),
     )
+
+
+def _with_default_checkers(settings: CheckSettings, source: Source) -> CheckSettings:
+    """Return the settings, with the checker of isolation levels where no model is of use.
+
+    That is for transactions that append, and for those without times: then it is not known which
+    of two sessions' transactions was first, and nothing can be strictly serializable.
+    """
+    is_open = settings.model is None and not settings.checkers
+    if not is_open or source.fs != {TRANSACTION}:
+        return settings
+    form = source.history.format
+    has_no_times = form in (Format.SESSIONS.value, Format.TUPLES.value)
+    if has_no_times or appends(source.sample):
+        return replace(settings, checkers=(ISOLATION,))
+    return settings
 
 
 def _model(source: Source, settings: CheckSettings) -> Model | None:
@@ -224,6 +246,7 @@ def _judge(
         search=budget,
         clock_unix_s=time.time,
         is_timed=history.is_timed,
+        initial=initial,
     )
     verdicts: list[Verdict] = []
     with _scratch() as folder:
