@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from shaketable.checkers import models
 from shaketable.checkers.models.model import Model
 from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.history.foreign.columns import is_transaction
 
 ENTRY_POINTS: Final = "shaketable.models"
 EXAMINED_ROWS: Final = 100_000
@@ -183,11 +184,21 @@ def _is_counter(_fs: frozenset[str], operations: pa.Table) -> bool:
     return bool(outputs) and all(isinstance(each, int) for each in outputs)
 
 
+def are_transactions(operations: pa.Table) -> bool:
+    """Return whether the first answers are all lists of micro-operations [f key value]."""
+    answered = operations.slice(0, EXAMINED_ROWS)
+    texts = answered.filter(pc.equal(answered["outcome"], "ok"))["extra"].to_pylist()
+    given = [json.loads(text) if text else {} for text in texts]
+    return bool(given) and all(
+        is_transaction(each.get("output", each.get("input"))) for each in given
+    )
+
+
 def appends(operations: pa.Table) -> bool:
     """Return whether one of the first transactions appends to a list."""
     transactions = operations.slice(0, EXAMINED_ROWS)
-    is_transaction = pc.equal(transactions["f"], "txn")
-    return "append" in _micro_operations(transactions.filter(is_transaction))
+    is_named = pc.equal(transactions["f"], "txn")
+    return "append" in _micro_operations(transactions.filter(is_named))
 
 
 def _micro_operations(operations: pa.Table) -> set[Any]:

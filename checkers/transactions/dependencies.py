@@ -1,4 +1,4 @@
-"""Cycles of Adya's dependencies, where reads of lists show the order of versions.
+"""Cycles of Adya's dependencies, where reads show the order of versions.
 
 Edges: ww, wr and rw of the transactions that committed, then the order of sessions (so), then real
 time (rt). The kinds, from the gravest: G0 (ww alone), G1c (ww and wr), G-single (exactly one rw),
@@ -31,9 +31,10 @@ from shaketable.checkers.transactions.graph import (
     path_to,
     shortest,
 )
-from shaketable.checkers.transactions.history import APPEND, NEVER, READ
+from shaketable.checkers.transactions.history import NEVER
 from shaketable.checkers.transactions.levels import (
     LEVELS,
+    OF_REALTIME,
     OF_REGISTERS,
     REALTIME,
     SESSION,
@@ -52,12 +53,23 @@ SINGLES_TRIED_MAX: Final = 5_000
 SERIALIZABLE: Final = ("serializable", "strong-session-serializable", "strict-serializable")
 
 
-def judged_levels(observed: Observed) -> list[str]:
-    """Return the levels that are known to hold unless an anomaly breaks them."""
-    if not _has_lists_only(observed):
-        return list(OF_REGISTERS)
-    if all(len(later) < 2 for later in observed.later.values()):
-        return list(LEVELS)
+def judged_levels(observed: Observed, *, is_timed: bool = True) -> list[str]:
+    """Return the levels that are known to hold unless an anomaly breaks them.
+
+    `is_timed`: the history has times. Without them, and if all transactions overlap, real time is
+    not known.
+    """
+    levels = list(OF_REGISTERS)
+    if _are_versions_known(observed):
+        levels = list(LEVELS)
+        if any(len(later) > 1 for later in observed.later.values()):
+            levels = _judged_by_serializability(observed)
+    has_order = is_timed or bool(_realtime_edges(observed))
+    return [level for level in levels if has_order or level not in OF_REALTIME]
+
+
+def _judged_by_serializability(observed: Observed) -> list[str]:
+    """Return the levels up to causal, and those that a serializable history satisfies."""
     graph = _Graph(observed)
     acyclic = [
         level
@@ -124,21 +136,27 @@ class _Graph:
         return self.plain, with_sessions, [*with_sessions, *self._rt]
 
 
-def _has_lists_only(observed: Observed) -> bool:
-    """Return whether every key is only appended to, and the order of its versions is known."""
-    writes = {(step.key, step.f) for txn in observed.txns for step in txn.steps if step.f != READ}
-    return bool(writes) and all(f == APPEND and key in observed.versions for key, f in writes)
+def _are_versions_known(observed: Observed) -> bool:
+    """Return whether the order of the versions of each key that is written is known."""
+    written = {key for last in observed.writes for key in last}
+    return bool(written) and written <= observed.versions.keys()
 
 
 def _anti(observed: Observed) -> list[Edge]:
     """Return an edge from each read to the transaction that wrote the version after it."""
     edges: list[Edge] = []
+    place = {
+        (key, writer): n
+        for key, order in observed.versions.items()
+        for n, writer in enumerate(order)
+    }
     for reads in observed.reads:
         for read in reads:
             order = observed.versions.get(read.key)
             if order is None:
                 continue
-            length = 0 if read.writer == INITIAL else read.length
+            value_at = place.get((read.key, read.writer), -1)
+            length = 0 if read.writer == INITIAL else read.length or value_at + 1
             places = range(length, len(order))
             after = next((order[n] for n in places if observed.committed[order[n]]), None)
             writers = observed.later[read.key] if after is None else [after]

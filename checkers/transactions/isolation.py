@@ -83,7 +83,7 @@ class Isolation:
             "reads_traced": sum(map(len, observed.reads)),
             "kinds": sorted({each.kind for each in anomalies}),
             "doubts": observed.doubts,
-            "judged": judged_levels(observed),
+            "judged": judged_levels(observed, is_timed=context.is_timed),
         }
         return findings.table(counts)
 

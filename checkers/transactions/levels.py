@@ -50,6 +50,8 @@ _WEAKER: Final[dict[str, tuple[str, ...]]] = {
 
 LEVELS: Final = tuple(_WEAKER)
 STRONGEST: Final = "strict-serializable"
+OF_REALTIME: Final = frozenset(LEVELS[LEVELS.index("strong-read-uncommitted") :])
+"""Levels that respect real time."""
 OF_REGISTERS: Final = LEVELS[: LEVELS.index("causal") + 1]
 """Levels that can be judged where the order of versions is not known."""
 

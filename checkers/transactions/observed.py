@@ -70,8 +70,9 @@ class Observed:
         committed: those that certainly committed: ok, or seen by one that is.
         reads: external reads whose writer is known, by transaction, in the order of its steps.
         writes: for each committed transaction the keys that it writes.
-        versions: for each key that is appended to, the transactions of its elements in their order,
-            as far as reads show it.
+        versions: for each key of which reads show it, the transactions of its versions in their
+            order: of each element of a list, or of each value if every transaction but the first
+            read the value that it wrote over.
         later: for each such key the committed transactions of elements that no read shows.
         anomalies: what reads show by themselves.
         doubts: why something may be missed.
@@ -129,6 +130,7 @@ class _Tracer:
             for last, is_committed in zip(self._last, found.committed, strict=True)
         ]
         self._order_versions()
+        self._order_values()
         return found
 
     def _add_writes(self, number: int, txn: Transaction) -> None:
@@ -358,6 +360,26 @@ class _Tracer:
                 unread = [txn for value, txn in elements[key] if value not in read]
                 self._found.later[key] = list(dict.fromkeys(unread))
 
+    def _order_values(self) -> None:
+        """Order the transactions that wrote a key where each shows the one before it.
+
+        Source: mini-transactions (arXiv 2504.02344), where every write follows a read of its key.
+        """
+        before: dict[Any, dict[int, int | None]] = {}
+        for number, last in enumerate(self._found.writes):
+            for key in last:
+                if key not in self._appended:
+                    before.setdefault(key, {})[number] = None
+        for reads in self._found.reads:
+            for read in reads:
+                if read.txn in before.get(read.key, ()):
+                    before[read.key][read.txn] = read.writer
+        for key, of_key in before.items():
+            order = _chain(of_key)
+            if order is not None:
+                self._found.versions[key] = order
+                self._found.later[key] = []
+
     def _versions_of(
         self, key: Any, lists: Sequence[tuple[tuple[Any, ...], int]]
     ) -> list[int] | None:
@@ -374,6 +396,27 @@ class _Tracer:
                 return None
         writers = [self._txn_of(key, value) for value in dict.fromkeys(longest)]
         return None if None in writers else [each for each in writers if each is not None]
+
+
+def _chain(before: Mapping[int, int | None]) -> list[int] | None:
+    """Return transactions in the order in which each wrote over the one before it.
+
+    `before` has for each the writer of what it wrote over; None: it did not read that. None if
+    these do not make one chain.
+    """
+    after: dict[int | None, int] = {}
+    for number, over in before.items():
+        if over in after:
+            return None
+        after[over] = number
+    if None in after and INITIAL in after:
+        return None
+    order: list[int] = []
+    newest = after.get(None, after.get(INITIAL))
+    while newest is not None and len(order) < len(before):
+        order.append(newest)
+        newest = after.get(newest)
+    return order if len(order) == len(before) else None
 
 
 _UNREAD: Final = object()

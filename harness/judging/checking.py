@@ -24,6 +24,7 @@ from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.linearizability.model_choice import (
     appends,
+    are_transactions,
     model_named,
     model_of_recording,
     recognise_model,
@@ -50,6 +51,8 @@ NAMED_ROWS_MAX: Final = 2_000
 NIL_TEXTS: Final = (None, "", "nil", "null", "none")
 JEPSEN: Final = "Jepsen"
 
+TRANSACTIONS: Final = frozenset((TRANSACTION, "read", "write"))
+"""What operations are called whose values may be transactions."""
 ISOLATION: Final = "isolation"
 """The checker of isolation levels, by name."""
 
@@ -133,15 +136,16 @@ def check_path(
 def _with_default_checkers(settings: CheckSettings, source: Source) -> CheckSettings:
     """Return the settings, with the checker of isolation levels where no model is of use.
 
-    That is for transactions that append, and for those without times: then it is not known which
-    of two sessions' transactions was first, and nothing can be strictly serializable.
+    That is for transactions that append; for those without times, where it is not known which of
+    two sessions' transactions was first; and for reads and writes that are transactions by their
+    values.
     """
-    is_open = settings.model is None and not settings.checkers
-    if not is_open or source.fs != {TRANSACTION}:
+    if settings.model is not None or settings.checkers or not source.fs <= TRANSACTIONS:
         return settings
     form = source.history.format
     has_no_times = form in (Format.SESSIONS.value, Format.TUPLES.value)
-    if has_no_times or appends(source.sample):
+    is_hidden = source.fs != {TRANSACTION} and are_transactions(source.sample)
+    if has_no_times or appends(source.sample) or is_hidden:
         return replace(settings, checkers=(ISOLATION,))
     return settings
 

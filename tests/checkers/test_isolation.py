@@ -157,6 +157,23 @@ def test_nothing_and_another_value_are_not_both_there_at_first() -> None:
     assert {finding.kind for finding in verdict.findings} == {"thin-air-read"}
 
 
+def test_keys_written_once_show_a_long_fork() -> None:
+    verdict = verdict_on(
+        "0 0..9 wx1 ok", "1 0..9 wy1 ok", "2 0..9 rx1,ry_ ok", "3 0..9 ry1,rx_ ok", initial="{}"
+    )
+    assert {finding.kind for finding in verdict.findings} == {"G-nonadjacent-item"}
+    assert "causal" in verdict.data["holds"]
+
+
+def test_values_that_are_read_before_they_are_written_over_are_in_order() -> None:
+    chain = ["0 0..9 rx_,wx1 ok", "1 10..19 rx1,wx2 ok", "2 20..29 rx2 ok"]
+    assert verdict_on(*chain, initial="{}").data["strongest"] == ["strict-serializable"]
+    late = verdict_on(*chain, "3 30..39 rx1 ok", initial="{}")
+    assert {finding.kind for finding in late.findings} == {"G-single-item-realtime"}
+    blind = verdict_on(*chain, "3 0..39 wx3 ok", initial="{}")
+    assert blind.data["strongest"] == ["causal"]
+
+
 def test_lists_start_empty() -> None:
     verdict = verdict_on("0 0..9 ax1 ok", "1 10..19 rx1 ok", initial='{"x": [7]}')
     assert verdict.outcome is Outcome.UNKNOWN
@@ -220,8 +237,24 @@ def test_check_judges_transactions_that_append_and_those_without_times(
     sessions = tmp_path / "h.txt"
     sessions.write_text("w x 1\n=====\nr x 1\n")
     assert cli.run(["check", str(sessions)]) == 0
-    assert "strongest that hold: causal" in " ".join(capsys.readouterr().out.split())
+    assert "strongest that hold: strong-session-serializable; stronger" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert cli.run(["check", str(path), "--model", "set"]) == 254
+
+
+def test_reads_and_writes_may_be_transactions_by_their_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "long-fork.edn"
+    path.write_text(
+        "{:type :invoke, :f :write, :process 0, :value [[:w 0 1]]}\n"
+        "{:type :ok, :f :write, :process 0, :value [[:w 0 1]]}\n"
+        "{:type :invoke, :f :read, :process 1, :value [[:r 0 nil] [:r 1 nil]]}\n"
+        "{:type :ok, :f :read, :process 1, :value [[:r 0 1] [:r 1 nil]]}\n"
+    )
+    assert cli.run(["check", str(path)]) == 0
+    assert "strongest that hold: strict-serializable" in " ".join(capsys.readouterr().out.split())
 
 
 # Histories of others, which are not part of this repository.

@@ -54,7 +54,7 @@ def compare(seed: int, *, lists: bool) -> Counter[str]:
         assert "read-atomic" in broken, (seed, txns, verdict.summary)
         seen["not plain"] += 1
         return seen
-    for level, decide in (LEVELS | STRONG if lists else LEVELS).items():
+    for level, decide in (LEVELS | STRONG).items():
         is_true = decide(exhaustive)
         if level in holds or level in broken:
             assert (level in holds) == is_true, (seed, level, is_true, txns, verdict.summary)
