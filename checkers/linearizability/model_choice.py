@@ -186,12 +186,23 @@ def _is_counter(_fs: frozenset[str], operations: pa.Table) -> bool:
 
 def are_transactions(operations: pa.Table) -> bool:
     """Return whether the first answers are all lists of micro-operations [f key value]."""
-    answered = operations.slice(0, EXAMINED_ROWS)
-    texts = answered.filter(pc.equal(answered["outcome"], "ok"))["extra"].to_pylist()
-    given = [json.loads(text) if text else {} for text in texts]
+    given = _answers(operations)
     return bool(given) and all(
         is_transaction(each.get("output", each.get("input"))) for each in given
     )
+
+
+def has_balances(operations: pa.Table) -> bool:
+    """Return whether the first answers to reads are all maps, as of balances by account."""
+    reads = _answers(operations.filter(pc.equal(operations["f"], "read")))
+    return bool(reads) and all(isinstance(each.get("output"), dict) for each in reads)
+
+
+def _answers(operations: pa.Table) -> list[dict[str, Any]]:
+    """Return `extra` of the first ok operations."""
+    examined = operations.slice(0, EXAMINED_ROWS)
+    texts = examined.filter(pc.equal(examined["outcome"], "ok"))["extra"].to_pylist()
+    return [json.loads(text) if text else {} for text in texts]
 
 
 def appends(operations: pa.Table) -> bool:

@@ -53,6 +53,8 @@ class Isolation:
     name = NAME
     tables: tuple[str, ...] = ("operations",)
     partition = "history"
+    judges_prefixes = True
+    """What is broken in a history that was cut is broken in the whole one."""
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Search one history for anomalies."""

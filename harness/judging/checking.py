@@ -25,6 +25,7 @@ from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.linearizability.model_choice import (
     appends,
     are_transactions,
+    has_balances,
     model_named,
     model_of_recording,
     recognise_model,
@@ -53,8 +54,9 @@ JEPSEN: Final = "Jepsen"
 
 TRANSACTIONS: Final = frozenset((TRANSACTION, "read", "write"))
 """What operations are called whose values may be transactions."""
-ISOLATION: Final = "isolation"
-"""The checker of isolation levels, by name."""
+BANK_FS: Final = frozenset(("read", "transfer"))
+ISOLATION, BANK = "isolation", "bank"
+"""Checkers of transactions, by name."""
 
 EngineKind = Literal["auto", "local", "spark"]
 
@@ -134,13 +136,17 @@ def check_path(
 
 
 def _with_default_checkers(settings: CheckSettings, source: Source) -> CheckSettings:
-    """Return the settings, with the checker of isolation levels where no model is of use.
+    """Return the settings, with a checker of transactions where no model is of use.
 
-    That is for transactions that append; for those without times, where it is not known which of
-    two sessions' transactions was first; and for reads and writes that are transactions by their
-    values.
+    The checker of banks is for reads of balances. That of isolation levels is for transactions that
+    append; for those without times, where it is not known which of two sessions' transactions was
+    first; and for reads and writes that are transactions by their values.
     """
-    if settings.model is not None or settings.checkers or not source.fs <= TRANSACTIONS:
+    if settings.model is not None or settings.checkers:
+        return settings
+    if source.fs <= BANK_FS and has_balances(source.sample):
+        return replace(settings, checkers=(BANK,))
+    if not source.fs <= TRANSACTIONS:
         return settings
     form = source.history.format
     has_no_times = form in (Format.SESSIONS.value, Format.TUPLES.value)
@@ -255,9 +261,13 @@ def _judge(
     verdicts: list[Verdict] = []
     with _scratch() as folder:
         files = source.files or _write_parts(history.operations, folder)
-        # Linearizability is prefix-closed: a violation in a history with a cut end is real.
-        # A hole can hide a write that was read, so there nothing is proven.
-        for checkers, what in ((linearizable, history.hole), (others, history.incomplete)):
+        # Linearizability and isolation are prefix-closed: a violation in a history with a cut end
+        # is real. A hole can hide a write that was read, so there nothing is proven.
+        closed = [each for each in others if getattr(each, "judges_prefixes", False)]
+        rest = [each for each in others if each not in closed]
+        for checkers, what in (
+            (linearizable, history.hole), (closed, history.hole), (rest, history.incomplete),
+        ):  # fmt: skip
             if checkers:
                 limited = replace(context, incomplete=what)
                 job = CheckJob(files, {}, _no_log, limited, tuple(checkers))

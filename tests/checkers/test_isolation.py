@@ -257,6 +257,21 @@ def test_reads_and_writes_may_be_transactions_by_their_values(
     assert "strongest that hold: strict-serializable" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(("end", "valid"), [("", False), ("{:type :invoke, :pro", False)])
+def test_what_is_broken_before_a_cut_is_broken(tmp_path: Path, end: str, *, valid: bool) -> None:
+    path = tmp_path / "h.edn"
+    path.write_text(
+        "{:type :invoke, :process 0, :value [[:append :x 1] [:append :x 2]]}\n"
+        "{:type :ok, :process 0, :value [[:append :x 1] [:append :x 2]]}\n"
+        "{:type :invoke, :process 1, :value [[:r :x]]}\n"
+        "{:type :ok, :process 1, :value [[:r :x [2 1]]]}\n" + end
+    )
+    assert (cli.run(["check", str(path)]) == 0) is valid
+    right = tmp_path / "right.edn"
+    right.write_text(path.read_text().replace("[2 1]", "[1 2]"))
+    assert cli.run(["check", str(right)]) == (2 if end else 0)
+
+
 # Histories of others, which are not part of this repository.
 
 FOLDER = Path(os.environ.get("SHAKETABLE_FRONTIER", "none")).resolve()

@@ -98,9 +98,11 @@ class EventPairs:
             raise ValueError(
                 NO_EVENT if event.kind is None else f"no type of an event: {show(event.kind)}"
             )
-        event = event._replace(value=with_all_reads(event.value))
+        if isinstance(event.value, (tuple, list)):
+            event = event._replace(value=with_all_reads(event.value))
         process = self._process_of(event)
-        event = event._replace(f=self._f_of(event, process))
+        if event.f.__class__ is not str:
+            event = event._replace(f=self._f_of(event, process))
         if event.kind == INVOKE:
             self._invoke(event, process)
             return None
