@@ -33,7 +33,9 @@ PACKAGES: Final[Mapping[str, str]] = {
     "models": "shaketable.checkers.models",
 }
 PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {
-    "checkers": tuple(f"shaketable.checkers.{part}" for part in ("anomalies", "logs", "queues")),
+    "checkers": tuple(
+        f"shaketable.checkers.{part}" for part in ("anomalies", "logs", "queues", "transactions")
+    ),
     "faults": tuple(
         f"shaketable.harness.faults.{family}" for family in ("process", "network", "disk")
     ),

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from shaketable.checkers import models
 from shaketable.checkers.models.model import Model
 from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.history.foreign.columns import is_transaction
 
 ENTRY_POINTS: Final = "shaketable.models"
 EXAMINED_ROWS: Final = 100_000
@@ -93,6 +94,11 @@ def recognise_model(operations: pa.Table, fs: Iterable[str] | None = None) -> Mo
         model = model_named(name)
         if names and names <= model.fs and fits(names, operations.slice(0, EXAMINED_ROWS)):
             return model
+    if appends(operations):
+        raise UsageError(
+            "the transactions append to lists, for which there is no model: look for anomalies with"
+            " --checkers isolation"
+        )
     known = [model.name for model in _built_in() if names <= model.fs]
     listed = _listed(names) or "none"
     if known:
@@ -178,12 +184,44 @@ def _is_counter(_fs: frozenset[str], operations: pa.Table) -> bool:
     return bool(outputs) and all(isinstance(each, int) for each in outputs)
 
 
-def _is_multi_register(_fs: frozenset[str], operations: pa.Table) -> bool:
-    kinds = {
+def are_transactions(operations: pa.Table) -> bool:
+    """Return whether the first answers are all lists of micro-operations [f key value]."""
+    given = _answers(operations)
+    return bool(given) and all(
+        is_transaction(each.get("output", each.get("input"))) for each in given
+    )
+
+
+def has_balances(operations: pa.Table) -> bool:
+    """Return whether the first answers to reads are all maps, as of balances by account."""
+    reads = _answers(operations.filter(pc.equal(operations["f"], "read")))
+    return bool(reads) and all(isinstance(each.get("output"), dict) for each in reads)
+
+
+def _answers(operations: pa.Table) -> list[dict[str, Any]]:
+    """Return `extra` of the first ok operations."""
+    examined = operations.slice(0, EXAMINED_ROWS)
+    texts = examined.filter(pc.equal(examined["outcome"], "ok"))["extra"].to_pylist()
+    return [json.loads(text) if text else {} for text in texts]
+
+
+def appends(operations: pa.Table) -> bool:
+    """Return whether one of the first transactions appends to a list."""
+    transactions = operations.slice(0, EXAMINED_ROWS)
+    is_named = pc.equal(transactions["f"], "txn")
+    return "append" in _micro_operations(transactions.filter(is_named))
+
+
+def _micro_operations(operations: pa.Table) -> set[Any]:
+    return {
         step[0] if isinstance(step, list) and step else None
         for text in operations["extra"].to_pylist()
         for step in (json.loads(text).get("input") or () if text else ())
     }
+
+
+def _is_multi_register(_fs: frozenset[str], operations: pa.Table) -> bool:
+    kinds = _micro_operations(operations)
     return bool(kinds) and kinds <= {"r", "w", "read", "write"}
 
 

@@ -110,6 +110,7 @@ class CheckContext:
         elections_ns: when a later term was first seen.
         stalls: (from, to) in ns, when the clients' own processes did not run.
         topics: the topics that a checker judges (of keys "topic/queue"); one not listed judges all.
+        initial: the first state that a user or the history's format gives, as --initial takes it.
         is_timed: False if the history has no times: then they count its events, and no checker
             may state a duration.
     """
@@ -130,6 +131,7 @@ class CheckContext:
     stalls: tuple[tuple[int, int], ...] = ()
     topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     is_timed: bool = True
+    initial: str | None = None
 
     def judges(self, checker: str, key: str | None) -> bool:
         """Return whether that checker judges that key."""

@@ -23,6 +23,9 @@ from shaketable.checkers.api import verdict_on_nothing, with_history_state
 from shaketable.checkers.engine.judge import CheckJob
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.linearizability.model_choice import (
+    appends,
+    are_transactions,
+    has_balances,
     model_named,
     model_of_recording,
     recognise_model,
@@ -33,7 +36,8 @@ from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
 from shaketable.harness.contracts.verdict import Verdict
-from shaketable.harness.history.foreign.read import PartitionBy
+from shaketable.harness.history.foreign.columns import TRANSACTION
+from shaketable.harness.history.foreign.read import Format, PartitionBy
 from shaketable.harness.history.foreign.source import Source, open_source
 from shaketable.harness.judging import judge
 from shaketable.harness.run_markers import scratch_prefix
@@ -47,6 +51,12 @@ NAMED_ROWS_MAX: Final = 2_000
 """Most operations named by findings that are looked up for the page."""
 NIL_TEXTS: Final = (None, "", "nil", "null", "none")
 JEPSEN: Final = "Jepsen"
+
+TRANSACTIONS: Final = frozenset((TRANSACTION, "read", "write"))
+"""What operations are called whose values may be transactions."""
+BANK_FS: Final = frozenset(("read", "transfer"))
+ISOLATION, BANK = "isolation", "bank"
+"""Checkers of transactions, by name."""
 
 EngineKind = Literal["auto", "local", "spark"]
 
@@ -91,6 +101,7 @@ def check_path(
     start_s = time.time()
     progress(f"reading {path}")
     source = open_source(path, settings.partition_by)
+    settings = _with_default_checkers(settings, source)
     model = _model(source, settings)
     notes = list(source.history.notes)
     if model is not None:
@@ -122,6 +133,27 @@ def check_path(
         faults=source.history.faults,
         rows=source.find(frozenset(sorted(named_ops)[:NAMED_ROWS_MAX])),
     )
+
+
+def _with_default_checkers(settings: CheckSettings, source: Source) -> CheckSettings:
+    """Return the settings, with a checker of transactions where no model is of use.
+
+    The checker of banks is for reads of balances. That of isolation levels is for transactions that
+    append; for those without times, where it is not known which of two sessions' transactions was
+    first; and for reads and writes that are transactions by their values.
+    """
+    if settings.model is not None or settings.checkers:
+        return settings
+    if source.fs <= BANK_FS and has_balances(source.sample):
+        return replace(settings, checkers=(BANK,))
+    if not source.fs <= TRANSACTIONS:
+        return settings
+    form = source.history.format
+    has_no_times = form in (Format.SESSIONS.value, Format.TUPLES.value)
+    is_hidden = source.fs != {TRANSACTION} and are_transactions(source.sample)
+    if has_no_times or appends(source.sample) or is_hidden:
+        return replace(settings, checkers=(ISOLATION,))
+    return settings
 
 
 def _model(source: Source, settings: CheckSettings) -> Model | None:
@@ -224,13 +256,18 @@ def _judge(
         search=budget,
         clock_unix_s=time.time,
         is_timed=history.is_timed,
+        initial=initial,
     )
     verdicts: list[Verdict] = []
     with _scratch() as folder:
         files = source.files or _write_parts(history.operations, folder)
-        # Linearizability is prefix-closed: a violation in a history with a cut end is real.
-        # A hole can hide a write that was read, so there nothing is proven.
-        for checkers, what in ((linearizable, history.hole), (others, history.incomplete)):
+        # Linearizability and isolation are prefix-closed: a violation in a history with a cut end
+        # is real. A hole can hide a write that was read, so there nothing is proven.
+        closed = [each for each in others if getattr(each, "judges_prefixes", False)]
+        rest = [each for each in others if each not in closed]
+        for checkers, what in (
+            (linearizable, history.hole), (closed, history.hole), (rest, history.incomplete),
+        ):  # fmt: skip
             if checkers:
                 limited = replace(context, incomplete=what)
                 job = CheckJob(files, {}, _no_log, limited, tuple(checkers))

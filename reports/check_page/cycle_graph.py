@@ -28,6 +28,7 @@ EDGES: Final[Mapping[str, str]] = {
     "ww": "the log has the first one's value before the second one's",
     "wr": "the second one was given the value that the first one had put there",
     "rw": "the first one did not see yet what the second one put there",
+    "co": "a third one, which had seen the first one, read an older value by the second one",
     "process": "one client did them in this order",
     "realtime": "the first one had returned before the second one was called",
 }

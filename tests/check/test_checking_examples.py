@@ -1,4 +1,4 @@
-"""Every example of docs/checking.md does what the page says."""
+"""Every example of docs/checking.md and docs/isolation.md does what the page says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from check_samples import WITH_PLUGIN
 from shaketable.harness import cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "checking.md"
-BLOCKS = re.findall(r"^```(\S+)(?: (\S+))?\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+PAGES = (PAGE, PAGE.parent / "isolation.md")
+BLOCK = re.compile(r"^```(\S+)(?: (\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [block for page in PAGES for block in BLOCK.findall(page.read_text())]
 pytest_plugins = ("pytester",)
 
 

@@ -229,3 +229,11 @@ def test_queues_of_texts_are_counted(
     for answer in answers:
         text += edn("1 invoke dequeue nil", f"1 ok dequeue {answer}")
     assert checked(tmp_path, text, "--checkers", "total-queue")["valid"] is valid
+
+
+def test_the_error_of_a_key_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "h.edn"
+    path.write_text(edn("0 invoke write [x 1]", "0 info write [x :timeout]"))
+    history = read_history(path, "key")
+    assert history.incomplete is None
+    assert history.operations["error"].to_pylist() == ["timeout"]

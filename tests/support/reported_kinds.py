@@ -27,6 +27,8 @@ TABLES: Final = {
 """Kinds by where they are reported (a module, or all in a package)."""
 NO_VIOLATION: Final = frozenset({"checked", "undecided", "unfit"})
 """Kinds of rows that leave a verdict unknown, or carry counts."""
+NOT_OF_RUNS: Final = "shaketable.checkers.transactions"
+"""A package whose checkers judge histories of others alone: no workload names them."""
 PASSED_ON: Final = frozenset(
     {"shaketable.checkers.findings", "shaketable.checkers.linearizability.linearizable"}
 )
@@ -43,6 +45,8 @@ def reported_kinds() -> frozenset[str]:
     for path in sorted(FOLDER.rglob("*.py")):
         relative = path.relative_to(FOLDER.parent).with_suffix("")
         module = ".".join(("shaketable", *relative.parts))
+        if module.startswith(NOT_OF_RUNS):
+            continue
         for named in _named(ast.parse(path.read_text())):
             kind = _text(module, named)
             if kind is not None:

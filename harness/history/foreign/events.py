@@ -98,9 +98,11 @@ class EventPairs:
             raise ValueError(
                 NO_EVENT if event.kind is None else f"no type of an event: {show(event.kind)}"
             )
-        event = event._replace(value=with_all_reads(event.value))
+        if isinstance(event.value, (tuple, list)):
+            event = event._replace(value=with_all_reads(event.value))
         process = self._process_of(event)
-        event = event._replace(f=self._f_of(event, process))
+        if event.f.__class__ is not str:
+            event = event._replace(f=self._f_of(event, process))
         if event.kind == INVOKE:
             self._invoke(event, process)
             return None
@@ -178,25 +180,28 @@ class EventPairs:
 
     def _complete(self, event: Event, process: int, place: int) -> int | None:
         value = event.value
-        if event.key is None:
+        if event.key is None and event.kind == "ok":
             value = self._answer_of(event, process)
+        elif process in self._split and (pair := split_key(value)) is not None:
+            value = pair[1]
         row = self.pairing.complete(event.kind, process, event.f, value, event.time_ns, place)
         if row is not None:
             self._unnamed.pop(process, None)
         return row
 
     def _answer_of(self, event: Event, process: int) -> Any:
-        """Return a completion's value, without its key if its call was split.
+        """Return the value of an ok, without its key if its call was split.
 
         Raises:
             ValueError: the call had a key in its value, and the answer has not that key.
         """
+        if event.value is None:
+            return None
         pair, is_split = split_key(event.value), process in self._split
         if pair is not None and (not is_split or pair[0] == self.pairing.key_of(process)):
             return pair[1] if is_split else event.value
-        is_plain = event.kind == "ok" and event.value is not None
-        self.plain_answers += is_plain
-        if is_plain and is_split:
+        self.plain_answers += 1
+        if is_split:
             key = self.pairing.key_of(process)
             raise ValueError(
                 f"the call was of the key {show(key)}, and its answer is no [key value] of it:"

@@ -74,15 +74,16 @@ class Recorder(PairedEvents):
         self.events += 1
         if not isinstance(event, dict) or "type" not in event:
             raise ValueError(NO_EVENT)
-        key = event.get("key")
+        get = event.get
+        f, key = get("f"), get("key")
         given = Event(
-            kind=event["type"],
-            process=event.get("process"),
-            f=event.get("f"),
-            value=event.get("value"),
-            key=None if key is None else key_text(key),
-            time_ns=self._time(event.get("time")),
-            op=index,
+            event["type"],
+            get("process"),
+            None if f is None else str(f),
+            get("value"),
+            None if key is None else key_text(key),
+            self._time(get("time")),
+            index,
         )
         row = self.paired.add(given, place)
         if row is not None:

@@ -11,7 +11,7 @@ Calls and returns, a line each, in the order in which they happened:
 `[N]` is a thread, or an operation's id. `empty` is the answer of a take that found nothing. A call
 without a return has an unknown outcome. Blanks before a line, and other lines with #, are skipped.
 
-An operation a line, under a line that names the object; -1 stands for nothing:
+An operation a line, under a line that names the object; -1 is nothing:
 
     # stack                          # stack
     0 1 5 PUSH 7                     push 7 1 5

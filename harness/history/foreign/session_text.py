@@ -55,7 +55,8 @@ class _Sessions:
     is_timed = False
     is_ordered = False
     model: str | None = None
-    initial: str | None = None
+    initial: str | None = "{}"
+    """Every key holds nothing at first."""
     problem: str | None = None
     notes: tuple[str, ...] = (NO_TIMES,)
 

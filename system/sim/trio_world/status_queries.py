@@ -27,7 +27,7 @@ EVERY_MS = 200.0
 TIMEOUT_S = 0.4
 """Shorter than a client waits for a connection, so that this limit counts, too."""
 NO_NAME_SERVER = "10.0.2.2:9876"
-"""Nobody listens there: members are asked at their own addresses."""
+"""No server listens there: members are asked at their own addresses."""
 PAUSED_MS = 900.0
 """An answer that took longer may lack members that were paused meanwhile."""
 _LEADER = "leader"

@@ -1,0 +1,91 @@
+"""The checker of banks: totals, negative balances, and what reads lack."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shaketable.checkers.transactions.bank import PLUGIN
+from shaketable.harness import cli
+from shaketable.harness.contracts.plugins import CheckContext, Promises
+from shaketable.harness.contracts.verdict import Outcome, Verdict
+from shaketable.harness.history.schema import OPERATIONS
+
+
+def verdict_on(*balances: Mapping[str, Any], initial: str | None = None, **more: Any) -> Verdict:
+    rows = [
+        {"op": n, "process": 0, "f": "read", "call_ns": 2 * n, "return_ns": 2 * n + 1,
+         "outcome": "ok", "extra": json.dumps({"output": each})}
+        for n, each in enumerate(balances)
+    ]  # fmt: skip
+    context = CheckContext((), {}, Promises(), initial=initial, **more)
+    table = pa.Table.from_pylist(rows, OPERATIONS)
+    return PLUGIN.conclude(PLUGIN.check({"operations": table}, context), context)
+
+
+FIRST = {"a": 10, "b": 0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kinds"),
+    [
+        ({"a": 4, "b": 6}, set()),
+        ({"a": 4, "b": 5}, {"wrong-total"}),
+        ({"a": 11, "b": -1}, {"negative-value"}),
+        ({"a": 12, "b": -1}, {"wrong-total", "negative-value"}),
+        ({"a": 10, "b": None}, {"nil-balance"}),
+        ({"a": 10}, {"unexpected-key"}),
+        ({"a": 10, "b": 0, "c": 0}, {"unexpected-key"}),
+    ],
+)
+@pytest.mark.parametrize("initial", [None, '{"a": 10, "b": 0}'])
+def test_what_is_wrong_has_its_name(
+    wrong: Mapping[str, Any], kinds: set[str], initial: str | None
+) -> None:
+    verdict = verdict_on(FIRST, FIRST, wrong, initial=initial)
+    assert {finding.kind for finding in verdict.findings} == kinds
+    assert verdict.outcome is (Outcome.INVALID if kinds else Outcome.VALID)
+    assert all(finding.operations == (2,) for finding in verdict.findings)
+
+
+def test_first_balances_count_more_than_most_reads() -> None:
+    verdict = verdict_on({"a": 9, "b": 0}, initial='{"a": 10, "b": 0}')
+    assert [finding.message for finding in verdict.findings] == [
+        "op 0 (read) has a total of 9 instead of 10: a: 9, b: 0."
+    ]
+
+
+def test_no_read_proves_nothing() -> None:
+    assert verdict_on().outcome is Outcome.UNKNOWN
+    assert verdict_on(FIRST, incomplete="line 3 is damaged").outcome is Outcome.UNKNOWN
+
+
+def test_check_knows_a_bank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bank.json"
+    path.write_text(
+        '[{"type":"invoke","f":"transfer","process":1,"value":{"from":0,"to":1,"amount":2}},\n'
+        '{"type":"invoke","f":"read","process":0},\n'
+        '{"type":"ok","f":"read","process":0,"value":{"0":8,"1":2}},\n'
+        '{"type":"ok","f":"transfer","process":1,"value":{"from":0,"to":1,"amount":2}},\n'
+        '{"type":"invoke","f":"read","process":0},\n'
+        '{"type":"ok","f":"read","process":0,"value":{"0":8,"1":2}}]\n'
+    )
+    assert cli.run(["check", str(path)]) == 0
+    assert "all 2 reads have the same total" in " ".join(capsys.readouterr().out.split())
+    path.write_text(path.read_text().replace('"1":2}}]', '"1":3}}]'))
+    assert cli.run(["check", str(path)]) == 1
+
+
+FOLDER = Path(os.environ.get("SHAKETABLE_FRONTIER", "none")).resolve()
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="no histories of others: SHAKETABLE_FRONTIER")
+@pytest.mark.parametrize("file", ["bank-tidb.edn", "bank-negative-balances.json"])
+def test_banks_of_others_get_their_verdicts(file: str) -> None:
+    assert cli.run(["check", str(FOLDER / "transactions" / file)]) == 1
