@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from time import monotonic, sleep, time_ns
-from typing import Final
+from typing import Final, NamedTuple
 
 from shaketable.harness.contracts.capabilities import Capability, LinkShape
 from shaketable.harness.contracts.errors import HarnessError
@@ -95,6 +95,14 @@ def why_no_namespace() -> str | None:
     return f"{done.stderr.strip() or 'no network namespace'}; {HELP}"
 
 
+class Datagram(NamedTuple):
+    """One that has arrived, with the times of both ends in nanoseconds since 1970."""
+
+    number: int
+    sent_ns: int
+    came_ns: int
+
+
 class Wire:
     """Two nodes, and the datagrams and connections from a to b, as their own sockets see them."""
 
@@ -114,12 +122,12 @@ class Wire:
             text = f"{number} {time_ns()} ".encode()
             self._out.sendto(text.ljust(size, b"."), self._in.getsockname())
 
-    def receive(self, expected: int = 0) -> list[tuple[int, float]]:
-        """Return (number, seconds in transit) of each datagram. Call it when no fault is in force.
+    def receive(self, expected: int = 0) -> list[Datagram]:
+        """Return the datagrams that have arrived. Call it when no fault is in force.
 
         Returns when a datagram sent now has arrived and as many others as expected.
         """
-        came: list[tuple[int, float]] = []
+        came: list[Datagram] = []
         is_last = False
         self._out.sendto(f"{LAST} {time_ns()} ".encode(), self._in.getsockname())
         while not is_last or len(came) < expected:
@@ -132,7 +140,7 @@ class Wire:
             if int(number) == LAST:
                 is_last = True
             else:
-                came.append((int(number), (seconds * 10**9 + nanoseconds - int(sent_ns)) / 1e9))
+                came.append(Datagram(int(number), int(sent_ns), seconds * 10**9 + nanoseconds))
         return came
 
     @contextmanager
@@ -193,7 +201,7 @@ def _delay(wire: Wire) -> Probed:
         wire.send(5)
         wire.until(shape, "packets", 5)
     came = wire.receive(5)
-    least_ms = min((late_s for _, late_s in came), default=0.0) * 1e3
+    least_ms = min((each.came_ns - each.sent_ns for each in came), default=0) / 1e6
     return Probed(len(came) == 5 and least_ms >= DELAY_MS, f"{least_ms:.1f} ms of {DELAY_MS:g}")
 
 
@@ -217,7 +225,7 @@ def _reorder(wire: Wire) -> Probed:
     with wire.shaped(LinkShape(reorder=0.3)) as shape:
         wire.send()
         wire.until(shape, "packets")
-    order = [number for number, _ in wire.receive(DATAGRAMS)]
+    order = [each.number for each in wire.receive(DATAGRAMS)]
     behind = sum(later < before for before, later in itertools.pairwise(order))
     works = behind > 0 and sorted(order) == list(range(DATAGRAMS))
     return Probed(works, f"{behind} of {DATAGRAMS} were reordered")
@@ -239,8 +247,10 @@ def _rate(wire: Wire) -> Probed:
         wire.send(count, size)
         wire.until(shape, "packets", count)
     came = wire.receive()
-    slowest_s = max((late_s for _, late_s in came), default=0.0)
-    rate = len(came) * size / slowest_s if slowest_s else 0.0
+    # From the first on: on a busy machine later ones may be sent when those before are through.
+    began_ns = min((each.sent_ns for each in came), default=0)
+    took_ns = max((each.came_ns for each in came), default=0) - began_ns
+    rate = len(came) * size / took_ns * 1e9 if took_ns else 0.0
     works = len(came) == count and 0 < rate <= RATE_BYTES_S
     return Probed(works, f"{rate / 1e3:.0f} kB/s of {RATE_BYTES_S / 1e3:g}")
 
