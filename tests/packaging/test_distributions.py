@@ -87,6 +87,8 @@ def test_one_new_name_at_the_top(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"shaketable"}
     assert {name.split("/")[1] for name in names(wheel) if name.count("/") > 1} >= set(FOLDERS)
     assert not [name for name in names(wheel) if "/samples/" in name]
+    assert "shaketable/py.typed" in names(wheel)  # type checkers read our annotations
+    assert [name for name in names(wheel) if name.endswith("/licenses/LICENSE")]
 
 
 def test_what_is_built_from_the_source_distribution_is_the_same(
