@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
 
-from shaketable.system.store.disk import Buffer, DiskFailed, DiskFull
+from shaketable.system.store.disk import Buffer, DiskFailed, DiskFull, StoreError
 
 # One file of a simulated disk: its bytes, and an undo journal of what is not durable yet.
 
@@ -309,11 +309,13 @@ class Platter:
 class SimDisk:
     """One incarnation's disk; implements `system.store.disk.Disk`."""
 
-    __slots__ = ("handles", "is_dead", "most_opened", "platter")
+    __slots__ = ("handles", "has_failed", "is_dead", "most_opened", "platter")
 
     def __init__(self, platter: Platter | None = None) -> None:
         self.platter = platter or Platter()
         self.is_dead = False
+        self.has_failed = False
+        """Whether a fault of the disk has failed an operation of the process."""
         self.handles: dict[str, int] = {}
         """How many handles of each path are open, by the name that was opened."""
         self.most_opened = ("", 0)
@@ -321,9 +323,19 @@ class SimDisk:
 
     # ---- for the world ----------------------------------------------------------------
 
-    def forget_handles(self) -> None:
-        """Forget open handles: a failed start ended its process, which closed them all."""
+    def begin_process(self) -> None:
+        """Forget what a failed start left: its process has ended, which closed all handles."""
         self.handles, self.most_opened = {}, ("", 0)
+        self.has_failed = False
+
+    def fail(self, error: StoreError) -> StoreError:
+        """Note that a fault of the disk fails an operation with this error, and return it."""
+        self.has_failed = True
+        return error
+
+    def explains(self, error: BaseException | None) -> bool:
+        """Whether a process may have ended with this error though its files are whole."""
+        return self.has_failed and isinstance(error, DiskFailed | DiskFull)
 
     def crash(self) -> None:
         """End this incarnation: it and its files refuse everything from now on."""
@@ -416,7 +428,7 @@ class SimDisk:
         if self.is_dead:
             raise PowerLoss
         if self.platter.is_failing:
-            raise DiskFailed("input/output error")
+            raise self.fail(DiskFailed("input/output error"))
 
     def before_change(self, kind: str, path: str) -> None:
         """Count a changing operation; raise where the world wants it to fail."""
@@ -430,7 +442,7 @@ class SimDisk:
             self.is_dead = True
             raise PowerLoss
         if platter.is_failing:
-            raise DiskFailed(f"{kind} {path}: input/output error")
+            raise self.fail(DiskFailed(f"{kind} {path}: input/output error"))
 
     def allocate(self, inode: Inode, size: int) -> None:
         """Allocate blocks up to `size`. Raises DiskFull, and then has allocated nothing."""
@@ -443,7 +455,7 @@ class SimDisk:
             platter.capacity_bytes is not None
             and platter.used_bytes + more > platter.capacity_bytes
         ):
-            raise DiskFull("no space left on device")
+            raise self.fail(DiskFull("no space left on device"))
         platter.used_bytes += more
         inode.allocated_bytes = blocks
 
@@ -455,7 +467,7 @@ class SimDisk:
             platter.capacity_bytes is not None
             and platter.used_bytes + blocks > platter.capacity_bytes
         ):
-            raise DiskFull("no space left on device")
+            raise self.fail(DiskFull("no space left on device"))
 
     def _put(self, path: str, inode: Inode | None, *, frees: bool = True) -> None:
         platter = self.platter
@@ -532,7 +544,7 @@ class SimFile:
         if platter.sync_failures > 0:
             platter.sync_failures -= 1
             self._inode.drop_unsynced()
-            raise DiskFailed(f"fsync {self._path}: input/output error")
+            raise self._disk.fail(DiskFailed(f"fsync {self._path}: input/output error"))
         self._inode.sync()
 
     def close(self) -> None:

@@ -193,7 +193,7 @@ class SimMember:
         world = self.world
         settings, mutant = world.settings, world.mutant
         self.incarnation += 1
-        self.disk.forget_handles()
+        self.disk.begin_process()
         if self.incarnation == 1:
             world.older.write_older_files(self.disk, ROOT, self.name)
         stopped_at, self._stopped_at = self._stopped_at, None

@@ -222,7 +222,7 @@ class World:
             member.disk = member.disk.restart(
                 loses_unsynced=member.loses_unsynced, rng=self.rngs.stream(f"crash/{member.name}")
             )
-        elif member.is_damaged:
+        elif member.is_damaged and not member.disk.explains(error):
             if isinstance(error, StoreError):
                 check_blames_no_disk(member.name, error, platter)
             self.counts.damage_noticed += member.must_detect

@@ -383,12 +383,13 @@ class TrioWorld:
             self.lost_power(host)
             return
         loses_power = self._stopping.pop(host.name, None)
+        is_damage = host.is_damaged and not host.disk.explains(error)
         self.crash(host, loses_unsynced=error is None and bool(loses_power))
         if error is None:
             if loses_power is not None:
                 self.heap.push(self.clock.now_ms + RESTART_AFTER_MS, self.restart, host)
             return
-        if host.is_damaged and isinstance(error, StoreError):
+        if is_damage and isinstance(error, StoreError):
             self.lose_disk(host)  # as its error says: restore it from the group
             return
         if isinstance(error, DiskFailed | DiskFull):
