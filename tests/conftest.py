@@ -14,6 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+# Tests expect the texts that users of a checkout see.
+os.environ["SHAKETABLE_PROGRAM"] = "./shaketable"
+
 # The same examples everywhere, in CI and at home, and no deadline: a busy machine is no failure.
 # tests/soaks/fresh_examples.py runs the profile "fresh", which draws others each time.
 settings.register_profile(

@@ -32,6 +32,7 @@ from shaketable.harness.contracts.abilities import (
 from shaketable.harness.contracts.clients import GroupWorkload, OpeningWorkload
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Promises, Target, Workload
+from shaketable.harness.contracts.program import PROGRAM_WORDS
 from shaketable.harness.contracts.rng import new_seed, rng_for
 from shaketable.harness.discovery import unknown_name
 
@@ -581,7 +582,7 @@ def repeat_command(campaign: Campaign, folder: Path) -> str:
     """
     defaults: dict[str, Any] = msgspec.to_builtins(Campaign())
     values: dict[str, Any] = msgspec.to_builtins(campaign)
-    words = ["./shaketable", "run"]
+    words = [*PROGRAM_WORDS, "run"]
     target = discovery.find("targets").get(campaign.target)
     # The target's default faults; unknown if the target is not installed.
     usual = () if target is None else ((DEFAULT,), default_faults(target))

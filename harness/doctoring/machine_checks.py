@@ -20,6 +20,7 @@ from shaketable.checkers.engine.java import find_java
 from shaketable.harness import guard
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Launch
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.doctoring.findings import Fact
 from shaketable.harness.runtime.processes import children, faketime
 
@@ -31,7 +32,7 @@ OFFSET_ERROR_S: Final = 60.0
 RUN_TIMEOUT_S: Final = 10.0
 SPARK_TIMEOUT_S: Final = 120.0
 """Spark starts in 5 to 10 seconds, on a busy machine in a minute."""
-WITHOUT_SPARK: Final = "checks run without it: ./shaketable analyze RUN --engine local"
+WITHOUT_SPARK: Final = f"checks run without it: {PROGRAM} analyze RUN --engine local"
 OUTPUT_CHARS_MAX: Final = 300
 PTRACE_SEIZE: Final = 0x4206
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import ExitCode, Outcome
 from shaketable.harness.gating import stored_runs
 from shaketable.harness.gating.verdict_file import (
@@ -186,7 +187,7 @@ def _cell(
     if attempts:
         yield _attempt(folder, name, path, attempts[-1], policy)
     else:
-        todo = f"it was not run; to go on: ./shaketable matrix --resume {path}"
+        todo = f"it was not run; to go on: {PROGRAM} matrix --resume {path}"
         yield RunFacts(name=name, path=str(path), outcome=None, failure=todo)
 
 

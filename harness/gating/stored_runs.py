@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.gating.verdict_file import (
     ResultsFile,
     UnreadableError,
@@ -61,7 +62,7 @@ def read(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFa
             path=shown,
             outcome=None,
             failure=f"no verdict: nothing was judged, or its results.json cannot be read ({error});"
-            f" ./shaketable analyze {shown}",
+            f" {PROGRAM} analyze {shown}",
             mutant=_text(run, "mutant") or None,
             repeat=_text(run, "command"),
             campaign=campaign,

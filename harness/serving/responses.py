@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving import pages
 from shaketable.harness.serving.index import Index, is_run
@@ -157,7 +158,7 @@ class Site:
         if not all(is_self_contained(RunFolder(folder)) for folder in folders):
             return self.message(422, "One of these runs holds links or files that are none.")
         if any(is_large(RunFolder(folder)) for folder in folders):
-            return self.message(413, "Too large for a page: ./shaketable compare A B --html FILE")
+            return self.message(413, f"Too large for a page: {PROGRAM} compare A B --html FILE")
         text = render_comparison(compare_folders(folders[0], folders[1]))
         return Response(200, HTML, text.encode(errors="replace"), SELF_CONTAINED)
 

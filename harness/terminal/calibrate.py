@@ -35,6 +35,7 @@ from shaketable.harness.calibration import scorecard
 from shaketable.harness.calibration.hunting import HuntOutcome, read_outcome, run_hunt
 from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT as SEED_S
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.discovery import unknown_name
@@ -215,7 +216,7 @@ def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
         for outcome in _hunts(folder, plan, todo, jobs):
             done[outcome.hunt.id] = outcome
     except KeyboardInterrupt:
-        output.out.print(Text(f"to go on: ./shaketable calibrate --resume {shown}"))
+        output.out.print(Text(f"to go on: {PROGRAM} calibrate --resume {shown}"))
         raise
     return done
 

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from shaketable.checkers.linearizability.model_choice import model_named
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome, Verdict, join, worst_exit
 from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
@@ -141,7 +142,7 @@ def check(
     given = options or CheckOptions()
     settings = given.settings()
     if not paths:
-        raise UsageError("check takes the PATH of a history; see ./shaketable check --help")
+        raise UsageError(f"check takes the PATH of a history; see {PROGRAM} check --help")
     checking.require_checkers(settings.checkers)
     for path in (given.json, given.html):
         _require_writable(path, paths)

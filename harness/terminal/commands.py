@@ -15,8 +15,11 @@ from cyclopts.help import HelpEntry, HelpPanel, PlainFormatter
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.terminal.output import Output, show_rows
 
+IN_A_CHECKOUT: Final = "./shaketable"
+"""What docstrings call the program; help shows what it was called by."""
 HELP: Final = """Shakes a replicated broker group and proves with PySpark
 whether it kept its promises.
 
@@ -70,9 +73,10 @@ def _description(entry: HelpEntry) -> Text:
 
 
 def plain(renderable: Any) -> str:
-    """Return the text of a renderable of cyclopts, whatever it is wrapped in."""
+    """Return the text of a renderable of cyclopts, with the program's name as it was called."""
     inner = getattr(renderable, "primary_renderable", renderable)
-    return str(getattr(inner, "plain", inner) or "").strip()
+    text = str(getattr(inner, "plain", inner) or "").strip()
+    return text.replace(IN_A_CHECKOUT, PROGRAM)
 
 
 def reflow(text: str) -> str:
@@ -80,7 +84,7 @@ def reflow(text: str) -> str:
     paragraphs = []
     for paragraph in text.split("\n\n"):
         lines = [line.strip() for line in paragraph.splitlines()]
-        is_listing = any(line.startswith("./shaketable") for line in lines)
+        is_listing = any(line.startswith(PROGRAM) for line in lines)
         paragraphs.append("\n".join(lines) if is_listing else " ".join(lines))
     return "\n\n".join(paragraphs)
 
@@ -211,7 +215,7 @@ def _app(*, is_summary: bool) -> App:
         help=HELP,
         help_format="plaintext",
         help_formatter=PlainPanelFormatter(),
-        usage="Usage: ./shaketable COMMAND [OPTIONS]",
+        usage=f"Usage: {PROGRAM} COMMAND [OPTIONS]",
         suppress_keyboard_interrupt=False,  # `harness.cli` maps it to a line and an exit code
         group_commands=Group("Commands", sort_key=0),
         group_arguments=Group("Arguments", sort_key=0),
@@ -222,7 +226,7 @@ def _app(*, is_summary: bool) -> App:
             f"shaketable.harness.terminal.{command.place}",
             name=command.name,
             help=command.summary if is_summary else None,
-            usage=f"Usage: ./shaketable {command.name} {command.usage}",
+            usage=f"Usage: {PROGRAM} {command.name} {command.usage}",
         )
     return made
 
@@ -239,7 +243,7 @@ def app_for(arguments: Sequence[str]) -> App:
 def help_of(arguments: Sequence[str]) -> str:
     """Return the command line that shows the help for these arguments: of their command, if any."""
     command = _command_of(arguments)
-    return " ".join(("./shaketable", *([command.name] if command else ()), "--help"))
+    return " ".join((PROGRAM, *([command.name] if command else ()), "--help"))
 
 
 def _command_of(arguments: Sequence[str]) -> Command | None:

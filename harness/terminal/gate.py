@@ -16,6 +16,7 @@ from cyclopts import Group, Parameter
 from rich.text import Text
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
@@ -69,7 +70,7 @@ def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | N
 
     given = options or GateOptions()
     if not runs:
-        raise UsageError("gate takes the RUN to judge; see ./shaketable gate --help")
+        raise UsageError(f"gate takes the RUN to judge; see {PROGRAM} gate --help")
     require_writable(given, runs)
     today = datetime.now(UTC).date()
     policy = Policy() if given.policy is None else policy_file.load(given.policy, today)

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from shaketable.harness.campaigns import built_in
 from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.error_output import print_error
 from shaketable.harness.history.run_folder import write_atomically
@@ -110,7 +111,7 @@ def _run(
             progress = queue.watcher = make_progress(output.out, len(failed))
             with progress.shown():
                 is_done = queue.run(failed, jobs)
-    resume = f"./shaketable matrix --resume {shown}"
+    resume = f"{PROGRAM} matrix --resume {shown}"
     view = table.view(plan, journal.attempts, resume)
     text = json.dumps(table.to_json(plan, journal.attempts), indent=1)
     write_atomically(folder.results_json, text + "\n")

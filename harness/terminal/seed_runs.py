@@ -22,6 +22,7 @@ from rich.text import Text
 
 from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.simulation import (
     VIRTUAL_S_DEFAULT,
     RunSpec,
@@ -185,7 +186,7 @@ def shrink_command(spec: RunSpec, target: str = TARGET_DEFAULT) -> str:
 
 
 def _command(name: str, spec: RunSpec, target: str) -> str:
-    arguments = ["./shaketable", name, str(spec.seed), "--world", spec.world]
+    arguments = [PROGRAM, name, str(spec.seed), "--world", spec.world]
     if spec.mutant is not None:
         arguments += ["--mutant", spec.mutant]
     if spec.virtual_s != VIRTUAL_S_DEFAULT:

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.terminal import output
 
@@ -43,7 +44,7 @@ def serve(
         raise UsageError(f"--port {port}: expected 0 to {PORT_MAX}")
     if not store.is_dir():
         why = "a file" if store.exists() else "there is no such folder"
-        raise UsageError(f"--store {store}: {why}; ./shaketable run makes one")
+        raise UsageError(f"--store {store}: {why}; {PROGRAM} run makes one")
     with StoreServer(store, port) as server, _ended_by_signals():
         output.out.print(f"{output.shown(store.resolve())} at {server.address}  (Ctrl-C ends it)")
         output.out.file.flush()

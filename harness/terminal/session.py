@@ -23,6 +23,7 @@ from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command
 from shaketable.harness.campaigns.schedule import schedule
 from shaketable.harness.contracts.errors import HarnessError, NamespaceNeededError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
@@ -103,7 +104,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
         except BaseException:
             if any(folder.segments.glob("worker-*.seg")):
                 out.print(
-                    Text(f"to judge what was recorded: ./shaketable analyze {shown(folder.path)}"),
+                    Text(f"to judge what was recorded: {PROGRAM} analyze {shown(folder.path)}"),
                     soft_wrap=True,
                 )
             raise

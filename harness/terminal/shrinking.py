@@ -18,6 +18,7 @@ from typing import Final
 from rich.text import Text
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.program import PROGRAM_WORDS
 from shaketable.harness.contracts.simulation import RunSpec, Shrinker, ShrunkRun, Size, Watch
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.runtime.seed_workers import SeedWorkers
@@ -212,7 +213,7 @@ def _print_row(label: str, text: str) -> None:
 
 
 def _command(name: str, run: Path, target: str) -> str:
-    arguments = ["./shaketable", name, output.shown(run)]
+    arguments = [*PROGRAM_WORDS, name, output.shown(run)]
     return shlex.join(arguments if target == TARGET_DEFAULT else [*arguments, "--target", target])
 
 

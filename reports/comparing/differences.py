@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.reports.comparing import comparison, significance
 from shaketable.reports.comparing.compared_measures import CALM, Measured, Recoveries, Series
 from shaketable.reports.comparing.comparison import EVERYWHERE, Comparison, Difference, Judgement
@@ -122,7 +123,7 @@ def compare(a: Measured, b: Measured) -> Comparison:
         *_of_recoveries(a, b, kinds, alpha_of_recoveries),
     ]
     notes += [
-        f"no operations of {letter} can be read; ./shaketable analyze exports what was recorded"
+        f"no operations of {letter} can be read; {PROGRAM} analyze exports what was recorded"
         for letter, run in (("A", a), ("B", b))
         if not run.operations
     ]

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
 from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.promises import RAISED_BY_HAND
 from shaketable.harness.history.export import fault_windows
 from shaketable.reports import finding_texts
@@ -286,7 +287,7 @@ def _command(files: RunFiles, seed: str) -> str:
     command = _fact(files, "command")
     if isinstance(command, list):
         command = shlex.join(map(str, command))
-    text = str(command) if command else f"./shaketable run {files.folder / 'campaign.toml'}"
+    text = str(command) if command else f"{PROGRAM} run {files.folder / 'campaign.toml'}"
     if "--seed" not in text and seed != NOT_KNOWN:
         text += f" --seed {shlex.quote(seed)}"
     return text

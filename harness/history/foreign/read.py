@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.history.foreign.columns import Columns
 from shaketable.harness.history.foreign.history import Damage, FaultSpan, History, damage_text
 from shaketable.harness.history.foreign.jepsen import CONSOLE_LINE, Recorder, read_console, read_edn
@@ -76,7 +77,7 @@ def _read_table(path: Path, form: Format) -> History:
     folder = RunFolder(path)
     files = parquet_files(path)
     if not files:
-        raise UsageError(f"{path}: its history was not exported; ./shaketable analyze {path}")
+        raise UsageError(f"{path}: its history was not exported; {PROGRAM} analyze {path}")
     operations = read_parquet(files)
     return History(path, form.value, operations, operations.num_rows, hole=lacks(folder))
 

@@ -33,6 +33,7 @@ from shaketable.harness.campaigns.campaign import Campaign, load, node_names
 from shaketable.harness.contracts.abilities import SteersNodes
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Address, Fault, Json, NodeLayout
+from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.run_markers import ProcessIdentity
 from shaketable.harness.runtime import ledger
@@ -180,7 +181,7 @@ def _undo_faults(
                 lines.append({"event": "stuck", "fault": fault.fault, "error": error, "by": "heal"})
                 left.append(
                     f"{what} is not undone: {error}. When it was looked after by hand: "
-                    f"./shaketable heal {folder.path} --forget {fault.fault}"
+                    f"{PROGRAM} heal {folder.path} --forget {fault.fault}"
                 )
     finally:
         lines.close()
