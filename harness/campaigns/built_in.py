@@ -6,6 +6,7 @@ the current folder takes precedence.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,13 @@ SUFFIX: Final = ".toml"
 def names(folder: Path) -> list[str]:
     """Return the names of the files in a folder: `CAMPAIGNS` or `MATRICES`."""
     return sorted(path.stem for path in folder.glob(f"*{SUFFIX}"))
+
+
+def summary(name: str, folder: Path) -> str:
+    """Return what a built-in file says of itself: the comment at its start."""
+    lines = (folder / f"{name}{SUFFIX}").read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line.lstrip("# ") for line in comment)
 
 
 def find(given: Path, folder: Path, what: str) -> Path:

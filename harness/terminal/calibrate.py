@@ -42,6 +42,7 @@ from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import utc_name, write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
+from shaketable.harness.terminal.durations import to_seconds
 from shaketable.reports.calibration_page import BugRow, Score, Scorecard
 
 PLAN: Final = "plan.json"
@@ -57,7 +58,11 @@ MESSAGE_CHARS_MAX: Final = 150
 
 
 def _plain_number(metavar: str) -> Parameter:
-    return Parameter(metavar=metavar, show_default=lambda value: f"{value:g}")
+    return Parameter(
+        metavar=metavar,
+        show_default=lambda value: f"{value:g}",
+        converter=to_seconds if metavar == "S" else None,
+    )
 
 
 @Parameter(name="*")

@@ -28,6 +28,7 @@ from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.judging import checking, judge
 from shaketable.harness.judging.checking import CheckSettings, EngineKind
+from shaketable.harness.terminal.durations import to_seconds
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
 from shaketable.harness.untrusted_text import printable
 from shaketable.reports.check_page import failing_text
@@ -52,7 +53,13 @@ _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def _option(group: Group, metavar: str, *, dash: bool = False) -> Parameter:
-    return Parameter(group=group, metavar=metavar, show_default=False, allow_leading_hyphen=dash)
+    return Parameter(
+        group=group,
+        metavar=metavar,
+        show_default=False,
+        allow_leading_hyphen=dash,
+        converter=to_seconds if metavar == "S" else None,
+    )
 
 
 @Parameter(name="*")

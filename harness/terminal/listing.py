@@ -1,4 +1,4 @@
-"""The command `list`: plug-ins by kind, and planted bugs by family."""
+"""The command `list`: plug-ins by kind, built-in campaigns, and planted bugs by family."""
 
 from __future__ import annotations
 
@@ -10,17 +10,27 @@ from rich.text import Text
 
 from shaketable.harness import discovery
 from shaketable.harness.calibration.plan import planted_bugs
+from shaketable.harness.campaigns import built_in
 from shaketable.harness.campaigns.scenarios import SCENARIOS
 from shaketable.harness.contracts.abilities import PlantedBug
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.terminal.output import out, show_rows
 
-KINDS: Final = (*discovery.PACKAGES, "scenarios")
-
 
 def list_(
     kind: Annotated[
-        Literal["targets", "faults", "scenarios", "workloads", "checkers", "models", "bugs"] | None,
+        Literal[
+            "targets",
+            "faults",
+            "scenarios",
+            "workloads",
+            "checkers",
+            "models",
+            "campaigns",
+            "bugs",
+            "mutants",
+        ]
+        | None,
         Parameter(name="KIND", show_default=False),
     ] = None,
     /,
@@ -30,14 +40,14 @@ def list_(
     Example: ./shaketable list faults
 
     Args:
-        kind: One kind of them; default: all but bugs. "bugs" says of each planted bug of which
-            family and targets it is, and after which real one it is modelled.
+        kind: One kind of them; default: all but bugs. "bugs", or "mutants", says of each planted
+            bug of which family and targets it is, and after which real one it is modelled.
     """
-    if kind == "bugs":
+    if kind in ("bugs", "mutants"):
         _list_bugs()
         return ExitCode.VALID
-    for name in (kind,) if kind else KINDS:
-        rows = _scenario_rows() if name == "scenarios" else _plugin_rows(name)
+    for name in (kind,) if kind else (*discovery.PACKAGES, *_ROWS):
+        rows = _ROWS[name]() if name in _ROWS else _plugin_rows(name)
         out.print(Text(name.capitalize(), style="bold"))
         show_rows(out, rows)
         out.print()
@@ -60,6 +70,15 @@ def _scenario_rows() -> list[tuple[str, str]]:
         (name, f"{scenario.summary} Made of {', '.join(sorted(scenario.faults))}.")
         for name, scenario in SCENARIOS.items()
     ]
+
+
+def _campaign_rows() -> list[tuple[str, str]]:
+    folder = built_in.CAMPAIGNS
+    return [(name, built_in.summary(name, folder)) for name in built_in.names(folder)]
+
+
+_ROWS: Final = {"scenarios": _scenario_rows, "campaigns": _campaign_rows}
+"""What is listed besides plug-ins."""
 
 
 def _list_bugs() -> None:

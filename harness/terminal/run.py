@@ -25,6 +25,7 @@ from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.history import run_folder
 from shaketable.harness.judging import judge
 from shaketable.harness.terminal import heal, session
+from shaketable.harness.terminal.durations import to_seconds
 from shaketable.harness.terminal.output import out
 
 TEST_COUNT_MAX: Final = 10_000
@@ -167,6 +168,7 @@ def _option(
         group=group,
         metavar=metavar,
         show_default=_default(key) if default else False,
+        converter=to_seconds if metavar == "S" else None,
     )
 
 

@@ -26,6 +26,7 @@ from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
+from shaketable.harness.terminal.durations import to_seconds
 from shaketable.harness.terminal.output import show_rows
 from shaketable.harness.terminal.seed_runs import (
     TARGET_DEFAULT,
@@ -61,7 +62,11 @@ HUNTS_DEFAULT: Final = 5
 
 
 def _shown(metavar: str) -> Parameter:
-    return Parameter(metavar=metavar, show_default=lambda value: f"{value}".removesuffix(".0"))
+    return Parameter(
+        metavar=metavar,
+        show_default=lambda value: f"{value}".removesuffix(".0"),
+        converter=to_seconds if metavar == "S" else None,
+    )
 
 
 def _no_default(metavar: str, *names: str) -> Parameter:
