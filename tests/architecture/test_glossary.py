@@ -9,8 +9,8 @@ from tests.architecture.shape import PACKAGES, ROOT
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
 READ = (".py", ".md", ".j2", ".js", ".toml")
-HISTORY = ("docs/adr/", "docs/glossary.md", "reports/samples/")
-"""ADRs say what was decided at their time; samples were printed by earlier versions."""
+HISTORY = ("docs/glossary.md", "reports/samples/")
+"""Samples were printed by earlier versions."""
 USERS = re.compile(r"\bnobody \(uid 65534\)|name = \"somebody\"")
 """Names of users of a machine."""
 

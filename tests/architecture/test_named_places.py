@@ -17,8 +17,6 @@ TOPS = "|".join(PACKAGES)
 PATH = re.compile(rf"(?<![\w/.-])((?:{TOPS})(?:/[a-z_](?:[\w.-]*\w)?)+)")
 MODULE = re.compile(rf"(?:(?<=`)|shaketable\.)((?:{TOPS})(?:\.[A-Za-z_]\w*)+)")
 WRITTEN = (".py", ".md", ".j2")
-NO_LONGER = frozenset({"docs/adr/0001-flat-packages.md"})
-"""What tells of how things were."""
 MADE_UP = frozenset({"system/client/some.py"})
 
 
@@ -28,7 +26,7 @@ def texts() -> Iterator[tuple[str, str]]:
     )
     for name in done.stdout.split("\0"):
         is_news = name.startswith(("newsfragments/", "CHANGELOG"))
-        if name.endswith(WRITTEN) and not is_news and name not in NO_LONGER:
+        if name.endswith(WRITTEN) and not is_news:
             yield name, (ROOT / name).read_text(encoding="utf-8")
 
 

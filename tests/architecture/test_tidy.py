@@ -112,8 +112,9 @@ def test_decisions_are_numbered_and_a_page_each() -> None:
     pages = sorted((ROOT / "docs" / "adr").glob("*.md"))
     assert [page.name[:5] for page in pages] == [f"{n:04d}-" for n in range(1, len(pages) + 1)]
     assert pages
-    for page in pages:
+    for number, page in enumerate(pages, start=1):
         text = page.read_text(encoding="utf-8")
+        assert text.startswith(f"# {number}. "), page.name
         assert len(text.splitlines()) <= ADR_LINES_MAX, page.name
-        for heading in ("## Context", "## Choice", "## Consequences"):
+        for heading in ("## Context", "## Decision", "## Consequences"):
             assert heading in text, f"{page.name} has no {heading!r}"

@@ -75,7 +75,7 @@ def digests(folder: RunFolder) -> dict[str, str]:
 def test_a_healthy_group_keeps_its_promises_to_consumers(target: str, tmp_path: Path) -> None:
     result, campaign, notes = play(tmp_path, target)
     assert (result.status, result.is_drained, result.problems) == ("complete", True, ())
-    # One that never bit is done again (ADR 42).
+    # A kind that had no effect is retried (ADR 42).
     assert 1 <= result.faults.took_effect <= result.faults_planned <= result.faults.applied
     assert notes == []
     assert result.counts.ok > 300
