@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shaketable.checkers.linearizability.model_choice import model_named
+from shaketable.harness.campaigns.durations import to_seconds
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome, Verdict, join, worst_exit
@@ -28,7 +29,6 @@ from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.judging import checking, judge
 from shaketable.harness.judging.checking import CheckSettings, EngineKind
-from shaketable.harness.terminal.durations import to_seconds
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
 from shaketable.harness.untrusted_text import printable
 from shaketable.reports.check_page import failing_text

@@ -20,12 +20,12 @@ from shaketable.harness.campaigns.campaign import (
     parse_names,
     parse_scenarios,
 )
+from shaketable.harness.campaigns.durations import to_seconds
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.history import run_folder
 from shaketable.harness.judging import judge
 from shaketable.harness.terminal import heal, session
-from shaketable.harness.terminal.durations import to_seconds
 from shaketable.harness.terminal.output import out
 
 TEST_COUNT_MAX: Final = 10_000

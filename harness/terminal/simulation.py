@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
+from shaketable.harness.campaigns.durations import to_seconds
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.simulation import (
     VIRTUAL_S_DEFAULT,
@@ -26,7 +27,6 @@ from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
-from shaketable.harness.terminal.durations import to_seconds
 from shaketable.harness.terminal.output import show_rows
 from shaketable.harness.terminal.seed_runs import (
     TARGET_DEFAULT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.harness.terminal.durations import seconds_of
+from shaketable.harness.campaigns.durations import seconds_of
 
 
 @pytest.mark.parametrize(
