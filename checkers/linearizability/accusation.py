@@ -96,7 +96,11 @@ def prefix_until(operations: pa.Table, until_ns: int) -> pa.Table:
     that moment are included.
     """
     table = operations.filter(pc.less_equal(operations["call_ns"], until_ns))
-    is_open = pc.fill_null(pc.greater(table["return_ns"], until_ns), False)
+    return _left_open(table, pc.fill_null(pc.greater(table["return_ns"], until_ns), False))
+
+
+def _left_open(table: pa.Table, is_open: pa.ChunkedArray) -> pa.Table:
+    """Return a history in which some operations have not returned."""
     nothing = pa.scalar(None, pa.int64())
     for name, instead in (
         ("outcome", pa.scalar("info")), ("return_ns", nothing), ("output", nothing),
@@ -165,17 +169,23 @@ class _Trial:
         return_ns, failed = _ints(known, "return_ns"), known["outcome"].to_numpy() == "fail"
         rows = np.lexsort((known["op"].to_numpy(), -return_ns))  # the last ones first
         ops = known["op"].to_numpy()[rows].tolist()
-        last = ops[: int((return_ns == until_ns).sum())]
+        last = self._causes_first(history, ops[: int((return_ns == until_ns).sum())])
         found = self._smallest_set(history, ops, last)
         if not found:
-            calls = _ints(known, "call_ns")[rows][: len(last)]
-            one = last[int(np.argmax(calls))]
-            concurrent = ops[: int((return_ns >= calls.max()).sum())]
-            found = self._shrink(history, one, [op for op in concurrent if op != one])
+            found = self._minimal_set(history, known.take(rows), last)
         if len(found) > ACCUSED_MAX:
             raise _LimitError(OF_SIZE)
         order = known["op"].to_numpy()[rows[np.argsort(failed[rows], kind="stable")]].tolist()
         return tuple(op for op in order if op in found)
+
+    def _causes_first(self, history: pa.Table, last: list[int]) -> list[int]:
+        """Sort operations that returned at once: first whose return alone is too much."""
+
+        def is_harmless(op: int) -> bool:
+            others = pa.array([other for other in last if other != op], pa.int64())
+            return self.is_linearizable(_left_open(history, pc.is_in(history["op"], others)))
+
+        return sorted(last, key=is_harmless) if 1 < len(last) <= ACCUSED_MAX else last
 
     def _smallest_set(self, history: pa.Table, ops: list[int], last: list[int]) -> tuple[int, ...]:
         """Try sets of `ops` with one of `last` each; return () after TRIES_MAX without success."""
@@ -183,6 +193,27 @@ class _Trial:
             if self.is_linearizable(without(history, chosen)):
                 return chosen
         return ()
+
+    def _minimal_set(self, history: pa.Table, known: pa.Table, last: list[int]) -> tuple[int, ...]:
+        """Shrink what returned while one of `last` was open; `known` has the last returns first.
+
+        What was read of an operation that failed has no source without it: where the history is
+        not linearizable without those, what returned since the first of their calls goes, too.
+        """
+        ops = known["op"].to_pylist()
+        calls, returns = _ints(known, "call_ns"), _ints(known, "return_ns")
+        one, taken = last[0], 0
+        since_ns = calls[ops.index(one)]
+        while True:
+            count = int((returns >= since_ns).sum())
+            taken = count if count > taken else len(ops)
+            if taken == len(ops) or self.is_linearizable(without(history, ops[:taken])):
+                break
+            since_ns = calls[:taken].min()
+        found = self._shrink(history, one, [op for op in ops[:taken] if op != one])
+        rest = tuple(op for op in found if op != one)
+        is_spare = not set(rest).isdisjoint(last) and self.is_linearizable(without(history, rest))
+        return rest if is_spare else found
 
     def _shrink(self, history: pa.Table, one: int, pool: list[int]) -> tuple[int, ...]:
         """Shrink a set by ddmin: the history without `one` and `pool` is linearizable.

@@ -68,6 +68,14 @@ def test_who_is_named_is_at_fault_in_any_history(name, seed):
     examine(model_of(name), history(name, seed))
 
 
+def test_reads_of_what_failed_later_are_named_with_it():
+    """Four reads saw an add that failed at last: without the add alone they have no source."""
+    rows = history("set", 14410)
+    verdict = judged(model_of("set"), rows)
+    assert set(verdict.findings[0].details["accused"]["operations"]) == {5, 6, 9, 12, 13}
+    examine(model_of("set"), rows)
+
+
 def seven_unknown_writes(count: int) -> str:
     """The history of issue 17, with that many writes of unknown outcome."""
     unknown = (f"{10 + 10 * n}..? p{10 + n} write {100 + n} -> info\n" for n in range(count))
