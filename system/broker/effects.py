@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from shaketable.system.broker.core import Core
 from shaketable.system.raft.membership import Membership
@@ -15,8 +16,7 @@ Connection = int
 """A client connection's number, assigned by the shell."""
 
 
-@dataclass(slots=True)
-class BrokerEffects:
+class BrokerEffects(msgspec.Struct):
     """Work for the shell, in the order of `system.raft.protocol.Effects`.
 
     Attributes:
@@ -34,11 +34,11 @@ class BrokerEffects:
             now: applying stops at the limit.
     """
 
-    writes: list[Write] = field(default_factory=list)
+    writes: list[Write] = []
     write_seq: int = 0
-    messages: list[tuple[str, Message]] = field(default_factory=list)
-    replies: dict[Connection, list[bytes]] = field(default_factory=dict)
-    role_changes: list[RoleChange] = field(default_factory=list)
+    messages: list[tuple[str, Message]] = []
+    replies: dict[Connection, list[bytes]] = {}
+    role_changes: list[RoleChange] = []
     membership: Membership | None = None
     installed: Snapshot | None = None
     has_more: bool = False

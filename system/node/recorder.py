@@ -19,7 +19,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -227,14 +227,15 @@ def _new_file(path: Path) -> tuple[Path, BinaryIO | None]:
 
 def digest_of(effects: BrokerEffects) -> bytes:
     """Return a digest of the result of a `take`, including the types of writes and messages."""
-    return _digest([_with_type_name(getattr(effects, field.name)) for field in fields(effects)])
+    return _digest([_with_type_name(value) for value in msgspec.structs.astuple(effects)])
 
 
 def _with_type_name(value: Any) -> Any:
     """Add its type's name to a write or a message: some types differ in nothing else."""
     if isinstance(value, list | tuple):
         return [_with_type_name(item) for item in value]
-    return (type(value).__name__, value) if is_dataclass(value) else value
+    has_type = isinstance(value, msgspec.Struct) or is_dataclass(value)
+    return (type(value).__name__, value) if has_type else value
 
 
 def digest_of_checkpoint(checkpoint: BrokerCheckpoint | None) -> bytes:

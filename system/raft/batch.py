@@ -9,8 +9,8 @@ Source: DLedger's DLedgerEntry (48-byte header); DLEDGER.md section B.3.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from shaketable.system.raft.membership import Membership
 
@@ -19,21 +19,20 @@ _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 _SIZE_AT_4 = struct.Struct(">4xi").unpack_from
 
 
-class LogEnd(NamedTuple):
+class LogEnd(msgspec.Struct, frozen=True, array_like=True):
     """The end of a log: index (-1 for an empty log) and term of its last entry.
 
     `position` is the byte position after that entry, `chain_crc` its chainCrc as an unsigned
-    number, 0 for an empty log. A tuple for speed: one is made for each entry.
+    number, 0 for an empty log. A struct for speed: one is made for each entry.
     """
 
-    index: int = -1  # type: ignore[assignment]  # not the tuple's method of that name
+    index: int = -1
     term: int = -1
     position: int = 0
     chain_crc: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """Entries `first_index` .. `last_index` of one term, contiguous in one segment file.
 
     `position` is the first entry's byte position in the log; `data` is the encoded entries,

@@ -192,7 +192,8 @@ class Clients:
     ) -> None:
         if member.is_up:
             for request in requests:
-                if (found := client.open.get(request.opaque)) is not None:
+                found = client.open.get(request.opaque)
+                if found is not None and _may_be_held(found[0]):
                     found[0].arrival = _holding(member)
             member.handle(client.number, requests)
             return
@@ -360,7 +361,7 @@ def _request(operation: Operation, keyed: float) -> SendRequest | Command:
         count_max, bytes_max = _limits_of(operation.number)
         pull = PullMessage("simulated", TOPIC, operation.queue, operation.offset, count_max)
         pull.max_msg_bytes = bytes_max
-        if operation.number % _HELD_EVERY == 0:
+        if _may_be_held(operation):
             pull.sys_flag = SUSPEND_FLAG
             pull.suspend_timeout_millis = _hold_ms(operation.number)
         return Command(RequestCode.PULL_MESSAGE, operation.number, ext=pull.to_ext())
@@ -378,7 +379,7 @@ def _holding(member: SimMember) -> tuple[float, tuple[object, ...]]:
 
 def _check_held(pull: Operation, member: SimMember) -> None:
     """Raise Violated where a pull that found nothing was not held for as long as it may be."""
-    if pull.kind != PULL or pull.number % _HELD_EVERY or pull.arrival is None:
+    if not _may_be_held(pull) or pull.arrival is None:
         return
     (before_ms, before), (now_ms, now) = pull.arrival, _holding(member)
     held_ms, hold_ms = now_ms - before_ms, _hold_ms(pull.number)
@@ -386,6 +387,11 @@ def _check_held(pull: Operation, member: SimMember) -> None:
         raise Violated(
             "held-pulls-wait", f"{pull!r} found nothing after {held_ms:.0f} of {hold_ms} ms"
         )
+
+
+def _may_be_held(operation: Operation) -> bool:
+    """Whether an operation is a pull that may be held at the queue's end."""
+    return operation.kind == PULL and operation.number % _HELD_EVERY == 0
 
 
 def _hold_ms(number: int) -> int:

@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from shaketable.system.store.disk import Buffer, DiskFailed, DiskFull, StoreError
 
@@ -26,7 +28,7 @@ SECTOR_BYTES = 512
 _LOSE, _KEEP, _SOME, _TEAR = range(4)
 
 
-class Change(NamedTuple):
+class Change(msgspec.Struct, frozen=True):
     """A write (or, with `data` None, a new size) that may still be lost, and its undo data."""
 
     position: int

@@ -13,13 +13,17 @@ Event = tuple[float, int, Action, tuple[Any, ...]]
 class EventHeap:
     """Pending events in virtual milliseconds. `now_ms` is the time of the last one popped."""
 
-    __slots__ = ("_events", "_number", "now_ms", "popped")
+    __slots__ = ("_events", "_number", "now_ms")
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._number = 0
         self.now_ms = 0.0
-        self.popped = 0
+
+    @property
+    def popped(self) -> int:
+        """How many events were popped."""
+        return self._number - len(self._events)
 
     def __len__(self) -> int:
         return len(self._events)
@@ -37,5 +41,4 @@ class EventHeap:
         if not events or events[0][0] > until_ms:
             return None
         self.now_ms, _, action, args = heappop(events)
-        self.popped += 1
         return action, args

@@ -399,8 +399,8 @@ class SimMember:
 
     def pump(self) -> None:
         """Carry out the broker's effects."""
-        world = self.world
-        effects = self.broker.take(self.local_ms(), self.wall_ms())
+        world, now_ms = self.world, self.local_ms()
+        effects = self.broker.take(now_ms, self.wall_ms())
         invariants, shadow = world.invariants, self.shadow
         if effects.installed is not None:
             self.flush.forget_checkpoint()
@@ -412,7 +412,7 @@ class SimMember:
         commit_index = self.core.ledger.commit_index
         if commit_index != shadow.commit_index:
             invariants.committed(shadow, commit_index)
-        self._check_step(effects)
+        self._check_step(effects, now_ms)
         self._pumps += 1
         if self._pumps % CHECK_EVERY == 0:
             check_bounds(self.name, self.broker, self.core)
@@ -435,11 +435,10 @@ class SimMember:
             self.step_soon()
         self._set_timer()
 
-    def _check_step(self, effects: BrokerEffects) -> None:
+    def _check_step(self, effects: BrokerEffects, now_ms: float) -> None:
         steps, flush = self.steps, self.flush
-        steps.stepped(
-            effects.writes, effects.messages, self.local_ms(), stalled_ms=flush.stalled_ms
-        )
+        stalled_ms = now_ms - flush.stalled_since_ms
+        steps.stepped(effects.writes, effects.messages, now_ms, stalled_ms=stalled_ms)
         is_fresh, flush.has_synced_entries = flush.has_synced_entries, False
         steps.check_acknowledged(self.shadow, effects.messages, is_fresh=is_fresh)
 
@@ -527,7 +526,8 @@ class Flush:
         self._is_busy = False
         self._is_full = False
         self._waiting_since_ms = float("inf")
-        self._stalled_since_ms = float("inf")
+        self.stalled_since_ms = float("inf")
+        """Since when, at most, the oldest write has waited, by the node's own clock."""
         self.has_synced_entries = False
         """Whether entries or a snapshot became durable in this step."""
         self._watermark_lags = False
@@ -542,7 +542,7 @@ class Flush:
         """Queue writes; the last one has number `write_seq`."""
         if not self._is_busy:
             self._waiting_since_ms = self._world.heap.now_ms
-            self._stalled_since_ms = self._member.local_ms()
+            self.stalled_since_ms = self._member.local_ms()
         self._writes += writes
         self._write_seq = write_seq
         if not self._is_busy:
@@ -552,11 +552,6 @@ class Flush:
     def waiting_ms(self) -> float:
         """How long, at least, the oldest write has waited; negative if there is none."""
         return self._world.heap.now_ms - self._waiting_since_ms
-
-    @property
-    def stalled_ms(self) -> float:
-        """The same by the node's own clock."""
-        return self._member.local_ms() - self._stalled_since_ms
 
     def forget_checkpoint(self) -> None:
         """Drop the pending checkpoint: its state was replaced by a snapshot."""
@@ -652,7 +647,7 @@ class Flush:
             check_watermark(member.name, watermark, member.log)
         self._in_flight = ()
         self._waiting_since_ms = world.heap.now_ms if self._writes else float("inf")
-        self._stalled_since_ms = member.local_ms() if self._writes else float("inf")
+        self.stalled_since_ms = member.local_ms() if self._writes else float("inf")
         done = writes[: len(writes) - len(left)]
         self.has_synced_entries = any(isinstance(write, Append | Install) for write in done)
         world.invariants.synced(member.shadow, done)

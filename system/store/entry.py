@@ -32,6 +32,7 @@ BLANK = struct.Struct(">ii")
 CHAINED_BYTES = 36
 """magic .. channel, the part of the header before the CRCs."""
 _BODY_CRC_AT = 40
+_CHANNELS = (MESSAGE_CHANNEL, MEMBERSHIP_CHANNEL)
 
 _MESSAGE_AT = ENTRY_HEADER_BYTES
 
@@ -66,7 +67,8 @@ def verify_entry(data: memoryview, at: int, end: LogEnd | None, position: int) -
     `end` is the log's end before it; if it is None (unknown), index, term and chain are not
     checked. Returns the log's end after it. Raises DamagedEntry with the reason.
     """
-    if at + ENTRY_HEADER_BYTES > len(data):
+    left = len(data) - at
+    if left < ENTRY_HEADER_BYTES:
         raise DamagedEntry("the header is cut off")
     magic, size, index, term, stored_position, channel, stored_chain, body_crc, body_size = (
         HEADER.unpack_from(data, at)
@@ -75,11 +77,11 @@ def verify_entry(data: memoryview, at: int, end: LogEnd | None, position: int) -
         raise DamagedEntry(f"magic is {magic}, not {ENTRY_MAGIC}")
     if size != ENTRY_HEADER_BYTES + body_size or body_size < 0:
         raise DamagedEntry(f"size is {size} for a body of {body_size}")
-    if at + size > len(data):
-        raise DamagedEntry(f"{size} bytes do not fit where {len(data) - at} are left")
+    if size > left:
+        raise DamagedEntry(f"{size} bytes do not fit where {left} are left")
     if stored_position != position:
         raise DamagedEntry(f"pos is {stored_position}, not {position}")
-    if channel not in (MESSAGE_CHANNEL, MEMBERSHIP_CHANNEL):
+    if channel not in _CHANNELS:
         raise DamagedEntry(f"channel is {channel}, not 0 or 1")
     if end is not None:
         if index != end.index + 1:

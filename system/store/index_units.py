@@ -23,8 +23,9 @@ from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 UNIT = struct.Struct(">iqiqq")
 UNIT_BYTES = UNIT.size
 UNIT_MAGIC = 1
-_UNITS_MAX = 65_536
-"""Units compared or written at once by a rebuild."""
+_UNITS_BYTES_MAX = 65_536 * UNIT_BYTES
+"""Bytes of units compared or written at once by a rebuild."""
+_pack_unit = UNIT.pack
 
 assert UNIT_BYTES == 32
 
@@ -57,8 +58,9 @@ class IndexRebuilder:
 
     def add(self, position: int, size: int, index: int, term: int) -> None:
         """Add the next entry of the scan."""
-        self._units += UNIT.pack(UNIT_MAGIC, position, size, index, term)
-        if len(self._units) == _UNITS_MAX * UNIT_BYTES:
+        units = self._units
+        units += _pack_unit(UNIT_MAGIC, position, size, index, term)
+        if len(units) == _UNITS_BYTES_MAX:
             self._write_where_wrong()
 
     def finish(self) -> None:

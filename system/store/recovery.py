@@ -102,7 +102,7 @@ class LogScan:
         self._record = record
         self._position = record.start.position
         self._window = memoryview(b"")
-        self._window_position = 0
+        self._window_position = self._window_end = self._file_end = 0
 
     def run(self) -> None:
         """Scan all entries. Raises LogDamaged if the scan ends before the watermark."""
@@ -118,29 +118,29 @@ class LogScan:
 
     def step(self) -> None:
         """Read one entry or one blank. Raises DamagedEntry if there is neither."""
-        position = self._position
-        start = self._data.start_of(position)
-        if not self._data.has(position):
-            raise DamagedEntry("the file is missing")
-        left = start + self._data.file_bytes - position
-        self._load_window(position, ENTRY_HEADER_BYTES)
-        at = position - self._window_position
-        if len(self._window) - at < BLANK_BYTES:
+        position, end = self._position, self.end
+        if position + ENTRY_HEADER_BYTES > self._window_end:
+            self._load_window(position, ENTRY_HEADER_BYTES)
+        at, left = position - self._window_position, self._file_end - position
+        if self._window_end - position < BLANK_BYTES:
             raise DamagedEntry("the file ends here")
         magic, size = BLANK.unpack_from(self._window, at)
-        if magic == BLANK_MAGIC and size == left and position > start:
-            self._position = start + self._data.file_bytes
+        if magic == BLANK_MAGIC and size == left < self._data.file_bytes:
+            self._position = self._file_end
             return
-        if magic == ENTRY_MAGIC and ENTRY_HEADER_BYTES < size <= left - BLANK_BYTES:
+        if position + size > self._window_end and (
+            magic == ENTRY_MAGIC and ENTRY_HEADER_BYTES < size <= left - BLANK_BYTES
+        ):
             self._load_window(position, size)
-            at = position - self._window_position
+            at = 0
         found = self._verify(self._window, at, position)
         if found.index == self._record.end.index and found != self._record.end:
             raise self._damage(f"this is not the entry that was synced, {self._record.end}")
-        self._note_membership(at, found)
-        if self.end.index == self._record.start.index:
+        if _CHANNEL_AT_32(self._window, at)[0] == MEMBERSHIP_CHANNEL:
+            self._note_membership(at, found)
+        if not self.spans:
             self.first_position = position
-        if found.term != self.end.term or not self.spans:
+        if found.term != end.term or not self.spans:
             self.spans.append((found.index, found.term))
         self.rebuilder.add(position, found.position - position, found.index, found.term)
         self.end = found
@@ -151,9 +151,7 @@ class LogScan:
         return verify_entry(window, at, self.end, position)
 
     def _note_membership(self, at: int, found: LogEnd) -> None:
-        """Record the membership if the verified entry at byte `at` of the window has one."""
-        if _CHANNEL_AT_32(self._window, at)[0] != MEMBERSHIP_CHANNEL:
-            return
+        """Record the membership of the verified membership entry at byte `at` of the window."""
         stop = at + found.position - self._position
         try:
             membership = membership_of(self._window[at:stop])
@@ -162,12 +160,16 @@ class LogScan:
         self.memberships.append((found.index, membership))
 
     def _load_window(self, position: int, size: int) -> None:
-        """Ensure that the window holds `size` bytes from `position` on, if the file does."""
-        window_end = self._window_position + len(self._window)
-        if self._window_position <= position and position + size <= window_end:
-            return
+        """Read the window again, from `position` on: `size` bytes, if the file has them, or more.
+
+        Raises DamagedEntry without a file.
+        """
+        if not self._data.has(position):
+            raise DamagedEntry("the file is missing")
         self._window = memoryview(self._data.read(position, max(SCAN_BYTES, size)))
         self._window_position = position
+        self._window_end = position + len(self._window)
+        self._file_end = self._data.start_of(position) + self._data.file_bytes
 
     def _damage(self, finding: str) -> LogDamaged:
         start = self._data.start_of(self._position)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test as run_machine
+from msgspec.structs import replace
 from raft_group import Group, Storage
 from raft_machine import GroupMachine
 

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.disks.volatile_disk import VolatileDisk
@@ -303,7 +304,8 @@ def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_p
                     begin = log.log_end_at(max(log.start.index, log.end.index - 30))
                     log.compact(Snapshot(begin, Membership(("n0",)), -1, b""))
                 if number % 31 == 30:
-                    far = log.end._replace(index=log.end.index + 5, position=log.end.position + 50)
+                    end = log.end
+                    far = replace(end, index=end.index + 5, position=end.position + 50)
                     log.install(Snapshot(far, Membership(("n0",)), -1, b""))
         finally:
             is_done.set()

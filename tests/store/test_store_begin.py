@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from store_crash_points import entries_of
 from store_life import FILE_BYTES, open_log
 
@@ -66,7 +67,7 @@ def test_nothing_in_front_of_the_begin_is_answered():
         lambda: log.read(log.start.position - 1, 1),
         lambda: log.truncate(3),
         lambda: log.compact(snapshot_at(LogEnd(3, 1, 700, 0))),
-        lambda: log.compact(snapshot_at(log.end._replace(index=log.end.index + 1))),
+        lambda: log.compact(snapshot_at(replace(log.end, index=log.end.index + 1))),
     ):
         with pytest.raises(OutsideLog):
             ask()
@@ -100,7 +101,7 @@ def test_whole_files_in_front_of_the_first_entry_go_and_no_other():
 def test_a_snapshot_of_another_log_changes_nothing():
     log, disk = log_of_three_files()
     log.compact(snapshot_at(log.log_end_at(4), b"kept"))
-    wrong = log.log_end_at(6)._replace(chain_crc=1)
+    wrong = replace(log.log_end_at(6), chain_crc=1)
     with pytest.raises(NotContiguous, match="is not of this log"):
         log.compact(snapshot_at(wrong))
     with pytest.raises(NotContiguous, match="before the start"):

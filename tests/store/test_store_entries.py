@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.store.entry import (
@@ -201,7 +201,7 @@ def test_a_batch_must_be_what_it_announces_and_continue_the_log():
         for known in (end, None):
             with pytest.raises(DamagedEntry):
                 verify_batch(other, known)
-    for known in (end._replace(chain_crc=1), end._replace(index=2), end._replace(term=3)):
+    for known in (replace(end, chain_crc=1), replace(end, index=2), replace(end, term=3)):
         with pytest.raises(DamagedEntry):
             verify_batch(batch, known)
 

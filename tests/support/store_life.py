@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
@@ -111,8 +113,10 @@ class Script:
         self.compact(self.log.end.index - 2)
         self.truncate(self.log.start.index)
         self.append(1, 9)
-        inside = self.log.end._replace(index=self.log.end.index + 3, chain_crc=7, term=9)
-        self.install(inside._replace(position=inside.position + 200))  # in the file that is there
+        inside = structs.replace(self.log.end, index=self.log.end.index + 3, chain_crc=7, term=9)
+        self.install(
+            structs.replace(inside, position=inside.position + 200)
+        )  # in the file that is there
         self.append(4, 9, body_bytes=100)
 
     def open(self) -> None:

@@ -83,13 +83,11 @@ class DelayDelivery:
         queues = self._reput.queues
         end = queues.max_offset(queue)
         offsets = self._reput.tables.offsets
-        done = self._done(level)
-        if done > end and self._reput.may_lose_entries:
+        if self._reput.may_lose_entries and self._done(level) > end:
             offsets.set_back(DELIVERY_GROUP, _SCHEDULE_TOPIC, level, end)
-            done = end
         if not end:
             return 0, 0
-        offset = max(done, self._next.get(level, 0), queues.min_offset(queue))
+        offset = max(self._done(level), self._next.get(level, 0), queues.min_offset(queue))
         count = size = 0
         while offset < end and count < count_max and size < bytes_max:
             ((position, message_bytes, due_ms),) = queues.units(queue, offset, 1)

@@ -8,7 +8,6 @@ Source: DESIGN.md decision 6; codes from DLedgerRequestCode (DLEDGER.md C.1).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -292,7 +291,7 @@ def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
         except (DamagedEntry, DamagedMembership) as error:
             raise CommandError(f"damaged entries from {fields.leader}: {error}") from None
         if memberships:
-            batch = replace(batch, memberships=memberships)
+            batch = msgspec.structs.replace(batch, memberships=memberships)
         batches = (batch,)
     return PushRequest(
         fields.term,

@@ -45,13 +45,13 @@ class DataFiles:
         return position - position % self._file_bytes
 
     def _last_before(self, file_end: int, low: int, high: int) -> int:
-        """Return the last index in low..high whose entry starts before byte `file_end`.
+        """Return the last index in low..high whose entry is before byte `file_end`.
 
         A binary search: positions increase with the index.
         """
         while low < high:
             middle = (low + high + 1) // 2
-            if self._log.read_entries(middle, 1).position < file_end:
+            if self._log.log_end_at(middle).position <= file_end:
                 low = middle
             else:
                 high = middle - 1

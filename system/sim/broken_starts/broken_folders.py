@@ -14,6 +14,8 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.sim.disk import Platter, SimDisk
@@ -201,14 +203,14 @@ def check_bit_flips(log: CommitLog, rng: RandomStream) -> None:
         flip_end = min(ENTRY_HEADER_BYTES, len(batch.data)) if number % 2 else len(batch.data)
         damaged = bytearray(batch.data)
         damaged[rng.randrange(flip_end)] ^= 1 << rng.randrange(8)
-        _check_refused(replace(batch, data=bytes(damaged)), before)
-    _check_refused(replace(batch, count=batch.count + 1), before)
-    _check_refused(replace(batch, term=batch.term + 1), before)
-    _check_refused(replace(batch, position=before.position - 1), before)
-    _check_refused(replace(batch, first_index=batch.first_index + 1), None)
-    _check_refused(replace(batch, data=batch.data[:-1]), before)
+        _check_refused(structs.replace(batch, data=bytes(damaged)), before)
+    _check_refused(structs.replace(batch, count=batch.count + 1), before)
+    _check_refused(structs.replace(batch, term=batch.term + 1), before)
+    _check_refused(structs.replace(batch, position=before.position - 1), before)
+    _check_refused(structs.replace(batch, first_index=batch.first_index + 1), None)
+    _check_refused(structs.replace(batch, data=batch.data[:-1]), before)
     cut = batch.data[: rng.randint(1, ENTRY_HEADER_BYTES - 1)]
-    _check_refused(replace(batch, data=cut), before)
+    _check_refused(structs.replace(batch, data=cut), before)
     _check_messages(batch, rng)
 
 
@@ -325,7 +327,8 @@ def mark_of_another_log(folder: Folder) -> bool:
         return False
     log.close()
     watermark = DurableWatermark.open(folder.disk, f"{folder.path}/syncedto")
-    watermark.move(watermark.record.end._replace(chain_crc=watermark.record.end.chain_crc ^ 1))
+    end = watermark.record.end
+    watermark.move(structs.replace(end, chain_crc=end.chain_crc ^ 1))
     watermark.close()
     return True
 

@@ -95,8 +95,11 @@ class Steps:
                 self._transfer_due_ms = None
             for peer, message in messages:
                 self._sent(leading, peer, message)
-            self._check_streams(leading)
-            self._check_snapshots(leading, messages)
+            for dispatcher in leading.dispatchers.values():
+                if dispatcher.state is DispatchState.APPEND:
+                    self._check_stream(dispatcher)
+                elif dispatcher.state is DispatchState.INSTALL:
+                    self._check_snapshot(dispatcher, messages)
             self._check_transfer(leading, now_ms, is_single=inputs <= 1)
             self._check_lease(now_ms)
         elif self._leading is not None:
@@ -134,17 +137,22 @@ class Steps:
 
     def _check_disk(self, writes: Sequence[Write], messages: Messages, stalled_ms: float) -> None:
         """A member whose disk is full or stalls does not campaign, nor take a leader's entries."""
-        core = self._core
+        core, name = self._core, self._name
         is_full = self._is_full and self._was_full
+        if is_full and core.role is Role.CANDIDATE:
+            raise Violated("sick-disk-does-not-campaign", "its disk is full", name)
         # A pre-vote depends on no write that may have waited for the disk, an election does.
-        asks = any(isinstance(each, VoteRequest) and each.pre_vote for _, each in messages)
-        has_stalled = asks and stalled_ms > core.config.disk_stall_max_ms
-        if (is_full and core.role is Role.CANDIDATE) or has_stalled:
-            what = "is full" if is_full else f"has stalled for {stalled_ms:.0f} ms"
-            raise Violated("sick-disk-does-not-campaign", f"its disk {what}", self._name)
-        takes = any(isinstance(write, Append | Install) for write in writes)
-        if takes and is_full and core.role is Role.FOLLOWER:
-            raise Violated("full-disk-takes-nothing", "it takes on a leader's entries", self._name)
+        if stalled_ms > core.config.disk_stall_max_ms and any(
+            isinstance(each, VoteRequest) and each.pre_vote for _, each in messages
+        ):
+            what = f"its disk has stalled for {stalled_ms:.0f} ms"
+            raise Violated("sick-disk-does-not-campaign", what, name)
+        if (
+            is_full
+            and core.role is Role.FOLLOWER
+            and any(isinstance(write, Append | Install) for write in writes)
+        ):
+            raise Violated("full-disk-takes-nothing", "it takes on a leader's entries", name)
 
     # ---- a follower's acknowledgements --------------------------------------------------
 
@@ -166,9 +174,11 @@ class Steps:
             if message.term == core.term and not self._is_full:
                 index = max(index, _held_end(shadow, message))
         self._agreed = core.term, core.leader, index
+        if not (is_fresh or heard):
+            return
         last = [each for _, each in messages if isinstance(each, PushResponse) and each.success]
         due_index = min(index, core.ledger.durable_index)
-        if last and (is_fresh or heard) and last[-1].match_index < due_index:
+        if last and last[-1].match_index < due_index:
             raise Violated(
                 "all-is-acknowledged",
                 f"it acknowledges entries up to {last[-1].match_index}, and has those up to"
@@ -209,18 +219,15 @@ class Steps:
                 self._name,
             )
 
-    def _check_streams(self, leading: Leadership) -> None:
+    def _check_stream(self, dispatcher: EntryDispatcher) -> None:
         """No entry waits at a leader that its follower's window has room for."""
-        log = self._core.log
-        for dispatcher in leading.dispatchers.values():
-            if dispatcher.state is not DispatchState.APPEND:
-                continue
-            if dispatcher.next_index <= log.end_index and self._has_room(dispatcher):
-                raise Violated(
-                    "entries-go-out-at-once",
-                    f"entries {dispatcher.next_index}..{log.end_index} wait for {dispatcher.peer}",
-                    self._name,
-                )
+        end_index = self._core.log.end_index
+        if dispatcher.next_index <= end_index and self._has_room(dispatcher):
+            raise Violated(
+                "entries-go-out-at-once",
+                f"entries {dispatcher.next_index}..{end_index} wait for {dispatcher.peer}",
+                self._name,
+            )
 
     def _has_room(self, dispatcher: EntryDispatcher) -> bool:
         pushes, in_flight_bytes, is_probing = _in_flight(dispatcher)
@@ -237,31 +244,28 @@ class Steps:
         waiting = self._core.log.end_position - sent_to
         return len(pushes) < config.small_pushes_max or waiting >= _full_bytes(self._core)
 
-    def _check_snapshots(self, leading: Leadership, messages: Messages) -> None:
+    def _check_snapshot(self, dispatcher: EntryDispatcher, messages: Messages) -> None:
         """A heartbeat brings the next snapshot to a follower that has the last and needs more."""
-        beats = {
-            peer for peer, each in messages if isinstance(each, PushRequest) and not each.batches
-        }
-        sent = {peer for peer, each in messages if isinstance(each, SnapshotRequest)}
-        for peer in beats - sent:
-            dispatcher = leading.dispatchers.get(peer)
-            if dispatcher is None or dispatcher.state is not DispatchState.INSTALL:
-                continue
-            sent_index = self._snapshots.get(peer)
-            # The same snapshot is sent again only after a while, whatever late responses say, and
-            # no acknowledgement tells of one that ends before the first entry.
-            has_it = (
-                sent_index is not None
-                and 0 <= sent_index <= dispatcher.match_index
-                and sent_index < dispatcher.next_index - 1
+        peer = dispatcher.peer
+        sent = [each for to, each in messages if to == peer]
+        has_beat = any(isinstance(each, PushRequest) and not each.batches for each in sent)
+        if not has_beat or any(isinstance(each, SnapshotRequest) for each in sent):
+            return
+        sent_index = self._snapshots.get(peer)
+        # The same snapshot is sent again only after a while, whatever late responses say, and
+        # no acknowledgement tells of one that ends before the first entry.
+        has_it = (
+            sent_index is not None
+            and 0 <= sent_index <= dispatcher.match_index
+            and sent_index < dispatcher.next_index - 1
+        )
+        if has_it or sent_index is None:
+            raise Violated(
+                "snapshots-go-out-at-once",
+                f"{peer} has entries up to {dispatcher.match_index}, needs a snapshot up to"
+                f" {dispatcher.next_index - 1}, and is sent none",
+                self._name,
             )
-            if has_it or sent_index is None:
-                raise Violated(
-                    "snapshots-go-out-at-once",
-                    f"{peer} has entries up to {dispatcher.match_index}, needs a snapshot up to"
-                    f" {dispatcher.next_index - 1}, and is sent none",
-                    self._name,
-                )
 
     # ---- transfers --------------------------------------------------------------------
 

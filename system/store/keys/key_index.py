@@ -8,6 +8,7 @@ Source: RocketMQ's IndexService and IndexFile; DLEDGER.md B.2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ from shaketable.system.store.segment_files import OpenFiles
 
 OPEN_FILES_MAX = 16
 """Index files open for queries."""
+NAMES_MAX = 1024
+"""Names of files that are kept: a query needs its files' names for each item that it reads."""
 QUERY_STEPS_MAX = 1 << 16
 """Limit of items that one query examines; older ones are not found."""
 
@@ -251,6 +254,7 @@ def has_key(topic_wanted: bytes, key: bytes, topic: bytes, properties: bytes) ->
     return topic == topic_wanted and key in keys_in(properties)
 
 
+@lru_cache(maxsize=NAMES_MAX)
 def file_name(time_ms: int) -> str:
     """Return a time in ms since the epoch as yyyyMMddHHmmssSSS, in UTC."""
     days, day_ms = divmod(max(0, time_ms), 86_400_000)

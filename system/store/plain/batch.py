@@ -56,10 +56,8 @@ _TRANSACTION_TYPE, _PREPARED, _ROLLED_BACK = 12, 4, 12
 """Bits of a message's sys flag (MessageSysFlag)."""
 
 
-class PlainBatch(Batch):
+class PlainBatch(Batch, frozen=True):
     """Bytes `first_index` .. `last_index` of one file: whole messages, perhaps a final blank."""
-
-    __slots__ = ()
 
     def last_chain_crc(self) -> int:
         """Return 0: a plain log's messages are not chained."""
