@@ -114,6 +114,11 @@ class Inode:
         """Bytes of writes that a crash may lose."""
         return sum(len(change.data) for change in self._journal if change.data is not None)
 
+    @property
+    def has_unsynced_data(self) -> bool:
+        """Whether a crash may lose anything but zeros."""
+        return any(change.data is not None and any(change.data) for change in self._journal)
+
     def lose_unsynced(self, rng: Random) -> int:
         """Keep all, some or no unsynced writes, whole or by sector; return the bytes lost."""
         if not self._journal and not self._dropped:

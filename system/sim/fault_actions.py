@@ -334,9 +334,11 @@ class FaultActions(Generic[Member]):
         elif isinstance(fault, Wipe):
             world.lose_disk(member)
         elif isinstance(fault, BitRot):
-            if not member.is_up or not world.flip_log_bit(member, fault.place, fault.bit):
+            if not member.is_up:
                 return
             world.heap.push(fault.end_ms, world.restart, member)
+            if not world.flip_log_bit(member, fault.place, fault.bit):
+                return
         self._count(fault)
 
     def _apply_to_group(self, fault: AnyFault) -> None:

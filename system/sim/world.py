@@ -290,6 +290,8 @@ class World:
         if position - start >= platter.written_size(path):
             return False  # after a file's last entry
         self.crash(member, loses_unsynced=False)
+        if position - start >= platter.written_size(path):
+            return False  # the process was about to replace its log by a snapshot
         platter.flip_bit(path, position - start, bit)
         member.is_damaged = True
         member.saved_index = -1

@@ -127,8 +127,9 @@ class ConsumeQueueFiles:
     def cut(self, queue: Queue, first_offset: int, end_offset: int) -> None:
         """Keep only the units `first_offset` to `end_offset`, and those before in the first file.
 
-        Zeros after the end are durable after `sync`; a removed file may reappear after a crash,
-        until the next cut.
+        Zeros after the end are durable after `sync`, unless they were found there: a process that
+        was killed may have written them. They may be gone after a loss of power, and a removed file
+        may reappear, until the next cut.
         """
         folder = self._folder(queue)
         end_position = end_offset * UNIT_BYTES

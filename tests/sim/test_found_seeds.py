@@ -66,6 +66,8 @@ def test_a_seed_of_whole_nodes_that_was_mended_stays_clean(seed: int) -> None:
 
 FOUND_IN_CHAINS = {
     1000178: "a full disk left open each file of the key index that it did not let be restored",
+    1023071: "zeros after a queue's end, of a process that was killed, counted as not durable",
+    1023269: "a bit was to rot in a file that the killed process was about to replace",
     1020449: "a disk that failed for a second cost a node that had once been damaged its place",
     1010369: "late responses told of entries that a follower had, and of others that it lacked",
     1000277: "a leader that stepped down was expected to hold pulls as long as it may",

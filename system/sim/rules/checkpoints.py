@@ -22,10 +22,14 @@ _watermark = attrgetter("_watermark.record.end")
 
 
 def check_saved(name: str, platter: Platter, root: str, files: CheckpointFiles) -> None:
-    """Raise Violated where a checkpoint was saved before what it covers was durable."""
+    """Raise Violated where a checkpoint was saved before what it covers was durable.
+
+    It does not cover zeros after a queue's end. A process that wrote some may be killed before it
+    syncs them; the next one finds nothing to zero, and a start after a loss of power does.
+    """
     covered = (f"{root}/consumequeue/", f"{root}/index/")
     for path, inode in platter.inodes.items():
-        if inode.unsynced_bytes and path.startswith(covered):
+        if inode.has_unsynced_data and path.startswith(covered):
             raise Violated(
                 "checkpoint-covers-what-is-durable",
                 f"{inode.unsynced_bytes} bytes of {path} are not, as it is saved",

@@ -301,6 +301,8 @@ class TrioWorld:
         if path not in platter.inodes or position - start >= platter.written_size(path):
             return False  # after a file's last entry
         self.crash(host, loses_unsynced=False)
+        if position - start >= platter.written_size(path):
+            return False  # the process was about to replace its log by a snapshot
         platter.flip_bit(path, position - start, bit)
         host.is_damaged = True
         return True
