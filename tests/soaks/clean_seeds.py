@@ -17,11 +17,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from shaketable.harness.contracts.simulation import RunSpec, SeedRun
+from shaketable.harness.contracts.simulation import RunSpec, SeedRun, Violation
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import SeedWorkers
 from shaketable.harness.terminal.seed_runs import replay_command, run_seed, violation_text
@@ -103,8 +102,20 @@ def soak(world: str, seeds: int, jobs: int, kept: Soak) -> int:
 
 
 def _runs(specs: Iterator[RunSpec], jobs: int) -> Iterator[SeedRun]:
-    with SeedWorkers(partial(run_seed, TARGET), jobs) as workers:
+    with SeedWorkers(run_to_the_end, jobs) as workers:
         yield from workers.run(specs)
+
+
+def run_to_the_end(spec: RunSpec) -> SeedRun:
+    """Run a seed; an error of the simulation itself is filed like a broken invariant."""
+    try:
+        return run_seed(TARGET, spec)
+    except Exception as error:
+        found = Violation(invariant=type(error).__name__, at_ms=0.0, message=str(error))
+        return SeedRun(
+            seed=spec.seed, virtual_ms=0, events=0, operations=0, faults=0, digest="",
+            violation=found,
+        )  # fmt: skip
 
 
 def say(line: str) -> None:
