@@ -74,7 +74,7 @@ def soak(world: str, seeds: int, jobs: int, kept: Soak) -> int:
     first = kept.first_seed(world)
     specs = (RunSpec(seed=seed, world=world) for seed in range(first, first + seeds))
     began_s = said_s = time.monotonic()
-    accused = virtual_ms = 0
+    accused, virtual_ms = 0, 0.0
     done: set[int] = set()
     next_seed = first
     say(f"{world}: seeds {first} to {first + seeds - 1}")
