@@ -29,8 +29,10 @@ from shaketable.harness.contracts.verdict import Outcome
 # The special cases.
 
 
-def _fifo_queue(problem: Problem, limits: Limits) -> Decision:
+def _fifo_queue(problem: Problem, limits: Limits) -> Decision | None:
     """Decide a FIFO queue by bad patterns where they suffice, else by an order of its pairs."""
+    if queue_patterns.has_peeks(problem):
+        return None
     return queue_patterns.decide_fifo(problem, limits) or fifo_pairs.decide(problem, limits)
 
 
