@@ -14,11 +14,16 @@ from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import Found, ModelError, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special import (
+    elements,
     fifo_pairs,
     kv_texts,
     log_order,
+    permits,
+    priority_order,
     queue_patterns,
     set_levels,
+    stack_order,
+    stack_words,
     zones,
 )
 from shaketable.checkers.special.decision import Accusation, Decision
@@ -36,12 +41,23 @@ def _fifo_queue(problem: Problem, limits: Limits) -> Decision | None:
     return queue_patterns.decide_fifo(problem, limits) or fifo_pairs.decide(problem, limits)
 
 
+def _stack(problem: Problem, limits: Limits) -> Decision | None:
+    """Decide a stack by its bottoms if values are unique, else by words if clients are few."""
+    return stack_order.decide(problem, limits) or stack_words.decide(problem, limits)
+
+
 BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "register": zones.decide,
     "cas-register": zones.decide,
     "fifo-queue": _fifo_queue,
     "unordered-queue": queue_patterns.decide_bag,
     "set": set_levels.decide,
+    "stack": _stack,
+    "priority-queue": priority_order.Order(largest_first=True).decide,
+    "min-priority-queue": priority_order.Order(largest_first=False).decide,
+    "semaphore": permits.decide,
+    "membership-set": elements.decide_set,
+    "multiset": elements.decide_multiset,
     "kv": kv_texts.decide,
 }
 """The special case for each model that has one, by the model's name."""

@@ -178,7 +178,7 @@ def priority_queue(largest_first: bool) -> Callable[[], Do]:
                 # Priorities in another order than that of time.
                 value = source.value()
                 if source.unique:
-                    value = (value * 7) % 31
+                    value = 31 * (value // 31) + 7 * value % 31
                 held.append(value)
                 return {"f": "insert", "input": value}
             first = (max if largest_first else min)(held, default=None)
@@ -331,14 +331,23 @@ OBJECTS: dict[str, Sequence[Callable[[], Do]]] = {
 
 
 def random_history(
-    model: str, rng: Random, *, size_max: int = 10, unknown: float = 0.15, lies: float = 0.9
+    model: str,
+    rng: Random,
+    *,
+    size_max: int = 10,
+    unknown: float = 0.15,
+    lies: float = 0.9,
+    fills: bool = False,
 ) -> list[Row]:
-    """Return rows of OPERATIONS of one object, perhaps falsified, in the order of their ids."""
+    """Return rows of OPERATIONS of one object, perhaps falsified, in the order of their ids.
+
+    With `fills` there are `size_max` operations, of which few overlap.
+    """
     source = Source(model, rng, unique=rng.random() < 0.7)
     do = rng.choice(OBJECTS[model])()
-    size = min(rng.randint(0, size_max) + rng.randint(0, 4), size_max)
+    size = size_max if fills else min(rng.randint(0, size_max) + rng.randint(0, 4), size_max)
     span = rng.choice((size, 4 * size, 10 * size))
-    reach = rng.choice((0, 0, 1, 1, 3, span // 2 + 1))
+    reach = rng.choice((0, 0, 1, 1, 3, 4 if fills else span // 2 + 1))
     rows = []
     for moment in sorted(rng.randint(0, span) for _ in range(size)):
         row: Row = dict.fromkeys(OPERATIONS.names) | {"outcome": "ok", "key": "k"}

@@ -46,5 +46,8 @@ def test_every_model_has_a_good_and_a_bad_history():
 
 def test_every_special_case_has_a_good_and_a_bad_history():
     shown = {(history.method, history.verdict) for history in GOLDEN.values()}
-    methods = ("zones", "fifo", "bag", "set-levels", "log-offsets")
+    methods = (
+        "zones", "fifo", "bag", "set-levels", "log-offsets", "bottoms", "words", "priorities",
+        "permits", "elements",
+    )  # fmt: skip
     assert shown >= {(m, v) for m in methods for v in ("valid", "invalid")}
