@@ -24,6 +24,7 @@ from shaketable.checkers.special import (
     set_levels,
     stack_order,
     stack_words,
+    two_ends,
     zones,
 )
 from shaketable.checkers.special.decision import Accusation, Decision
@@ -37,7 +38,7 @@ from shaketable.harness.contracts.verdict import Outcome
 def _fifo_queue(problem: Problem, limits: Limits) -> Decision | None:
     """Decide a FIFO queue by bad patterns where they suffice, else by an order of its pairs."""
     if queue_patterns.has_peeks(problem):
-        return None
+        return two_ends.refute_queue(problem, limits)
     return queue_patterns.decide_fifo(problem, limits) or fifo_pairs.decide(problem, limits)
 
 
@@ -53,6 +54,7 @@ BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "unordered-queue": queue_patterns.decide_bag,
     "set": set_levels.decide,
     "stack": _stack,
+    "deque": two_ends.refute_deque,
     "priority-queue": priority_order.Order(largest_first=True).decide,
     "min-priority-queue": priority_order.Order(largest_first=False).decide,
     "semaphore": permits.decide,

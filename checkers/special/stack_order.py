@@ -55,7 +55,7 @@ def _conflict(spans: Spans, limits: Limits) -> Core | None:
     values = stuck(spans)
     if not len(values):
         return None
-    values = _smallest(spans, values, limits)
+    values = smallest_stuck(spans, values, limits)
     return _explained(spans, values)
 
 
@@ -129,7 +129,7 @@ def _tree_over(leaves: Ints, join: np.ufunc) -> Ints:
     return tree
 
 
-def _smallest(spans: Spans, values: Ints, limits: Limits) -> Ints:
+def smallest_stuck(spans: Spans, values: Ints, limits: Limits) -> Ints:
     """Return stuck values of which none can be left out: without any the others are not stuck.
 
     In the order of their pushes, the first values up to some place are stuck; the one at that

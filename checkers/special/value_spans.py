@@ -16,7 +16,7 @@ it is easier. If these bounds differ, values are given to them: first those that
 taken by some time, the earliest first; then one by one. A set of operations that has no order
 without any has none unless one of its own values was taken, so only those are tried.
 
-Source: Lee & Mathur 2025 (arXiv 2410.04581), section 4, mended: there, what is never taken is
+Source: Lee & Mathur 2025 (arXiv 2410.04581), section 4, corrected: there, what is never taken is
 taken after the last operation that has a value, which is too early for a last answer that nothing
 was there.
 """
@@ -172,12 +172,12 @@ def decide_spans(
     if core is None:
         return Decision(method)
     if not len(spans.unknown_takes):
-        return Decision(method, _accused(spans, core))
+        return Decision(method, accused(spans, core))
     # As if the first of them had taken each value that is left: if that is invalid, it is invalid.
     left = np.flatnonzero(spans.take == NO_ROW)
-    relaxed = conflict(_taken(spans, left, int(spans.unknown_takes[0])), limits)
+    relaxed = conflict(taken(spans, left, int(spans.unknown_takes[0])), limits)
     if relaxed is not None:
-        return Decision(method, _accused(spans, relaxed))
+        return Decision(method, accused(spans, relaxed))
     matched, used = _matched(spans, heights)
     rest = conflict(matched, limits)
     if rest is None or _Giving(spans, conflict, limits).explains(rest, matched, used):
@@ -261,7 +261,7 @@ class _Giving:
                     self.gave_up = True
                 if self.gave_up:
                     return False
-                given = _taken(spans, np.array([value]), row)
+                given = taken(spans, np.array([value]), row)
                 left = self._conflict(given, self._limits)
                 if left is None or self.explains(left, given, (*used, place)):
                     return True
@@ -271,10 +271,10 @@ class _Giving:
         """Accuse all that was tried: it has no order, whatever the indeterminate takes took."""
         more = [row for row in self._tried if row not in core.ops]
         why = core.why + "; whatever indeterminate operations took, no order is left"
-        return _accused(self._spans, Core(core.values, (*core.ops, *more), why))
+        return accused(self._spans, Core(core.values, (*core.ops, *more), why))
 
 
-def _taken(spans: Spans, values: Ints, row: int) -> Spans:
+def taken(spans: Spans, values: Ints, row: int) -> Spans:
     """Return the history as if an indeterminate take, a row, had taken some values."""
     call = np.maximum(spans.event_of[0][row], _last_called(spans)[values])
     take_call = spans.take_call.copy()
@@ -289,7 +289,7 @@ def _last_called(spans: Spans) -> Ints:
     return last
 
 
-def _accused(spans: Spans, core: Core) -> Accusation:
+def accused(spans: Spans, core: Core) -> Accusation:
     """Return an accusation; indeterminate takes are named with it, since they do not help."""
     problem = spans.problem
     more = [row for row in spans.unknown_takes.tolist() if row not in core.ops]

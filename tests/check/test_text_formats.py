@@ -385,7 +385,7 @@ INITIAL = {"multi-register-good-multi-register.edn": {"x": 0, "y": 0}}
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=REASON)
-@pytest.mark.parametrize("name", ["queue", "knossos"])
+@pytest.mark.parametrize("name", ["queue", "stack", "knossos"])
 def test_histories_of_others_get_their_verdicts(name: str) -> None:
     folder = FOLDER / name
     lines = [line.split("\t") for line in (folder / "VERDICTS.tsv").read_text().splitlines()[1:]]
