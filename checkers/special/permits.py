@@ -42,6 +42,7 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
         row = int(np.flatnonzero(refused & (code == RELEASE))[0])
         why = "{0} was refused, and there is no limit to the permits"
         return Decision(METHOD, Accusation((int(problem.op[row]),), why))
+    limits.check_time()
     releases = np.flatnonzero(code == RELEASE)
     releases = releases[np.argsort(problem.call_ns[releases], kind="stable")]
     acquires = np.flatnonzero((code == ACQUIRE) & ~refused & (problem.return_ns != NEVER))

@@ -52,6 +52,7 @@ def _conflict(spans: Spans, limits: Limits) -> Core | None:
     empty = wrong_empty(spans, "in the stack")
     if empty is not None:
         return empty
+    limits.check_time()
     values = stuck(spans)
     if not len(values):
         return None
