@@ -14,11 +14,17 @@ from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import Found, ModelError, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special import (
+    elements,
     fifo_pairs,
     kv_texts,
     log_order,
+    permits,
+    priority_order,
     queue_patterns,
     set_levels,
+    stack_order,
+    stack_words,
+    two_ends,
     zones,
 )
 from shaketable.checkers.special.decision import Accusation, Decision
@@ -29,9 +35,16 @@ from shaketable.harness.contracts.verdict import Outcome
 # The special cases.
 
 
-def _fifo_queue(problem: Problem, limits: Limits) -> Decision:
+def _fifo_queue(problem: Problem, limits: Limits) -> Decision | None:
     """Decide a FIFO queue by bad patterns where they suffice, else by an order of its pairs."""
+    if queue_patterns.has_peeks(problem):
+        return two_ends.refute_queue(problem, limits)
     return queue_patterns.decide_fifo(problem, limits) or fifo_pairs.decide(problem, limits)
+
+
+def _stack(problem: Problem, limits: Limits) -> Decision | None:
+    """Decide a stack by its bottoms if values are unique, else by words if clients are few."""
+    return stack_order.decide(problem, limits) or stack_words.decide(problem, limits)
 
 
 BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
@@ -40,6 +53,13 @@ BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "fifo-queue": _fifo_queue,
     "unordered-queue": queue_patterns.decide_bag,
     "set": set_levels.decide,
+    "stack": _stack,
+    "deque": two_ends.refute_deque,
+    "priority-queue": priority_order.Order(largest_first=True).decide,
+    "min-priority-queue": priority_order.Order(largest_first=False).decide,
+    "semaphore": permits.decide,
+    "membership-set": elements.decide_set,
+    "multiset": elements.decide_multiset,
     "kv": kv_texts.decide,
 }
 """The special case for each model that has one, by the model's name."""

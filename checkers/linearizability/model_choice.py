@@ -6,12 +6,18 @@
 | read, write | register |
 | get, put (and append) | kv |
 | append (and read, end) with offsets | append-log |
+| push, pop (and peek) | stack |
+| push, pop, peek at the front and the back | deque |
+| insert, poll (and peek) | priority-queue |
+| add, contains (and remove, read) | membership-set |
+| add, count (and remove, contains) | multiset |
 | acquire, release | mutex |
 | txn of reads and writes | multi-register |
 | add, read (and remove), where reads return lists | set |
 | add, read, where reads return whole numbers | counter |
 
-Queues are not recognised: operations do not show which order was promised.
+Queues are not recognised: operations do not show which order was promised. A history of acquire
+and release alone is of a mutex; a semaphore must be named, as must a queue of the least first.
 """
 
 from __future__ import annotations
@@ -231,6 +237,11 @@ _RULES: Final[tuple[tuple[str, Callable[[frozenset[str], pa.Table], bool]], ...]
     ("kv", _has("get", "put")),
     ("mutex", _always),
     ("multi-register", _is_multi_register),
+    ("stack", _has("push", "pop")),
+    ("deque", _always),
+    ("priority-queue", _has("insert", "poll")),
+    ("membership-set", _has("contains")),
+    ("multiset", _has("count")),
     ("set", _is_set),
     ("counter", _is_counter),
     ("append-log", _is_log),

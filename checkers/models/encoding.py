@@ -11,6 +11,7 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -447,6 +448,58 @@ def value_problem(
     )
 
 
+def put_and_take_problem(
+    model: Stepping, operations: pa.Table, initial: State, puts: tuple[str, ...]
+) -> Problem:
+    """Encode a collection into which some operations put values; all others take or show one.
+
+    The input of a put is its value; the output of another is a value, or null: it found nothing.
+
+    Raises:
+        UsageError: a put has no value, or as for `load_columns`.
+    """
+    columns = load_columns(model, operations)
+    is_put = np.isin(columns.f, [columns.names.index(name) for name in puts])
+    columns.require(is_put & (columns.input == NOTHING), f"value to {puts[0].split('-')[0]}")
+    found_nothing = ~is_put & (columns.output == NOTHING)
+    return table_problem(model, columns, initial, observes=found_nothing)
+
+
+def require_whole_numbers(problem: Problem, what: str) -> None:
+    """Refuse values of a problem's kinds (Family.TABLE) that are no whole numbers.
+
+    Raises:
+        UsageError: there is one.
+    """
+    assert isinstance(problem.step, StepByKind), "made by table_problem"
+    numbers = np.unique(np.concatenate((problem.kinds.a, problem.kinds.b)))
+    for value in problem.step.values(numbers[numbers > NOTHING].tolist()):
+        if type(value) is not int:
+            raise UsageError(f"{what} are whole numbers, not {format_value(value)}")
+
+
+def require_yes_or_no(columns: Columns, fs: frozenset[str]) -> None:
+    """Refuse answers of some operations that are neither 0 nor 1, false nor true, nor null.
+
+    Raises:
+        UsageError: there is one.
+    """
+    asked = np.isin(columns.f, [columns.names.index(name) for name in fs]) & columns.is_ok
+    for number in np.unique(columns.output[asked]).tolist():
+        value = columns.values[number]
+        if value is not None and (not isinstance(value, int) or value not in (0, 1)):
+            row = int((asked & (columns.output == number)).argmax())
+            raise UsageError(
+                f"operation {columns.op[row]} ({columns.names[int(columns.f[row])]}) answered"
+                f" {value!r}, neither 0 nor 1"
+            )
+
+
+def answered(call: Call) -> bool | None:
+    """Return a call's answer of 1 or 0 as yes or no; None if it gave none, or it is unknown."""
+    return None if call.output is None or call.output is UNKNOWN else bool(call.output)
+
+
 class StepByKind:
     """A model's step by kind of operation, for Problem.step. Calls are built on first use."""
 
@@ -494,6 +547,29 @@ class StepByKind:
         if call is None:
             call = self._calls[kind] = self._columns.call(int(self._first[kind]))
         return call
+
+
+def describe_put_or_take(call: Call) -> str:
+    """Describe a call that puts a value, or takes or shows one: "push 1", "pop: empty"."""
+    if call.output is UNKNOWN:
+        return f"{call.f}: ?" if call.input is None else f"{call.f} {format_value(call.input)}: ?"
+    if call.input is not None:
+        return f"{call.f} {format_value(call.input)}"
+    return f"{call.f}: empty" if call.output is None else f"{call.f} {format_value(call.output)}"
+
+
+def describe_question(call: Call) -> str:
+    """Describe a call about an element that answers yes or no: "contains 1: no"."""
+    said = answered(call)
+    answer = "" if said is None else ": yes" if said else ": no"
+    return f"{call.f} {format_value(call.input)}{': ?' if call.output is UNKNOWN else answer}"
+
+
+def short(values: Iterable[Any]) -> str:
+    """Format the first LISTED_MAX values of a state that may be large."""
+    listed = list(islice(values, LISTED_MAX + 1))
+    more = ", …" if len(listed) > LISTED_MAX else ""
+    return ", ".join(format_value(value) for value in listed[:LISTED_MAX]) + more
 
 
 def format_value(value: Any) -> str:

@@ -118,7 +118,13 @@ class Values:
 
 
 LOG: Final = Values(frozenset(("append", "send")), frozenset(("read", "poll")), is_log=True)
-QUEUE: Final = Values(frozenset(("enqueue",)), frozenset(("dequeue", "drain")))
+QUEUE: Final = Values(frozenset(("enqueue",)), frozenset(("dequeue", "drain", "peek")))
+STACK: Final = Values(frozenset(("push",)), frozenset(("pop", "peek")))
+DEQUE: Final = Values(
+    frozenset(("push-front", "push-back")),
+    frozenset(("pop-front", "pop-back", "peek-front", "peek-back")),
+)
+PRIORITY_QUEUE: Final = Values(frozenset(("insert",)), frozenset(("poll", "peek")))
 SET: Final = Values(frozenset(("add",)), frozenset(("read",)))
 REGISTER: Final = Values(frozenset(("write", "cas")), frozenset(("read", "cas")))
 

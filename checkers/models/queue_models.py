@@ -14,6 +14,7 @@ import pyarrow as pa
 from shaketable.checkers.models.encoding import (
     ABSENT,
     NOTHING,
+    describe_put_or_take,
     first_values,
     format_value,
     format_values,
@@ -25,14 +26,14 @@ from shaketable.checkers.search.problem import Problem, State
 
 
 class FifoQueue:
-    """A FIFO queue: f is enqueue (input) or dequeue (output; null: it found the queue empty).
+    """A FIFO queue: f is enqueue (input), dequeue or peek (output; null: it found it empty).
 
     An indeterminate dequeue may take the value at the head at any later time, or have no effect.
     """
 
     name = "fifo-queue"
-    fs = frozenset(("enqueue", "dequeue"))
-    observers: frozenset[str] = frozenset()
+    fs = frozenset(("enqueue", "dequeue", "peek"))
+    observers = frozenset(("peek",))
     overwriters: frozenset[str] = frozenset()
 
     def initial(self, text: str | None) -> State:
@@ -48,7 +49,8 @@ class FifoQueue:
             return None if held else held
         if not held:
             return None
-        return held[1:] if call.output is UNKNOWN or call.output == held[0] else None
+        rest = held if call.f == "peek" else held[1:]
+        return rest if call.output is UNKNOWN or call.output == held[0] else None
 
     def values(self, initial: Any) -> Values:
         """Return which operations put values and which show them."""
@@ -68,28 +70,20 @@ class FifoQueue:
 
     def describe_call(self, call: Call) -> str:
         """Describe a call and its answer: "enqueue 1", "dequeue: empty"."""
-        return describe_queue_call(call)
+        return describe_put_or_take(call)
 
     def why_not(self, state: Any, call: Call) -> str:
-        """Explain why a dequeue cannot happen: "it took 2, the head is 1"."""
+        """Explain why a dequeue or peek cannot happen: "it took 2, the head is 1"."""
+        did = "saw" if call.f == "peek" else "took"
         if not state:
-            return f"it took {format_value(call.output)}, the queue is empty"
+            return f"it {did} {format_value(call.output)}, the queue is empty"
         head = format_value(state[0])
         if call.output is None:
             return f"it found the queue empty, {len(state)} wait there, {head} at the head"
         behind = (
             "" if call.output in state else f", and {format_value(call.output)} is not in the queue"
         )
-        return f"it took {format_value(call.output)}, the head is {head}{behind}"
-
-
-def describe_queue_call(call: Call) -> str:
-    """Describe what was enqueued or dequeued."""
-    if call.f == "enqueue":
-        return f"enqueue {format_value(call.input)}{': ?' if call.output is UNKNOWN else ''}"
-    if call.output is UNKNOWN:
-        return "dequeue: ?"
-    return "dequeue: empty" if call.output is None else f"dequeue {format_value(call.output)}"
+        return f"it {did} {format_value(call.output)}, the head is {head}{behind}"
 
 
 # A queue whose values are dequeued in any order.
@@ -177,7 +171,7 @@ class UnorderedQueue:
 
     def describe_call(self, call: Call) -> str:
         """Describe a call and its answer: "enqueue 1", "dequeue: empty"."""
-        return describe_queue_call(call)
+        return describe_put_or_take(call)
 
     def why_not(self, state: Any, call: Call) -> str:
         """Explain why a dequeue cannot happen."""

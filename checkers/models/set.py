@@ -62,7 +62,7 @@ class Set:
         columns = load_columns(self, operations)
         is_read = columns.is_f("read")
         columns.require(~is_read & (columns.input == NOTHING), "element")
-        _require_lists(columns)
+        require_lists(columns)
         return table_problem(self, columns, initial)
 
     def describe_state(self, state: Any) -> str:
@@ -87,7 +87,7 @@ class Set:
         return f"{' and '.join(parts)}; the set holds {self.describe_state(state)}"
 
 
-def _require_lists(columns: Columns) -> None:
+def require_lists(columns: Columns) -> None:
     """Refuse reads whose output is a single value: a set's read returns a list of elements."""
     read = columns.is_f("read") & columns.is_ok
     for number in sorted(set(columns.output[read].tolist())):

@@ -24,7 +24,7 @@ from shaketable.checkers.search.budget import UNLIMITED, Limits
 from shaketable.checkers.search.problem import NEVER, Ints, Problem
 from shaketable.checkers.special.decision import Accusation, Decision
 
-DEQUEUE, ENQUEUE = 0, 1
+DEQUEUE, ENQUEUE, PEEK = 0, 1, 2
 """Codes of the kinds: the places of the names in sorted order."""
 NO_ROW = -1
 OPERATION_BYTES = 160
@@ -251,6 +251,11 @@ LOST_SHOWN_MAX = 20
 # Source: Henzinger, Sezgin & Vafeiadis 2013, theorem 4; written from the definition.
 
 FIFO = "fifo"
+
+
+def has_peeks(problem: Problem) -> bool:
+    """Return whether some operation showed the head and left it there: no pattern covers that."""
+    return bool((problem.kinds.code == PEEK).any())
 
 
 def decide_fifo(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:

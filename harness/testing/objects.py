@@ -182,6 +182,91 @@ class Queue:
         return Answer(self.waiting.pop(0 if self.in_order else choose(len(self.waiting))))
 
 
+class Ends:
+    """A list into which some operations put at an end; others take or see the value at one.
+
+    Source: `harness.testing.objects.Object`; a stack, a deque, and with `key` a priority queue.
+    """
+
+    FRONT: Final = 0
+    BACK: Final = -1
+
+    def __init__(
+        self, puts: dict[str, int], takes: dict[str, int], sees: dict[str, int],
+        key: Callable[[int], int] | None = None,
+    ) -> None:  # fmt: skip
+        """Take the ends by the names of the operations; with `key` the list is kept sorted."""
+        self.puts, self.takes, self.sees, self.key = puts, takes, sees, key
+        self.held: list[int] = []
+        self.next = 0
+
+    def ask(self, choose: Choose, client: int) -> Request:
+        """Draw a put of a fresh value, a take, or a look."""
+        names = [*self.puts, *self.takes, *self.sees]
+        f = names[choose(len(names))]
+        if f not in self.puts:
+            return Request(f)
+        self.next += 1
+        return Request(f, self.next if self.key is None else 7 * self.next % 31)
+
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; a take or look answers a value, or nothing if there is none."""
+        if request.f in self.puts:
+            self.held.insert(len(self.held) if self.puts[request.f] else 0, request.input)
+            if self.key is not None:
+                self.held.sort(key=self.key)
+            return Answer()
+        if not self.held:
+            return Answer()
+        if request.f in self.sees:
+            return Answer(self.held[self.sees[request.f]])
+        return Answer(self.held.pop(self.takes[request.f]))
+
+
+class Permits:
+    """A semaphore whose acquire does not wait."""
+
+    def __init__(self, values: int) -> None:
+        self.free = 0
+
+    def ask(self, choose: Choose, client: int) -> Request:
+        """Draw an acquire or a release."""
+        return Request(("acquire", "release")[choose(2)])
+
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; an acquire answers 0 if no permit is free."""
+        if request.f == "acquire" and not self.free:
+            return Answer(0)
+        self.free += 1 if request.f == "release" else -1
+        return Answer(1)
+
+
+class Members:
+    """Add, remove and contains, each of which answers yes or no; of a multiset also count."""
+
+    def __init__(self, values: int, *, is_multiset: bool = False) -> None:
+        self.values, self.is_multiset = values, is_multiset
+        self.held: list[int] = []
+
+    def ask(self, choose: Choose, client: int) -> Request:
+        """Draw an operation on one of the values."""
+        fs = ("add", "remove", "contains", "count")[: 4 if self.is_multiset else 3]
+        return Request(fs[choose(len(fs))], choose(self.values))
+
+    def answer(self, request: Request, choose: Choose, client: int) -> Answer:
+        """Apply a call; answer whether it changed the set, or the element is there."""
+        is_there = request.input in self.held
+        if request.f == "count":
+            return Answer(self.held.count(request.input))
+        if request.f == "add":
+            if self.is_multiset or not is_there:
+                self.held.append(request.input)
+            return Answer(None if self.is_multiset else int(not is_there))
+        if request.f == "remove" and is_there:
+            self.held.remove(request.input)
+        return Answer(int(is_there))
+
+
 class Log:
     """Append, read at an offset, get the end offset."""
 
@@ -242,12 +327,27 @@ OBJECTS: Final[dict[str, Callable[[int], Object]]] = {
     "append-log": Log,
     "cas-register": CasRegister,
     "counter": Counter,
+    "deque": lambda _: Ends(
+        {"push-front": Ends.FRONT, "push-back": Ends.BACK},
+        {"pop-front": Ends.FRONT, "pop-back": Ends.BACK},
+        {"peek-front": Ends.FRONT, "peek-back": Ends.BACK},
+    ),
     "fifo-queue": Queue,
     "kv": Kv,
+    "membership-set": Members,
+    "min-priority-queue": lambda _: Ends(
+        {"insert": Ends.BACK}, {"poll": Ends.FRONT}, {"peek": Ends.FRONT}, key=int
+    ),
     "multi-register": Registers,
+    "multiset": lambda values: Members(values, is_multiset=True),
     "mutex": Mutex,
+    "priority-queue": lambda _: Ends(
+        {"insert": Ends.BACK}, {"poll": Ends.BACK}, {"peek": Ends.BACK}, key=int
+    ),
     "register": lambda values: CasRegister(values, has_cas=False),
+    "semaphore": Permits,
     "set": SetOfValues,
+    "stack": lambda _: Ends({"push": Ends.BACK}, {"pop": Ends.BACK}, {"peek": Ends.BACK}),
     "unordered-queue": lambda values: Queue(values, in_order=False),
 }
 """Objects by model name; each is constructed with the number of different values."""

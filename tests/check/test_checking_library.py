@@ -134,7 +134,7 @@ def test_models_are_recognised_by_their_operations(name: str) -> None:
     ("history", "told"),
     [
         ([Operation(0, "enqueue", 0, 1, input=1)], "--model fifo-queue or --model unordered-queue"),
-        ([Operation(0, "add", 0, 1, input=1)], "--model counter or --model set"),
+        ([Operation(0, "add", 0, 1, input=1)], "--model multiset or --model set"),
         ([Operation(0, "fly", 0, 1)], "no model has all of the operations fly"),
         ([Operation(0, "txn", 0, 1, input=[["append", "x", 1]])], "--checkers isolation"),
     ],

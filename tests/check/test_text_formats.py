@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from shaketable.checkers.api import Outcome, check
+from shaketable.checkers.linearizability.model_choice import model_names, model_of_recording
 from shaketable.harness import cli
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign import History, read_history
+from shaketable.harness.history.foreign.object_text import KINDS
 
 Row = tuple[Any, ...]
 
@@ -173,15 +175,48 @@ def test_calls_and_returns_are_the_operations_of_their_object(tmp_path: Path) ->
     assert check(wrong, "unordered-queue").outcome is Outcome.INVALID
 
 
-def test_a_text_may_be_of_a_kind_that_has_no_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_kind_of_object_has_a_model() -> None:
+    assert {kind.model for kind in KINDS.values()} <= set(model_names())
+    with pytest.raises(UsageError, match="it is of a heap, for which there is no model"):
+        model_of_recording("heap")
+
+
+DEQUE = """# @object deque
+[1] call push_front(3)
+[1] return
+[2] call push_back(4)
+[2] return
+[1] call pop_back
+[1] return 3
+"""
+
+
+def test_a_text_of_a_deque_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "deque.log"
-    path.write_text("# @object deque\n[1] call push_front(3)\n[1] return\n")
-    assert cli.run(["check", str(path)]) == 254
-    said = capsys.readouterr().err
-    assert "it is of a deque, for which there is no model" in said
-    assert said.count("\n") == 1
+    path.write_text(DEQUE)
+    assert cli.run(["check", str(path)]) == 1
+    assert "it took 3, the back is 4" in capsys.readouterr().out
+    path.write_text(DEQUE.replace("return 3", "return 4"))
+    assert cli.run(["check", str(path)]) == 0
+
+
+MEMBERS = """# @object set
+[1] call insert(1)
+[1] return true
+[2] call contains(1)
+[2] return true
+[1] call remove(1)
+[1] return false
+"""
+
+
+def test_true_is_the_answer_to_the_call_of_1(tmp_path: Path) -> None:
+    history = read(tmp_path, MEMBERS)
+    assert [row[:4] for row in rows(history)] == [
+        (1, "add", 1, 1), (2, "contains", 1, 1), (1, "remove", 1, 0),
+    ]  # fmt: skip
+    assert check(history).outcome is Outcome.INVALID
+    assert check(read(tmp_path, MEMBERS.replace("false", "true"))).outcome is Outcome.VALID
 
 
 @pytest.mark.parametrize(
@@ -350,7 +385,7 @@ INITIAL = {"multi-register-good-multi-register.edn": {"x": 0, "y": 0}}
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=REASON)
-@pytest.mark.parametrize("name", ["queue", "knossos"])
+@pytest.mark.parametrize("name", ["queue", "stack", "knossos"])
 def test_histories_of_others_get_their_verdicts(name: str) -> None:
     folder = FOLDER / name
     lines = [line.split("\t") for line in (folder / "VERDICTS.tsv").read_text().splitlines()[1:]]

@@ -21,7 +21,10 @@ from tests.support.checker_histories import context, op
 from tests.support.model_histories import parse_model_history
 from tests.support.random_objects import OBJECTS, random_history
 
-RESOLVED = ("append-log", "cas-register", "fifo-queue", "register", "set", "unordered-queue")
+RESOLVED = (
+    "append-log", "cas-register", "deque", "fifo-queue", "min-priority-queue", "priority-queue",
+    "register", "set", "stack", "unordered-queue",
+)  # fmt: skip
 MODELS = {name: discovery.get("models", name) for name in OBJECTS}
 
 

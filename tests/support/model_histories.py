@@ -22,7 +22,7 @@ from typing import Any
 from tests.support.checker_histories import op
 
 _LINE = re.compile(
-    r"(?P<call>\d+)\.\.(?P<end>\d+|\?)\s+p(?P<process>\d+)\s+(?P<f>[a-z]+)(?P<arguments>.*?)"
+    r"(?P<call>\d+)\.\.(?P<end>\d+|\?)\s+p(?P<process>\d+)\s+(?P<f>[a-z]+(?:-[a-z]+)*)(?P<arguments>.*?)"
     r"->\s*(?P<outcome>ok|fail|info)(?P<output>.*)"
 )
 

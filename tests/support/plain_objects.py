@@ -62,11 +62,86 @@ def growing_set(held: State, row: Row, is_known: bool) -> Iterable[State]:
 def fifo(held: State, row: Row, is_known: bool) -> Iterable[State]:
     if row["f"] == "enqueue":
         return [(*held, row["input"])]
+    return _at_end(held, row, is_known, 0)
+
+
+def _at_end(held: tuple[int, ...], row: Row, is_known: bool, end: int) -> Iterable[State]:
+    """Take from an end, or look at it: 0 or -1."""
+    rest = held if row["f"].startswith("peek") else held[1:] if end == 0 else held[:-1]
     if not is_known:
-        return [held[1:]]
+        return [rest]
     if row["output"] is None:
         return [] if held else [held]
-    return [held[1:]] if held and held[0] == row["output"] else []
+    return [rest] if held and held[end] == row["output"] else []
+
+
+def stack(held: State, row: Row, is_known: bool) -> Iterable[State]:
+    if row["f"] == "push":
+        return [(*held, row["input"])]
+    return _at_end(held, row, is_known, -1)
+
+
+def deque(held: State, row: Row, is_known: bool) -> Iterable[State]:
+    if row["f"] == "push-front":
+        return [(row["input"], *held)]
+    if row["f"] == "push-back":
+        return [(*held, row["input"])]
+    return _at_end(held, row, is_known, 0 if row["f"].endswith("front") else -1)
+
+
+def largest_first(held: State, row: Row, is_known: bool) -> Iterable[State]:
+    if row["f"] == "insert":
+        return [tuple(sorted((*held, row["input"])))]
+    return _at_end(held, row, is_known, -1)
+
+
+def least_first(held: State, row: Row, is_known: bool) -> Iterable[State]:
+    if row["f"] == "insert":
+        return [tuple(sorted((*held, row["input"])))]
+    return _at_end(held, row, is_known, 0)
+
+
+def semaphore(free: State, row: Row, is_known: bool) -> Iterable[State]:
+    if row["f"] == "release":
+        return [] if is_known and row["output"] == 0 else [free + 1]
+    if is_known and row["output"] == 0:
+        return [] if free else [free]
+    if not free:
+        return [] if is_known else [free]
+    return [free - 1]
+
+
+def members(held: State, row: Row, is_known: bool) -> Iterable[State]:
+    """What is in a set, in ascending order."""
+    is_there = row["input"] in held
+    if row["f"] == "add" and not is_there:
+        after = tuple(sorted((*held, row["input"])))
+    elif row["f"] == "remove" and is_there:
+        after = _less(held, row["input"])
+    else:
+        after = held
+    if not is_known:
+        return [after]
+    if row["f"] == "read":
+        return [held] if sorted(given(row, "output") or ()) == list(held) else []
+    said = {None: None, 0: False, 1: True}[row["output"]]
+    says = is_there if row["f"] != "add" else not is_there
+    return [after] if said in (None, says) else []
+
+
+def multiset(held: State, row: Row, is_known: bool) -> Iterable[State]:
+    """What is in a multiset, in ascending order."""
+    if row["f"] == "add":
+        return [tuple(sorted((*held, row["input"])))]
+    is_there = row["input"] in held
+    after = _less(held, row["input"]) if row["f"] == "remove" and is_there else held
+    if not is_known:
+        return [after]
+    if row["f"] == "read":
+        return [held] if sorted(given(row, "output") or ()) == list(held) else []
+    if row["f"] == "count":
+        return [held] if held.count(row["input"]) == row["output"] else []
+    return [after] if row["output"] in (None, int(is_there)) else []
 
 
 def bag(held: State, row: Row, is_known: bool) -> Iterable[State]:
@@ -127,5 +202,12 @@ PLAIN: dict[str, tuple[State, After]] = {
     "append-log": ((), log),
     "kv": ("", text),
     "multi-register": (frozenset(), registers),
+    "stack": ((), stack),
+    "deque": ((), deque),
+    "priority-queue": ((), largest_first),
+    "min-priority-queue": ((), least_first),
+    "semaphore": (0, semaphore),
+    "membership-set": ((), members),
+    "multiset": ((), multiset),
 }
 """For each model the first state, and what an operation does."""

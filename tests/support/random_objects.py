@@ -35,7 +35,13 @@ class Source:
         return self.rng.randint(1, self.last + 1) if self.unique else self.rng.choice(VALUES)
 
 
-ANSWERS = frozenset(("read", "cas", "acquire", "dequeue", "append", "end", "get", "txn"))
+TAKES = frozenset(
+    ("dequeue", "peek", "pop", "poll", "pop-front", "pop-back", "peek-front", "peek-back")
+)
+"""Operations that answer a value, or nothing."""
+QUESTIONS = frozenset(("add", "remove", "contains", "release"))
+"""Operations that answer yes or no, where they answer at all."""
+ANSWERS = frozenset(("read", "cas", "acquire", "append", "end", "get", "txn", "count")) | TAKES
 """Operations whose answer can be falsified (append: of a log)."""
 
 Do = Callable[[Source], Row]
@@ -117,11 +123,13 @@ def set_of(has_remove: bool) -> Callable[[], Do]:
     return new
 
 
-def queue(is_fifo: bool) -> Callable[[], Do]:
+def queue(is_fifo: bool, has_peek: bool = False) -> Callable[[], Do]:
     def new() -> Do:
         held: list[int] = []
 
         def do(source: Source) -> Row:
+            if has_peek and source.rng.random() < 0.25:
+                return {"f": "peek", "output": held[0] if held else None}
             if source.rng.random() < 0.5:
                 held.append(source.value())
                 return {"f": "enqueue", "input": held[-1]}
@@ -129,6 +137,103 @@ def queue(is_fifo: bool) -> Callable[[], Do]:
                 return {"f": "dequeue", "output": None}
             place = 0 if is_fifo else source.rng.randrange(len(held))
             return {"f": "dequeue", "output": held.pop(place)}
+
+        return do
+
+    return new
+
+
+def ends(put: dict[str, int], take: dict[str, int], peek: dict[str, int]) -> Callable[[], Do]:
+    """A list with operations at its ends: each name with the end that it is for, 0 or -1."""
+
+    def new() -> Do:
+        held: list[int] = []
+
+        def do(source: Source) -> Row:
+            chance = source.rng.random()
+            if chance < 0.45:
+                f = source.rng.choice(sorted(put))
+                value = source.value()
+                held.insert(len(held) if put[f] else 0, value)
+                return {"f": f, "input": value}
+            f = source.rng.choice(sorted(take if chance < 0.85 or not peek else peek))
+            end = {**take, **peek}[f]
+            found = held[end] if held else None
+            if held and f in take:
+                held.pop(end)
+            return {"f": f, "output": found}
+
+        return do
+
+    return new
+
+
+def priority_queue(largest_first: bool) -> Callable[[], Do]:
+    def new() -> Do:
+        held: list[int] = []
+
+        def do(source: Source) -> Row:
+            chance = source.rng.random()
+            if chance < 0.45:
+                # Priorities in another order than that of time.
+                value = source.value()
+                if source.unique:
+                    value = 31 * (value // 31) + 7 * value % 31
+                held.append(value)
+                return {"f": "insert", "input": value}
+            first = (max if largest_first else min)(held, default=None)
+            if chance < 0.85 and held:
+                held.remove(first)
+            return {"f": "poll" if chance < 0.85 else "peek", "output": first}
+
+        return do
+
+    return new
+
+
+def semaphore() -> Do:
+    free = [0]
+
+    def do(source: Source) -> Row:
+        if source.rng.random() < 0.4:
+            free[0] += 1
+            return {"f": "release", "output": source.rng.choice((1, None))}
+        if not free[0]:
+            return {"f": "acquire", "output": 0}
+        free[0] -= 1
+        return {"f": "acquire", "output": source.rng.choice((1, None))}
+
+    return do
+
+
+def members(is_multiset: bool, has_read: bool) -> Callable[[], Do]:
+    def new() -> Do:
+        held: list[int] = []
+
+        def do(source: Source) -> Row:
+            chance = source.rng.random()
+            if has_read and chance < 0.2:
+                seen = sorted(held)
+                source.rng.shuffle(seen)
+                return {"f": "read", "extra": {"output": seen}}
+            if chance < 0.55:
+                value = source.value()
+                row = {"f": "add", "input": value}
+                if not is_multiset:
+                    row["output"] = source.rng.choice((int(value not in held),) * 3 + (None,))
+                if is_multiset or value not in held:
+                    held.append(value)
+                return row
+            value = source.any()
+            if is_multiset and chance < 0.65:
+                return {"f": "count", "input": value, "output": held.count(value)}
+            if chance < 0.75:
+                return {"f": "contains", "input": value, "output": int(value in held)}
+            row = {"f": "remove", "input": value}
+            row["output"] = source.rng.choice((int(value in held),) * 3 + (None,))
+            if value in held:
+                held.remove(value)
+            return row
 
         return do
 
@@ -191,24 +296,58 @@ OBJECTS: dict[str, Sequence[Callable[[], Do]]] = {
     "mutex": (mutex,),
     "counter": (counter,),
     "set": (set_of(has_remove=False), set_of(has_remove=False), set_of(has_remove=True)),
-    "fifo-queue": (queue(is_fifo=True),),
+    "fifo-queue": (queue(is_fifo=True), queue(is_fifo=True), queue(is_fifo=True, has_peek=True)),
     "unordered-queue": (queue(is_fifo=False),),
     "append-log": (log,),
     "kv": (kv,),
     "multi-register": (multi_register,),
+    "stack": (
+        ends({"push": -1}, {"pop": -1}, {"peek": -1}),
+        ends({"push": -1}, {"pop": -1}, {}),
+    ),
+    "deque": (
+        ends(
+            {"push-front": 0, "push-back": -1},
+            {"pop-front": 0, "pop-back": -1},
+            {"peek-front": 0, "peek-back": -1},
+        ),
+        ends({"push-front": 0}, {"pop-front": 0, "pop-back": -1}, {}),
+    ),
+    "priority-queue": (priority_queue(largest_first=True),),
+    "min-priority-queue": (priority_queue(largest_first=False),),
+    "semaphore": (semaphore,),
+    "membership-set": (
+        members(is_multiset=False, has_read=False),
+        members(is_multiset=False, has_read=False),
+        members(is_multiset=False, has_read=True),
+    ),
+    "multiset": (
+        members(is_multiset=True, has_read=False),
+        members(is_multiset=True, has_read=False),
+        members(is_multiset=True, has_read=True),
+    ),
 }
 """For each model the objects whose histories it judges."""
 
 
 def random_history(
-    model: str, rng: Random, *, size_max: int = 10, unknown: float = 0.15, lies: float = 0.9
+    model: str,
+    rng: Random,
+    *,
+    size_max: int = 10,
+    unknown: float = 0.15,
+    lies: float = 0.9,
+    fills: bool = False,
 ) -> list[Row]:
-    """Return rows of OPERATIONS of one object, perhaps falsified, in the order of their ids."""
+    """Return rows of OPERATIONS of one object, perhaps falsified, in the order of their ids.
+
+    With `fills` there are `size_max` operations, of which few overlap.
+    """
     source = Source(model, rng, unique=rng.random() < 0.7)
     do = rng.choice(OBJECTS[model])()
-    size = min(rng.randint(0, size_max) + rng.randint(0, 4), size_max)
+    size = size_max if fills else min(rng.randint(0, size_max) + rng.randint(0, 4), size_max)
     span = rng.choice((size, 4 * size, 10 * size))
-    reach = rng.choice((0, 0, 1, 1, 3, span // 2 + 1))
+    reach = rng.choice((0, 0, 1, 1, 3, 4 if fills else span // 2 + 1))
     rows = []
     for moment in sorted(rng.randint(0, span) for _ in range(size)):
         row: Row = dict.fromkeys(OPERATIONS.names) | {"outcome": "ok", "key": "k"}
@@ -236,7 +375,8 @@ def random_history(
 def falsify(row: Row, rows: Sequence[Row], source: Source) -> None:
     """Change an answer, a time, or what happened to an operation."""
     dice = source.rng.random()
-    if row["outcome"] != "ok" or not ANSWERS & {row["f"]}:
+    answers = ANSWERS if row["output"] is None else ANSWERS | QUESTIONS
+    if row["outcome"] != "ok" or row["f"] not in answers:
         dice /= 2
     if dice < 0.25:
         shift = source.rng.randint(-8, 8)
@@ -259,10 +399,12 @@ def answer(row: Row, source: Source) -> None:
     extra = row["extra"]
     if source.model == "counter" and row["f"] == "read":
         row["output"] += rng.choice((-1, 1, 2))
-    elif row["f"] in ("read", "dequeue") and extra is None:
+    elif (row["f"] == "read" and extra is None) or row["f"] in TAKES:
         row["output"] = rng.choice((None, source.any(), source.any()))
-    elif row["f"] in ("cas", "acquire"):
+    elif row["f"] in ("cas", "acquire") or row["f"] in QUESTIONS:
         row["output"] = rng.choice((0, 1))
+    elif row["f"] == "count":
+        row["output"] = max(0, row["output"] + rng.choice((-1, 1)))
     elif row["f"] == "append" and row["offset"] is not None:
         row["offset"] += rng.choice((-1, 1))
     elif row["f"] == "end":

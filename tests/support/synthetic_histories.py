@@ -6,8 +6,10 @@ interval; its answer is what the object then held.
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -144,6 +146,68 @@ def unique_register(seed: int, count: int, clients: int, unknown: float) -> list
             continue
         o.input = n
         holds = n if happens else holds
+    return sorted(operations, key=lambda o: o.called)
+
+
+def unique_stack(seed: int, count: int, clients: int, unknown: float) -> list[Operation]:
+    """Return pushes of which no two put the same value, pops, and some peeks."""
+    return _unique_collection(seed, count, clients, unknown, ("push", "pop", "peek"), list.pop)
+
+
+def unique_priority_queue(seed: int, count: int, clients: int, unknown: float) -> list[Operation]:
+    """Return inserts of which no two put the same value, polls, and some peeks."""
+
+    def poll(held: list[int]) -> int:
+        return -heapq.heappop(held)
+
+    return _unique_collection(seed, count, clients, unknown, ("insert", "poll", "peek"), poll)
+
+
+def _unique_collection(
+    seed: int, count: int, clients: int, unknown: float, names: tuple[str, str, str],
+    take: Callable[[list[int]], int],
+) -> list[Operation]:  # fmt: skip
+    """Return operations of a collection that holds some hundred values at the most."""
+    rng = Random(seed)
+    held: list[int] = []
+    put, taken, seen = names
+    is_heap = put == "insert"
+    operations = intervals(rng, count, clients, unknown)
+    for n, o in enumerate(operations):
+        happens, is_known = o.f != "none", o.returned is not None
+        chance = rng.random()
+        o.f = put if chance < 0.48 - 0.002 * (len(held) - 50) else taken if chance < 0.9 else seen
+        if o.f == put:
+            o.input = n * 7919 % 10_000_019 if is_heap else n
+            if happens and is_heap:
+                heapq.heappush(held, -o.input)
+            elif happens:
+                held.append(o.input)
+        elif held and o.f == seen:
+            o.output = (-held[0] if is_heap else held[-1]) if is_known else None
+        elif held and happens:
+            value = take(held)
+            o.output = value if is_known else None
+    return sorted(operations, key=lambda o: o.called)
+
+
+def members(seed: int, count: int, clients: int, unknown: float) -> list[Operation]:
+    """Return adds, removes and contains, of some hundred operations on each element."""
+    rng = Random(seed)
+    held: set[int] = set()
+    operations = intervals(rng, count, clients, unknown)
+    for o in operations:
+        happens = o.f != "none"
+        o.f = rng.choice(("add", "remove", "contains"))
+        o.input = rng.randrange(1 + count // 200)
+        is_there = o.input in held
+        o.output = int(is_there if o.f != "add" else not is_there)
+        if happens and o.f == "add":
+            held.add(o.input)
+        if happens and o.f == "remove":
+            held.discard(o.input)
+        if o.returned is None:
+            o.output = None
     return sorted(operations, key=lambda o: o.called)
 
 

@@ -290,8 +290,9 @@ class Pairing:
 #
 # - cas: `[old new]` is `expected` and `input`; an ok completion has `output` 1 ("yes"), unless its
 #   value is false or 0: "no".
-# - read, get, dequeue, poll, peek: the completion's value is `output`; the invoke's is ignored
-#   (older recordings repeat the answer there).
+# - read, get, dequeue, poll, pop, peek and those of a deque's ends: the completion's value is
+#   `output`; the invoke's is ignored (older recordings repeat the answer there).
+# - contains, count: the invoke's value is `input`, the completion's `output`, equal or not.
 # - a transaction, a list of micro-operations [f key value]: the invoke's value is `input`, the
 #   completion's is `output`, equal or not: one that only writes answers what it was asked.
 # - any other: the invoke's value is `input`; the completion's is `output` if it differs.
@@ -303,7 +304,11 @@ class Pairing:
 # Source: jepsen.history; knossos.history/complete; the verdicts that come with knossos' data.
 
 CAS: Final = frozenset(("cas", "compare-and-set", "compare_and_set"))
-ANSWERED_ALONE: Final = frozenset(("read", "get", "dequeue", "poll", "peek"))
+ANSWERED_ALONE: Final = frozenset(
+    ("read", "get", "dequeue", "poll", "peek", "pop", "pop-front", "pop-back", "peek-front",
+     "peek-back")
+)  # fmt: skip
+ANSWERED_ALWAYS: Final = frozenset(("contains", "count"))
 COLUMNS: Final = frozenset(("input", "output", "offset", "expected", "extra"))
 """A JSON object with only these names is read column by column."""
 
@@ -341,13 +346,15 @@ def parse_invoke(f: str, value: Any) -> InvokeValue:
 
 def ok_output(f: str, call: Any, value: Any) -> Any:
     """Return the output of an ok completion whose invoke had the value `call`."""
-    if f in ANSWERED_ALONE:
+    if f in ANSWERED_ALONE or f in ANSWERED_ALWAYS:
         return value
     if f in CAS:
         return NO if value == 0 else YES  # False equals 0, and no pair does
     if f == TRANSACTION or is_transaction(value):
         return value
-    return None if value == call else value
+    # True equals 1 in Python: it is the answer to the call of 1, not its repetition.
+    is_same = value == call and isinstance(value, bool) == isinstance(call, bool)
+    return None if is_same else value
 
 
 def is_columns(value: Any) -> bool:

@@ -27,7 +27,7 @@ Sources: the format of Emmi and Enea's histories (imdea-software/popl-2016-artif
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from shaketable.harness.history.foreign.columns import INT64_MAX, Columns, Pairing, show
@@ -106,6 +106,12 @@ _SET: Final = Kind(
     tells=_named("add insert", "add") | _named("remove delete", "remove")
     | _named("contains", "contains"),
 )  # fmt: skip
+_MULTISET: Final = Kind(
+    "multiset",
+    puts=_named("add insert", "add"),
+    tells=_named("remove delete", "remove") | _named("contains", "contains")
+    | _named("count", "count"),
+)  # fmt: skip
 _SEMAPHORE: Final = Kind("semaphore", takes=_named("incr", "release") | _named("decr", "acquire"))
 _REGISTER: Final = Kind(
     "cas-register",
@@ -114,9 +120,11 @@ _REGISTER: Final = Kind(
     takes=_named("read", "read"),
     tells=_named("read_modify_write", "cas"),
 )
+_LEAST_FIRST: Final = replace(_PRIORITY, model="min-priority-queue")
 KINDS: Final[dict[str, Kind]] = {
     "queue": _QUEUE, "stack": _STACK, "set": _SET, "deque": _DEQUE, "semaphore": _SEMAPHORE,
-    "priorityqueue": _PRIORITY, "pqueue": _PRIORITY, "rmw": _REGISTER, "register": _REGISTER,
+    "priorityqueue": _PRIORITY, "pqueue": _PRIORITY, "minpriorityqueue": _LEAST_FIRST,
+    "multiset": _MULTISET, "rmw": _REGISTER, "register": _REGISTER,
 }  # fmt: skip
 """Kinds of objects, by their names without blanks, dashes and capitals."""
 
@@ -213,7 +221,10 @@ class CallReader(_ObjectReader):
             self._pairing.invoke(index, process, called, None, _value(given, called), index)
             return
         f = self._pairing.f_of(process)
-        self._pairing.complete("ok", process, f or "return", _answer(answer, kind, f), index, place)
+        value = _answer(answer, kind, f)
+        if f in kind.tells.values() and f != "cas":  # 1 is the answer to the call of 1
+            value = {"output": value}
+        self._pairing.complete("ok", process, f or "return", value, index, place)
 
 
 def _value(given: str | None, f: str) -> Any:
@@ -301,7 +312,7 @@ class IntervalReader(_ObjectReader):
         elif is_tell:
             if expected == 2:
                 puts(row, "input", values[0])
-            if values[-1] not in (TRUE, FALSE):
+            if values[-1] not in (TRUE, FALSE) and name != "count":
                 raise ValueError(f"the answer of {f} is 0 or 1, not {values[-1]}")
             puts(row, "output", values[-1])
         elif name in kind.takes:

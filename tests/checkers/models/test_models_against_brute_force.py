@@ -19,8 +19,14 @@ METHODS = {
     "unordered-queue": {"by_bag"},
     "set": {"by_set-levels"},
     "append-log": {"by_log-offsets"},
+    "stack": {"by_bottoms", "by_words"},
+    "priority-queue": {"by_priorities"},
+    "min-priority-queue": {"by_priorities"},
+    "semaphore": {"by_permits"},
+    "membership-set": {"by_elements"},
+    "multiset": {"by_elements"},
 }
-NEVER_SEARCHED = {"fifo-queue", "kv"}
+NEVER_SEARCHED = {"kv", "stack"}
 """Their special cases decide everything within the budget; `compare` searches besides."""
 
 

@@ -13,7 +13,14 @@ from shaketable.checkers.linearizability.deciding import decide_without_search
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.search import driver
 from shaketable.checkers.search.budget import Limits
-from shaketable.checkers.special import log_order, queue_patterns, set_levels, zones
+from shaketable.checkers.special import (
+    log_order,
+    permits,
+    queue_patterns,
+    set_levels,
+    value_spans,
+    zones,
+)
 from shaketable.harness import discovery
 from shaketable.harness.contracts.plugins import SearchBudget
 from shaketable.harness.contracts.verdict import Outcome
@@ -21,6 +28,7 @@ from shaketable.harness.history.schema import OPERATIONS
 from tests.support.checker_histories import context, op
 
 SIZE = 4_000
+NAMES = {"stack": ("push", "pop"), "priority-queue": ("insert", "poll")}
 
 
 def rows_of(model, size=SIZE, overlap=37):
@@ -40,8 +48,11 @@ def rows_of(model, size=SIZE, overlap=37):
         elif model == "append-log":
             rows.append(op(0, "append", *inside, input=n, offset=n))
             rows.append(op(0, "read", *behind, offset=n, output=n))
+        elif model == "semaphore":
+            rows += [op(0, "release", *inside), op(0, "acquire", *behind)]
         else:
-            rows += [op(0, "enqueue", *inside, input=n), op(0, "dequeue", *behind, output=n)]
+            put, take = NAMES.get(model, ("enqueue", "dequeue"))
+            rows += [op(0, put, *inside, input=n), op(0, take, *behind, output=n)]
         if n % 7 == 0 and model != "append-log":
             rows[-1 if model == "set" else -2].update(outcome="info", return_ns=None)
     return [row | {"op": number, "key": "k"} for number, row in enumerate(rows)]
@@ -53,13 +64,19 @@ def encoded(model, rows):
     return known.encode(table, known.initial(None)), table
 
 
-MODELS = ("register", "fifo-queue", "unordered-queue", "append-log", "set")
+MODELS = (
+    "register", "fifo-queue", "unordered-queue", "append-log", "set", "stack", "priority-queue",
+    "semaphore",
+)  # fmt: skip
 BYTES = {
     "register": zones.OPERATION_BYTES,
     "fifo-queue": queue_patterns.OPERATION_BYTES,
     "unordered-queue": queue_patterns.OPERATION_BYTES,
     "append-log": log_order.OPERATION_BYTES,
     "set": set_levels.OPERATION_BYTES,
+    "stack": value_spans.OPERATION_BYTES,
+    "priority-queue": value_spans.OPERATION_BYTES,
+    "semaphore": permits.OPERATION_BYTES,
 }
 
 
