@@ -273,7 +273,8 @@ class PullConsumer:
         fields = SendMessageBack(
             position, group or self.group, delay_level, max_reconsume_times=reconsume_times_max
         )
-        answer = await self._ask_for(queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=fields.to_ext())
+        answer = await self.ask_master(queue, command)
         if answer.code != ResponseCode.SUCCESS:
             raise _error_of(answer)
 

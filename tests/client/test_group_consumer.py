@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from shaketable.system.client import ConsumeError, group_consumer
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
 from shaketable.system.client.group_consumer import GroupConsumer, Intervals
-from shaketable.system.client.pull_consumer import Pulled
+from shaketable.system.client.pull_consumer import PullConsumer, Pulled
 from shaketable.system.client.queue_reader import QueueReader
 from shaketable.system.client.routes import MessageQueue
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
@@ -35,6 +35,7 @@ class PlayedBroker:
     """Stands for `PullConsumer`: queues of endless messages, and what a broker knows of a group."""
 
     group = "g"
+    send_back = PullConsumer.send_back
 
     def __init__(self) -> None:
         self.ids = ["me"]
