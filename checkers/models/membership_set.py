@@ -15,13 +15,17 @@ from shaketable.checkers.models.encoding import (
     describe_question,
     first_values,
     format_value,
-    format_values,
     load_columns,
     require_yes_or_no,
     table_problem,
 )
 from shaketable.checkers.models.model import UNKNOWN, Call
-from shaketable.checkers.models.set import elements_of, require_lists
+from shaketable.checkers.models.set import (
+    describe_elements,
+    describe_read,
+    elements_of,
+    require_lists,
+)
 from shaketable.checkers.search.problem import Problem, State
 
 
@@ -65,13 +69,12 @@ class MembershipSet:
 
     def describe_state(self, state: Any) -> str:
         """Describe what the set holds: its first few elements."""
-        return f"{{{format_values(state)}}}" if state else "the empty set"
+        return describe_elements(state)
 
     def describe_call(self, call: Call) -> str:
         """Describe a call and its answer: "add 1: yes", "contains 2: no", "read {1, 2}"."""
         if call.f == "read":
-            known = call.output is not UNKNOWN
-            return f"read {self.describe_state(elements_of(call.output))}" if known else "read: ?"
+            return describe_read(call)
         return describe_question(call)
 
     def why_not(self, state: Any, call: Call) -> str:

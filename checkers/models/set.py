@@ -30,6 +30,18 @@ def elements_of(output: Any) -> frozenset[Any]:
     return frozenset(output or ())
 
 
+def describe_elements(elements: frozenset[Any]) -> str:
+    """Describe what a set holds: its first few elements."""
+    return f"{{{format_values(elements)}}}" if elements else "the empty set"
+
+
+def describe_read(call: Call) -> str:
+    """Describe a read of all elements: "read {1, 2}", "read: ?" if its answer is unknown."""
+    if call.output is UNKNOWN:
+        return "read: ?"
+    return f"read {describe_elements(elements_of(call.output))}"
+
+
 class Set:
     """A set: f is add (input), remove (input) or read (output: the list of all elements)."""
 
@@ -67,13 +79,12 @@ class Set:
 
     def describe_state(self, state: Any) -> str:
         """Describe what the set holds: its first few elements."""
-        return f"{{{format_values(state)}}}" if state else "the empty set"
+        return describe_elements(state)
 
     def describe_call(self, call: Call) -> str:
         """Describe a call and its answer: "add 1", "read {1, 2}"."""
         if call.f == "read":
-            known = call.output is not UNKNOWN
-            return f"read {self.describe_state(elements_of(call.output))}" if known else "read: ?"
+            return describe_read(call)
         return f"{call.f} {format_value(call.input)}{': ?' if call.output is UNKNOWN else ''}"
 
     def why_not(self, state: Any, call: Call) -> str:

@@ -270,7 +270,7 @@ class _Giving:
     def accused(self, core: Core) -> Accusation:
         """Accuse all that was tried: it has no order, whatever the indeterminate takes took."""
         more = [row for row in self._tried if row not in core.ops]
-        why = core.why + "; whatever indeterminate operations took, no order is left"
+        why = core.why + "; whatever those without a known answer by then took, no order is left"
         return accused(self._spans, Core(core.values, (*core.ops, *more), why))
 
 
