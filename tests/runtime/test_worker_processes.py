@@ -424,3 +424,20 @@ def test_workers_die_with_the_harness(plug_in: Path, tmp_path: Path, is_stopped:
     recorded = read_segment(segment)
     assert recorded.events
     assert not recorded.damaged
+
+
+@pytest.mark.e2e
+def test_a_worker_that_died_but_is_not_reaped_yet_was_not_killed_by_us(tmp_path: Path) -> None:
+    group = WorkerGroup([make_plan(tmp_path)])
+
+    async def main() -> None:
+        try:
+            await group.start()
+            [handle] = group._handles
+            handle.is_gone = True  # its pipe is closed; the process is still among the living
+            await group.close()
+        finally:
+            await group.kill()
+
+    trio.run(main)
+    assert group.problems() == ("worker-0: ended by itself (SIGKILL)",)

@@ -238,7 +238,7 @@ class _Handle:
     stalls: list[tuple[int, int]] = field(default_factory=list)
     is_gone: bool = False  # one end of the pipe is closed
     is_late: bool = False  # it did not close its recording when told to
-    is_killed: bool = False  # by us
+    is_killed: bool = False  # by us, while it was there
 
     @classmethod
     def started(cls, context: Any, plan: WorkerPlan) -> _Handle:
@@ -288,7 +288,8 @@ class _Handle:
         return bool(self.process.is_alive())
 
     def kill(self) -> None:
-        self.is_killed = True
+        # A process that dies closes its pipe before it can be reaped: that end is its own.
+        self.is_killed = self.is_killed or not self.is_gone
         self.process.kill()
 
     def hang_up(self) -> None:
