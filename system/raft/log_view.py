@@ -43,6 +43,7 @@ class LogView:
         self.end_index = max(end_index, self.start.index)
         self.end_position = max(end_position, self.start.position)
         self._tail: list[Batch] = []
+        self._before_tail = self.end_position  # where the entry before the tail ends
         self._tail_bytes = 0
         self._tail_bytes_max = tail_bytes_max
         self._stored_index = self.end_index  # entries up to here can be read back
@@ -101,6 +102,8 @@ class LogView:
         if batch.term != self.end_term:
             self._firsts.append(batch.first_index)
             self._terms.append(batch.term)
+        if not self._tail:
+            self._before_tail = self.end_position
         self.end_index = batch.last_index
         self.end_position = batch.end_position
         self._tail.append(batch)
@@ -142,7 +145,7 @@ class LogView:
         while drop < len(self._tail) and self._tail[drop].last_index <= start.index:
             self._tail_bytes -= len(self._tail[drop].data)
             drop += 1
-        del self._tail[:drop]
+        self._drop(drop)
         self.start = start
 
     def reset(self, end: LogEnd) -> None:
@@ -204,8 +207,13 @@ class LogView:
         For a position that a client sent: no message need start there. Raises the reader's error
         if it does not hold that many bytes.
         """
-        if not self._tail or position < self._tail[0].position:
+        if not self._tail:
             return self._reader.read(position, size)
+        if position < self._tail[0].position:
+            # The tail may begin in a new file. Between the entry before it and there, the files
+            # may still hold entries that a truncation has not removed yet.
+            there = min(size, self._before_tail - position)
+            return self._reader.read(position, there) if there > 0 else b""
         batch = self._tail[bisect_right(self._tail, position, key=_position) - 1]
         at = position - batch.position
         return batch.data[at : at + size]
@@ -222,7 +230,13 @@ class LogView:
         ):
             self._tail_bytes -= len(self._tail[drop].data)
             drop += 1
-        del self._tail[:drop]
+        self._drop(drop)
+
+    def _drop(self, count: int) -> None:
+        """Forget the tail's first batches: they are read back from the files."""
+        if count:
+            self._before_tail = self._tail[count - 1].end_position
+            del self._tail[:count]
 
 
 _PUSH_BATCHES_MAX = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from raft_group import ENTRY_BYTES, Group, Storage, batch_of
 
-from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.raft.membership import Membership, MembershipLog
 from shaketable.system.raft.protocol import (
@@ -66,6 +66,36 @@ def test_a_compacted_log_can_be_cut_back_to_its_begin() -> None:
     assert [log.term_at(index) for index in (2, 3, 4)] == [2, 7, 7]
     with pytest.raises(AssertionError):
         log.truncate(1)
+
+
+class StaleFile:
+    """A file that still holds what was truncated."""
+
+    data = b"".join(batch_of(index, 1, 1, index * ENTRY_BYTES).data for index in range(8))
+
+    def read(self, position: int, size: int) -> bytes:
+        return self.data[position : position + size]
+
+    def read_entries(self, first_index: int, _bytes_max: int) -> Batch:
+        return batch_of(first_index, 1, 1, first_index * ENTRY_BYTES)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True], ids=["in memory", "read back"])
+def test_where_the_next_file_begins_nothing_truncated_is_read(is_dropped: bool) -> None:
+    log = LogView(StaleFile(), [(0, 1)], 7, 8 * ENTRY_BYTES, tail_bytes_max=1)
+    log.truncate(2)
+    end = log.end_position
+    if is_dropped:
+        log.append(batch_of(3, 1, 2, end))
+        log.stored(3)
+        end = log.end_position
+    next_file = 16 * ENTRY_BYTES
+    log.append(batch_of(log.end_index + 1, 1, 2, next_file))
+    assert log.read_some(end - ENTRY_BYTES, ENTRY_BYTES), "the entry before it is there"
+    assert len(log.read_some(end - 8, ENTRY_BYTES)) == 8
+    assert log.read_some(end, ENTRY_BYTES) == b""
+    assert log.read_some(next_file - 8, ENTRY_BYTES) == b""
+    assert len(log.read_some(next_file, ENTRY_BYTES)) == ENTRY_BYTES
 
 
 def test_a_log_begins_anew_where_a_snapshot_ends() -> None:

@@ -70,6 +70,7 @@ FOUND_IN_CHAINS = {
     1023269: "a bit was to rot in a file that the killed process was about to replace",
     1020449: "a disk that failed for a second cost a node that had once been damaged its place",
     1010369: "late responses told of entries that a follower had, and of others that it lacked",
+    1040158: "a view of where a file ends returned a message that had just been truncated",
     1000277: "a leader that stepped down was expected to hold pulls as long as it may",
 }
 
