@@ -85,16 +85,17 @@ def conclude(
     clean: str,
     what: Collection[str],
     doubts: Sequence[str] = (),
+    nothing: str = "nothing of known outcome to look at",
 ) -> Verdict:
     """Join the findings into the verdict of checker `name`, by the target's promises.
 
     `clean` is the summary if nothing was found. If all of the counts `what` are 0, nothing was
-    checked, and the verdict is UNKNOWN.
+    checked, and the verdict is UNKNOWN because of `nothing`.
     """
     counts = gathered.sums()
     reasons = list(doubts)
     if not any(counts.get(each) for each in what):
-        reasons.insert(0, "nothing of known outcome to look at")
+        reasons.insert(0, nothing)
     return settle(
         name,
         gathered,

@@ -90,9 +90,15 @@ class HeldPolls:
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the queues' findings."""
         gathered = gather(findings)
-        judged = gathered.sums().get("judged", 0)
+        counts = gathered.sums()
+        judged, held = counts.get("judged", 0), counts.get("held", 0)
         clean = f"all {judged} polls that waited beside no fault were answered in time"
-        return conclude(NAME, gathered, context, clean=clean, what=("judged",))
+        nothing = (
+            f"none of the {held} polls that waited can be judged: no message came for it, or a"
+            " fault, an election or a stall of the machine was near; allow more time without faults"
+            " (--steady, --nemesis-interval)"
+        )
+        return conclude(NAME, gathered, context, clean=clean, what=("judged",), nothing=nothing)
 
 
 PLUGIN = HeldPolls()

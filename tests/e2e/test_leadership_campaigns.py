@@ -40,7 +40,9 @@ def faults_done(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("world", ["process", "sim"])
 def test_leadership_moves_and_writes_go_on(tmp_path: Path, world: str) -> None:
     store = tmp_path / "store"
-    done = shaketable("run", "--world", world, "--store", store, *SHAKEN, "--time-limit", "25")
+    done = shaketable(
+        "run", "--world", world, "--store", store, *SHAKEN, "--steady", "8", "--time-limit", "28"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     run = (store / "latest").resolve()
     results = json.loads((run / "results.json").read_text())

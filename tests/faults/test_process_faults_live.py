@@ -22,9 +22,12 @@ ROOMY_BYTES = 1 << 34
 
 
 async def strike(
-    world: ProcessWorld, name: str, plan: Json, hold_s: float = 0.7
+    world: ProcessWorld, name: str, plan: Json, hold_s: float = 0.7, *, patience_s: float = 0.0
 ) -> tuple[bool, str, Json]:
-    """Apply a fault, let it hold, probe and undo it; the group must serve again."""
+    """Apply a fault, let it hold, probe and undo it; the group must serve again.
+
+    On a busy machine it may take a while until a node misses what is taken: `patience_s`.
+    """
     fault = discovery.get("faults", name)
     drawn = {"variant": "one", "order": list(NODES), **plan}
     aimed = fault.aim(drawn, NODES, await world.leader())
@@ -35,6 +38,10 @@ async def strike(
         else:
             await trio.sleep_forever()
     evidence = await fault.probe(aimed, undo, world)
+    with trio.move_on_after(patience_s):
+        while not evidence.took_effect:
+            await trio.sleep(0.1)
+            evidence = await fault.probe(aimed, undo, world)
     await fault.undo(undo, world)
     await ready(world)
     await fault.undo(undo, world)
@@ -64,20 +71,24 @@ def test_each_bites_and_heals_and_one_without_effect_has_not_bitten(tmp_path: Pa
 async def starved(world: ProcessWorld, members) -> None:
     """Processor time, memory and descriptors."""
     share = {"cpu_share": 0.2, "slice_ms": 50.0}
-    took_effect, what, measures = await strike(world, "cpu", {"resources": share})
+    took_effect, what, measures = await strike(world, "cpu", {"resources": share}, patience_s=20)
     assert took_effect, what
     assert measures["stopped_ms"] > 0.5 * 0.8 * measures["wall_ms"]
     assert members["n0"].process.incarnation == 1
     assert not members["n0"].process.is_paused
 
     none = {"memory_spare_bytes": 0, "callers": 400}
-    took_effect, what, measures = await strike(world, "memory", {"resources": none}, 1.5)
+    took_effect, what, measures = await strike(
+        world, "memory", {"resources": none}, 1.5, patience_s=20
+    )
     assert took_effect, what
     assert measures["refused"] > 0
     assert measures["ended"] == members["n0"].process.incarnation - 1
 
     none = {"descriptors_spare": 0, "callers": 4}
-    took_effect, what, measures = await strike(world, "descriptors", {"resources": none})
+    took_effect, what, measures = await strike(
+        world, "descriptors", {"resources": none}, patience_s=20
+    )
     assert took_effect, what
     assert measures["unaccepted"] + measures["refused"] > 0
 
