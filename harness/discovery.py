@@ -1,5 +1,7 @@
 """Discover plug-ins: built-in ones by scanning packages, external ones by entry points.
 
+Targets may also be described by a file (`harness.described`).
+
 A built-in plug-in is the `PLUGIN` of a module of harness.targets, harness.faults, workloads,
 checkers or checkers.models, or one of its `PLUGINS`. An external one is an entry point of the
 group shaketable.<kind> that names such an object.
@@ -17,9 +19,11 @@ import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from shaketable.harness import described
 from shaketable.harness.contracts import plugins
 from shaketable.harness.contracts.capabilities import FAMILIES, Capability, family_of, needs_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
@@ -68,8 +72,10 @@ def find(kind: str) -> Mapping[str, Any]:
             and the cause.
     """
     found: dict[str, Any] = {}
-    for source, plugin in [*_built_in(kind), *_external(kind)]:
+    loaded = [*_built_in(kind), *_external(kind)]
+    for source, plugin in loaded:
         require_conforming(kind, source, plugin)
+    for source, plugin in [*loaded, *_described(kind)]:
         other = found.setdefault(plugin.name, plugin)
         if other is not plugin:
             raise _clash(kind, plugin.name, source)
@@ -80,7 +86,8 @@ def get(kind: str, name: str) -> Any:
     """Return one plug-in; of external ones, import only the entry points of that name if possible.
 
     Raises:
-        UsageError: there is no such plug-in; the message has the nearest name and all names.
+        UsageError: there is no such plug-in; the message has the nearest name and all names. Or
+            it is described by a file that is broken.
         HarnessError: as for `find`, for the plug-ins that it imports; also if two have that name.
     """
     ours = _built_in_named(kind, name)
@@ -90,9 +97,15 @@ def get(kind: str, name: str) -> Any:
             raise _clash(kind, name, source)
     if named:
         return named[0][1]
+    for _, plugin in _described(kind):
+        if plugin.name == name:
+            return plugin
     found = find(kind)
     if name not in found:
-        raise UsageError(unknown_name(kind.removesuffix("s"), name, found))
+        text = unknown_name(kind.removesuffix("s"), name, found)
+        if kind == "targets" and described.nearest_file(Path.cwd()) is None:
+            text += f"; no {described.FILE_NAME} is here or in a folder above"
+        raise UsageError(text)
     return found[name]
 
 
@@ -111,6 +124,7 @@ def _installed(kind: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 def clear_caches() -> None:
     """Scan again at the next call, since plug-ins may have been installed or removed."""
     find.cache_clear()
+    _targets_of.cache_clear()
     _installed.cache_clear()
     _module_names.cache_clear()
 
@@ -235,6 +249,19 @@ def _external(kind: str) -> list[tuple[str, Any]]:
     return [
         (f"entry point {source_of(point)}", _loaded(point)) for point in external_entry_points(kind)
     ]
+
+
+def _described(kind: str) -> list[tuple[str, Any]]:
+    """Return the targets that a file in the current folder, or in one above it, describes."""
+    file = described.nearest_file(Path.cwd()) if kind == "targets" else None
+    return [] if file is None else [(str(file), target) for target in _targets_of(file)]
+
+
+@functools.cache
+def _targets_of(file: Path) -> tuple[Any, ...]:
+    from shaketable.harness.described.target import targets_of  # noqa: PLC0415 - few have a file
+
+    return targets_of(file)
 
 
 @functools.cache

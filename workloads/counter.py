@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from shaketable.harness.contracts.clients import CounterClient, LogClient
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import Generator, KeySpread, alone, each_client, operations
+from shaketable.workloads.on_log import OnLog
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4
@@ -55,14 +57,25 @@ class CounterWorkload:
         for number in range(client, self.spread.keys, clients):
             yield Operation("read", self._key(number))
 
+    def why_not(self, client: type) -> str | None:
+        """Return what such clients lack: they need counters, or a log."""
+        if issubclass(client, CounterClient) or issubclass(client, LogClient):
+            return None
+        return "keep no counters, and no log"
+
+    def opened(self, client: TargetClient) -> TargetClient:
+        """Return a client with counters: the target's own, or one that builds them on its log."""
+        return client if isinstance(client, CounterClient) else LogCounters(client)
+
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
         """Run the operation; a read returns the sum."""
+        assert isinstance(client, CounterClient), "opened by this workload"
         if operation.f == "add":
-            return Answer(offset=await client.append(operation.key, AMOUNT))
+            return Answer(offset=await client.increment(operation.key, AMOUNT))
         assert operation.f == "read", f"a counter has no operation {operation.f!r}"
-        return Answer(await client.end(operation.key))
+        return Answer(await client.count(operation.key))
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
         """Return None: a counter has no offsets."""
@@ -81,6 +94,18 @@ class CounterWorkload:
 
     def _key(self, number: int) -> str:
         return f"{TOPIC}/{number}"
+
+
+class LogCounters(OnLog):
+    """Counters on a log: the number of messages in a queue."""
+
+    async def increment(self, key: str, amount: int) -> int:
+        """Append the amount; return its offset."""
+        return await self._client.append(key, amount)
+
+    async def count(self, key: str) -> int:
+        """Return the queue's end: each message counts 1."""
+        return await self._client.end(key)
 
 
 PLUGIN = CounterWorkload()

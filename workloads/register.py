@@ -9,7 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shaketable.harness.contracts.clients import ConditionalClient, RegisterClient
+from shaketable.harness.contracts.clients import (
+    ConditionalClient,
+    LogClient,
+    ReadWriteClient,
+    RegisterClient,
+)
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.generators import (
@@ -23,6 +28,7 @@ from shaketable.harness.generators import (
     each_client,
     operations,
 )
+from shaketable.workloads.on_log import OnLog
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4
@@ -46,6 +52,8 @@ class RegisterWorkload:
     """
 
     name = "register"
+    write_share = WRITE_SHARE
+    cas_share = CAS_SHARE
     checkers: tuple[str, ...] = ("linearizable-register", "committed-prefix", "vacuity", "stats")
 
     def __init__(self, spread: KeySpread | None = None, topic: str = TOPIC) -> None:
@@ -55,7 +63,7 @@ class RegisterWorkload:
     def configured(self, options: Json) -> Workload:
         """Return this workload on options["queues"] registers, spread as the options say."""
         spread = KeySpread.of_options(self.name, options, self.spread.keys)
-        return RegisterWorkload(spread, options.get("topic", self.topic))
+        return type(self)(spread, options.get("topic", self.topic))
 
     def generator(self, seed: str, clients: int) -> Generator:
         """Return what clients do: random operations, where a cas expects the value last seen."""
@@ -89,7 +97,7 @@ class RegisterWorkload:
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
         """Run the operation; a read returns the value, a cas whether it took effect."""
-        assert isinstance(client, RegisterClient), "opened by this workload"
+        assert isinstance(client, ReadWriteClient), "opened by this workload"
         key, value = operation.key, operation.value
         if operation.f == "read":
             return Answer(await client.get(key))
@@ -98,6 +106,7 @@ class RegisterWorkload:
             await client.put(key, value)
             return Answer()
         assert operation.f == "cas", f"a register has no operation {operation.f!r}"
+        assert isinstance(client, RegisterClient), "opened by this workload"
         return Answer(SWAPPED if await client.swap(key, operation.expected, value) else REFUSED)
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
@@ -111,17 +120,36 @@ class RegisterWorkload:
     def _generate(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         """Generate writes and cas of the values c, n + c, 2n + c, ..., and reads."""
         rng, keys = rng_for(seed, "client", client), self.spread.of_client(client, clients)
+        changes, write_share = self.write_share + self.cas_share, self.write_share
         value = client + clients  # never 0, the output of a refused cas
         while True:
             key, kind = self._key(keys.choose(rng)), rng.random()
-            if kind < WRITE_SHARE + CAS_SHARE:
-                yield Operation("write" if kind < WRITE_SHARE else "cas", key, value=value)
+            if kind < changes:
+                yield Operation("write" if kind < write_share else "cas", key, value=value)
                 value += clients
             else:
                 yield Operation("read", key)
 
     def _key(self, number: int) -> str:
         return f"{self.topic}/{number}"
+
+
+class ReadWriteRegisterWorkload(RegisterWorkload):
+    """Registers without a compare-and-set: read, and write unique values."""
+
+    name = "read-write-register"
+    write_share = 0.5
+    cas_share = 0.0
+
+    def why_not(self, client: type) -> str | None:
+        """Return what such clients lack: they need registers, or a log."""
+        if issubclass(client, ReadWriteClient) or issubclass(client, LogClient):
+            return None
+        return "keep no registers"
+
+    def opened(self, client: TargetClient) -> TargetClient:
+        """Return a client with registers: the target's own, or one that builds them on its log."""
+        return client if isinstance(client, ReadWriteClient) else LogRegisters(client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +179,8 @@ class _ExpectLastSeen:
         return _ExpectLastSeen(inner, seen)
 
 
-class LogRegisters:
+class LogRegisters(OnLog):
     """Registers on a log with conditional appends: the last message of each queue."""
-
-    def __init__(self, client: TargetClient) -> None:
-        self._client = client
-
-    @property
-    def node(self) -> str | None:
-        """The node that answered last."""
-        return self._client.node
 
     async def get(self, key: str) -> int | None:
         """Return the value of the queue's last message."""
@@ -183,23 +203,5 @@ class LogRegisters:
         end = await self._client.end(key)
         return end, (await self._client.read(key, end - 1)) if end else None
 
-    # The other operations go to the client unchanged.
 
-    async def append(self, key: str, value: int) -> int:
-        """Append, unchanged."""
-        return await self._client.append(key, value)
-
-    async def read(self, key: str, offset: int) -> int | None:
-        """Read, unchanged."""
-        return await self._client.read(key, offset)
-
-    async def end(self, key: str) -> int:
-        """Return the queue's end, unchanged."""
-        return await self._client.end(key)
-
-    async def aclose(self) -> None:
-        """Close connections."""
-        await self._client.aclose()
-
-
-PLUGIN = RegisterWorkload()
+PLUGINS = (RegisterWorkload(), ReadWriteRegisterWorkload())

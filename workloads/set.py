@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from shaketable.harness.contracts.clients import PollingClient
+from shaketable.harness.contracts.clients import PollingClient, SetClient
 from shaketable.harness.contracts.errors import IndefiniteError
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import (
@@ -24,6 +24,7 @@ from shaketable.harness.generators import (
     until_ok,
     width_of,
 )
+from shaketable.workloads.on_log import OnLog
 
 TOPIC: Final = "shaketable-set"
 QUEUES_A_TOPIC: Final = 16
@@ -85,22 +86,25 @@ class SetWorkload:
         yield Operation("read", key_of(client))
 
     def why_not(self, client: type) -> str | None:
-        """Return what such clients lack: they must be able to poll."""
-        return None if issubclass(client, PollingClient) else "cannot poll a queue"
+        """Return what such clients lack: they need sets, or a log that they can poll."""
+        if issubclass(client, SetClient) or issubclass(client, PollingClient):
+            return None
+        return "keep no sets, and cannot poll a queue"
 
     def opened(self, client: TargetClient) -> TargetClient:
-        """Return the client unchanged."""
-        return client
+        """Return a client with sets: the target's own, or one that builds them on its log."""
+        return client if isinstance(client, SetClient) else LogSets(client)
 
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
         """Run the operation; an add returns its offset, a read the elements."""
+        assert isinstance(client, SetClient), "opened by this workload"
         if operation.f == "add":
             assert operation.value is not None, "an add of nothing"
-            return Answer(offset=await client.append(operation.key, operation.value))
+            return Answer(offset=await client.add(operation.key, operation.value))
         assert operation.f == "read", f"a set has no operation {operation.f!r}"
-        return Answer(elements=await _elements(operation.key, client))
+        return Answer(elements=await client.elements(operation.key))
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
         """Return None: a set has no offsets."""
@@ -116,20 +120,28 @@ def key_of(number: int) -> str:
     return f"{TOPIC}-{number // QUEUES_A_TOPIC}/{number % QUEUES_A_TOPIC}"
 
 
-async def _elements(key: str, client: TargetClient) -> list[int]:
-    """Poll all elements up to the end as it was when the read began."""
-    assert isinstance(client, PollingClient), "looked at when it was opened"
-    end, at = await client.end(key), 0
-    found: list[int] = []
-    for _ in range(POLLS_MAX):
-        if at >= end:
-            return found
-        polled = await client.poll(key, at)
-        if not polled.messages:
-            return found  # it ends before the end it reported: report the set as read
-        found += [value for offset, value in polled.messages if offset < end]
-        at = polled.next_offset
-    raise IndefiniteError(f"{key} is not read after {POLLS_MAX} polls")
+class LogSets(OnLog):
+    """Sets on a log: an add appends, a read polls all of the queue."""
+
+    async def add(self, key: str, value: int) -> int:
+        """Append the element; return its offset."""
+        return await self._client.append(key, value)
+
+    async def elements(self, key: str) -> list[int]:
+        """Poll all elements up to the end as it was when the read began."""
+        client = self._client
+        assert isinstance(client, PollingClient), "looked at when it was opened"
+        end, at = await client.end(key), 0
+        found: list[int] = []
+        for _ in range(POLLS_MAX):
+            if at >= end:
+                return found
+            polled = await client.poll(key, at)
+            if not polled.messages:
+                return found  # it ends before the end it reported: report the set as read
+            found += [value for offset, value in polled.messages if offset < end]
+            at = polled.next_offset
+        raise IndefiniteError(f"{key} is not read after {POLLS_MAX} polls")
 
 
 PLUGIN = SetWorkload()

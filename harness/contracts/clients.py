@@ -82,8 +82,8 @@ class ConditionalClient(Protocol):
 
 
 @runtime_checkable
-class RegisterClient(Protocol):
-    """A client of one register for each key."""
+class ReadWriteClient(Protocol):
+    """A client of one register for each key, without a compare-and-set."""
 
     async def get(self, key: str) -> int | None:
         """Return the register's value; None if it has none."""
@@ -93,12 +93,60 @@ class RegisterClient(Protocol):
         """Write `value` to the register."""
         ...
 
+
+@runtime_checkable
+class RegisterClient(ReadWriteClient, Protocol):
+    """A client of one register for each key."""
+
     async def swap(self, key: str, expected: int | None, value: int) -> bool:
         """Compare and set: write `value` if the register holds `expected`, else return False.
 
         Raises:
             DefiniteError: nothing was written, and the current value is unknown.
         """
+        ...
+
+
+@runtime_checkable
+class SetClient(Protocol):
+    """A client of one grow-only set for each key."""
+
+    async def add(self, key: str, value: int) -> int | None:
+        """Add an element; return its offset, if the set is a log."""
+        ...
+
+    async def elements(self, key: str) -> Sequence[int]:
+        """Return all elements."""
+        ...
+
+
+@runtime_checkable
+class CounterClient(Protocol):
+    """A client of one counter for each key."""
+
+    async def increment(self, key: str, amount: int) -> int | None:
+        """Add to the counter; return the offset of that, if the counter is a log."""
+        ...
+
+    async def count(self, key: str) -> int:
+        """Return the counter's value; 0 if it was never incremented."""
+        ...
+
+
+@runtime_checkable
+class LogClient(Protocol):
+    """A client of one log for each key: the operations of `TargetClient`."""
+
+    async def append(self, key: str, value: int) -> int:
+        """Append; return the offset."""
+        ...
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Return the value at `offset`; None if the log ends at or before it."""
+        ...
+
+    async def end(self, key: str) -> int:
+        """Return the offset of the next append."""
         ...
 
 

@@ -301,7 +301,7 @@ class NodeStatus:
 
     Attributes:
         node: its id.
-        role: leader, follower or candidate.
+        role: leader, follower or candidate; "" if the target shows no roles.
         term: its current term.
         leader: the leader that it knows; None for none.
         committed_index: its commit index.

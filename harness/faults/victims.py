@@ -242,6 +242,6 @@ async def restart_struck(undo: Json, world: World) -> None:
 
 
 async def who_leads(world: World) -> str:
-    """Return "n1 leads", or "no leader"."""
+    """Return "n1 leads", or "no known leader"."""
     leader = await world.leader()
-    return f"{leader} leads" if leader is not None else "no leader"
+    return f"{leader} leads" if leader is not None else "no known leader"

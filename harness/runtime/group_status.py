@@ -6,7 +6,7 @@ The same for every world; only the way to ask a node differs.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -158,7 +158,8 @@ class GroupStatus:
     def is_ready(self, since: float) -> bool:
         """True if every running node answers, and all nodes of a group agree on its leader.
 
-        Answers to requests sent before `since` (trio's clock) do not count.
+        A node that shows no role has no leader to agree on. Answers to requests sent before
+        `since` (trio's clock) do not count.
         """
         names = [node for node in self.names if self._nodes.is_running(node)]
         if not all(self._asked[node] >= since for node in names):
@@ -166,13 +167,16 @@ class GroupStatus:
         leaders = self._leaders()
         for node in names:
             status = self._status[node]
-            leader = None if status is None else leaders.get(status.group)
-            led = None if leader is None else self._status[leader]
-            if status is None or led is None:
+            if status is None:
                 return False
-            if (status.leader, status.term) != (leader, led.term):
+            if status.role and not self._follows_its_leader(status, leaders):
                 return False
-        return bool(leaders)
+        return bool(names)
+
+    def _follows_its_leader(self, status: NodeStatus, leaders: Mapping[str, str | None]) -> bool:
+        leader = leaders.get(status.group)
+        led = None if leader is None else self._status[leader]
+        return led is not None and (status.leader, status.term) == (leader, led.term)
 
     async def until_ready(self, timeout_s: float) -> bool:
         """Wait until the group is ready, by requests sent from now on; False if not in time."""
@@ -208,9 +212,7 @@ class GroupStatus:
             if status is None:
                 rank[node] = 0
                 continue
-            leader = leaders.get(status.group)
-            led = None if leader is None else self._status[leader]
-            if led is None or (status.leader, status.term) != (leader, led.term):
+            if status.role and not self._follows_its_leader(status, leaders):
                 rank[node] = 1
             elif {status.committed_index, status.end_index} != {ends[status.group]}:
                 rank[node] = 2
@@ -236,6 +238,8 @@ class GroupStatus:
         if status is None:
             line = self._nodes.last_line(node)
             return f"{node} does not answer" + (f" (its last line: {line})" if line else "")
+        if not status.role:
+            return f"{node} answers"
         follows = f"follows {status.leader}" if status.leader else "knows no leader"
         return (
             f"{node} is {status.role} of term {status.term}, {follows}, "

@@ -131,6 +131,12 @@ COMMANDS: Final = (
         "List what there is: targets, faults, scenarios, workloads, ...; or the planted bugs.",
     ),
     Command(
+        "new",
+        "new:new",
+        "target NAME [OPTIONS]",
+        "Write what your own target begins with: its table in shaketable.toml, a client, a test.",
+    ),
+    Command(
         "check",
         "check:check",
         "PATH... [OPTIONS]",
@@ -187,19 +193,19 @@ COMMANDS: Final = (
     ),
     Command(
         "simulate",
-        "simulation:simulate",
+        "simulations.simulation:simulate",
         "[OPTIONS]",
         "Run the system's own code on a simulated clock, network and disk, seed by seed.",
     ),
     Command(
         "replay",
-        "simulation:replay",
+        "simulations.simulation:replay",
         "SEED|FILE [OPTIONS]",
         "Run a seed again step by step, or what a real node recorded, with the nodes' states.",
     ),
     Command(
         "shrink",
-        "simulation:shrink",
+        "simulations.simulation:shrink",
         "[SEED|FILE] [OPTIONS]",
         "Make a failing run small, and tell its story: what was promised, and how it was broken.",
     ),

@@ -58,10 +58,8 @@ def _plugin_rows(kind: str) -> list[tuple[str, str]]:
     rows = []
     for name, plugin in discovery.find(kind).items():
         rows.append((name, discovery.summary(plugin)))
-        mutants = getattr(plugin, "mutants", {})
-        if mutants:
-            rows.append(("  with --mutant:", "its planted bugs"))
-        rows += [(f"  {mutant}", breaks) for mutant, breaks in mutants.items()]
+        if mutants := getattr(plugin, "mutants", {}):
+            rows.append(("", f"--mutant plants one of {len(mutants)} bugs in it (list mutants)."))
     return rows
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import cli, discovery
-from shaketable.harness.terminal import output, seed_runs, shrinking
+from shaketable.harness.terminal import output
+from shaketable.harness.terminal.simulations import seed_runs, shrinking
 
 Run = Callable[..., tuple[int, str, str]]
 KEPT = "store/shrunk/fakeshrink-late-7"

@@ -23,7 +23,11 @@ from typing import Final
 from shaketable.harness.contracts.simulation import RunSpec, SeedRun, Violation
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import SeedWorkers
-from shaketable.harness.terminal.seed_runs import replay_command, run_seed, violation_text
+from shaketable.harness.terminal.simulations.seed_runs import (
+    replay_command,
+    run_seed,
+    violation_text,
+)
 
 TARGET: Final = "dledger"
 FRESH_FROM: Final = 1_000_000

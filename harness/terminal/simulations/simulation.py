@@ -28,7 +28,7 @@ from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import show_rows
-from shaketable.harness.terminal.seed_runs import (
+from shaketable.harness.terminal.simulations.seed_runs import (
     TARGET_DEFAULT,
     SeedBar,
     print_end,
@@ -38,7 +38,7 @@ from shaketable.harness.terminal.seed_runs import (
     show_step,
     simulator_of,
 )
-from shaketable.harness.terminal.shrinking import (
+from shaketable.harness.terminal.simulations.shrinking import (
     ShrinkSettings,
     shrink_failing,
     shrink_file,

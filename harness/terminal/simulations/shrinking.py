@@ -23,7 +23,7 @@ from shaketable.harness.contracts.simulation import RunSpec, Shrinker, ShrunkRun
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.runtime.seed_workers import SeedWorkers
 from shaketable.harness.terminal import output
-from shaketable.harness.terminal.seed_runs import (
+from shaketable.harness.terminal.simulations.seed_runs import (
     TARGET_DEFAULT,
     SeedBar,
     ShrinkBar,

@@ -1,0 +1,293 @@
+"""A target that a file describes: starts nodes by a command, asks them by a URL or a command."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus
+from shaketable.harness.contracts.promises import Promises
+from shaketable.harness.described.client import FunctionClient, client_type
+from shaketable.harness.described.functions import load
+from shaketable.harness.described.target_file import Leader, TargetTable, filled, read
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NODE_LOG: Final = "node.log"
+"""The file with a node's output, in its folder."""
+STARTS: Final = re.compile(rb"^--- shaketable: .* starts\b.*$", re.MULTILINE)
+"""The line before the output of an incarnation."""
+ASKED_AGAIN_AFTER_S: Final = 0.5
+"""A command is run so often at most: each is a process."""
+ANSWER_BYTES_MAX: Final = 1 << 20
+WORKLOADS: Final = (
+    ("register", ("read", "write", "cas")),
+    ("read-write-register", ("read", "write")),
+    ("log", ("append", "read_at", "end")),
+    ("set", ("add", "elements")),
+    ("counter", ("increment", "count")),
+)
+"""Workloads and the functions that they need; the first that is served is the default."""
+LINEARIZABLE: Final = {
+    "register": ("read", "write", "cas"),
+    "read-write-register": ("read", "write"),
+    "log": ("append", "read", "end"),
+}
+
+
+class DescribedTarget:
+    """A target of `shaketable.toml`.
+
+    Attributes:
+        file: the file that describes it.
+    """
+
+    mutants: Mapping[str, str] = {}
+    logs_readable = False
+
+    def __init__(self, name: str, table: TargetTable, file: Path) -> None:
+        self.name = name
+        self.file = file
+        self.summary = table.summary or f"Described in {file.name}."
+        self.advertises_addresses = table.one_address
+        self._table = table
+        self._last: dict[str, tuple[float, NodeStatus | None]] = {}
+        self._leads: dict[str, bool] = {}  # by each node's last answer
+
+    @cached_property
+    def client_type(self) -> type[FunctionClient]:
+        """The type of its clients. Raises UsageError if their file cannot be used."""
+        return client_type(load(self.file.parent / self._table.client))
+
+    @cached_property
+    def default_workload(self) -> str:
+        """The workload that it is shaken with if none is named."""
+        served = [name for name, functions in WORKLOADS if self._serves(functions)]
+        return self._table.workload or (served[0] if served else WORKLOADS[0][0])
+
+    @cached_property
+    def promises(self) -> Promises:
+        """What it promises: by default that its operations are linearizable for each key."""
+        given = self._table.promises
+        linearizable = given.linearizable
+        if linearizable is None:
+            linearizable = frozenset(LINEARIZABLE.get(self.default_workload, ()))
+        return Promises(
+            durable_under=given.faults,
+            linearizable=linearizable,
+            excludes=given.excludes,
+            note=given.note,
+        )
+
+    def prepare(self, layout: NodeLayout) -> Launch:
+        """Say how to start a node; it gets a folder for its data."""
+        values = self._values(layout)
+        Path(values["data"]).mkdir(parents=True, exist_ok=True)
+        program, *arguments = (filled(word, values) for word in self._table.start)
+        if "/" in program:  # a node runs in its own folder; a path is from that of the file
+            program = str(self.file.parent / program)
+        argv = (program, *arguments)
+        env = {name: filled(text, values) for name, text in self._table.env.items()}
+        return Launch(argv, env)
+
+    async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
+        """Ask a node; None if it is not ready. Without a way to ask, it has no role."""
+        with trio.move_on_after(timeout_s):
+            if not await self._is_ready(layout, timeout_s):
+                return None
+            leader = self._table.leader
+            if leader is None:
+                return NodeStatus(layout.node, "", 0, None, 0, 0)
+            if leader.command:
+                return await self._rarely(layout, leader, timeout_s)
+            return await self._asked(layout, leader, timeout_s)
+        return None
+
+    def client(self, addresses: Mapping[str, Address], timeout_s: float) -> FunctionClient:
+        """Return a client."""
+        return self.client_type(addresses, timeout_s)
+
+    @staticmethod  # executors get it, and nothing of the target
+    def read_log(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
+        """Read nothing: what the nodes' files hold is not described."""
+        return iter(())
+
+    def _serves(self, functions: tuple[str, ...]) -> bool:
+        return all(map(self.client_type.functions.has, functions))
+
+    def _values(self, layout: NodeLayout) -> dict[str, str]:
+        """Return the placeholders of a node's texts."""
+        own = layout.peer_address
+        if self._table.one_address and layout.advertised_address is not None:
+            own = layout.advertised_address
+        members = dict(sorted({**layout.peers, layout.node: own}.items()))
+        listed = {name: self._peer(name, at) for name, at in members.items()}
+        separator = self._table.peer_separator
+        return {
+            "id": layout.node,
+            "number": _number(layout.node),
+            "client": str(layout.client_address),
+            "client_host": layout.client_address.host,
+            "client_port": str(layout.client_address.port),
+            "peer": str(layout.peer_address),
+            "peer_host": layout.peer_address.host,
+            "peer_port": str(layout.peer_address.port),
+            "members": separator.join(listed.values()),
+            "peers": separator.join(text for name, text in listed.items() if name != layout.node),
+            "data": str(layout.directory / "data"),
+            "folder": str(layout.directory),
+            "here": str(self.file.parent),
+        }
+
+    def _peer(self, name: str, at: Address) -> str:
+        values = {"id": name, "number": _number(name), "address": str(at)}
+        return filled(self._table.peer_format, {**values, "host": at.host, "port": str(at.port)})
+
+    async def _is_ready(self, layout: NodeLayout, timeout_s: float) -> bool:
+        ready, at = self._table.ready, layout.client_address
+        if ready is None:
+            return await _accepts(at)
+        if ready.log:
+            return await trio.to_thread.run_sync(_has_line, layout.directory, ready.log)
+        values = self._values(layout)
+        if ready.http:
+            return await _fetched(filled(ready.http, values), timeout_s) is not None
+        return await _output([filled(word, values) for word in ready.command]) is not None
+
+    async def _rarely(
+        self, layout: NodeLayout, leader: Leader, timeout_s: float
+    ) -> NodeStatus | None:
+        """Ask by a command, unless that was done a moment ago."""
+        at_s, last = self._last.get(layout.node, (-ASKED_AGAIN_AFTER_S, None))
+        now_s = trio.current_time()
+        if now_s - at_s < ASKED_AGAIN_AFTER_S:
+            return last
+        status = await self._asked(layout, leader, timeout_s)
+        self._last[layout.node] = (now_s, status)
+        return status
+
+    async def _asked(
+        self, layout: NodeLayout, leader: Leader, timeout_s: float
+    ) -> NodeStatus | None:
+        values = self._values(layout)
+        if leader.http:
+            text = await _fetched(filled(leader.http, values), timeout_s)
+        else:
+            text = await _output([filled(word, values) for word in leader.command])
+        self._leads[layout.node] = False
+        if text is None:
+            return None
+        answer = json.loads(text)
+        if leader.leads:
+            self._leads[layout.node] = _is_true(at_path(answer, leader.leads))
+        leading = [node for node, leads in self._leads.items() if leads]
+        return status_of(layout, leader, answer, leading[0] if len(leading) == 1 else None)
+
+
+def targets_of(file: Path) -> tuple[DescribedTarget, ...]:
+    """Return the targets that a file describes. Raises UsageError if it is broken."""
+    return tuple(DescribedTarget(name, table, file) for name, table in read(file).items())
+
+
+def status_of(
+    layout: NodeLayout, leader: Leader, answer: object, leading: str | None = None
+) -> NodeStatus:
+    """Return what a node's answer says.
+
+    `leading` is the node that says it leads, for answers that do not name the leader. Raises
+    ValueError if a path leads nowhere.
+    """
+    ids = {layout.node: layout.node}
+    for name, at in (
+        *layout.peers.items(),
+        (layout.node, layout.client_address),
+        (layout.node, layout.peer_address),
+    ):
+        ids[name] = ids[str(at)] = name
+    if layout.advertised_address is not None:
+        ids[str(layout.advertised_address)] = layout.node
+    led = ids.get(str(at_path(answer, leader.leader))) if leader.leader else leading
+    role = "leader" if led == layout.node else "follower" if led else "candidate"
+    term, committed, end = (
+        int(str(at_path(answer, path) or 0)) if path else 0
+        for path in (leader.term, leader.committed, leader.end)
+    )
+    return NodeStatus(layout.node, role, term, led, committed, max(end, committed))
+
+
+def at_path(answer: object, path: str) -> Any:
+    """Return what is at a path such as "raft.leader" or "members.0.id" of a JSON value.
+
+    Raises:
+        ValueError: there is nothing there.
+    """
+    at: Any = answer
+    for step in path.split("."):
+        if isinstance(at, dict) and step in at:
+            at = at[step]
+        elif isinstance(at, list) and step.isdecimal() and int(step) < len(at):
+            at = at[int(step)]
+        else:
+            raise ValueError(f"the answer has no {path!r}: {json.dumps(answer)[:200]}")
+    return at
+
+
+def _is_true(value: object) -> bool:
+    """Return whether a value of an answer means yes: true, 1, "leader", ..."""
+    return str(value).lower() in ("true", "1", "yes", "leader", "master", "primary")
+
+
+def _number(node: str) -> str:
+    return re.sub(r"\D", "", node) or "0"
+
+
+async def _accepts(at: Address) -> bool:
+    """Return whether a node accepts a connection."""
+    try:
+        stream = await trio.open_tcp_stream(at.host, at.port)
+    except OSError:
+        return False
+    await trio.aclose_forcefully(stream)
+    return True
+
+
+def _has_line(directory: Path, pattern: str) -> bool:
+    """Return whether the node has printed such a line since it was started last."""
+    try:
+        output = (directory / NODE_LOG).read_bytes()
+    except OSError:
+        return False
+    *_, begin = (0, *(found.end() for found in STARTS.finditer(output)))
+    return re.search(pattern, output[begin:].decode(errors="replace"), re.MULTILINE) is not None
+
+
+async def _fetched(url: str, timeout_s: float) -> str | None:
+    """Return the text of a 2xx answer, else None."""
+
+    def fetch() -> str | None:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(url, timeout=timeout_s) as response:
+                return str(response.read(ANSWER_BYTES_MAX).decode(errors="replace"))
+        except (OSError, http.client.HTTPException):
+            return None
+
+    return await trio.to_thread.run_sync(fetch, abandon_on_cancel=True)
+
+
+async def _output(argv: list[str]) -> str | None:
+    """Return what a command prints if it exits with 0, else None."""
+    try:
+        done = await trio.run_process(argv, capture_stdout=True, capture_stderr=True, check=False)
+    except OSError:
+        return None
+    return done.stdout[:ANSWER_BYTES_MAX].decode(errors="replace") if not done.returncode else None

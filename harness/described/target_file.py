@@ -1,0 +1,206 @@
+"""The file `shaketable.toml`: groups of processes, described by how to start and ask them. Pure.
+
+    [targets.kvs]
+    start = ["{here}/server", "--id={id}", "--listen={client}", "--peers={peers}", "--data={data}"]
+    client = "client.py"
+
+Source: docs/your-own-system.md.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.promises import BUILT_IN_FAULTS, FAMILIES
+from shaketable.harness.untrusted_text import printable
+
+OF_A_NODE: Final = (
+    "id", "number", "client", "client_host", "client_port", "peer", "peer_host", "peer_port",
+    "peers", "members", "data", "folder", "here",
+)  # fmt: skip
+"""Placeholders of commands, environment variables and addresses."""
+OF_A_PEER: Final = ("id", "number", "address", "host", "port")
+"""Placeholders of `peer_format`."""
+_PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
+NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a node is ready; one of these. Without any: when it accepts connections.
+
+    Attributes:
+        http: a URL that answers 2xx.
+        log: a regular expression that a line of the node's output matches.
+        command: a command that exits with 0.
+    """
+
+    http: str = ""
+    log: str = ""
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.http, self.log, self.command))) != 1:
+            raise ValueError("give one of http, log and command")
+        try:
+            re.compile(self.log)
+        except re.error as error:
+            raise ValueError(f"log is no regular expression: {error}") from None
+
+
+class Leader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to ask a node who leads: a URL or a command that answers JSON.
+
+    Attributes:
+        http: the URL.
+        command: the command.
+        leader: path of the leader in the answer, as this node knows it: its id or an address.
+        leads: path of what is true if this node leads.
+        term: path of the term, a whole number that rises with each leader.
+        committed: path of the index up to which the node has committed.
+        end: path of the last index of its log.
+    """
+
+    http: str = ""
+    command: tuple[str, ...] = ()
+    leader: str = ""
+    leads: str = ""
+    term: str = ""
+    committed: str = ""
+    end: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.http) == bool(self.command):
+            raise ValueError("give http or command")
+        if not (self.leader or self.leads):
+            raise ValueError("give the path of leader, or of leads")
+
+
+class PromisesTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the target promises (`harness.contracts.promises.Promises`).
+
+    Attributes:
+        durable_under: faults, or families of faults, that acknowledged writes survive.
+        linearizable: operations that are linearizable together, for each key.
+        excludes: further anomalies that never occur (docs/anomalies.md).
+        note: a sentence for the report.
+    """
+
+    durable_under: frozenset[str] = frozenset({"process", "network"})
+    linearizable: frozenset[str] | None = None
+    excludes: frozenset[str] = frozenset()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        known = BUILT_IN_FAULTS | set(FAMILIES)
+        if unknown := sorted(self.durable_under - known):
+            raise ValueError(f"durable_under knows no {unknown[0]!r} (there are: {_list(known)})")
+
+    @property
+    def faults(self) -> frozenset[str]:
+        """The faults that acknowledged writes survive, families expanded."""
+        return frozenset().union(*(FAMILIES.get(name, {name}) for name in self.durable_under))
+
+
+class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One target.
+
+    Attributes:
+        start: the command that starts a node, in the foreground.
+        client: the file with the client's functions, relative to this file.
+        summary: what the target is, in one sentence.
+        env: further environment variables of a node.
+        ready: when a node is ready.
+        leader: how to ask a node who leads; without it, faults that need a leader are refused.
+        promises: what it promises.
+        workload: its default workload; without it, the first that the functions serve.
+        peer_format: a peer in `{peers}` and `{members}`.
+        peer_separator: what separates them.
+        one_address: nodes tell their peers one address, the same for all (as etcd's do).
+    """
+
+    start: tuple[str, ...]
+    client: str
+    summary: str = ""
+    env: Mapping[str, str] = {}
+    ready: Ready | None = None
+    leader: Leader | None = None
+    promises: PromisesTable = PromisesTable()
+    workload: str = ""
+    peer_format: str = "{id}={address}"
+    peer_separator: str = ","
+    one_address: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.start:
+            raise ValueError("start is empty: it is the command that starts a node")
+        for key, text in self._templates():
+            _check_placeholders(key, text, OF_A_NODE)
+        _check_placeholders("peer_format", self.peer_format, OF_A_PEER)
+
+    def _templates(self) -> Iterator[tuple[str, str]]:
+        yield from (("start", text) for text in self.start)
+        yield from ((f"env.{name}", text) for name, text in self.env.items())
+        if self.ready is not None:
+            yield "ready.http", self.ready.http
+            yield from (("ready.command", text) for text in self.ready.command)
+        if self.leader is not None:
+            yield "leader.http", self.leader.http
+            yield from (("leader.command", text) for text in self.leader.command)
+
+
+def read(path: Path) -> Mapping[str, TargetTable]:
+    """Return the targets of a file by name.
+
+    Raises:
+        UsageError: it cannot be read, is not TOML, or has an invalid value; one line says where.
+    """
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise UsageError(f"cannot read {path}: {why}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not TOML: {error}") from error
+    if other := sorted(given.keys() - {"targets"}):
+        raise UsageError(f"{path}: unknown table {printable(other[0])!r} (there is: targets)")
+    tables = given.get("targets", {})
+    if not isinstance(tables, dict):
+        raise UsageError(f"{path}: targets is a table: [targets.NAME]")
+    return {name: _target(path, name, table) for name, table in tables.items()}
+
+
+def _target(path: Path, name: str, table: object) -> TargetTable:
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{path}: targets: {printable(name)!r} is no name: use small letters, digits, hyphens"
+        )
+    try:
+        return msgspec.convert(table, TargetTable)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).partition(" - at `$")
+        where = f"targets.{name}{place.rstrip('`')}"
+        raise UsageError(f"{path}: {where}: {printable(text)}") from error
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """Return a text with its placeholders replaced."""
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], template)
+
+
+def _check_placeholders(key: str, template: str, known: tuple[str, ...]) -> None:
+    for name in _PLACEHOLDER.findall(template):
+        if name not in known:
+            raise ValueError(
+                f"{key} has an unknown placeholder {{{name}}} (there are: {_list(known)})"
+            )
+
+
+def _list(names: Any) -> str:
+    return ", ".join(sorted(names))

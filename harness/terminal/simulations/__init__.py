@@ -1,0 +1,1 @@
+"""The commands `simulate`, `replay` and `shrink`."""

@@ -1,0 +1,195 @@
+"""A described target: its commands, when its nodes are ready, who leads."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from shaketable.harness import described, discovery
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import Address, NodeLayout, NodeStatus
+from shaketable.harness.described.target import DescribedTarget, at_path, targets_of
+
+CLIENT = "def read(s, k): ...\ndef write(s, k, v): ...\ndef cas(s, k, e, v): ...\n"
+TABLE = '[targets.kvs]\nstart = [{start}]\nclient = "client.py"\n{more}\n'
+
+
+def target_of(folder: Path, more: str = "", start: str = '"true"') -> DescribedTarget:
+    (folder / "client.py").write_text(CLIENT)
+    file = folder / described.FILE_NAME
+    file.write_text(TABLE.format(start=start, more=more))
+    return targets_of(file)[0]
+
+
+def layout_of(folder: Path, port: int = 1, node: str = "n1") -> NodeLayout:
+    peers = {f"n{n}": Address("127.0.0.1", 8100 + n) for n in range(3) if f"n{n}" != node}
+    here, there = Address("127.0.0.1", port), Address("127.0.0.1", 8001)
+    (folder / node).mkdir(exist_ok=True)
+    advertised = Address("127.0.0.1", 8201)
+    return NodeLayout(node, folder / node, here, there, peers, advertised_address=advertised)
+
+
+def test_a_command_gets_addresses_and_a_folder(tmp_path: Path) -> None:
+    start = '"bin/server", "{id}={client_port}", "{peers}", "{members}", "{number}", "{data}"'
+    target = target_of(tmp_path, 'env = { PEER = "{peer_host}" }', start)
+    layout = layout_of(tmp_path, 7001)
+    launch = target.prepare(layout)
+    assert launch.argv == (
+        f"{tmp_path}/bin/server",
+        "n1=7001",
+        "n0=127.0.0.1:8100,n2=127.0.0.1:8102",
+        "n0=127.0.0.1:8100,n1=127.0.0.1:8001,n2=127.0.0.1:8102",
+        "1",
+        f"{tmp_path}/n1/data",
+    )
+    assert launch.env == {"PEER": "127.0.0.1"}
+    assert (tmp_path / "n1" / "data").is_dir()
+
+
+def test_one_address_for_all_and_its_format(tmp_path: Path) -> None:
+    more = 'one_address = true\npeer_format = "http://{host}:{port}"\npeer_separator = " "'
+    target = target_of(tmp_path, more, '"server", "{members}"')
+    assert target.advertises_addresses
+    program, members = target.prepare(layout_of(tmp_path)).argv
+    assert program == "server"
+    assert members == "http://127.0.0.1:8100 http://127.0.0.1:8201 http://127.0.0.1:8102"
+
+
+def test_its_functions_choose_workload_and_promises(tmp_path: Path) -> None:
+    target = target_of(tmp_path)
+    assert target.default_workload == "register"
+    assert target.promises.linearizable == {"read", "write", "cas"}
+    given = '[targets.kvs.promises]\nlinearizable = ["write"]\nnote = "So it says."'
+    assert target_of(tmp_path, given).promises.linearizable == {"write"}
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers what the test wants."""
+
+    status, body = 200, b"{}"
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/status" else 404)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_arguments: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    handler = type("Handler", (Answers,), {})
+    with HTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+        thread.start()
+        yield handler, http.server_address[1]
+        http.shutdown()
+        thread.join()
+
+
+def asked(target: DescribedTarget, layout: NodeLayout) -> NodeStatus | None:
+    return trio.run(target.status, layout, 5.0)
+
+
+LEADER = '[targets.kvs.leader]\nhttp = "http://{client}/status"\n'
+
+
+@pytest.mark.parametrize("name", ["n0", "127.0.0.1:8100"])
+def test_an_answer_names_the_leader(tmp_path: Path, server: Any, name: str) -> None:
+    handler, port = server
+    paths = 'leader = "raft.leader"\nterm = "raft.term"\ncommitted = "at.0"\nend = "at.1"\n'
+    target = target_of(tmp_path, LEADER + paths)
+    handler.body = json.dumps({"raft": {"leader": name, "term": "7"}, "at": [3, 4]}).encode()
+    layout = layout_of(tmp_path, port)
+    assert asked(target, layout) == NodeStatus("n1", "follower", 7, "n0", 3, 4)
+    handler.body = b'{"raft": {"leader": "n1", "term": 8}, "at": [4, 4]}'
+    assert asked(target, layout) == NodeStatus("n1", "leader", 8, "n1", 4, 4)
+    handler.body = b'{"raft": {"leader": null, "term": 8}, "at": [4, 4]}'
+    assert asked(target, layout) == NodeStatus("n1", "candidate", 8, None, 4, 4)
+    handler.status = 503
+    assert asked(target, layout) is None
+
+
+def test_an_answer_says_whether_its_node_leads(tmp_path: Path, server: Any) -> None:
+    handler, port = server
+    target = target_of(tmp_path, LEADER + 'leads = "role"\n')
+    handler.body = b'{"role": "follower"}'
+    assert asked(target, layout_of(tmp_path, port)) == NodeStatus("n1", "candidate", 0, None, 0, 0)
+    handler.body = b'{"role": "leader"}'
+    assert asked(target, layout_of(tmp_path, port, "n2")) == (
+        NodeStatus("n2", "leader", 0, "n2", 0, 0)
+    )
+    handler.body = b'{"role": "follower"}'
+    assert asked(target, layout_of(tmp_path, port)) == NodeStatus("n1", "follower", 0, "n2", 0, 0)
+
+
+def test_an_answer_without_what_is_looked_for(tmp_path: Path, server: Any) -> None:
+    handler, port = server
+    target = target_of(tmp_path, LEADER + 'leader = "raft.leader"\n')
+    handler.body = b'{"raft": [1]}'
+    with pytest.raises(ValueError, match=r"no 'raft\.leader'"):
+        asked(target, layout_of(tmp_path, port))
+
+
+def test_a_command_tells_who_leads(tmp_path: Path) -> None:
+    more = '[targets.kvs.leader]\ncommand = ["echo", \'{"leads": true}\']\nleads = "leads"\n'
+    more += '[targets.kvs.ready]\ncommand = ["true"]\n'
+    target = target_of(tmp_path, more)
+    assert asked(target, layout_of(tmp_path)) == NodeStatus("n1", "leader", 0, "n1", 0, 0)
+
+
+@pytest.mark.parametrize("command", ["false", "no-such-program-anywhere"])
+def test_a_command_that_fails_means_not_ready(tmp_path: Path, command: str) -> None:
+    target = target_of(tmp_path, f'[targets.kvs.ready]\ncommand = ["{command}"]\n')
+    assert asked(target, layout_of(tmp_path)) is None
+
+
+def test_ready_when_it_listens(tmp_path: Path, server: Any) -> None:
+    target = target_of(tmp_path)
+    assert asked(target, layout_of(tmp_path, server[1])) == NodeStatus("n1", "", 0, None, 0, 0)
+    assert asked(target, layout_of(tmp_path, 1)) is None
+
+
+def test_ready_when_a_line_of_this_process_says_so(tmp_path: Path) -> None:
+    target = target_of(tmp_path, '[targets.kvs.ready]\nlog = "^ready .* serve$"\n')
+    layout = layout_of(tmp_path)
+    assert asked(target, layout) is None
+    log = layout.directory / "node.log"
+    start = "--- shaketable: n1 incarnation 1 starts, 0.1 s into the run\n"
+    log.write_text(start + "ready to serve\n")
+    assert asked(target, layout) is not None
+    log.write_text(log.read_text() + start.replace("1 starts", "2 starts") + "reading files\n")
+    assert asked(target, layout) is None
+
+
+def test_paths_lead_into_lists_and_objects() -> None:
+    assert at_path({"a": [{"b": 3}]}, "a.0.b") == 3
+    for path in ("a.1", "b", "a.b", "a.0.b.c"):
+        with pytest.raises(ValueError, match="has no"):
+            at_path({"a": [{"b": 3}]}, path)
+
+
+def test_targets_are_found_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target_of(tmp_path)
+    inner = tmp_path / "tests"
+    inner.mkdir()
+    discovery.clear_caches()
+    monkeypatch.chdir(inner)
+    assert discovery.get("targets", "kvs").name == "kvs"
+    assert discovery.get("targets", "kvs") is discovery.find("targets")["kvs"]
+    with pytest.raises(UsageError, match=r"unknown target 'kv'; did you mean 'kvs'\?"):
+        discovery.get("targets", "kv")
+    discovery.clear_caches()
+    monkeypatch.chdir("/")
+    with pytest.raises(UsageError, match=r"no shaketable\.toml is here or in a folder above"):
+        discovery.get("targets", "kvs")
+    discovery.clear_caches()
