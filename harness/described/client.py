@@ -181,7 +181,7 @@ async def _increment(self: FunctionClient, key: str, amount: int) -> None:
 
 
 async def _count(self: FunctionClient, key: str) -> int:
-    """Return the counter's value; one that nobody has incremented counts 0."""
+    """Return the counter's value; 0 if it was never incremented."""
     return _number_or_none("count", await self._call("count", key)) or 0
 
 

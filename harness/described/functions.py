@@ -156,7 +156,7 @@ async def _on_asyncio(coroutine: Coroutine[Any, Any, Any]) -> Any:
         try:
             token.run_sync_soon(ended.set)
         except trio.RunFinishedError:
-            return  # nobody waits any more
+            return  # trio has ended
 
     future.add_done_callback(tell)
     try:

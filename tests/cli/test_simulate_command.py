@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import cli, discovery
-from shaketable.harness.terminal import output, simulation
+from shaketable.harness.terminal import output
+from shaketable.harness.terminal.simulations import simulation
 
 Run = Callable[..., tuple[int, str, str]]
 
