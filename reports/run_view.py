@@ -24,7 +24,7 @@ from shaketable.reports.run_page.losses import NOT_JUDGED, Losses
 
 @dataclass(frozen=True, slots=True)
 class RoleSpan:
-    """One span of a node's lane: `role` is leader, follower, candidate or "no answer"."""
+    """One span of a node's lane: `role` is leader, follower, candidate, up or "no answer"."""
 
     node: str
     role: str

@@ -206,6 +206,7 @@ class KeysChecker(Protocol):
 
 
 __all__ = [
+    "NO_ROLE",
     "UNTOUCHED",
     "Address",
     "Answer",
@@ -295,17 +296,21 @@ class Launch:
             (directory / name).write_text(text, encoding="utf-8")
 
 
+NO_ROLE = "up"
+"""The role of a node that answers and does not say who leads."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """A node's status as it reports it.
 
     Attributes:
         node: its id.
-        role: leader, follower or candidate; "" if the target shows no roles.
+        role: leader, follower or candidate; `NO_ROLE` if the target shows none.
         term: its current term.
         leader: the leader that it knows; None for none.
-        committed_index: its commit index.
-        end_index: the last index of its log.
+        committed_index: its commit index; -1 if it has none, or does not show it.
+        end_index: the last index of its log; -1 likewise.
         group: nodes of the same group replicate one log; each group has a leader of its own.
         wall_ms: its wall clock when it answered; None if it does not report it.
         monotonic_ms: its monotonic clock, from the same origin as the machine's CLOCK_MONOTONIC.

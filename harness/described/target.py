@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus
+from shaketable.harness.contracts.plugins import (
+    NO_ROLE,
+    Address,
+    Launch,
+    NodeLayout,
+    NodeStatus,
+)
 from shaketable.harness.contracts.promises import Promises
 from shaketable.harness.described.client import FunctionClient, client_type
 from shaketable.harness.described.functions import load
@@ -106,7 +112,7 @@ class DescribedTarget:
                 return None
             leader = self._table.leader
             if leader is None:
-                return NodeStatus(layout.node, "", 0, None, 0, 0)
+                return NodeStatus(layout.node, NO_ROLE, 0, None, -1, -1)
             if leader.command:
                 return await self._rarely(layout, leader, timeout_s)
             return await self._asked(layout, leader, timeout_s)
@@ -217,9 +223,9 @@ def status_of(
         ids[str(layout.advertised_address)] = layout.node
     led = ids.get(str(at_path(answer, leader.leader))) if leader.leader else leading
     role = "leader" if led == layout.node else "follower" if led else "candidate"
-    term, committed, end = (
-        int(str(at_path(answer, path) or 0)) if path else 0
-        for path in (leader.term, leader.committed, leader.end)
+    term = int(str(at_path(answer, leader.term) or 0)) if leader.term else 0
+    committed, end = (
+        int(str(at_path(answer, path))) if path else -1 for path in (leader.committed, leader.end)
     )
     return NodeStatus(layout.node, role, term, led, committed, max(end, committed))
 

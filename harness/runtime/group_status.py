@@ -11,7 +11,7 @@ from typing import Protocol
 
 import trio
 
-from shaketable.harness.contracts.plugins import Json, NodeStatus
+from shaketable.harness.contracts.plugins import NO_ROLE, Json, NodeStatus
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.samples import Samples
@@ -169,11 +169,13 @@ class GroupStatus:
             status = self._status[node]
             if status is None:
                 return False
-            if status.role and not self._follows_its_leader(status, leaders):
+            if not self._follows_its_leader(status, leaders):
                 return False
         return bool(names)
 
     def _follows_its_leader(self, status: NodeStatus, leaders: Mapping[str, str | None]) -> bool:
+        if status.role == NO_ROLE:
+            return True
         leader = leaders.get(status.group)
         led = None if leader is None else self._status[leader]
         return led is not None and (status.leader, status.term) == (leader, led.term)
@@ -212,7 +214,7 @@ class GroupStatus:
             if status is None:
                 rank[node] = 0
                 continue
-            if status.role and not self._follows_its_leader(status, leaders):
+            if not self._follows_its_leader(status, leaders):
                 rank[node] = 1
             elif {status.committed_index, status.end_index} != {ends[status.group]}:
                 rank[node] = 2
@@ -238,7 +240,7 @@ class GroupStatus:
         if status is None:
             line = self._nodes.last_line(node)
             return f"{node} does not answer" + (f" (its last line: {line})" if line else "")
-        if not status.role:
+        if status.role == NO_ROLE:
             return f"{node} answers"
         follows = f"follows {status.leader}" if status.leader else "knows no leader"
         return (

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeGuard
 
 from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, TapTool
 
+from shaketable.harness.contracts.plugins import NO_ROLE
 from shaketable.reports.availability.outages import PhaseSpan
 from shaketable.reports.plotting.frame import (
     INK,
@@ -21,7 +22,9 @@ from shaketable.reports.plotting.frame import (
 )
 from shaketable.reports.run_view import RoleSpan, RunView
 
-ROLE_COLOURS: Final = {"leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7"}
+ROLE_COLOURS: Final = {
+    "leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7", NO_ROLE: "#9fb4c7",
+}  # fmt: skip
 OUTAGE_COLOUR: Final = "#c2353f"
 OUTAGE_ROW: Final = "outage"
 
@@ -252,7 +255,8 @@ def role_spans(status: Iterable[Mapping[str, Any]], end_ns: int) -> tuple[RoleSp
     changes: dict[str, list[tuple[int, str, int | None]]] = {}
     for row in sorted(status, key=lambda row: int(row.get("time_ns", 0))):
         role = str(row.get("role") or NO_ANSWER).lower()
-        term = None if role == NO_ANSWER or row.get("term") is None else int(row["term"])
+        has_term = role not in (NO_ANSWER, NO_ROLE) and row.get("term") is not None
+        term = int(row["term"]) if has_term else None
         lane = changes.setdefault(str(row.get("node")), [])
         if not lane or lane[-1][1:] != (role, term):
             lane.append((int(row.get("time_ns", 0)), role, term))

@@ -78,11 +78,9 @@ def _figures(context: PlotContext) -> list[DrawnPlot]:
         found += [client_plots.draw_throughput(context), client_plots.draw_latency(context)]
         found += [client_plots.draw_errors(context), client_plots.draw_consumer_lag(context)]
     if view.sampled.nodes:
-        found += [
-            draw_committed(context),
-            draw_lag(context),
-            draw_clocks(context),
-        ]
+        if any(np.nanmax(one.committed, initial=-1) >= 0 for one in view.sampled.nodes):
+            found += [draw_committed(context), draw_lag(context)]
+        found.append(draw_clocks(context))
     return [one for one in found if one is not None]
 
 

@@ -14,7 +14,7 @@ import trio
 
 from shaketable.harness import described, discovery
 from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.contracts.plugins import Address, NodeLayout, NodeStatus
+from shaketable.harness.contracts.plugins import NO_ROLE, Address, NodeLayout, NodeStatus
 from shaketable.harness.described.target import DescribedTarget, at_path, targets_of
 
 CLIENT = "def read(s, k): ...\ndef write(s, k, v): ...\ndef cas(s, k, e, v): ...\n"
@@ -121,13 +121,15 @@ def test_an_answer_says_whether_its_node_leads(tmp_path: Path, server: Any) -> N
     handler, port = server
     target = target_of(tmp_path, LEADER + 'leads = "role"\n')
     handler.body = b'{"role": "follower"}'
-    assert asked(target, layout_of(tmp_path, port)) == NodeStatus("n1", "candidate", 0, None, 0, 0)
+    assert asked(target, layout_of(tmp_path, port)) == NodeStatus(
+        "n1", "candidate", 0, None, -1, -1
+    )
     handler.body = b'{"role": "leader"}'
     assert asked(target, layout_of(tmp_path, port, "n2")) == (
-        NodeStatus("n2", "leader", 0, "n2", 0, 0)
+        NodeStatus("n2", "leader", 0, "n2", -1, -1)
     )
     handler.body = b'{"role": "follower"}'
-    assert asked(target, layout_of(tmp_path, port)) == NodeStatus("n1", "follower", 0, "n2", 0, 0)
+    assert asked(target, layout_of(tmp_path, port)) == NodeStatus("n1", "follower", 0, "n2", -1, -1)
 
 
 def test_an_answer_without_what_is_looked_for(tmp_path: Path, server: Any) -> None:
@@ -142,7 +144,7 @@ def test_a_command_tells_who_leads(tmp_path: Path) -> None:
     more = '[targets.kvs.leader]\ncommand = ["echo", \'{"leads": true}\']\nleads = "leads"\n'
     more += '[targets.kvs.ready]\ncommand = ["true"]\n'
     target = target_of(tmp_path, more)
-    assert asked(target, layout_of(tmp_path)) == NodeStatus("n1", "leader", 0, "n1", 0, 0)
+    assert asked(target, layout_of(tmp_path)) == NodeStatus("n1", "leader", 0, "n1", -1, -1)
 
 
 @pytest.mark.parametrize("command", ["false", "no-such-program-anywhere"])
@@ -153,7 +155,9 @@ def test_a_command_that_fails_means_not_ready(tmp_path: Path, command: str) -> N
 
 def test_ready_when_it_listens(tmp_path: Path, server: Any) -> None:
     target = target_of(tmp_path)
-    assert asked(target, layout_of(tmp_path, server[1])) == NodeStatus("n1", "", 0, None, 0, 0)
+    assert asked(target, layout_of(tmp_path, server[1])) == NodeStatus(
+        "n1", NO_ROLE, 0, None, -1, -1
+    )
     assert asked(target, layout_of(tmp_path, 1)) is None
 
 

@@ -52,3 +52,9 @@ def test_a_phase_that_did_not_end_lasts_until_the_end() -> None:
     by_name = {"steady": {"start_ns": 4, "stop_ns": 9}}
     assert [s.name for s in phase_spans(by_name, 50)] == ["steady"]
     assert phase_spans(None, 50) == ()
+
+
+def test_a_node_without_a_role_is_up_and_has_no_term() -> None:
+    rows = [status(1, "n0", "up", 0), status(4, "n0", None, None), status(6, "n0", "up", 0)]
+    spans = [(s.role, s.term, s.start_ns) for s in role_spans(rows, 9)]
+    assert spans == [("up", None, 1), (NO_ANSWER, None, 4), ("up", None, 6)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from shaketable.harness.contracts.plugins import NodeStatus
+from shaketable.harness.contracts.plugins import NO_ROLE, NodeStatus
 from shaketable.harness.runtime.group_status import GroupStatus
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
@@ -75,3 +75,16 @@ def test_one_group_without_a_leader_or_behind_is_enough_not_to_be_ready(tmp_path
     )
     assert behind.is_ready(-1.0)
     assert not behind.is_settled(-1.0)
+
+
+def test_nodes_that_show_no_role_are_ready_as_soon_as_all_answer(tmp_path: Path) -> None:
+    up = [NodeStatus(node, NO_ROLE, 0, None, -1, -1) for node in NODES]
+    whole = asked(tmp_path, *up)
+    assert whole.is_ready(-1.0)
+    assert whole.is_settled(-1.0)
+    assert whole.leader() is None
+    assert whole.lagging() == ()
+    assert whole.why_not_ready() == "n0 answers; n1 answers; n2 answers; n3 answers"
+    missing = asked(tmp_path, *up[1:])
+    assert not missing.is_ready(-1.0)
+    assert missing.lagging() == ("n0",)
