@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -40,7 +40,8 @@ def minimal_operations(
     These are the ones that the finding names; for a place in a log, also the appends acknowledged
     there, the reads of it, and the appends of the values stored there now (`instead`).
     """
-    marked = _nearest_first(lookup.by_id(list(violation.named)), violation)
+    named_ops = list(dict.fromkeys((*violation.named, *_proof_of_staleness(violation))))
+    marked = _nearest_first(lookup.by_id(named_ops), violation)
     key, offset = violation.key, violation.offset
     at_place = lookup.appends_at(key, offset)
     reads = lookup.reads_at(key, offset, READS_MAX)
@@ -60,12 +61,29 @@ def minimal_operations(
 
 
 def _nearest_first(rows: Sequence[OperationRow], violation: Violation) -> list[OperationRow]:
-    """Sort operations: those that the violation is about, then by distance in time to the first."""
+    """Sort operations: those that the violation is about, those that prove it, then the nearest.
+
+    The nearest are those with the least distance in time to the first.
+    """
     first = next((row for row in rows if row.op in violation.named[:1]), None)
     if first is None:
         return list(rows)
     accused = {first.op, *accused_in(violation.details)}
-    return sorted(rows, key=lambda row: (row.op not in accused, abs(row.call_ns - first.call_ns)))
+    proof = _proof_of_staleness(violation)
+
+    def rank(row: OperationRow) -> tuple[bool, bool, int]:
+        return row.op not in accused, row.op not in proof, abs(row.call_ns - first.call_ns)
+
+    return sorted(rows, key=rank)
+
+
+def _proof_of_staleness(violation: Violation) -> tuple[int, ...]:
+    """Return the operations that show that a read is stale, as its message names them."""
+    stale = violation.details.get("stale")
+    if not isinstance(stale, Mapping):
+        return ()
+    found = (stale.get(name) for name in ("read", "written", "over", "written_seen", "over_seen"))
+    return tuple(op for op in found if isinstance(op, int))
 
 
 def steps_of(
