@@ -84,14 +84,9 @@ def test(name: str) -> str:
     return f'''\
 """Shakes {name} for twenty seconds: no acknowledged write may be lost, no read be stale."""
 
-import subprocess
-import sys
 
-
-def {function}(tmp_path):
-    argv = [sys.executable, "-m", "shaketable", "run", "--target", "{name}", "--time-limit", "20"]
-    done = subprocess.run([*argv, "--store", tmp_path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+def {function}(shake):
+    shake(target="{name}", time_limit="20s")
 '''
 
 

@@ -7,9 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.testing.campaigns import CampaignRun, run_campaign
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -43,19 +47,35 @@ def test_the_page_shows_the_files_of_the_example() -> None:
     assert len(written) <= LINES_MAX
 
 
-@pytest.mark.parametrize(("target", "code"), [("kvs", 0), ("kvs-lazy", 1)])
-def test_its_commands_run_and_end_as_it_says(tmp_path: Path, target: str, code: int) -> None:
+def copied(folder: Path) -> Path:
     for name in ("shaketable.toml", "client.py", "server.py"):
-        shutil.copy(EXAMPLE / name, tmp_path)
-    [command] = [each for each in COMMAND.findall(PAGE) if f"--target {target} " in each]
-    extra = ("--engine", "local", "--faults", "kill,pause,partition", "--seed", "1")
-    done = shaketable(tmp_path, *command.split(), *extra)
-    assert done.returncode == code, done.stdout + done.stderr
+        shutil.copy(EXAMPLE / name, folder)
+    return folder
+
+
+def test_its_command_runs_and_ends_as_it_says(tmp_path: Path) -> None:
+    copied(tmp_path)
+    [command] = [each for each in COMMAND.findall(PAGE) if "--target kvs-lazy " in each]
+    done = shaketable(tmp_path, *command.split(), "--engine", "local", "--seed", "1")
+    assert done.returncode == 1, done.stdout + done.stderr
     results = json.loads((tmp_path / "store" / "latest" / "results.json").read_text())
-    assert results["valid"] is (code == 0)
+    assert results["valid"] is False
     assert results["workload"] == "register"
     assert "no known leader" in done.stdout
     assert "Traceback" not in (tmp_path / "store" / "latest" / "shaketable.log").read_text()
+
+
+def test_its_test_passes_for_a_server_that_keeps_its_promises(tmp_path: Path) -> None:
+    copied(tmp_path)
+    [shown] = re.findall(r"^```python\n(def test_.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    test = tmp_path / "test_kvs.py"
+    test.write_text(shown.replace("    shake(", '    shake(engine="local", seed="1", '))
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
+    done = subprocess.run(
+        argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_new_writes_three_files_once(tmp_path: Path) -> None:
@@ -75,3 +95,22 @@ def test_new_writes_three_files_once(tmp_path: Path) -> None:
     refused = shaketable(tmp_path, "run", "--target", "b", "-w", "counter")
     assert refused.returncode == 254
     assert "clients of b keep no counters" in refused.stderr
+
+
+def test_from_python_a_wrong_option_is_one_line(tmp_path: Path) -> None:
+    copied(tmp_path)
+    with pytest.raises(UsageError, match=r"unknown target 'kv'; did you mean 'kvs'\?"):
+        run_campaign(target="kv", folder=tmp_path, store=tmp_path / "store")
+    with pytest.raises(UsageError, match=r"--no-such-option"):
+        run_campaign(no_such_option=True, folder=tmp_path, store=tmp_path / "store")
+
+
+def test_a_run_that_is_not_valid_fails_the_test_with_its_summary(
+    shake: Callable[..., CampaignRun], tmp_path: Path
+) -> None:
+    options = {"workload": "read-write-register", "engine": "local", "time_limit": "3s"}
+    options |= {"steady": 1, "faults": ["kill"], "world": "sim", "seed": "1"}
+    with pytest.raises(pytest.fail.Exception, match=r"^UNKNOWN  vacuity") as failed:
+        shake(target="dledger", rate=1, **options)
+    assert "operations" in str(failed.value)
+    assert (tmp_path / "store" / "latest" / "results.json").exists()
