@@ -83,6 +83,8 @@ class Functions:
             raise UsageError(
                 f"{self.path}: {name} is called with {count} arguments: {_usage(name)}"
             ) from None
+        except ValueError:
+            pass  # a function written in C may not tell its arguments
         return function
 
     def _definite(self, given: object) -> tuple[type[BaseException], ...]:
