@@ -32,11 +32,11 @@ settings.load_profile("shaketable")
 
 SLOW_MARKERS = frozenset({"e2e", "spark", "browser"})
 SHARED = {
-    "file": r'scope="module"',
     "the Spark session": r"def test_\w+\([^)]*\bspark\b|getfixturevalue\(\"spark\"\)",
     "Apache's broker": r"\bapache: Apache\b",
+    "file": r'scope="module"',
 }
-"""What tests share beyond their file, and by what in its text a file that does is known."""
+"""What tests share, and by what in its text a file that does is known; the first counts."""
 WAITING_PART = 0.9
 """Over so much of a run tests that wait are spread."""
 
