@@ -18,6 +18,8 @@ NEMESIS_PROCESS = -1
 
 APPENDING = ("append", "send")
 """Names of operations that append a value to a log or queue."""
+WRITING = ("write", "cas", "add")
+"""Names of operations that change a register, a set or a counter."""
 
 EVENTS = pa.schema(
     [

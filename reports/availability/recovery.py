@@ -2,6 +2,8 @@
 
 Pure functions of Arrow tables.
 
+Appends are measured; if the workload has none, the writes of its registers, sets or counters.
+
 Source: the recovery time (RTO) of OpenChaos, made stricter: only an append *invoked* after the
 fault took effect counts. One in flight at that moment may have been decided before the fault.
 """
@@ -19,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.harness.history.schema import APPENDING
+from shaketable.harness.history.schema import APPENDING, WRITING
 from shaketable.reports.availability.outages import ClientActivity, Gap, ends_ns
 
 Times = npt.NDArray[np.int64]
@@ -73,7 +75,7 @@ def recovery_times(
         activity: when clients worked. Without it, waiting clients are not seen, and neither is an
             outage in which all of them wait.
     """
-    operations = operations.filter(pc.is_in(operations["f"], value_set=pa.array(APPENDING)))
+    operations = _writes(operations)
     starts = np.sort(np.array([window.start_ns for window in windows], dtype=np.int64))
     waiting = _NONE_WAITS
     if activity is not None:
@@ -156,11 +158,19 @@ def summarise(recoveries: Iterable[Recovery]) -> RecoverySummary:
     )
 
 
+def _writes(operations: pa.Table) -> pa.Table:
+    """Return the appends; if there are none, what else changes something."""
+    for names in (APPENDING, WRITING):
+        found = operations.filter(pc.is_in(operations["f"], value_set=pa.array(names)))
+        if found.num_rows:
+            break
+    return found
+
+
 def _append_times(operations: pa.Table) -> tuple[Times, Times, Times]:
     """Return the sorted call times of all appends, and calls and returns of acknowledged ones."""
     # An acknowledged append shows that the group serves.
-    is_append = pc.is_in(operations["f"], value_set=pa.array(APPENDING))
-    appends = operations.filter(is_append)
+    appends = _writes(operations)
     acknowledged = appends.filter(
         pc.and_(pc.equal(appends["outcome"], "ok"), pc.is_valid(appends["return_ns"]))
     )

@@ -135,3 +135,13 @@ def test_the_summary_takes_only_faults_after_which_somebody_asked() -> None:
     assert (summary.median_ns, summary.max_ns, summary.gap_max_ns) == (20, 30, 35)
     assert (summary.recovered, summary.never) == (2, 1)
     assert summarise([]).median_ns is None
+
+
+def test_where_nothing_appends_the_writes_of_registers_count() -> None:
+    rows = [("read", 11, 1, "ok"), ("write", 15, 2, "ok"), ("cas", 30, 1, "fail")]
+    [found] = recovery_times(table(rows), [window(0, 10, 12)])
+    assert (found.asked, found.recovery_ns) == (2, 7)
+    [found] = recovery_times(table([*rows, ("append", 40, 3, "ok")]), [window(0, 10, 12)])
+    assert (found.asked, found.recovery_ns) == (1, 33), "a log is measured by its appends"
+    [found] = recovery_times(table(rows[:1]), [window(0, 10, 12)])
+    assert found.asked == 0
