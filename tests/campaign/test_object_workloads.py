@@ -82,7 +82,7 @@ class Bare:
 
 def do(workload: Workload, client: Any, f: str, key: str, value: Any = None, **more: Any) -> Answer:
     operation = Operation(f, key, value=value, **more)
-    return trio.run(partial(workload.invoke, operation, None, client))
+    return trio.run(partial(workload.invoke, operation, None, opened(workload, client)))
 
 
 def opened(workload: Any, table: Table) -> TargetClient:
