@@ -41,12 +41,18 @@ consumer that releases a queue waits two seconds at most
 (`system.client.group_consumer.RELEASE_SECONDS_MAX`)."""
 TIDY_NS: Final = 1_500_000_000
 """A consumer that left within this time was not cut short: it has two seconds."""
+SENT_BACK_NS: Final = 5_000_000_000
+"""For so long after a handler failed its message may still be on its way back to the broker: the
+client waits three seconds for an answer (`system.client.group_consumer.Intervals.call_s`). One
+that leaves earlier delivers it again, to whoever reads the queue next."""
 GONE_NS: Final = 20_000_000_000
 """For so long after the call of an indeterminate operation its client may still be leaving."""
-HANDLING: Final = ("handle", "handle-failed", "retry", "retry-failed")
+FAILING: Final = ("handle-failed", "retry-failed")
+HANDLING: Final = ("handle", "retry", *FAILING)
 CHANGES: Final = ("subscribe", "unsubscribe")
 COLUMNS: Final = (
-    *("op", "process", "f", "key", "expected", "call_ns", "return_ns", "outcome", "extra"),
+    *("op", "process", "f", "key", "expected", "offset"),
+    *("call_ns", "return_ns", "outcome", "extra"),
 )
 
 
@@ -55,7 +61,8 @@ class QueueOwners:
 
     Judges a topic by all of its queues. Two owners: two consumers handled messages of one queue in
     one settled period. Needless redelivery: a message was handled twice in one settled period, or
-    again after the consumer that had handled it in a settled period had left in good order.
+    again after the consumer that had handled it in a settled period had left in good order. A
+    message whose handler failed just before that may still have been on its way back.
     """
 
     name = NAME
@@ -85,7 +92,10 @@ class QueueOwners:
 
 @dataclass(frozen=True, slots=True)
 class _Handled:
-    """A message that a consumer had handled, or had failed to handle, at `end`."""
+    """A message that a consumer had handled, or had failed to handle, at `end`.
+
+    It is settled at `settled`: what failed is so once it must have been sent back.
+    """
 
     op: int
     process: int
@@ -94,6 +104,7 @@ class _Handled:
     value: int
     call: int
     end: int
+    settled: int
 
     def label(self) -> str:
         """Return it as text: "process 3 (op 7) was handed 12 of offset 4"."""
@@ -152,10 +163,25 @@ def _group_history(rows: Sequence[Mapping[str, Any]]) -> _GroupHistory:
                 history.leaves.append(_Leave(row["op"], process, call, end))
         elif row["outcome"] == "ok" and row["extra"]:
             history.handled += [
-                _Handled(row["op"], process, row["key"], offset, value, call, end)
+                _Handled(
+                    row["op"],
+                    process,
+                    row["key"],
+                    offset,
+                    value,
+                    call,
+                    end,
+                    end + SENT_BACK_NS if _has_failed(row, offset) else end,
+                )
                 for offset, value in _messages(row)
             ]
     return history
+
+
+def _has_failed(row: Mapping[str, Any], offset: int) -> bool:
+    """Return whether the handler failed at this message, or before it."""
+    is_failing = row["f"] in FAILING and row["offset"] is not None
+    return bool(is_failing and offset >= row["offset"])
 
 
 def _messages(row: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -240,7 +266,7 @@ def _again_after_leaving(
         found = (
             (one, leave, other)
             for one in by_process[leave.process]
-            if settled <= one.call and one.end < leave.call
+            if settled <= one.call and one.settled < leave.call
             for other in by_place[one.key, one.offset]
             if other.call > leave.end and _is_quiet(context, one.call, other.end)
         )
