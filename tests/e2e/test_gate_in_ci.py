@@ -54,7 +54,7 @@ def step(folder: Path, script: str, **environ: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=250,
         stdin=subprocess.DEVNULL,
     )
 
@@ -79,7 +79,7 @@ def test_the_jobs_are_what_their_systems_take(tmp_path: Path, name: str, schema:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_steps_of_the_jobs_work(tmp_path: Path) -> None:
     folder = written(tmp_path)
     shake, gate = steps_of(yaml.safe_load(files()[WORKFLOW]))
