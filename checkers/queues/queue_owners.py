@@ -44,7 +44,7 @@ TIDY_NS: Final = 1_500_000_000
 SENT_BACK_NS: Final = 5_000_000_000
 """For so long after a handler failed its message may still be on its way back to the broker: the
 client waits three seconds for an answer (`system.client.group_consumer.Intervals.call_s`). One
-that leaves earlier delivers it again, to whoever reads the queue next."""
+that leaves earlier delivers it again, to the queue's next consumer."""
 GONE_NS: Final = 20_000_000_000
 """For so long after the call of an indeterminate operation its client may still be leaving."""
 FAILING: Final = ("handle-failed", "retry-failed")
