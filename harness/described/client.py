@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar, Final
@@ -17,6 +18,7 @@ MISTAKES: Final = (NameError, TypeError, AttributeError, NotImplementedError, As
 """Errors of the functions themselves: they are passed on, so that the log has their traceback."""
 CLOSE_TIMEOUT_S: Final = 0.5
 _turns: Final = count()
+_LOG = logging.getLogger(__name__)
 
 
 class Node:
@@ -34,7 +36,7 @@ class Node:
 
 
 class FunctionClient:
-    """One session at one node; after an error a new one, at the next node.
+    """One session at one node; after an error a new one, at the next node (it may be the leader).
 
     A failure to open a session is definite. A failure of an operation is indefinite, unless the
     operation changes nothing, or the functions' file declares the error definite.
@@ -58,8 +60,10 @@ class FunctionClient:
             with trio.move_on_after(CLOSE_TIMEOUT_S):
                 try:
                     await self.functions.call("close", session)
+                except MISTAKES:
+                    _LOG.exception("closing the session")
                 except Exception:
-                    return
+                    return  # its connection is broken: there is nothing to close
 
     async def _call(self, name: str, *arguments: object) -> Any:
         """Call an operation within the client's timeout; after an error the session is gone."""
@@ -75,7 +79,8 @@ class FunctionClient:
             what = unknown if self._is_open else DefiniteError
             error: Exception = what(f"no answer within {self._timeout_s:g} s")
         except self.functions.definite as refused:
-            raise DefiniteError(error_text(refused)) from refused
+            error = DefiniteError(error_text(refused))
+            error.__cause__ = refused
         except MISTAKES:
             raise
         except Exception as failed:

@@ -68,6 +68,7 @@ class DescribedTarget:
         self._table = table
         self._last: dict[str, tuple[float, NodeStatus | None]] = {}
         self._leads: dict[str, bool] = {}  # by each node's last answer
+        self._outputs: dict[str, _Output] = {}
 
     @cached_property
     def client_type(self) -> type[FunctionClient]:
@@ -163,7 +164,11 @@ class DescribedTarget:
         if ready is None:
             return await _accepts(at)
         if ready.log:
-            return await trio.to_thread.run_sync(_has_line, layout.directory, ready.log)
+            file = layout.directory / NODE_LOG
+            output = self._outputs.get(layout.node)
+            if output is None or output.file != file:  # of this run
+                output = self._outputs[layout.node] = _Output(file, ready.log)
+            return await trio.to_thread.run_sync(output.has_line)
         values = self._values(layout)
         if ready.http:
             return await _fetched(filled(ready.http, values), timeout_s) is not None
@@ -266,14 +271,31 @@ async def _accepts(at: Address) -> bool:
     return True
 
 
-def _has_line(directory: Path, pattern: str) -> bool:
-    """Return whether the node has printed such a line since it was started last."""
-    try:
-        output = (directory / NODE_LOG).read_bytes()
-    except OSError:
-        return False
-    *_, begin = (0, *(found.end() for found in STARTS.finditer(output)))
-    return re.search(pattern, output[begin:].decode(errors="replace"), re.MULTILINE) is not None
+class _Output:
+    """A node's output, read on from where it was read last: it may be long, and is asked often."""
+
+    def __init__(self, file: Path, pattern: str) -> None:
+        self.file = file
+        self._pattern = re.compile(pattern, re.MULTILINE)
+        self._position = 0
+        self._is_there = False
+
+    def has_line(self) -> bool:
+        """Return whether a line that matches was printed since the node was started last."""
+        try:
+            with self.file.open("rb") as output:
+                output.seek(self._position)
+                read = output.read()
+        except OSError:
+            return False
+        whole = read[: read.rfind(b"\n") + 1]
+        self._position += len(whole)
+        begins = [found.end() for found in STARTS.finditer(whole)]
+        if begins:
+            self._is_there, whole = False, whole[begins[-1] :]
+        text = whole.decode(errors="replace")
+        self._is_there = self._is_there or self._pattern.search(text) is not None
+        return self._is_there
 
 
 async def _fetched(url: str, timeout_s: float) -> str | None:
