@@ -188,7 +188,6 @@ def test_nobody_listens_on_stderr(shell: Shell) -> None:
         assert process.wait(timeout=110) == 254
 
 
-@pytest.mark.timeout(400)
 def test_ctrl_c_keeps_what_was_found(shell: Shell) -> None:
     """The second history takes its time; the first one's verdict is written all the same."""
     nobodys = {"process": 0, "f": "dequeue", "value": 3, "time": 5, "type": "ok"}

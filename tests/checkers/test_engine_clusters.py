@@ -58,7 +58,6 @@ def test_a_session_here_agrees(jobs, expected, spark):
     assert [spark.run(job) for job in jobs] == expected
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.spark
 def test_a_cluster_of_executors_agrees(jobs, expected, tmp_path, spark):
     """`spark` is asked for so that the test is skipped where there is no Java."""
@@ -72,7 +71,6 @@ def test_a_cluster_of_executors_agrees(jobs, expected, tmp_path, spark):
     assert pickle.loads(answered.read_bytes()) == expected
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.spark
 def test_a_spark_connect_server_agrees(jobs, expected, spark):
     assert spark.java is not None

@@ -28,7 +28,6 @@ from tests.support.checker_histories import context, op, table
 from tests.support.odd_checkers import Deadly, Endless, Hungry, Patient, Picky
 from tests.support.written_by_key import CAS_REGISTER, KEYS, job_of, queues, stale_register
 
-pytestmark = pytest.mark.timeout(400)
 """On a new machine the first of them waits for kernels, beside two that compile the same."""
 
 

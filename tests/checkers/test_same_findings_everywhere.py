@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.findings_digest import digests
 
 ROOT = Path(__file__).parents[2]
-HISTORIES = 40
+HISTORIES = 12
 
 
 def in_another_process(hash_seed):

@@ -18,7 +18,7 @@ import trio
 from shaketable.harness import cli
 from shaketable.system.client import Producer, PullConsumer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 SECONDS_MAX = 90
 
 

@@ -23,7 +23,7 @@ import pytest
 from shaketable.harness import discovery
 from shaketable.harness.history.schema import EVENTS, OPERATIONS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 
 RUN_TIMEOUT_S = 300
 GONE_WITHIN_S = 5

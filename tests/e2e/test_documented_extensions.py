@@ -47,7 +47,6 @@ def one_winner(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 @pytest.mark.e2e
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_they_are_listed_and_run(site: Path, tmp_path: Path) -> None:
     listed = " ".join(shaketable(site, "list").stdout.split())
     for name, what in (

@@ -50,7 +50,6 @@ def run(site: Path, store: Path, *arguments: str) -> tuple[subprocess.CompletedP
 @needs_etcd
 @pytest.mark.e2e
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_linearizable_reads_are_valid_under_kill_pause_and_partition(
     site: Path, tmp_path: Path
 ) -> None:
@@ -72,7 +71,6 @@ def test_linearizable_reads_are_valid_under_kill_pause_and_partition(
 @needs_etcd
 @pytest.mark.e2e
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_serializable_reads_are_found_to_be_stale_and_clocks_untouched(
     site: Path, tmp_path: Path
 ) -> None:

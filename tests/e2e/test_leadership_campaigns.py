@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 
 RUN_TIMEOUT_S = 300
 SHAKEN = (

@@ -15,7 +15,7 @@ import pytest
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.testing.campaigns import CampaignRun, run_campaign
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "kvs"

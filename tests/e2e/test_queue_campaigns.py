@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.e2e
 
 RUN_TIMEOUT_S = 150
 

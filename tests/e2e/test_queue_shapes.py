@@ -17,7 +17,7 @@ import pytest
 
 from shaketable.harness.cli import run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 RUN_TIMEOUT_S = 280
 BUGS = [

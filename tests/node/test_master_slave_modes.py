@@ -17,8 +17,6 @@ from shaketable.system.client.pull_consumer import PullConsumer
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[MasterSlaveNodes]:

@@ -22,7 +22,7 @@ from shaketable.system.store.message import Message
 from tests.support.name_servers import NameServers
 from tests.support.node_group import NodeGroup
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 
 MEMBERS = ("n0", "n1", "n2")
 SECONDS_MAX = 60

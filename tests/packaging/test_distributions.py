@@ -24,7 +24,7 @@ RUN = ("--world=sim", "--workload=queue", "--faults=kill", "--time-limit=10", "-
 """Whatever such a run judges is decided without most of the kernels, which are not compiled yet."""
 KERNELS = ("checkers/kernels", "harness/history", "harness/targets")
 """Their machine code is taken from the checkout: to compile it takes minutes."""
-COMPILES_S = 280
+COMPILES_S = 580
 """As long as a busy machine may take to compile what the checkout has not compiled yet."""
 HISTORY = """\
 {"process": 0, "type": "invoke", "f": "write", "value": 1}

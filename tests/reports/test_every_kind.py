@@ -121,7 +121,6 @@ def _checked(verdict: Verdict, finding: Finding, rows: Rows) -> CheckedHistory:
 
 @pytest.mark.browser
 @needs_chromium
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_pages_of_every_kind_are_quiet_alone_and_open_to_everybody(
     runs: Runs, browser: Chromium, name: str, tmp_path: Path

@@ -31,7 +31,6 @@ def pages_of(request: pytest.FixtureRequest, kind: str) -> list[Path]:
     return sorted(folder.rglob("*.html"))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_page_is_quiet_alone_and_open_to_everybody(

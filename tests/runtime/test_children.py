@@ -53,27 +53,23 @@ def still_running(left: Path) -> list[int]:
     return alive
 
 
-@pytest.mark.timeout(60)
 def test_what_a_child_left_running_ends_and_nobody_waits_for_it(left: Path) -> None:
     answer = children.ask(program(left, "ends"), PATIENCE_S)
     assert answer == children.Answer(False, 3, b"it said\n", b"it complained\n")
     assert not still_running(left)
 
 
-@pytest.mark.timeout(60)
 def test_what_a_late_child_started_ends_with_it(left: Path) -> None:
     assert children.ask(program(left, "hangs"), 2.0).is_late
     assert not still_running(left)
 
 
-@pytest.mark.timeout(60)
 def test_a_child_reads_what_it_is_given_and_has_what_is_added() -> None:
     echo = "import os, sys; print(sys.stdin.read(), os.environ['DOOR'])"
     answer = children.ask([sys.executable, "-c", echo], PATIENCE_S, b"open", {"DOOR": "north"})
     assert (answer.status, answer.output) == (0, b"open north\n")
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("how", ["ends", "hangs"])
 def test_what_a_child_that_is_listened_to_left_running_ends(left: Path, how: str) -> None:
     heard: list[bytes] = []
@@ -89,7 +85,6 @@ def test_what_a_child_that_is_listened_to_left_running_ends(left: Path, how: str
     assert children.last_line(left.with_name("log")) == "it complained"
 
 
-@pytest.mark.timeout(60)
 def test_a_spark_that_does_not_start_in_time_leaves_no_jvm(
     left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,6 @@ def found(tmp_path, monkeypatch):
     return {finding.fault: finding for finding in findings}
 
 
-@pytest.mark.timeout(120)
 def test_only_what_took_effect_and_was_undone_works(found):
     assert {fault: finding.state for fault, finding in found.items()} == {
         "kill": "works",
@@ -169,7 +168,6 @@ def test_long_evidence_does_not_hide_why_a_fault_was_not_undone(tmp_path, eviden
     assert alone == f"{'much ' * 36}..."
 
 
-@pytest.mark.timeout(120)
 def test_behind_what_broke_the_group_nothing_is_tried(tmp_path, monkeypatch):
     """What came of the next fault would be told of that one."""
     kill = discovery.get("faults", "kill")
@@ -313,7 +311,6 @@ FAULTS = {
 """Faults of somebody else's, each of which would take others with it."""
 
 
-@pytest.mark.timeout(300)
 def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_them(
     tmp_path, scratch, monkeypatch, capfd
 ):
@@ -418,7 +415,6 @@ def test_what_was_not_looked_at_does_not_work_and_is_had_elsewhere_if_anywhere()
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(150)
 def test_trials_run_in_a_process_of_their_own_and_leave_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     told: list[Finding] = []

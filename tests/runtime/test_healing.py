@@ -161,7 +161,6 @@ def test_the_command_forgets_a_fault_of_one_run_that_it_cannot_undo(tmp_path, sc
     assert heal(tmp_path / "store") == ExitCode.VALID
 
 
-@pytest.mark.timeout(60)
 def test_an_undo_of_somebody_elses_can_neither_hang_nor_end_a_heal(tmp_path, scratch, monkeypatch):
     monkeypatch.setattr(foreign_undo, "START_TIMEOUT_S", 16.0)
     monkeypatch.setattr(foreign_undo, "UNDO_TIMEOUT_S", 4.0)

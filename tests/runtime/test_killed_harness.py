@@ -8,7 +8,7 @@ from killed_harness import try_one
 
 from shaketable.harness.network.probe import why_no_namespace
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.path
 
 
-@pytest.mark.timeout(400)
 def test_what_the_document_says_stands_on_the_page(folder: Path) -> None:
     page = (folder / PAGE).read_text(encoding="utf-8")
     assert PAGE in TEXT
