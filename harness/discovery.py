@@ -259,7 +259,7 @@ def _described(kind: str) -> list[tuple[str, Any]]:
 
 @functools.cache
 def _targets_of(file: Path) -> tuple[Any, ...]:
-    from shaketable.harness.described.target import targets_of  # noqa: PLC0415 - few have a file
+    from shaketable.harness.described.running import targets_of  # noqa: PLC0415 - few have a file
 
     return targets_of(file)
 

@@ -25,6 +25,7 @@ from shaketable.harness.campaigns.scenarios import SCENARIOS
 from shaketable.harness.campaigns.scripts import Step, check_event, read_steps, write_steps
 from shaketable.harness.contracts.abilities import (
     NamesBrokers,
+    RunsAlready,
     TunesReplication,
     UsuallyShaken,
     UsuallyUsed,
@@ -32,7 +33,7 @@ from shaketable.harness.contracts.abilities import (
 from shaketable.harness.contracts.clients import GroupWorkload, OpeningWorkload
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Promises, Target, Workload
-from shaketable.harness.contracts.program import PROGRAM_WORDS
+from shaketable.harness.contracts.program import PROGRAM, PROGRAM_WORDS
 from shaketable.harness.contracts.rng import new_seed, rng_for
 from shaketable.harness.discovery import unknown_name
 
@@ -45,6 +46,8 @@ FILE_ONLY = frozenset({"script"})
 
 RANDOM_NODES_RANGE = (2, 7)
 """Range of random group sizes; even ones too: there a majority is half of the nodes plus one."""
+EXISTING: Final = "existing"
+"""The world of groups that run already."""
 DEFAULT = "default"
 """As a workload or a fault: the defaults of the target."""
 LOG = "log"
@@ -136,7 +139,7 @@ class Campaign(
     mutant: str | None = None
     promise: str | None = None
     nodes: int = 3
-    world: Literal["process", "netns", "sim"] = "process"
+    world: Literal["process", "netns", "sim", "existing"] = "process"
     workload: str = DEFAULT
     queues: int = 4
     key_skew: float = 0.0
@@ -228,6 +231,7 @@ def resolve(campaign: Campaign) -> Campaign:
     target = discovery.get("targets", campaign.target)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
         raise UsageError(unknown_name(f"mutant of {target.name}", campaign.mutant, target.mutants))
+    campaign = _in_its_world(campaign, target)
     _check_choices(campaign, target)
     promises_of(campaign, target)
     require_remote(campaign.spark_remote)
@@ -251,6 +255,30 @@ def resolve(campaign: Campaign) -> Campaign:
     if campaign.world == "sim" and campaign.record != "none":
         raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
     return campaign
+
+
+def _in_its_world(campaign: Campaign, target: Target) -> Campaign:
+    """Return the campaign with the only world and group size that a running group has.
+
+    Raises:
+        UsageError: it asks for others, or for the world of running groups without one.
+    """
+    if not isinstance(target, RunsAlready):
+        if campaign.world == EXISTING:
+            raise UsageError(
+                f"--world {EXISTING}: {target.name} is started by {PROGRAM}; it is for targets of"
+                " shaketable.toml that have nodes (docs/your-own-system.md)"
+            )
+        return campaign
+    usual = Campaign()
+    if campaign.world not in (usual.world, EXISTING):
+        raise UsageError(
+            f"--world {campaign.world}: {target.name} runs already; its world is {EXISTING}"
+        )
+    size = len(target.addresses)
+    if campaign.nodes not in (usual.nodes, size):
+        raise UsageError(f"--nodes {campaign.nodes}: {target.name} has {size}")
+    return msgspec.structs.replace(campaign, world=EXISTING, nodes=size)
 
 
 def with_seed(campaign: Campaign) -> Campaign:

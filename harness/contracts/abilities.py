@@ -17,6 +17,8 @@ from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, Ta
 if TYPE_CHECKING:  # faults import this module, and client workers them
     import pyarrow as pa
 
+    from shaketable.harness.contracts.capabilities import Capability
+
 
 @runtime_checkable
 class TransfersLeadership(Protocol):
@@ -88,6 +90,48 @@ class NamesBrokers(Protocol):
 
     def name_server(self, address: Address) -> Launch:
         """Return how to start a name server that listens at `address`."""
+        ...
+
+
+@runtime_checkable
+class LimitsStatus(Protocol):
+    """A target whose status takes longer than a request: a command has to be run for it."""
+
+    @property
+    def status_timeout_s(self) -> float:
+        """How long `Target.status` may take, in seconds."""
+        ...
+
+
+@runtime_checkable
+class RunsAlready(Protocol):
+    """A target whose group runs already: a run neither starts its nodes nor ends them.
+
+    Attributes:
+        addresses: where clients reach the nodes n0, n1, ...
+    """
+
+    addresses: tuple[Address, ...]
+
+    def why_not(self, capability: Capability) -> str | None:
+        """Return a short reason why nothing can be done to its nodes that needs this; or None."""
+        ...
+
+    async def act(self, action: str, node: str, to: str = "") -> str:
+        """Do something to a node: kill, stop, start, pause, resume; or to what it sends to another.
+
+        On links: cut, heal, dropped. Doing it twice is like doing it once. Returns what was
+        printed: for dropped, how much was dropped.
+
+        Raises:
+            HarnessError: it failed, or did not end in time.
+        """
+        ...
+
+    def client_of_run(
+        self, addresses: Mapping[str, Address], timeout_s: float, run: str
+    ) -> TargetClient:
+        """Return a client as `Target.client` does, whose keys no other run uses."""
         ...
 
 

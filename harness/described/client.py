@@ -43,6 +43,8 @@ class FunctionClient:
     """
 
     functions: ClassVar[Functions]
+    key_prefix = ""
+    """Before each key, if the group has keys of earlier runs."""
 
     def __init__(self, nodes: Mapping[str, Address], timeout_s: float) -> None:
         self._nodes = sorted(nodes.items())
@@ -65,14 +67,15 @@ class FunctionClient:
                 except Exception:
                     return  # its connection is broken: there is nothing to close
 
-    async def _call(self, name: str, *arguments: object) -> Any:
+    async def _call(self, name: str, key: str, *arguments: object) -> Any:
         """Call an operation within the client's timeout; after an error the session is gone."""
         unknown = DefiniteError if name in CHANGE_NOTHING else IndefiniteError
         self.node = self._nodes[self._turn % len(self._nodes)][0]
         try:
             with trio.fail_after(self._timeout_s):
                 await self._open()
-                return await self.functions.call(name, self._session, *arguments)
+                asked = self.key_prefix + key
+                return await self.functions.call(name, self._session, asked, *arguments)
         except (DefiniteError, IndefiniteError):
             raise
         except trio.TooSlowError:

@@ -23,7 +23,7 @@ from shaketable.harness.contracts.plugins import (
 from shaketable.harness.contracts.promises import Promises
 from shaketable.harness.described.client import FunctionClient, client_type
 from shaketable.harness.described.functions import load
-from shaketable.harness.described.target_file import Leader, TargetTable, filled, read
+from shaketable.harness.described.target_file import Leader, TargetTable, filled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +34,8 @@ STARTS: Final = re.compile(rb"^--- shaketable: .* starts\b.*$", re.MULTILINE)
 """The line before the output of an incarnation."""
 ASKED_AGAIN_AFTER_S: Final = 0.5
 """A command is run so often at most: each is a process."""
+REQUEST_STATUS_S: Final = 0.3
+COMMAND_STATUS_S: Final = 2.0
 ANSWER_BYTES_MAX: Final = 1 << 20
 WORKLOADS: Final = (
     ("register", ("read", "write", "cas")),
@@ -106,6 +108,13 @@ class DescribedTarget:
         env = {name: filled(text, values) for name, text in self._table.env.items()}
         return Launch(argv, env)
 
+    @property
+    def status_timeout_s(self) -> float:
+        """How long a status may take: a command has to start first."""
+        ready, leader = self._table.ready, self._table.leader
+        runs = (ready is not None and ready.command) or (leader is not None and leader.command)
+        return COMMAND_STATUS_S if runs else REQUEST_STATUS_S
+
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
         """Ask a node; None if it is not ready. Without a way to ask, it has no role."""
         with trio.move_on_after(timeout_s):
@@ -169,10 +178,10 @@ class DescribedTarget:
             if output is None or output.file != file:  # of this run
                 output = self._outputs[layout.node] = _Output(file, ready.log)
             return await trio.to_thread.run_sync(output.has_line)
-        values = self._values(layout)
+        values, here = self._values(layout), self.file.parent
         if ready.http:
             return await _fetched(filled(ready.http, values), timeout_s) is not None
-        return await _output([filled(word, values) for word in ready.command]) is not None
+        return await _output([filled(word, values) for word in ready.command], here) is not None
 
     async def _rarely(
         self, layout: NodeLayout, leader: Leader, timeout_s: float
@@ -189,11 +198,11 @@ class DescribedTarget:
     async def _asked(
         self, layout: NodeLayout, leader: Leader, timeout_s: float
     ) -> NodeStatus | None:
-        values = self._values(layout)
+        values, here = self._values(layout), self.file.parent
         if leader.http:
             text = await _fetched(filled(leader.http, values), timeout_s)
         else:
-            text = await _output([filled(word, values) for word in leader.command])
+            text = await _output([filled(word, values) for word in leader.command], here)
         self._leads[layout.node] = False
         if text is None:
             return None
@@ -202,11 +211,6 @@ class DescribedTarget:
             self._leads[layout.node] = _is_true(at_path(answer, leader.leads))
         leading = [node for node, leads in self._leads.items() if leads]
         return status_of(layout, leader, answer, leading[0] if len(leading) == 1 else None)
-
-
-def targets_of(file: Path) -> tuple[DescribedTarget, ...]:
-    """Return the targets that a file describes. Raises UsageError if it is broken."""
-    return tuple(DescribedTarget(name, table, file) for name, table in read(file).items())
 
 
 def status_of(
@@ -312,10 +316,12 @@ async def _fetched(url: str, timeout_s: float) -> str | None:
     return await trio.to_thread.run_sync(fetch, abandon_on_cancel=True)
 
 
-async def _output(argv: list[str]) -> str | None:
+async def _output(argv: list[str], folder: Path) -> str | None:
     """Return what a command prints if it exits with 0, else None."""
     try:
-        done = await trio.run_process(argv, capture_stdout=True, capture_stderr=True, check=False)
+        done = await trio.run_process(
+            argv, capture_stdout=True, capture_stderr=True, check=False, cwd=folder
+        )
     except OSError:
         return None
     return done.stdout[:ANSWER_BYTES_MAX].decode(errors="replace") if not done.returncode else None

@@ -4,6 +4,8 @@
     start = ["{here}/server", "--id={id}", "--listen={client}", "--peers={peers}", "--data={data}"]
     client = "client.py"
 
+A group that runs already has `nodes` in place of `start`.
+
 Source: docs/your-own-system.md.
 """
 
@@ -26,10 +28,17 @@ OF_A_NODE: Final = (
     "peers", "members", "data", "folder", "here",
 )  # fmt: skip
 """Placeholders of commands, environment variables and addresses."""
+OF_A_RUNNING_NODE: Final = ("id", "number", "client", "client_host", "client_port", "here")
+"""Placeholders of the commands and addresses of a group that runs already."""
+OF_A_LINK: Final = ("from", "from_host", "to", "to_host", "here")
+"""Placeholders of commands for what one node sends to another."""
 OF_A_PEER: Final = ("id", "number", "address", "host", "port")
 """Placeholders of `peer_format`."""
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
+ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})")
+"""host:port, or [IPv6 address]:port."""
+PORT_MAX: Final = 65_535
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +91,57 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("give the path of leader, or of leads")
 
 
+class Commands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What does to a group that runs already what faults need. Each runs on this machine.
+
+    Each may be run where there is nothing left to do, and then exits with 0 as well.
+
+    Attributes:
+        kill: ends a node's process at once.
+        stop: ends it gracefully.
+        start: starts it again.
+        pause: stops its process for a while (SIGSTOP).
+        resume: lets it go on.
+        cut: drops what one node sends to another.
+        heal: ends that.
+        dropped: prints how many bytes or packets of that link `cut` has dropped.
+    """
+
+    kill: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    pause: tuple[str, ...] = ()
+    resume: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    heal: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, others in NEEDED_BY.items():
+            if lacking := [each for each in others if getattr(self, name) and not self.of(each)]:
+                raise ValueError(f"commands.{name} needs commands.{lacking[0]} as well")
+        for name in msgspec.structs.asdict(self):
+            known = OF_A_LINK if name in OF_LINKS else OF_A_RUNNING_NODE
+            for text in self.of(name):
+                _check_placeholders(f"commands.{name}", text, known)
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """Return the command for an action; () if there is none."""
+        command: tuple[str, ...] = getattr(self, name)
+        return command
+
+
+OF_LINKS: Final = ("cut", "heal", "dropped")
+"""The commands for a link; the others are for a node."""
+NEEDED_BY: Final[Mapping[str, tuple[str, ...]]] = {
+    "kill": ("start",),
+    "stop": ("start",),
+    "pause": ("resume",),
+    "cut": ("heal", "dropped"),
+}
+"""A command -> what undoes it and shows its effect."""
+
+
 class PromisesTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the target promises (`harness.contracts.promises.Promises`).
 
@@ -112,8 +172,11 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """One target.
 
     Attributes:
-        start: the command that starts a node, in the foreground.
         client: the file with the client's functions, relative to this file.
+        start: the command that starts a node, in the foreground.
+        nodes: in place of `start`, for a group that runs already: where clients reach its nodes,
+            each as host:port.
+        commands: for a group that runs already: what faults need.
         summary: what the target is, in one sentence.
         env: further environment variables of a node.
         ready: when a node is ready.
@@ -125,8 +188,10 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         one_address: nodes tell their peers one address, the same for all (as etcd's do).
     """
 
-    start: tuple[str, ...]
     client: str
+    start: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    commands: Commands = Commands()
     summary: str = ""
     env: Mapping[str, str] = {}
     ready: Ready | None = None
@@ -138,11 +203,34 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     one_address: bool = False
 
     def __post_init__(self) -> None:
-        if not self.start:
-            raise ValueError("start is empty: it is the command that starts a node")
+        if bool(self.start) == bool(self.nodes):
+            raise ValueError("give start (a node's command), or nodes (where they already run)")
+        known = OF_A_RUNNING_NODE if self.nodes else OF_A_NODE
         for key, text in self._templates():
-            _check_placeholders(key, text, OF_A_NODE)
+            _check_placeholders(key, text, known)
         _check_placeholders("peer_format", self.peer_format, OF_A_PEER)
+        if self.nodes:
+            self._check_running()
+        elif self.commands != Commands():
+            raise ValueError("commands are for a group that runs already: it has nodes, no start")
+
+    def _check_running(self) -> None:
+        """Check what only a group that runs already may have, and what it cannot have."""
+        for node in self.nodes:
+            found = ADDRESS.fullmatch(node)
+            if found is None or not 0 < int(found[3]) <= PORT_MAX:
+                raise ValueError(f"nodes: {printable(node)!r} is not host:port")
+        if len(set(self.nodes)) < len(self.nodes):
+            raise ValueError("nodes: two of them have the same address")
+        if self.env or self.one_address:
+            raise ValueError("env and one_address are for nodes that shaketable starts")
+        if self.ready is not None and self.ready.log:
+            raise ValueError("ready.log: the output of nodes that run already is not known")
+        if self.commands.pause and self.ready is None:
+            raise ValueError(
+                "commands.pause needs ready.http or ready.command: the kernel accepts connections"
+                " for a paused process"
+            )
 
     def _templates(self) -> Iterator[tuple[str, str]]:
         yield from (("start", text) for text in self.start)

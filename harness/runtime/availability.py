@@ -10,8 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shaketable.harness import discovery, plugin_calls
-from shaketable.harness.campaigns.campaign import Campaign, fault_options, faults_of, node_names
-from shaketable.harness.contracts.abilities import LinksNodes, LosesDisks, ShowsClock, SteersNodes
+from shaketable.harness.campaigns.campaign import (
+    EXISTING,
+    Campaign,
+    fault_options,
+    faults_of,
+    node_names,
+)
+from shaketable.harness.contracts.abilities import (
+    LinksNodes,
+    LosesDisks,
+    RunsAlready,
+    ShowsClock,
+    SteersNodes,
+)
 from shaketable.harness.contracts.capabilities import NETWORK, Capability, family_of, needs_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Fault, Json, Target
@@ -232,10 +244,22 @@ NETNS: Mapping[Capability, Support] = {
     **{capability: _packets(capability) for capability in probe.CAPABILITIES},
 }
 
+
+def _commands(capability: Capability) -> SupportCheck:
+    """Return a check of what the target's file says about its nodes, which run already."""
+
+    def ask(target: Target, _options: Json) -> str | None:
+        assert isinstance(target, RunsAlready), "looked at when the campaign was resolved"
+        return target.why_not(capability)
+
+    return ask
+
+
 WORLDS: Mapping[str, Mapping[Capability, Support]] = {
     "process": PROCESS,
     "netns": NETNS,
     "sim": SIM,
+    EXISTING: {capability: _commands(capability) for capability in Capability},
 }
 
 

@@ -11,13 +11,19 @@ from typing import Protocol
 
 import trio
 
-from shaketable.harness.contracts.plugins import NO_ROLE, Json, NodeStatus
+from shaketable.harness.contracts.abilities import LimitsStatus
+from shaketable.harness.contracts.plugins import NO_ROLE, Json, NodeStatus, Target
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.samples import Samples
 
 STATUS_INTERVAL_S = 0.1
 STATUS_TIMEOUT_S = 0.3
+
+
+def status_timeout_s(target: Target) -> float:
+    """Return how long a node of this target may take to answer."""
+    return target.status_timeout_s if isinstance(target, LimitsStatus) else STATUS_TIMEOUT_S
 
 
 class Nodes(Protocol):
@@ -42,10 +48,11 @@ class GroupStatus:
     Args:
         names: the nodes.
         nodes: what the world knows of their processes.
-        ask: asks one node within `STATUS_TIMEOUT_S`; an exception is reported once.
+        ask: asks one node within `timeout_s`; an exception is reported once.
         status_log: receives changes of role and term.
         observer: is notified of leader changes.
         now_ns: returns the time since the run's start.
+        timeout_s: how long an answer may take.
     """
 
     def __init__(
@@ -56,6 +63,7 @@ class GroupStatus:
         status_log: Lines,
         observer: Observer,
         now_ns: Callable[[], int],
+        timeout_s: float = STATUS_TIMEOUT_S,
     ) -> None:
         self.names = tuple(names)
         self.leader_changes = 0
@@ -69,6 +77,7 @@ class GroupStatus:
         """Records answers periodically, changed or not."""
         self._nodes = nodes
         self._ask = ask
+        self._timeout_s = timeout_s
         self._status_log = status_log
         self._elected_term = -1
         self._observer = observer
@@ -97,7 +106,7 @@ class GroupStatus:
     async def ask(self, node: str) -> NodeStatus | None:
         """Ask a node once; None if it does not answer."""
         try:
-            with trio.move_on_after(2 * STATUS_TIMEOUT_S):  # whatever the target does
+            with trio.move_on_after(2 * self._timeout_s):  # whatever the target does
                 return await self._ask(node)
         except Exception as error:
             if node not in self._reported:

@@ -72,7 +72,7 @@ async def _wait_for_the_group(rig: Rig) -> None:
 
     if not await wait_until(is_ready, READY_TIMEOUT_S):
         why = rig.world.group_status.why_not_ready()
-        raise HarnessError(f"the group has no leader after {READY_TIMEOUT_S:g} s: {why}")
+        raise HarnessError(f"the group is not ready after {READY_TIMEOUT_S:g} s: {why}")
 
 
 async def _serves(rig: Rig) -> bool:
@@ -167,8 +167,8 @@ async def heal(rig: Rig) -> tuple[str, ...]:
     descriptions of what was repaired.
     """
     left = rig.world.restore()
-    if rig.restore_disks is not None:
-        left = (*left, *await rig.restore_disks(0.0 if is_broken(rig.world) else PATIENCE_S))
+    if rig.restore_late is not None:
+        left = (*left, *await rig.restore_late(0.0 if is_broken(rig.world) else PATIENCE_S))
     for line in left:
         rig.observer.note(f"after the last fault, {line}")
     rig.world.group_status.undisturbed_s = since = trio.current_time()

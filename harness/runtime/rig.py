@@ -157,8 +157,8 @@ class Rig:
     run in the background for the length of the run, started in this order; `collect` copies what
     the nodes wrote into the run's folder, after they have ended. With `is_virtual`, time passes
     only while a task waits for it, so nothing is slow by itself. `not_recovered` then holds what
-    failed to recover in time (`harness.runtime.liveness`), and `restore_disks` tries for some
-    seconds to complete nodes that wait for a disk, and returns the rest.
+    failed to recover in time (`harness.runtime.liveness`), and `restore_late` tries for some
+    seconds to repair what `world.restore` cannot at once, and returns what was left.
     """
 
     campaign: Campaign
@@ -177,7 +177,7 @@ class Rig:
     logs: Sequence[Lines]
     let_go: Callable[[], None]
     is_virtual: bool = False
-    restore_disks: Callable[[float], Awaitable[Sequence[str]]] | None = None
+    restore_late: Callable[[float], Awaitable[Sequence[str]]] | None = None
     not_recovered: list[Broken] = field(default_factory=list)
 
     def close(self) -> int:

@@ -20,7 +20,12 @@ from typing import Final
 import trio
 
 from shaketable.harness import discovery
-from shaketable.harness.campaigns.campaign import Campaign, faults_of, promises_of
+from shaketable.harness.campaigns.campaign import (
+    EXISTING,
+    Campaign,
+    faults_of,
+    promises_of,
+)
 from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError
@@ -28,7 +33,7 @@ from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.contracts.promises import is_promised
 from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, open_plain
 from shaketable.harness.history.segments import MAGIC, Event, whole_events
-from shaketable.harness.runtime import phases
+from shaketable.harness.runtime import existing_world, phases
 from shaketable.harness.runtime.clients.online_check import OnlineCheck, Sighting
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.nemesis import Tally
@@ -102,6 +107,8 @@ async def run_campaign(
         UsageError: the campaign cannot be run as it is.
         HarnessError: the run could not be set up or done; one line says why.
     """
+    if campaign.world == EXISTING:
+        return await run_rig(existing_world.build(campaign, folder, observer, command=command))
     return await run_rig(build(campaign, folder, observer, base_port=base_port, command=command))
 
 

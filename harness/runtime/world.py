@@ -19,7 +19,7 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from shaketable.harness.network.links import Network
 from shaketable.harness.runtime import admin_requests
-from shaketable.harness.runtime.group_status import STATUS_TIMEOUT_S, GroupStatus
+from shaketable.harness.runtime.group_status import GroupStatus, status_timeout_s
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.processes import ports
@@ -68,7 +68,13 @@ class ProcessWorld(SteeredCapabilities):
         self.nodes = tuple(members)
         self.exits: list[Exit] = []
         self.group_status = GroupStatus(
-            self.nodes, self, self._ask, status_log, observer, lambda: monotonic_ns() - start_ns
+            self.nodes,
+            self,
+            self._ask,
+            status_log,
+            observer,
+            lambda: monotonic_ns() - start_ns,
+            status_timeout_s(target),
         )
         self._target = target
         self._members = dict(members)
@@ -428,4 +434,4 @@ class ProcessWorld(SteeredCapabilities):
                 raise HarnessError(ports.in_use(address.port, owner))
 
     async def _ask(self, node: str) -> NodeStatus | None:
-        return await self._target.status(self._members[node].layout, STATUS_TIMEOUT_S)
+        return await self._target.status(self._members[node].layout, status_timeout_s(self._target))

@@ -15,7 +15,8 @@ import trio
 from shaketable.harness import described, discovery
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import NO_ROLE, Address, NodeLayout, NodeStatus
-from shaketable.harness.described.target import DescribedTarget, at_path, targets_of
+from shaketable.harness.described.running import targets_of
+from shaketable.harness.described.target import DescribedTarget, at_path
 
 CLIENT = "def read(s, k): ...\ndef write(s, k, v): ...\ndef cas(s, k, e, v): ...\n"
 TABLE = '[targets.kvs]\nstart = [{start}]\nclient = "client.py"\n{more}\n'

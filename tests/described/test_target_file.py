@@ -39,8 +39,11 @@ def test_families_and_faults_are_promised(tmp_path: Path) -> None:
         ("[target.kvs]\n", "unknown table 'target' (there is: targets)"),
         ("targets = 3\n", "targets is a table: [targets.NAME]"),
         ("[targets.Kvs]\n", "targets: 'Kvs' is no name"),
-        ('[targets.kvs]\nclient = "c.py"\n', "targets.kvs: Object missing required field `start`"),
-        (LEAST.replace('["./server"]', "[]"), "start is empty"),
+        (
+            '[targets.kvs]\nclient = "c.py"\n',
+            "targets.kvs: give start (a node's command), or nodes",
+        ),
+        (LEAST.replace('["./server"]', "[]"), "give start"),
         (LEAST.replace("./server", "{nodes}"), "start has an unknown placeholder {nodes}"),
         (LEAST + 'peer_format = "{peer}"\n', "peer_format has an unknown placeholder {peer}"),
         (LEAST + 'env = { A = "{b}" }\n', "env.A has an unknown placeholder {b}"),

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from shaketable.harness import discovery
-from shaketable.harness.contracts.abilities import PlantsBugsBeside
+from shaketable.harness.contracts.abilities import PlantsBugsBeside, RunsAlready
 from shaketable.harness.contracts.clients import (
     GroupClient,
     GroupWorkload,
@@ -78,7 +78,7 @@ class WorkerPlan:
     together (0: closed loop), `think_time_s` the mean pause of a client between operations.
     `segment` is the file for its recording, `log` the file for log lines. `options` configure the
     workload. `client_factory` replaces the target's `client` (tests). `mutant` is the planted bug,
-    which may be in the clients.
+    which may be in the clients. `run` is the run's name, if the group has keys of other runs.
     """
 
     name: str
@@ -98,6 +98,7 @@ class WorkerPlan:
     options: Json = field(default_factory=dict)
     client_factory: Callable[[Mapping[str, Address], float], TargetClient] | None = None
     mutant: str | None = None
+    run: str = ""
 
 
 def run_worker(plan: WorkerPlan, control: Any) -> None:
@@ -449,6 +450,8 @@ def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], Targe
     target: Target = discovery.get("targets", plan.target)
     if plan.mutant is not None and isinstance(target, PlantsBugsBeside):
         return partial(target.client_of, bug=plan.mutant)
+    if isinstance(target, RunsAlready):
+        return partial(target.client_of_run, run=plan.run)
     return target.client
 
 

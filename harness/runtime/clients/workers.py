@@ -40,12 +40,17 @@ STALLS_MAX: Final = 1_000
 
 
 def plan_workers(
-    campaign: Campaign, folder: RunFolder, addresses: Mapping[str, Address], start_ns: int
+    campaign: Campaign,
+    folder: RunFolder,
+    addresses: Mapping[str, Address],
+    start_ns: int,
+    run: str = "",
 ) -> list[WorkerPlan]:
     """Distribute a resolved campaign's clients over its workers; segments are worker-0.seg, ...
 
     `addresses` are the nodes' client addresses; `start_ns` is the run's start on CLOCK_MONOTONIC.
-    Call it in the process that will start the workers.
+    `run` is the name of the run, for a group with keys of other runs. Call it in the process that
+    will start the workers.
     """
     assert campaign.seed is not None, "operations are drawn from a seed"
     count = clients(campaign)
@@ -68,6 +73,7 @@ def plan_workers(
             log=folder.log,
             options=workload_options(campaign),
             mutant=campaign.mutant,
+            run=run,
         )
         for number in range(workers)
     ]

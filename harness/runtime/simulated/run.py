@@ -140,7 +140,7 @@ def build(
         logs=(records.status_log, records.samples_log),
         let_go=lambda: None,
         is_virtual=True,
-        restore_disks=world.restore_disks,
+        restore_late=world.restore_disks,
     )
 
 

@@ -19,7 +19,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,11 +29,13 @@ from typing import Final
 import trio
 
 from shaketable.harness import discovery, run_markers
-from shaketable.harness.campaigns.campaign import Campaign, load, node_names
-from shaketable.harness.contracts.abilities import SteersNodes
-from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.campaigns.campaign import EXISTING, Campaign, load, node_names
+from shaketable.harness.contracts.abilities import RunsAlready, SteersNodes
+from shaketable.harness.contracts.capabilities import needs_of
+from shaketable.harness.contracts.errors import HarnessError, UsageError, clearest
 from shaketable.harness.contracts.plugins import Address, Fault, Json, NodeLayout
 from shaketable.harness.contracts.program import PROGRAM
+from shaketable.harness.described import FILE_NAME
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.run_markers import ProcessIdentity
 from shaketable.harness.runtime import ledger
@@ -41,6 +43,7 @@ from shaketable.harness.runtime.ledger import Account, Lines, OpenFault
 from shaketable.harness.runtime.processes import faketime
 from shaketable.harness.runtime.undoing import foreign_undo
 from shaketable.harness.runtime.undoing.ended_world import EndedWorld
+from shaketable.harness.untrusted_text import error_text
 
 UNDO_TIMEOUT_S: Final = 15.0
 PLAN_CHARS_MAX: Final = 400
@@ -165,12 +168,13 @@ def _undo_faults(
     if not account.open:
         return (), ()
     world = EndedWorld(_nodes(folder))
+    group = _running_group(folder)
     lines = _opened(folder)
     did, left = [], []
     try:
         for fault in account.open:
             what = f"fault {fault.fault} ({fault.name})"
-            error = _undo(fault, world)
+            error = _undo(fault, world) if group is None else _recover(fault, group, world.nodes)
             if error is None:
                 lines.append({"event": "undone", "fault": fault.fault, "by": "heal"})
                 did.append(f"{_how(fault)} {what}")
@@ -211,6 +215,35 @@ def _undo(opened: OpenFault, world: EndedWorld) -> str | None:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return f"not within {UNDO_TIMEOUT_S:g} s" if is_late else None
+
+
+def _running_group(folder: RunFolder) -> RunsAlready | None:
+    """Return the target of a run on a group that runs already: its faults outlive the run.
+
+    Raises:
+        HarnessError: its file is not there any more, so nothing is known of the group.
+    """
+    campaign = _campaign(folder)
+    if campaign is None or campaign.world != EXISTING:
+        return None
+    try:
+        target = discovery.get("targets", campaign.target)
+    except UsageError as error:
+        where = f"heal it where its {FILE_NAME} is"
+        raise HarnessError(f"{folder.path}: {where}: {error}") from error
+    return target if isinstance(target, RunsAlready) else None
+
+
+def _recover(opened: OpenFault, group: RunsAlready, nodes: Sequence[str]) -> str | None:
+    """Put a running group back after one fault; return why that failed, None if it did not."""
+    from shaketable.harness.runtime.existing_world import recover  # noqa: PLC0415 - few runs need it
+
+    needs = needs_of(discovery.get("faults", opened.name))
+    try:
+        trio.run(recover, group, needs, nodes)
+    except Exception as error:
+        return error_text(clearest(error))
+    return None
 
 
 def _not_known(opened: OpenFault) -> str:

@@ -1,0 +1,153 @@
+"""A target whose group runs already: commands act on its nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO, Final
+
+import trio
+
+from shaketable.harness import run_markers
+from shaketable.harness.contracts.capabilities import Capability
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout
+from shaketable.harness.described.client import FunctionClient
+from shaketable.harness.described.target import DescribedTarget
+from shaketable.harness.described.target_file import ADDRESS, OF_LINKS, filled, read
+from shaketable.harness.untrusted_text import printable
+
+COMMAND_TIMEOUT_S: Final = 10.0
+COMMANDS_AT_ONCE_MAX: Final = 16
+OUTPUT_BYTES_MAX: Final = 1 << 16
+ERROR_CHARS_MAX: Final = 200
+OF_CAPABILITIES: Final[Mapping[Capability, tuple[str, ...]]] = {
+    Capability.KILL: ("kill", "start"),
+    Capability.STOP: ("stop", "start"),
+    Capability.PAUSE: ("pause", "resume"),
+    Capability.CUT: ("cut", "heal", "dropped"),
+}
+"""The commands that a capability needs."""
+USUAL_FAULTS: Final = {
+    "kill": Capability.KILL,
+    "pause": Capability.PAUSE,
+    "partition": Capability.CUT,
+}
+
+
+class RunningTarget(DescribedTarget):
+    """A target of `shaketable.toml` with `nodes`; see `contracts.abilities.RunsAlready`."""
+
+    @cached_property
+    def _at_once(self) -> trio.CapacityLimiter:
+        return trio.CapacityLimiter(COMMANDS_AT_ONCE_MAX)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where clients reach its nodes."""
+        return tuple(_address(node) for node in self._table.nodes)
+
+    @property
+    def default_faults(self) -> tuple[str, ...]:
+        """Return kill, pause and partition, as far as there are commands for them."""
+        return tuple(
+            fault for fault, needed in USUAL_FAULTS.items() if self.why_not(needed) is None
+        )
+
+    def prepare(self, layout: NodeLayout) -> Launch:
+        """Raise HarnessError: its nodes run already."""
+        raise HarnessError(f"{self.name} runs already: {layout.node} is not started")
+
+    def why_not(self, capability: Capability) -> str | None:
+        """Return why its nodes cannot be given what a capability needs, or None."""
+        needed = OF_CAPABILITIES.get(capability)
+        if needed is None:
+            return "its nodes run already, and no command of shaketable.toml is for this"
+        if self._table.commands.of(needed[0]):
+            return None
+        names = ", ".join(needed)
+        return f"[targets.{self.name}.commands] of {self.file.name} does not have {names}"
+
+    async def act(self, action: str, node: str, to: str = "") -> str:
+        """Run the command for an action on a node, or on the link from it to another.
+
+        Returns what it printed. Raises HarnessError if it fails or does not end in time.
+        """
+        values = {"here": str(self.file.parent)} | (
+            {
+                "from": node,
+                "from_host": self._at(node).host,
+                "to": to,
+                "to_host": self._at(to).host,
+            }
+            if action in OF_LINKS
+            else self._of_node(node)
+        )
+        argv = [filled(word, values) for word in self._table.commands.of(action)]
+        what = f"command {action} of {node}" + (f" to {to}" if to else "")
+        with trio.move_on_after(COMMAND_TIMEOUT_S):
+            async with self._at_once:
+                return await self._output(argv, what)
+        raise HarnessError(f"{what}: no end within {COMMAND_TIMEOUT_S:g} s")
+
+    def client_of_run(
+        self, addresses: Mapping[str, Address], timeout_s: float, run: str
+    ) -> FunctionClient:
+        """Return a client that uses keys of this run alone: the group has those of earlier runs."""
+        client = self.client(addresses, timeout_s)
+        client.key_prefix = f"{run}-"
+        return client
+
+    async def _output(self, argv: list[str], what: str) -> str:
+        # Into files: a server that the command starts may keep its output open.
+        environment = {
+            name: text for name, text in os.environ.items() if name != run_markers.VARIABLE
+        }
+        with TemporaryFile() as output, TemporaryFile() as errors:
+            try:
+                done = await trio.run_process(
+                    argv, stdout=output, stderr=errors, check=False, cwd=self.file.parent,
+                    env=environment,
+                )  # fmt: skip
+            except OSError as error:
+                raise HarnessError(f"{what}: {argv[0]}: {error.strerror}") from error
+            printed, said = _text(output), _text(errors)
+        if done.returncode:
+            last = printable((said or printed).strip().rpartition("\n")[2][:ERROR_CHARS_MAX])
+            raise HarnessError(f"{what}: exit code {done.returncode}" + (last and f": {last}"))
+        return printed
+
+    def _at(self, node: str) -> Address:
+        return self.addresses[int(node.removeprefix("n"))]
+
+    def _of_node(self, node: str) -> dict[str, str]:
+        at = self._at(node)
+        return {
+            "id": node,
+            "number": node.removeprefix("n"),
+            "client": str(at),
+            "client_host": at.host,
+            "client_port": str(at.port),
+        }
+
+
+def targets_of(file: Path) -> tuple[DescribedTarget, ...]:
+    """Return the targets that a file describes. Raises UsageError if it is broken."""
+    return tuple(
+        (RunningTarget if table.nodes else DescribedTarget)(name, table, file)
+        for name, table in read(file).items()
+    )
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read(OUTPUT_BYTES_MAX).decode(errors="replace")
+
+
+def _address(node: str) -> Address:
+    found = ADDRESS.fullmatch(node)
+    assert found is not None, "checked when the file was read"
+    return Address(found[1] or found[2], int(found[3]))
