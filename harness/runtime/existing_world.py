@@ -383,7 +383,7 @@ async def recover(
 ) -> None:
     """Undo whatever faults with these needs may have done, without knowing what.
 
-    For a run whose harness was killed: commands do no harm where there is nothing to undo.
+    For a run whose harness was killed: commands do nothing where there is nothing to undo.
 
     Raises:
         HarnessError: a command failed.
