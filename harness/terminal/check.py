@@ -16,6 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, Literal
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.text import Text
@@ -157,6 +160,7 @@ def check(
         _require_other(given.json, given.html)
     if settings.model is not None:
         model_named(settings.model)
+    _leave_pandas_out()
     out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []
     refused: list[Refused] = []
@@ -169,6 +173,31 @@ def check(
         if checked or refused:
             codes += _write(out, checked, refused, given)
     return worst_exit(codes)
+
+
+class _NoPandas:
+    """Finds every module but pandas where the others find it."""
+
+    def find_spec(self, name: str, *_more: object) -> None:
+        """Raise ImportError for pandas."""
+        if name == "pandas":
+            raise ImportError(name)
+
+
+def _leave_pandas_out() -> None:
+    """Let pyarrow's first look for pandas find none: its import takes as long as a small check.
+
+    pyarrow looks once, at the first array and the first scalar that it gets, to recognise what is
+    of pandas; nothing here is. Where it needs pandas itself (`to_pandas`) it looks again.
+    """
+    if "pandas" in sys.modules:
+        return
+    hidden = _NoPandas()
+    sys.meta_path.insert(0, hidden)
+    try:
+        pc.equal(pa.array(np.empty(0)), 0)
+    finally:
+        sys.meta_path.remove(hidden)
 
 
 def _check_all(

@@ -339,3 +339,22 @@ def test_recorded_histories_get_their_verdicts(shell: Shell) -> None:
         told = shell.json(*mine, "--model", models.get(model, model))
         verdicts = {True: "valid", False: "invalid", "unknown": "unknown"}
         assert {each["path"]: verdicts[each["valid"]] for each in told["histories"]} == mine
+
+
+def test_a_check_does_not_wait_for_pandas(tmp_path):
+    history = tmp_path / "history.edn"
+    history.write_text(
+        "{:process 0, :type :invoke, :f :write, :value 1}\n"
+        "{:process 0, :type :ok, :f :write, :value 1}\n"
+    )
+    program = (
+        "import sys\n"
+        "from shaketable.harness import cli\n"
+        "code = cli.run(['check', sys.argv[1]])\n"
+        "print(code, 'pandas' in sys.modules)\n"
+        "import pyarrow as pa\n"
+        "print(pa.table({'a': [1]}).to_pandas().shape)\n"
+    )
+    argv = [sys.executable, "-P", "-c", program, str(history)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["0 False", "(1, 1)"]
