@@ -9,14 +9,18 @@ import contextlib
 import functools
 import hashlib
 import os
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 import numba
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
 """Numba options that disable reference counting; numba supports but does not document them."""
@@ -57,14 +61,52 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """
     source = Path(function.__code__.co_filename)
     if not source.is_file():
-        uncached: Callable[P, R] = numba.njit(nogil=True)(function)
-        return uncached
+        return _uninterrupted(numba.njit(nogil=True)(function))
     _check_once(source.parent)
     try:
-        cached: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
+        return _uninterrupted(numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:  # "cannot cache function": no writable folder for the cache
-        cached = numba.njit(nogil=True)(function)
-    return cached
+        return _uninterrupted(numba.njit(nogil=True)(function))
+
+
+def _uninterrupted(kernel: Any) -> Callable[P, R]:
+    """Let signals wait while numba compiles or loads the kernel.
+
+    llvmlite calls back into Python then. ctypes drops what is raised in a callback, such as
+    KeyboardInterrupt, and LLVM goes on with what the callback did not return: the process crashes.
+    """
+    find = kernel._compile_for_args  # noqa: SLF001 - what numba's C code calls; there is no public hook
+
+    def find_undisturbed(*arguments: object, **more: object) -> object:
+        with signals_wait():
+            return find(*arguments, **more)
+
+    kernel._compile_for_args = find_undisturbed  # noqa: SLF001 - as above
+    same: Callable[P, R] = kernel
+    return same
+
+
+@contextlib.contextmanager
+def signals_wait() -> Iterator[None]:
+    """Call the handlers of signals that end a program after the block, not inside of it."""
+    if threading.current_thread() is not threading.main_thread():  # handlers never run here
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    handlers = {
+        number: handler
+        for number in ENDING_SIGNALS
+        if callable(handler := signal.getsignal(number))
+    }
+    for number in handlers:
+        signal.signal(number, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for came_number, frame in came:
+            handlers[signal.Signals(came_number)](came_number, frame)
 
 
 def bare(function: Callable[P, R]) -> Callable[P, R]:

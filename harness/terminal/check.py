@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -221,7 +219,7 @@ def _check_all(
     try:
         for path in paths:
             try:
-                with _progress() as progress, repeated_interrupts():
+                with _progress() as progress:
                     one = checking.check_path(path, settings, engines, progress)
             except (UsageError, HarnessError) as error:
                 refused.append(Refused(str(path), str(error)))
@@ -371,46 +369,6 @@ def _periodic_lines() -> Iterator[Callable[[str], None]]:
     finally:
         stop.set()
         thread.join()
-
-
-# Repeat Ctrl-C, which may get lost while kernels are compiled.
-#
-# llvmlite calls back into Python while numba compiles or loads a kernel; ctypes prints and drops an
-# exception raised in such a callback, a KeyboardInterrupt as well.
-
-AGAIN_S: Final = 3.0
-"""Time to clean up in, if the first interrupt arrived."""
-
-
-@contextmanager
-def repeated_interrupts(again_s: float = AGAIN_S) -> Iterator[None]:
-    """After Ctrl-C, raise KeyboardInterrupt again every `again_s` until the block ends.
-
-    Does nothing outside the main thread, or where SIGINT has another handler.
-    """
-    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if threading.current_thread() is not threading.main_thread() or not is_ours:
-        yield
-        return
-    before: list[signal._HANDLER] = []
-
-    def raise_again(_number: int, _frame: FrameType | None) -> None:
-        signal.setitimer(signal.ITIMER_REAL, again_s)
-        raise KeyboardInterrupt
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if not before:
-            before.append(signal.signal(signal.SIGALRM, raise_again))
-        raise_again(number, frame)
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if before:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before[0])
 
 
 # The output of `check`: one line for the verdict, the checkers, the failing part.
