@@ -50,6 +50,11 @@ from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 
 COUNT_EVERY_S: Final = 0.2
 """What a cut has dropped is asked for so often."""
+SEEN_WITHIN_S: Final = 1.0
+"""How long a node may answer after the command that ends it: the command may not wait."""
+LOOK_EVERY_S: Final = 0.05
+COME_BACK_S: Final = 10.0
+"""How long a node may be silent, when all is undone, until it is started once more."""
 LAST_COUNT_S: Final = 2.0
 """How long a heal may wait for a last count."""
 PUT_BACK_ATTEMPTS_MAX: Final = 3
@@ -103,6 +108,8 @@ class ExistingWorld:
         self._incarnation = dict.fromkeys(self.nodes, 1)
         self._down: dict[str, _Strike] = {}
         self._paused: dict[str, _Strike] = {}
+        self._ended: set[str] = set()
+        """Nodes that were ended once: they may still be down if the command returned too early."""
         self._turns = {node: trio.Lock() for node in self.nodes}
         self._cuts: dict[str, tuple[Link, ...]] = {}
         self._crossing: Multiset[Link] = Multiset()
@@ -147,6 +154,7 @@ class ExistingWorld:
             if node in self._down:
                 return {"incarnation": UNTOUCHED}
             self._down[node] = _Strike()
+            self._ended.add(node)
             await self._strike(action, node, self._down[node], self._start)
             return {"incarnation": self._incarnation[node]}
 
@@ -160,11 +168,19 @@ class ExistingWorld:
         try:
             await self._target.act(action, node)
             strike.is_done = True
-            await self.group_status.ask(node)  # it may be up again before the next poll
+            await self._look(node, strike)
         except BaseException:  # also when cancelled
             with trio.CancelScope(shield=True):
                 await self._tried(partial(undo, node))
             raise
+
+    async def _look(self, node: str, strike: _Strike) -> None:
+        """Wait a little for a missed request: the node may be up again before the next poll."""
+        end = trio.current_time() + SEEN_WITHIN_S
+        await self.group_status.ask(node)
+        while not strike.is_seen and trio.current_time() < end and node not in self._paused:
+            await trio.sleep(LOOK_EVERY_S)
+            await self.group_status.ask(node)
 
     async def restart(self, node: str, incarnation: int) -> None:
         """Start the node again if `incarnation` is still its last and down (idempotent)."""
@@ -294,7 +310,19 @@ class ExistingWorld:
             (f"node {node} was down", partial(self._in_turn, self._start, node))
             for node in self._down
         ]
-        return tuple([what + await self._tried(undo) for what, undo in left])
+        did = [what + await self._tried(undo) for what, undo in left]
+        return (*did, *await self._start_silent(min(patience_s, COME_BACK_S)))
+
+    async def _start_silent(self, patience_s: float) -> list[str]:
+        """Start nodes that were ended, started, and do not come back; return which."""
+        await self.until_ready(patience_s)
+        answers = self.group_status.statuses()
+        return [
+            f"node {node} did not answer: started once more"
+            + await self._tried(partial(self._undo, "start", node))
+            for node in sorted(self._ended - self._down.keys())
+            if answers[node] is None
+        ]
 
     async def _heal_now(self, cut: str) -> None:
         async with self._links_turn:

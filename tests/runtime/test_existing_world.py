@@ -128,6 +128,37 @@ def test_a_kill_that_failed_may_have_killed(tmp_path: Path) -> None:
     assert group.done == [("kill", "n2"), ("start", "n2")]
 
 
+def test_a_node_that_ends_late_is_started_after_its_end(tmp_path: Path) -> None:
+    group = Group()
+    group.is_deaf_to_kills = True
+
+    async def body(world: ExistingWorld) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.kill, "n1")
+            await trio.sleep(0.4)
+            group.down.add("n1")
+        await world.restart("n1", 1)
+        assert world.incarnation("n1") == 2
+
+    in_world(tmp_path, group, body)
+
+
+def test_a_node_that_ends_after_its_start_is_started_again(tmp_path: Path) -> None:
+    group = Group()
+    group.is_deaf_to_kills = True
+
+    async def body(world: ExistingWorld) -> None:
+        killed = await world.kill("n1")
+        await world.restart("n1", killed["incarnation"])
+        group.down.update(("n0", "n1"))
+        await trio.sleep(1)
+        assert await world.put_back(30) == ("node n1 did not answer: started once more",)
+
+    in_world(tmp_path, group, body)
+    assert group.done[:3] == [("kill", "n1"), ("start", "n1"), ("start", "n1")]
+    assert ("start", "n0") not in group.done  # it ended by itself
+
+
 def test_a_failed_kill_that_is_not_undone_is_for_heal(tmp_path: Path) -> None:
     group = Group()
     group.failing = {"kill", "start"}
