@@ -102,7 +102,8 @@ class RunningTarget(DescribedTarget):
         return client
 
     async def _output(self, argv: list[str], what: str) -> str:
-        # Into files: a server that the command starts may keep its output open.
+        # Into files: a server that the command starts may keep its output open. In a session of
+        # its own: Ctrl-C must end neither such a server nor a command that undoes something.
         environment = {
             name: text for name, text in os.environ.items() if name != run_markers.VARIABLE
         }
@@ -110,10 +111,11 @@ class RunningTarget(DescribedTarget):
             try:
                 done = await trio.run_process(
                     argv, stdout=output, stderr=errors, check=False, cwd=self.file.parent,
-                    env=environment,
+                    env=environment, start_new_session=True,
                 )  # fmt: skip
-            except OSError as error:
-                raise HarnessError(f"{what}: {argv[0]}: {error.strerror}") from error
+            except (OSError, ValueError) as error:  # ValueError: there is a null character
+                why = getattr(error, "strerror", None) or error
+                raise HarnessError(f"{what}: {printable(argv[0])}: {why}") from error
             printed, said = _text(output), _text(errors)
         if done.returncode:
             last = printable((said or printed).strip().rpartition("\n")[2][:ERROR_CHARS_MAX])

@@ -29,7 +29,7 @@ from shaketable.harness.campaigns.campaign import Campaign, node_names
 from shaketable.harness.contracts.abilities import RunsAlready
 from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import Capability, Link
-from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError, clearest
 from shaketable.harness.contracts.plugins import (
     UNTOUCHED,
     Json,
@@ -342,8 +342,8 @@ class ExistingWorld:
         for _ in range(PUT_BACK_ATTEMPTS_MAX):
             try:
                 await undo()
-            except HarnessError as failed:
-                error = f", and still is: {failed}"
+            except Exception as failed:  # whatever it is, the rest has to be put back too
+                error = f", and still is: {clearest(failed)}"
             else:
                 return ""
         return error
@@ -398,7 +398,7 @@ class ExistingWorld:
             fresh = number - self._before[cut].setdefault(link, number)
             self._dropped[cut][link] = max(fresh, self._dropped[cut].get(link, 0))
 
-        with suppress(HarnessError):
+        with suppress(Exception):  # a count ends no run
             await _each(self._cuts.get(cut, ()), of_link)
 
     async def _keep_counting(self, cut: str) -> None:
@@ -500,13 +500,13 @@ def number_in(text: str) -> int:
 
 
 async def _each(items: Iterable[object], act: Callable[..., Awaitable[object]]) -> None:
-    """Do something to each at the same time. Raises the first HarnessError after all have ended."""
-    failed: list[HarnessError] = []
+    """Do something to each at the same time. Raises the first error after all have ended."""
+    failed: list[Exception] = []
 
     async def tried(item: object) -> None:
         try:
             await act(item)
-        except HarnessError as error:
+        except Exception as error:
             failed.append(error)
 
     async with trio.open_nursery() as nursery:

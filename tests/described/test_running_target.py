@@ -81,6 +81,7 @@ def test_a_command_may_leave_a_server_behind_that_is_not_ours(
     monkeypatch.setenv(run_markers.VARIABLE, "1.1:/tmp/run")
     server = int(trio.run(target_of(tmp_path).act, "start", "n0"))
     assert run_markers.VARIABLE not in Path(f"/proc/{server}/environ").read_text()
+    assert os.getsid(server) != os.getsid(0)  # Ctrl-C is not for it
     os.kill(server, signal.SIGKILL)  # it still ran
 
 
@@ -95,6 +96,12 @@ def test_a_command_that_fails_is_one_line(tmp_path: Path, action: str, line: str
     with pytest.raises(HarnessError) as failed:
         trio.run(target_of(tmp_path).act, action, "n0", "n1")
     assert str(failed.value) == line
+
+
+def test_a_command_that_is_no_text_of_an_argument_is_one_line(tmp_path: Path) -> None:
+    more = '[targets.kvs.commands]\nkill = ["a\\u0000b"]\nstart = ["true"]'
+    with pytest.raises(HarnessError, match=r"command kill of n0: .*: embedded null byte"):
+        trio.run(target_of(tmp_path, more).act, "kill", "n0")
 
 
 def test_a_command_that_does_not_end_is_ended(

@@ -34,6 +34,7 @@ class Group:
         self.done: list[tuple[str, ...]] = []
         self.failing: set[str] = set()
         self.is_deaf_to_kills = False
+        self.strange = ""
         self.takes_s = 0.0
         self.answers_after_s = 0.0
         self.down: set[str] = set()
@@ -46,6 +47,8 @@ class Group:
         await trio.sleep(self.takes_s)
         if action != "dropped":
             self.done.append((action, node, to) if to else (action, node))
+        if action == self.strange:
+            raise OSError("no space left")
         if action in self.failing:
             raise HarnessError(f"command {action} of {node}: exit code 1")
         if action == "kill" and self.is_deaf_to_kills:
@@ -389,6 +392,20 @@ def test_what_cannot_be_put_back_is_told(tmp_path: Path) -> None:
 
     in_world(tmp_path, group, body)
     assert group.done.count(("resume", "n1")) > 3
+
+
+def test_an_unexpected_error_keeps_nothing_else_from_being_put_back(tmp_path: Path) -> None:
+    group = Group()
+
+    async def body(world: ExistingWorld) -> None:
+        group.strange = "dropped"
+        await world.cut([("n0", "n1"), ("n0", "n2")])
+        await trio.sleep(1)
+        await world.kill("n2")
+        group.strange = "heal"
+
+    in_world(tmp_path, group, body)
+    assert group.done[-1] == ("start", "n2")
 
 
 def test_after_a_killed_harness_all_of_a_kind_is_undone() -> None:
