@@ -311,18 +311,18 @@ class ExistingWorld:
             for node in self._down
         ]
         did = [what + await self._tried(undo) for what, undo in left]
-        return (*did, *await self._start_silent(min(patience_s, COME_BACK_S)))
+        if self._ended:
+            await self._start_silent(min(patience_s, COME_BACK_S))
+        return tuple(did)
 
-    async def _start_silent(self, patience_s: float) -> list[str]:
-        """Start nodes that were ended, started, and do not come back; return which."""
+    async def _start_silent(self, patience_s: float) -> None:
+        """Start nodes that were ended, started, and do not come back: perhaps too slowly."""
         await self.until_ready(patience_s)
         answers = self.group_status.statuses()
-        return [
-            f"node {node} did not answer: started once more"
-            + await self._tried(partial(self._undo, "start", node))
-            for node in sorted(self._ended - self._down.keys())
-            if answers[node] is None
-        ]
+        for node in sorted(self._ended - self._down.keys()):
+            if answers[node] is None:
+                error = await self._tried(partial(self._undo, "start", node))
+                self._observer.note(f"node {node} does not answer: started once more{error}")
 
     async def _heal_now(self, cut: str) -> None:
         async with self._links_turn:

@@ -155,7 +155,7 @@ def test_a_node_that_ends_after_its_start_is_started_again(tmp_path: Path) -> No
         await world.restart("n1", killed["incarnation"])
         group.down.update(("n0", "n1"))
         await trio.sleep(1)
-        assert await world.put_back(30) == ("node n1 did not answer: started once more",)
+        assert await world.put_back(30) == ()  # a slow node is no problem of the run
 
     in_world(tmp_path, group, body)
     assert group.done[:3] == [("kill", "n1"), ("start", "n1"), ("start", "n1")]
