@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,30 @@ def test_a_command_that_does_not_end_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "COMMAND_TIMEOUT_S", 0.2)
-    more = '[targets.kvs.commands]\nstop = ["sleep", "60"]\nstart = ["true"]'
+    deaf = """["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]"""
+    more = f'[targets.kvs.commands]\nstop = {deaf}\nstart = ["true"]'
+    began = time.monotonic()
     with pytest.raises(HarnessError, match=r"command stop of n0: no end within 0\.2 s"):
         trio.run(target_of(tmp_path, more).act, "stop", "n0")
+    assert time.monotonic() - began < 4  # trio alone waits for 5 s, and warns on the terminal
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it still runs
+def test_a_late_command_that_must_not_be_ended_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_process: trio.Process) -> None:
+        raise PermissionError("it is root's, by sudo")
+
+    monkeypatch.setattr(running, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(running, "TERM_S", 0.1)
+    monkeypatch.setattr(trio.Process, "terminate", refuse)
+    monkeypatch.setattr(trio.Process, "kill", refuse)
+    more = '[targets.kvs.commands]\nstop = ["sleep", "20"]\nstart = ["true"]'
+    began = time.monotonic()
+    with pytest.raises(HarnessError, match="no end within"):
+        trio.run(target_of(tmp_path, more).act, "stop", "n0")
+    assert time.monotonic() - began < 10
 
 
 def test_each_run_has_keys_of_its_own(tmp_path: Path) -> None:
