@@ -440,6 +440,15 @@ class CountsEffects(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsWhatIsLeft(Protocol):
+    """A world that outlives the run: a failed fault that could not be taken back is for `heal`."""
+
+    def left_over(self) -> str | None:
+        """Return which undo failed, and was not done since; None if none."""
+        ...
+
+
 # ---- operators ---------------------------------------------------------------------------
 #
 # Graceful stops and restarts, and membership changes. Source: jepsen.nemesis.membership;

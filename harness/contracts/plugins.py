@@ -238,13 +238,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A loopback endpoint."""
+    """An endpoint, on loopback unless the group runs already."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,14 @@ class Node:
 
     def __init__(self, name: str, address: Address, timeout_s: float) -> None:
         self.name = name
+        self._address = address
         self.host = address.host
         self.port = address.port
         self.timeout_s = timeout_s
         """How long an operation may take, in seconds."""
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return str(self._address)
 
 
 class FunctionClient:

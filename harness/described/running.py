@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from subprocess import DEVNULL
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
@@ -21,6 +23,8 @@ from shaketable.harness.described.target_file import ADDRESS, OF_LINKS, filled, 
 from shaketable.harness.untrusted_text import printable
 
 COMMAND_TIMEOUT_S: Final = 10.0
+TERM_S: Final = 1.0
+"""A late command gets SIGTERM, and SIGKILL so much later."""
 COMMANDS_AT_ONCE_MAX: Final = 16
 OUTPUT_BYTES_MAX: Final = 1 << 16
 ERROR_CHARS_MAX: Final = 200
@@ -102,22 +106,25 @@ class RunningTarget(DescribedTarget):
         return client
 
     async def _output(self, argv: list[str], what: str) -> str:
-        # Into files: a server that the command starts may keep its output open.
+        # Into files: a server that the command starts may keep its output open. In a session of
+        # its own: Ctrl-C must end neither such a server nor a command that undoes something.
         environment = {
             name: text for name, text in os.environ.items() if name != run_markers.VARIABLE
         }
         with TemporaryFile() as output, TemporaryFile() as errors:
             try:
-                done = await trio.run_process(
-                    argv, stdout=output, stderr=errors, check=False, cwd=self.file.parent,
-                    env=environment,
+                process = await trio.lowlevel.open_process(
+                    argv, stdin=DEVNULL, stdout=output, stderr=errors, cwd=self.file.parent,
+                    env=environment, start_new_session=True,
                 )  # fmt: skip
-            except OSError as error:
-                raise HarnessError(f"{what}: {argv[0]}: {error.strerror}") from error
+            except (OSError, ValueError) as error:  # ValueError: there is a null character
+                why = getattr(error, "strerror", None) or error
+                raise HarnessError(f"{what}: {printable(argv[0])}: {why}") from error
+            status = await _ended(process)
             printed, said = _text(output), _text(errors)
-        if done.returncode:
+        if status:
             last = printable((said or printed).strip().rpartition("\n")[2][:ERROR_CHARS_MAX])
-            raise HarnessError(f"{what}: exit code {done.returncode}" + (last and f": {last}"))
+            raise HarnessError(f"{what}: exit code {status}" + (last and f": {last}"))
         return printed
 
     def _at(self, node: str) -> Address:
@@ -140,6 +147,20 @@ def targets_of(file: Path) -> tuple[DescribedTarget, ...]:
         (RunningTarget if table.nodes else DescribedTarget)(name, table, file)
         for name, table in read(file).items()
     )
+
+
+async def _ended(process: trio.Process) -> int:
+    """Wait for a command; end it if cancelled, as far as that is allowed: sudo's is root's."""
+    try:
+        return await process.wait()
+    except trio.Cancelled:
+        for end in (process.terminate, process.kill):
+            with suppress(OSError):
+                end()
+            with trio.move_on_after(TERM_S, shield=True):
+                await process.wait()
+                break
+        raise
 
 
 def _text(file: BinaryIO) -> str:

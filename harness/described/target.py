@@ -320,8 +320,9 @@ async def _output(argv: list[str], folder: Path) -> str | None:
     """Return what a command prints if it exits with 0, else None."""
     try:
         done = await trio.run_process(
-            argv, capture_stdout=True, capture_stderr=True, check=False, cwd=folder
-        )
+            argv, capture_stdout=True, capture_stderr=True, check=False, cwd=folder,
+            start_new_session=True,  # Ctrl-C is for the harness: it is no answer that is missed
+        )  # fmt: skip
     except OSError:
         return None
     return done.stdout[:ANSWER_BYTES_MAX].decode(errors="replace") if not done.returncode else None

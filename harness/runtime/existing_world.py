@@ -1,8 +1,10 @@
 """The world of groups that run already: addresses, and commands for what faults need.
 
 Nodes are neither started nor ended by a run. Whether a kill or a pause took effect shows in a
-status request that the node does not answer; what a cut drops is counted by a command. When the run
-ends, in whatever way, everything is put back; if the harness is killed, `shaketable heal` does it.
+status request, sent after it, that the node does not answer; what a cut drops is counted by a
+command. When the run ends, in whatever way, everything is put back; if the harness is killed,
+`shaketable heal` does it. Commands for one node, and all for links, run one after the other: two
+faults may end at the same time.
 
 Source: jepsen.control (commands on nodes), jepsen.os (nodes that exist); docs/your-own-system.md.
 """
@@ -14,6 +16,7 @@ from collections import Counter as Multiset
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, permutations
 from time import monotonic_ns
@@ -26,7 +29,7 @@ from shaketable.harness.campaigns.campaign import Campaign, node_names
 from shaketable.harness.contracts.abilities import RunsAlready
 from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import Capability, Link
-from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError, clearest
 from shaketable.harness.contracts.plugins import (
     UNTOUCHED,
     Json,
@@ -47,11 +50,26 @@ from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 
 COUNT_EVERY_S: Final = 0.2
 """What a cut has dropped is asked for so often."""
+SEEN_WITHIN_S: Final = 1.0
+"""How long a node may answer after the command that ends it: the command may not wait."""
+LOOK_EVERY_S: Final = 0.05
+COME_BACK_S: Final = 10.0
+"""How long a node may be silent, when all is undone, until it is started once more."""
+LAST_COUNT_S: Final = 2.0
+"""How long a heal may wait for a last count."""
 PUT_BACK_ATTEMPTS_MAX: Final = 3
 
 
 class RunningGroup(Target, RunsAlready, Protocol):
     """A target whose group runs already."""
+
+
+@dataclass(slots=True)
+class _Strike:
+    """A kill, stop or pause of a node: whether its command has ended, and a request was missed."""
+
+    is_done: bool = False
+    is_seen: bool = False
 
 
 class ExistingWorld:
@@ -88,11 +106,18 @@ class ExistingWorld:
         self._target = target
         self._layouts = layouts
         self._incarnation = dict.fromkeys(self.nodes, 1)
-        self._down: dict[str, bool] = {}  # -> whether a request went unanswered since
-        self._paused: dict[str, bool] = {}  # likewise
+        self._down: dict[str, _Strike] = {}
+        self._paused: dict[str, _Strike] = {}
+        self._ended: set[str] = set()
+        """Nodes that were ended once: they may still be down if the command returned too early."""
+        self._turns = {node: trio.Lock() for node in self.nodes}
         self._cuts: dict[str, tuple[Link, ...]] = {}
         self._crossing: Multiset[Link] = Multiset()
-        self._dropped: dict[str, int] = {}
+        self._before: dict[str, dict[Link, int]] = {}  # what was dropped before the cut
+        self._dropped: dict[str, dict[Link, int]] = {}
+        self._links_turn = trio.Lock()
+        self._failing: set[tuple[str, ...]] = set()
+        """Commands that undo something, and failed the last time."""
         self._numbers = count(1)
         self._nursery: trio.Nursery | None = None
 
@@ -125,85 +150,124 @@ class ExistingWorld:
         return await self._end("stop", node)
 
     async def _end(self, action: str, node: str) -> Json:
-        if node in self._down:
-            return {"incarnation": UNTOUCHED}
-        self._down[node] = False
-        await self._strike(action, node, self._start)
-        return {"incarnation": self._incarnation[node]}
+        async with self._turns[node]:
+            if node in self._down:
+                return {"incarnation": UNTOUCHED}
+            self._down[node] = _Strike()
+            self._ended.add(node)
+            await self._strike(action, node, self._down[node], self._start)
+            return {"incarnation": self._incarnation[node]}
 
-    async def _strike(self, action: str, node: str, undo: Callable[[str], Awaitable[None]]) -> None:
-        """Run a command; if it fails it may have acted, and is undone."""
+    async def _strike(
+        self, action: str, node: str, strike: _Strike, undo: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """Run a command, and see whether the node still answers.
+
+        If the command fails it may have acted, and is undone.
+        """
         try:
             await self._target.act(action, node)
+            strike.is_done = True
+            await self._look(node, strike)
         except BaseException:  # also when cancelled
             with trio.CancelScope(shield=True):
                 await self._tried(partial(undo, node))
             raise
 
+    async def _look(self, node: str, strike: _Strike) -> None:
+        """Wait a little for a missed request: the node may be up again before the next poll."""
+        end = trio.current_time() + SEEN_WITHIN_S
+        await self.group_status.ask(node)
+        while not strike.is_seen and trio.current_time() < end and node not in self._paused:
+            await trio.sleep(LOOK_EVERY_S)
+            await self.group_status.ask(node)
+
     async def restart(self, node: str, incarnation: int) -> None:
         """Start the node again if `incarnation` is still its last and down (idempotent)."""
-        if node in self._down and self._incarnation[node] == incarnation:
-            await self._start(node)
+        async with self._turns[node]:
+            if self._incarnation[node] == incarnation:
+                await self._start(node)
 
     async def _start(self, node: str) -> None:
-        await self._target.act("start", node)
-        self._paused.pop(node, None)  # the process that was paused is gone
-        was_seen = self._down.pop(node)
-        self._incarnation[node] += was_seen
+        if node not in self._down:
+            return
+        await self._undo("start", node)
+        self._incarnation[node] += self._down.pop(node).is_seen
+        await self._resume(node)  # the paused process may have survived
 
     async def pause(self, node: str) -> Json:
         """Run the command that pauses the node; see `World.pause`."""
-        if node in self._down or node in self._paused:
-            return {"incarnation": UNTOUCHED}
-        self._paused[node] = False
-        await self._strike("pause", node, self._resume)
-        return {"incarnation": self._incarnation[node]}
+        async with self._turns[node]:
+            if node in self._down or node in self._paused:
+                return {"incarnation": UNTOUCHED}
+            self._paused[node] = _Strike()
+            await self._strike("pause", node, self._paused[node], self._resume)
+            return {"incarnation": self._incarnation[node]}
 
     async def resume(self, node: str, incarnation: int) -> None:
         """Run the command that resumes the node, if it is paused (idempotent)."""
-        if node in self._paused and self._incarnation[node] == incarnation:
-            await self._resume(node)
+        async with self._turns[node]:
+            if self._incarnation[node] == incarnation:
+                await self._resume(node)
 
     async def _resume(self, node: str) -> None:
-        await self._target.act("resume", node)
-        del self._paused[node]
+        if node in self._paused:
+            await self._undo("resume", node)
+            del self._paused[node]
+
+    async def _undo(self, action: str, *where: str) -> None:
+        """Run a command that undoes something; while it fails, that is remembered."""
+        self._failing.add((action, *where))
+        await self._target.act(action, *where)
+        self._failing.discard((action, *where))
 
     def is_paused(self, node: str) -> bool:
         """True if the node was paused, and has not answered a request since."""
-        return self._paused.get(node, False)
+        return node in self._paused and self._paused[node].is_seen
 
     def is_alive(self, node: str, incarnation: int) -> bool:
         """False if that incarnation was ended, and a request went unanswered since."""
-        return self._incarnation[node] == incarnation and not self._down.get(node, False)
+        is_gone = node in self._down and self._down[node].is_seen
+        return self._incarnation[node] == incarnation and not is_gone
 
     async def cut(self, links: Sequence[Link]) -> str:
         """Drop what flows from a to b, for each (a, b); return a cut id."""
-        name = f"cut {next(self._numbers)}"
-        self._cuts[name] = tuple(links)
-        self._dropped[name] = 0
-        fresh = [link for link in links if not self._crossing[link]]
-        self._crossing.update(links)
-        try:
-            await _each(fresh, partial(self._act_on_link, "cut"))
-        except BaseException:  # also when cancelled
-            with trio.CancelScope(shield=True):
-                await self.heal(name, "deliver")
-            raise
+        async with self._links_turn:
+            name = f"cut {next(self._numbers)}"
+            self._cuts[name] = tuple(links)
+            self._before[name], self._dropped[name] = {}, {}
+            fresh = [link for link in links if not self._crossing[link]]
+            self._crossing.update(links)
+            try:
+                await self._count(name)  # another cut's packets, or an earlier one's
+                await _each(fresh, lambda link: self._target.act("cut", *link))
+            except BaseException:  # also when cancelled
+                with trio.CancelScope(shield=True):
+                    await self._tried(partial(self._open, name))
+                raise
         if self._nursery is not None:
-            self._nursery.start_soon(self._count, name)
+            self._nursery.start_soon(self._keep_counting, name)
         return name
 
     async def heal(self, cut: str, how: str) -> None:
         """Heal this cut (idempotent). What was dropped is lost: TCP sends it again."""
+        async with self._links_turn:
+            if cut in self._cuts and not self.held(cut)["bytes"]:
+                with trio.move_on_after(LAST_COUNT_S):  # it may be over before the first one
+                    await self._count(cut)
+            await self._open(cut)
+
+    async def _open(self, cut: str) -> None:
         links = self._cuts.get(cut, ())
         last = [link for link in links if self._crossing[link] == 1]
-        await _each(last, partial(self._act_on_link, "heal"))
+        await _each(last, lambda link: self._undo("heal", *link))
         if self._cuts.pop(cut, None) is not None:
             self._crossing.subtract(links)
 
     def held(self, cut: str) -> Json:
         """Return what the cut was last seen to have dropped, in packets or in bytes."""
-        return {"bytes": self._dropped.get(cut, 0), "connections": 0, "packets": 0}
+        dropped = sum(self._dropped.get(cut, {}).values())
+        return {"bytes": dropped, "connections": 0, "packets": 0}
 
     def why_not_wiped(self, node: str) -> str | None:
         """Return the reason: its disk is not known."""
@@ -237,12 +301,40 @@ class ExistingWorld:
 
     async def put_back(self, patience_s: float = 0.0) -> tuple[str, ...]:
         """Heal, resume and start whatever a fault left behind; return what that was."""
-        left = [(f"{cut} was not healed", partial(self.heal, cut, "deliver")) for cut in self._cuts]
+        left = [(f"{cut} was not healed", partial(self._heal_now, cut)) for cut in self._cuts]
         left += [
-            (f"node {node} was still paused", partial(self._resume, node)) for node in self._paused
+            (f"node {node} was still paused", partial(self._in_turn, self._resume, node))
+            for node in self._paused
         ]
-        left += [(f"node {node} was down", partial(self._start, node)) for node in self._down]
-        return tuple([what + await self._tried(undo) for what, undo in left])
+        left += [
+            (f"node {node} was down", partial(self._in_turn, self._start, node))
+            for node in self._down
+        ]
+        did = [what + await self._tried(undo) for what, undo in left]
+        if self._ended:
+            await self._start_silent(min(patience_s, COME_BACK_S))
+        return tuple(did)
+
+    async def _start_silent(self, patience_s: float) -> None:
+        """Start nodes that were ended, started, and do not come back: perhaps too slowly."""
+        await self.until_ready(patience_s)
+        answers = self.group_status.statuses()
+        for node in sorted(self._ended - self._down.keys()):
+            if answers[node] is None:
+                error = await self._tried(partial(self._undo, "start", node))
+                self._observer.note(f"node {node} does not answer: started once more{error}")
+
+    async def _heal_now(self, cut: str) -> None:
+        async with self._links_turn:
+            await self._open(cut)
+
+    async def _in_turn(self, undo: Callable[[str], Awaitable[None]], node: str) -> None:
+        async with self._turns[node]:
+            await undo(node)
+
+    def left_over(self) -> str | None:
+        """Return which undo failed, and was not done since; see `TellsWhatIsLeft.left_over`."""
+        return ", ".join(" ".join(each) for each in sorted(self._failing)) or None
 
     async def _tried(self, undo: Callable[[], Awaitable[None]]) -> str:
         """Undo something; return "", or why that failed."""
@@ -250,8 +342,8 @@ class ExistingWorld:
         for _ in range(PUT_BACK_ATTEMPTS_MAX):
             try:
                 await undo()
-            except HarnessError as failed:
-                error = f", and still is: {failed}"
+            except Exception as failed:  # whatever it is, the rest has to be put back too
+                error = f", and still is: {clearest(failed)}"
             else:
                 return ""
         return error
@@ -290,24 +382,28 @@ class ExistingWorld:
         return frozenset()
 
     async def _ask(self, node: str) -> NodeStatus | None:
+        # A paused node does not answer in any case: that says nothing of its kill.
+        strike = self._paused.get(node) or self._down.get(node)
+        counts = strike is not None and strike.is_done
         status = await self._target.status(self._layouts[node], status_timeout_s(self._target))
-        if status is None:
-            for struck in (self._down, self._paused):
-                if node in struck:
-                    struck[node] = True
+        if strike is not None and counts and status is None:
+            strike.is_seen = True
         return status
 
-    async def _act_on_link(self, action: str, link: Link) -> None:
-        await self._target.act(action, *link)
-
     async def _count(self, cut: str) -> None:
-        """Ask again and again what a cut dropped, until it is healed."""
+        """Ask what a cut dropped, as far as that can be told; the first number is its start."""
+
+        async def of_link(link: Link) -> None:
+            number = number_in(await self._target.act("dropped", *link))
+            fresh = number - self._before[cut].setdefault(link, number)
+            self._dropped[cut][link] = max(fresh, self._dropped[cut].get(link, 0))
+
+        with suppress(Exception):  # a count ends no run
+            await _each(self._cuts.get(cut, ()), of_link)
+
+    async def _keep_counting(self, cut: str) -> None:
         while cut in self._cuts:
-            total = 0
-            for link in self._cuts.get(cut, ()):
-                with suppress(HarnessError):  # it is healed meanwhile, or could not be asked
-                    total += number_in(await self._target.act("dropped", *link))
-            self._dropped[cut] = max(self._dropped[cut], total)
+            await self._count(cut)
             await trio.sleep(COUNT_EVERY_S)
 
 
@@ -329,12 +425,14 @@ def build(
         return monotonic_ns() - start_ns
 
     records = open_records(campaign, target, folder, command, now_ns, start_ns, monotonic_ns)
-    records.facts.update(clock=wall_clock(now_ns))
+    run = run_name(folder, start_ns)
+    group = {"nodes": [str(at) for at in target.addresses], "keys": f"{run}-"}
+    records.facts.update(clock=wall_clock(now_ns), group=group)
     layouts = layouts_of(target, folder, node_names(campaign))
     world = ExistingWorld(target, layouts, records.status_log, observer, start_ns)
     world.group_status.samples = Samples(records.samples_log, AnsweredClocks(), now_ns)
     clients = {node: layout.client_address for node, layout in layouts.items()}
-    plans = plan_workers(campaign, folder, clients, start_ns, run_name(folder, start_ns))
+    plans = plan_workers(campaign, folder, clients, start_ns, run)
     return Rig(
         campaign=campaign,
         folder=folder,
@@ -402,13 +500,13 @@ def number_in(text: str) -> int:
 
 
 async def _each(items: Iterable[object], act: Callable[..., Awaitable[object]]) -> None:
-    """Do something to each at the same time. Raises the first HarnessError after all have ended."""
-    failed: list[HarnessError] = []
+    """Do something to each at the same time. Raises the first error after all have ended."""
+    failed: list[Exception] = []
 
     async def tried(item: object) -> None:
         try:
             await act(item)
-        except HarnessError as error:
+        except Exception as error:
             failed.append(error)
 
     async with trio.open_nursery() as nursery:

@@ -4,7 +4,8 @@ Keys: status ("running", "complete", "interrupted", "failed"), name, seed, world
 mutant, mutant_breaks (what the planted bug does), workload, nodes (ids), faults (requested),
 faults_unavailable (name -> why, only if there are any), started (UTC), clock ({"unix_ns",
 "utc_offset_s"}: what the nodes' wall clock showed when the run's own time was 0, and how far
-their local time is from UTC), command, versions, promises,
+their local time is from UTC), group (only of one that runs already: {"nodes", "keys"}, its
+addresses, and what the run's keys begin with), command, versions, promises,
 phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name -> events
 written, null if the worker died), faults_done, leader_changes, exits, broken (what the nodes'
 world saw, and what did not come back), left (names of faults that could not be undone), problems,

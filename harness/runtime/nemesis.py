@@ -22,7 +22,12 @@ from shaketable.harness import discovery, plugin_calls
 from shaketable.harness.campaigns.scenarios import Cast
 from shaketable.harness.campaigns.schedule import SCRIPT, Planned
 from shaketable.harness.campaigns.scripts import FAULT_BEGAN, FAULT_HEALED, LEADER_ELECTED, counted
-from shaketable.harness.contracts.capabilities import Acts, CountsEffects, UndoesAhead
+from shaketable.harness.contracts.capabilities import (
+    Acts,
+    CountsEffects,
+    TellsWhatIsLeft,
+    UndoesAhead,
+)
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, World
 from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 from shaketable.harness.runtime.budget import Budget
@@ -338,7 +343,9 @@ class Nemesis:
             error = await self._undo(fault, known)
             return None if error is None else f"could not be undone: {error}"
         if discovery.is_built_in("faults", fault):
-            return None  # built-in faults undo a failed apply themselves
+            # Built-in faults undo a failed apply themselves, as far as that can be done.
+            left = self._world.left_over() if isinstance(self._world, TellsWhatIsLeft) else None
+            return None if left is None else f"not undone: {left}"
         return "it gave no undo ahead, and so it is not known what it did: look after it (heal)"
 
     def _keep_open(self, fault: Fault, number: int, error: str) -> None:

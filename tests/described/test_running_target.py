@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_commands_get_the_node_or_the_link(tmp_path: Path) -> None:
     act.write_text('#!/bin/sh\necho "$*"\n')
     act.chmod(0o755)
     printed = trio.run(target.act, "kill", "n1")
-    assert printed == "kill n1 1 ::1:7002 ::1 7002\n"
+    assert printed == "kill n1 1 [::1]:7002 ::1 7002\n"
     assert trio.run(target.act, "cut", "n0", "n1") == "n0 127.0.0.1 n1 ::1\n"
 
 
@@ -81,6 +82,7 @@ def test_a_command_may_leave_a_server_behind_that_is_not_ours(
     monkeypatch.setenv(run_markers.VARIABLE, "1.1:/tmp/run")
     server = int(trio.run(target_of(tmp_path).act, "start", "n0"))
     assert run_markers.VARIABLE not in Path(f"/proc/{server}/environ").read_text()
+    assert os.getsid(server) != os.getsid(0)  # Ctrl-C is not for it
     os.kill(server, signal.SIGKILL)  # it still ran
 
 
@@ -97,13 +99,40 @@ def test_a_command_that_fails_is_one_line(tmp_path: Path, action: str, line: str
     assert str(failed.value) == line
 
 
+def test_a_command_that_is_no_text_of_an_argument_is_one_line(tmp_path: Path) -> None:
+    more = '[targets.kvs.commands]\nkill = ["a\\u0000b"]\nstart = ["true"]'
+    with pytest.raises(HarnessError, match=r"command kill of n0: .*: embedded null byte"):
+        trio.run(target_of(tmp_path, more).act, "kill", "n0")
+
+
 def test_a_command_that_does_not_end_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "COMMAND_TIMEOUT_S", 0.2)
-    more = '[targets.kvs.commands]\nstop = ["sleep", "60"]\nstart = ["true"]'
+    deaf = """["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]"""
+    more = f'[targets.kvs.commands]\nstop = {deaf}\nstart = ["true"]'
+    began = time.monotonic()
     with pytest.raises(HarnessError, match=r"command stop of n0: no end within 0\.2 s"):
         trio.run(target_of(tmp_path, more).act, "stop", "n0")
+    assert time.monotonic() - began < 4  # trio alone waits for 5 s, and warns on the terminal
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it still runs
+def test_a_late_command_that_must_not_be_ended_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_process: trio.Process) -> None:
+        raise PermissionError("it is root's, by sudo")
+
+    monkeypatch.setattr(running, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(running, "TERM_S", 0.1)
+    monkeypatch.setattr(trio.Process, "terminate", refuse)
+    monkeypatch.setattr(trio.Process, "kill", refuse)
+    more = '[targets.kvs.commands]\nstop = ["sleep", "20"]\nstart = ["true"]'
+    began = time.monotonic()
+    with pytest.raises(HarnessError, match="no end within"):
+        trio.run(target_of(tmp_path, more).act, "stop", "n0")
+    assert time.monotonic() - began < 10
 
 
 def test_each_run_has_keys_of_its_own(tmp_path: Path) -> None:

@@ -168,16 +168,18 @@ def _undo_faults(
     if not account.open:
         return (), ()
     world = EndedWorld(_nodes(folder))
-    group = _running_group(folder)
+    goes_on = _goes_on(folder)
     lines = _opened(folder)
     did, left = [], []
     try:
         for fault in account.open:
             what = f"fault {fault.fault} ({fault.name})"
-            error = _undo(fault, world) if group is None else _recover(fault, group, world.nodes)
+            error = _undo(fault, world)
+            if error is None and goes_on:  # else the effects ended with the group
+                error = _recover(fault, folder, world.nodes)
             if error is None:
                 lines.append({"event": "undone", "fault": fault.fault, "by": "heal"})
-                did.append(f"{_how(fault)} {what}")
+                did.append(f"{_how(fault, goes_on)} {what}")
             elif fault.fault in forget:
                 lines.append({"event": "forgotten", "fault": fault.fault, "by": "heal"})
                 did.append(f"forgot {what}, as requested: {_plan(fault)}")
@@ -217,30 +219,38 @@ def _undo(opened: OpenFault, world: EndedWorld) -> str | None:
     return f"not within {UNDO_TIMEOUT_S:g} s" if is_late else None
 
 
-def _running_group(folder: RunFolder) -> RunsAlready | None:
-    """Return the target of a run on a group that runs already: its faults outlive the run.
+def _goes_on(folder: RunFolder) -> bool:
+    """Return whether the run was on a group that runs already: its faults outlive the run."""
+    campaign = _campaign(folder)
+    return campaign is not None and campaign.world == EXISTING
+
+
+def _running_group(folder: RunFolder) -> RunsAlready:
+    """Return the target of a run on a group that runs already.
 
     Raises:
-        HarnessError: its file is not there any more, so nothing is known of the group.
+        HarnessError: there is no such target here, or it is another group of that name.
     """
-    campaign = _campaign(folder)
-    if campaign is None or campaign.world != EXISTING:
-        return None
+    campaign = load(folder.campaign_toml)
+    where = f"heal it where the run's {FILE_NAME} is"
     try:
         target = discovery.get("targets", campaign.target)
     except UsageError as error:
-        where = f"heal it where its {FILE_NAME} is"
-        raise HarnessError(f"{folder.path}: {where}: {error}") from error
-    return target if isinstance(target, RunsAlready) else None
+        raise HarnessError(f"{where}: {error}") from error
+    there = folder.facts().get("group", {}).get("nodes", [])
+    if not isinstance(target, RunsAlready) or [str(at) for at in target.addresses] != there:
+        nodes = ", ".join(there)
+        raise HarnessError(f"{where}: {target.name} is another group here; its nodes were {nodes}")
+    return target
 
 
-def _recover(opened: OpenFault, group: RunsAlready, nodes: Sequence[str]) -> str | None:
+def _recover(opened: OpenFault, folder: RunFolder, nodes: Sequence[str]) -> str | None:
     """Put a running group back after one fault; return why that failed, None if it did not."""
     from shaketable.harness.runtime.existing_world import recover  # noqa: PLC0415 - few runs need it
 
-    needs = needs_of(discovery.get("faults", opened.name))
     try:
-        trio.run(recover, group, needs, nodes)
+        needs = needs_of(discovery.get("faults", opened.name))
+        trio.run(recover, _running_group(folder), needs, nodes)
     except Exception as error:
         return error_text(clearest(error))
     return None
@@ -259,7 +269,9 @@ def _plan(opened: OpenFault) -> str:
     return f"its plan: {short}"
 
 
-def _how(opened: OpenFault) -> str:
+def _how(opened: OpenFault, goes_on: bool) -> str:
+    if opened.undo is None and goes_on:
+        return "undid, whatever it did:"
     if opened.undo is None:
         return "ended with the group, while it was applied:"
     return "undid" if opened.is_applied else "undid, by what it gave ahead,"
