@@ -77,14 +77,14 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
         return Verdict(NAME, Outcome.VALID, "no faults were requested", counts=counts)
     data = {key: names for key, names in (("never_bit", without), ("never_done", missing)) if names}
     if not effective:
-        summary = f"vacuous: faults were requested ({asked}), none took effect"
+        summary = f"faults were requested ({asked}), none took effect"
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     if without:
-        summary = f"vacuous: {', '.join(without)} was injected and never took effect"
+        summary = f"{', '.join(without)} was injected and never took effect"
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     if inside < OPERATIONS_INSIDE_MIN:
         summary = (
-            f"vacuous: only {inside} operations succeeded while a fault was in force,"
+            f"only {inside} operations succeeded while a fault was in force,"
             f" at least {OPERATIONS_INSIDE_MIN} must be"
         )
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
