@@ -456,6 +456,16 @@ class TellsWhatIsLeft(Protocol):
 
 
 @runtime_checkable
+class SeesFromOutside(Protocol):
+    """A world that does not see its nodes' processes: only whether a node answers.
+
+    There `World.is_alive` and `World.is_paused` mean that a request went unanswered.
+    """
+
+    sees_answers_only: Literal[True]
+
+
+@runtime_checkable
 class StopsNodes(Protocol):
     """A world that can stop a node gracefully and tell when its group is ready again."""
 

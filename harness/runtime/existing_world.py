@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, permutations
 from time import monotonic_ns
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import trio
 
@@ -82,6 +82,8 @@ class ExistingWorld:
         observer: is notified of events.
         start_ns: the run's start on CLOCK_MONOTONIC.
     """
+
+    sees_answers_only: Literal[True] = True
 
     def __init__(
         self,

@@ -95,7 +95,8 @@ def test_the_command_line_wins() -> None:
         ('faults = ["kill", 3]', r'x\.toml: faults\[1\]: Expected str, got int: \["kill", 3\]$'),
         (
             'world = "sym"',
-            r"x\.toml: unknown world 'sym'; did you mean 'sim'\? \(there are: existing, netns, process, sim",
+            r"x\.toml: unknown world 'sym'; did you mean 'sim'\?"
+            r" \(there are: existing, netns, process, sim",
         ),
         ('disk = "reel"', r"x\.toml: unknown disk 'reel'; did you mean 'real'\?"),
         ("seed = 1979-05-27", r"x\.toml: seed: Expected str.*1979-05-27"),

@@ -93,7 +93,9 @@ def test_a_struck_node_has_to_miss_a_request(tmp_path: Path, fault: object) -> N
     async def body(world: ExistingWorld) -> None:
         plan = {"victims": ["n1"]}
         undo = await fault.apply(plan, world)  # type: ignore[attr-defined]
-        assert (await fault.probe(plan, undo, world)).took_effect  # type: ignore[attr-defined]
+        evidence = await fault.probe(plan, undo, world)  # type: ignore[attr-defined]
+        assert evidence.took_effect
+        assert evidence.what == "n1 did not answer; no known leader"
         await fault.undo(undo, world)  # type: ignore[attr-defined]
         await fault.undo(undo, world)  # type: ignore[attr-defined]
         assert await world.until_ready(10)

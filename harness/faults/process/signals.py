@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shaketable.harness.contracts import capabilities
-from shaketable.harness.contracts.capabilities import Capability
+from shaketable.harness.contracts.capabilities import Capability, SeesFromOutside
 from shaketable.harness.contracts.plugins import Evidence, Json, World
 from shaketable.harness.faults.victims import (
     NodeFault,
@@ -40,7 +42,8 @@ class Kill(NodeFault):
         gone = ended(undo, world)
         if not gone:
             return Evidence(False, "no process ended", {"killed": 0})
-        what = f"process of {', '.join(gone)} gone; {await who_leads(world)}"
+        seen = _seen(world, f"process of {', '.join(gone)} gone", gone)
+        what = f"{seen}; {await who_leads(world)}"
         return Evidence(True, what, {"killed": len(gone)})
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -72,7 +75,10 @@ class Pause(NodeFault):
         return await apply_to_each(plan["victims"], world.pause, self.undo, world)
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Took effect if the kernel reports a process of this fault as stopped."""
+        """Took effect if the kernel reports a process of this fault as stopped.
+
+        Where only answers are seen: if its node did not answer.
+        """
         stopped = [
             node
             for node, incarnation in in_effect(undo)
@@ -80,7 +86,8 @@ class Pause(NodeFault):
         ]
         if not stopped:
             return Evidence(False, "no process was stopped", {"paused": 0})
-        what = f"process of {', '.join(stopped)} stopped (state T); {await who_leads(world)}"
+        seen = _seen(world, f"process of {', '.join(stopped)} stopped (state T)", stopped)
+        what = f"{seen}; {await who_leads(world)}"
         return Evidence(True, what, {"paused": len(stopped)})
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -90,6 +97,13 @@ class Pause(NodeFault):
 
 
 PAUSE = Pause()
+
+
+def _seen(world: World, of_processes: str, nodes: Sequence[str]) -> str:
+    """Return what was seen of struck nodes: of their processes, or in their answers only."""
+    if isinstance(world, SeesFromOutside):
+        return f"{', '.join(nodes)} did not answer"
+    return of_processes
 
 
 PLUGINS = (KILL, PAUSE)
