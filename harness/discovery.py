@@ -11,7 +11,6 @@ Source: DESIGN.md section 1 ("Plug-ins").
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import inspect
@@ -26,7 +25,7 @@ from typing import Any, Final
 from shaketable.harness import described
 from shaketable.harness.contracts import plugins
 from shaketable.harness.contracts.capabilities import FAMILIES, Capability, family_of, needs_of
-from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError, unknown_name
 from shaketable.harness.untrusted_text import error_text, plain, short_repr
 
 PACKAGES: Final[Mapping[str, str]] = {
@@ -172,15 +171,6 @@ def is_built_in(kind: str, plugin: Any) -> bool:
     """Return whether a plug-in is built in."""
     module = type(plugin).__module__
     return any(module.startswith(f"{package}.") for package in _packages(kind))
-
-
-def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
-    """Return an error text for an unknown name: the nearest known name, and all of them."""
-    names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    there_are = ", ".join(names) if names else "none"
-    return f"unknown {what} {name!r}{meant} (there are: {there_are})"
 
 
 def summary(plugin: Any) -> str:

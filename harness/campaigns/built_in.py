@@ -10,8 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.discovery import unknown_name
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 
 WORKLOADS: Final = Path(__file__).parents[2] / "workloads"
 CAMPAIGNS: Final = WORKLOADS / "campaigns"

@@ -31,11 +31,10 @@ from shaketable.harness.contracts.abilities import (
     UsuallyUsed,
 )
 from shaketable.harness.contracts.clients import GroupWorkload, OpeningWorkload
-from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 from shaketable.harness.contracts.plugins import Promises, Target, Workload
 from shaketable.harness.contracts.program import PROGRAM, PROGRAM_WORDS
 from shaketable.harness.contracts.rng import new_seed, rng_for
-from shaketable.harness.discovery import unknown_name
 
 BUILT_IN = CAMPAIGNS / "quick.toml"
 """The campaign of `run` without an argument."""

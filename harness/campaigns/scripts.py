@@ -40,10 +40,9 @@ from shaketable.harness.contracts.capabilities import (
     LinkShape,
     Resources,
 )
-from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 from shaketable.harness.contracts.plugins import Fault, Json
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS
-from shaketable.harness.discovery import unknown_name
 from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
 
 LEADER_ELECTED: Final = "leader-elected"

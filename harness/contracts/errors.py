@@ -5,7 +5,8 @@ Source: Jepsen's ok/fail/info; maelstrom marks each error *definite?* or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 
 
 class DefiniteError(Exception):
@@ -36,6 +37,15 @@ def all_of(failed: Mapping[str, Exception]) -> Exception:
     error = HarnessError(text)
     error.__cause__ = ExceptionGroup("what failed", list(failed.values()))
     return error
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """Return an error text for an unknown name: the nearest known name, and all of them."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    there_are = ", ".join(names) if names else "none"
+    return f"unknown {what} {name!r}{meant} (there are: {there_are})"
 
 
 def clearest(error: BaseException) -> BaseException:

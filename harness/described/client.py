@@ -11,7 +11,8 @@ import trio
 
 from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.contracts.plugins import Address
-from shaketable.harness.described.functions import CHANGE_NOTHING, Functions
+from shaketable.harness.described.functions import Functions
+from shaketable.harness.described.operations import CHANGE_NOTHING
 from shaketable.harness.untrusted_text import error_text, short_repr
 
 MISTAKES: Final = (NameError, TypeError, AttributeError, NotImplementedError, AssertionError)
@@ -82,7 +83,7 @@ class FunctionClient:
         except trio.TooSlowError:
             what = unknown if self._is_open else DefiniteError
             error: Exception = what(f"no answer within {self._timeout_s:g} s")
-        except self.functions.definite as refused:
+        except self.functions.definite(name) as refused:
             error = DefiniteError(error_text(refused))
             error.__cause__ = refused
         except MISTAKES:

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -20,19 +20,9 @@ from typing import Any, Final
 import trio
 
 from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.described.operations import KNOWN, OPERATIONS, mark_of
 from shaketable.harness.untrusted_text import error_text, short_repr
 
-OPERATIONS: Final[Mapping[str, int]] = {
-    "read": 2, "write": 3, "cas": 4,  # a register for each key
-    "append": 3, "read_at": 3, "end": 2,  # a log for each key
-    "add": 3, "elements": 2,  # a set for each key
-    "increment": 3, "count": 2,  # a counter for each key
-}  # fmt: skip
-"""Functions that are operations, and how many arguments they take: the session, the key, ..."""
-CHANGE_NOTHING: Final = frozenset({"read", "read_at", "end", "elements", "count"})
-"""Operations that change nothing: whatever goes wrong, they certainly did not happen."""
-SESSION: Final[Mapping[str, int]] = {"open": 1, "close": 1}
-"""Functions that open and close what operations get as their session."""
 DEFINITE: Final = "DEFINITE"
 """The module's attribute with the exceptions after which an operation did not happen."""
 THREADS_MAX: Final = 64
@@ -45,24 +35,29 @@ class Functions:
     Attributes:
         path: the file.
         names: the operations that it has.
-        definite: exceptions after which an operation certainly did not happen.
     """
 
     def __init__(self, path: Path, module: ModuleType) -> None:
         """Look at a module. Raises UsageError if a function cannot be called as it will be."""
         self.path = path
+        of_all = self._exceptions(DEFINITE, getattr(module, DEFINITE, ()))
         self._functions: dict[str, Callable[..., Any]] = {}
-        for name, count in {**SESSION, **OPERATIONS}.items():
-            function = vars(module).get(name)
-            if function is not None:
-                self._functions[name] = self._checked(name, function, count)
+        self._definite: dict[str, tuple[type[Exception], ...]] = {}
+        for name, called, function in self._found(module):
+            mark = mark_of(function)
+            own = () if mark is None else self._exceptions(f"definite of {called}", mark.definite)
+            self._functions[name] = self._checked(name, called, function)
+            self._definite[name] = (*of_all, *own)
         self.names = frozenset(self._functions) & frozenset(OPERATIONS)
-        self.definite = self._definite(getattr(module, DEFINITE, ()))
         self._is_trio = inspect.ismodule(getattr(module, "trio", None))
 
     def has(self, name: str) -> bool:
         """Return whether there is such a function."""
         return name in self._functions
+
+    def definite(self, name: str) -> tuple[type[Exception], ...]:
+        """Return the exceptions after which an operation certainly did not happen."""
+        return self._definite[name]
 
     async def call(self, name: str, *arguments: object) -> Any:
         """Call a function and return its result. Raises what it raises."""
@@ -74,25 +69,40 @@ class Functions:
             return await function(*arguments)
         return await _on_asyncio(function(*arguments))
 
-    def _checked(self, name: str, function: object, count: int) -> Callable[..., Any]:
+    def _found(self, module: ModuleType) -> Iterator[tuple[str, str, object]]:
+        """Find what is an operation by decorator or by name, with the name that it has there."""
+        found: dict[str, tuple[str, object]] = {}
+        for called, function in vars(module).items():
+            mark = mark_of(function)
+            name = called if mark is None else mark.name
+            if name not in KNOWN or function is None:
+                continue
+            other, known = found.setdefault(name, (called, function))
+            if known is not function:
+                raise UsageError(f"{self.path}: {other} and {called} are both the operation {name}")
+        return ((name, called, function) for name, (called, function) in found.items())
+
+    def _checked(self, name: str, called: str, function: object) -> Callable[..., Any]:
         if not callable(function):
-            raise UsageError(f"{self.path}: {name} is {short_repr(function)}, no function")
+            raise UsageError(f"{self.path}: {called} is {short_repr(function)}, no function")
+        arguments = KNOWN[name]
         try:
-            inspect.signature(function).bind(*range(count))
+            inspect.signature(function).bind(*arguments)
         except TypeError:
             raise UsageError(
-                f"{self.path}: {name} is called with {count} arguments: {_usage(name)}"
+                f"{self.path}: {called} is called with {len(arguments)} arguments:"
+                f" {called}({', '.join(arguments)})"
             ) from None
         except ValueError:
             pass  # a function written in C may not tell its arguments
         return function
 
-    def _definite(self, given: object) -> tuple[type[BaseException], ...]:
+    def _exceptions(self, where: str, given: object) -> tuple[type[Exception], ...]:
         types = given if isinstance(given, tuple | list | set | frozenset) else (given,)
         for each in types:
             if not (inspect.isclass(each) and issubclass(each, Exception)):
                 raise UsageError(
-                    f"{self.path}: {DEFINITE} holds {short_repr(each)}, no exception class"
+                    f"{self.path}: {where} holds {short_repr(each)}, no exception class"
                 )
         return tuple(types)
 
@@ -118,22 +128,14 @@ def load(path: Path) -> Functions:
         spec.loader.exec_module(module)
     except (KeyboardInterrupt, GeneratorExit):
         raise
+    except UsageError as error:  # of the decorator: it knows no such operation
+        raise UsageError(f"{path}: {error}") from error
     except BaseException as error:
         raise UsageError(f"cannot import {path}: {error_text(error)}") from error
     functions = Functions(path, module)
     if not functions.names:
         raise UsageError(f"{path} has none of the functions {', '.join(OPERATIONS)}")
     return functions
-
-
-def _usage(name: str) -> str:
-    more = {
-        "open": "node", "close": "session",
-        "write": "session, key, value", "cas": "session, key, expected, value",
-        "append": "session, key, value", "read_at": "session, key, offset",
-        "add": "session, key, value", "increment": "session, key, amount",
-    }  # fmt: skip
-    return f"{name}({more.get(name, 'session, key')})"
 
 
 @functools.cache

@@ -18,9 +18,8 @@ from typing import Self
 import trio
 
 from shaketable.harness.contracts.capabilities import Capability
-from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 from shaketable.harness.contracts.plugins import UNTOUCHED, Fault, Json, Target, World
-from shaketable.harness.discovery import unknown_name
 
 VICTIMS = ("leader", "one", "minority", "all", "minority-third", "majority", "followers")
 """The values of `victims` besides names of nodes."""

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.discovery import unknown_name
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 from shaketable.reports.gating.policy import (
     UNAVAILABLE,
     Allowance,

@@ -35,8 +35,7 @@ from typing import Any, Final
 
 import msgspec
 
-from shaketable.harness.contracts.errors import UsageError
-from shaketable.harness.discovery import unknown_name
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 
 EACH: Final = "each"
 CELLS_MAX: Final = 10_000

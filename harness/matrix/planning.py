@@ -18,7 +18,7 @@ from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, check_numbers, node_names, toml_value
 from shaketable.harness.campaigns.schedule import schedule
 from shaketable.harness.contracts.capabilities import family_of
-from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 from shaketable.harness.contracts.rng import new_seed
 from shaketable.harness.faults.victims import UnknownVictimError, is_victim
 from shaketable.harness.matrix.plan import Cell, CellSpec, Matrix, Plan, expand, read_matrix
@@ -137,7 +137,7 @@ def _refuse_mistakes(campaign: Campaign) -> None:
     if campaign.mutant is not None:
         known = {name for target in discovery.find("targets").values() for name in target.mutants}
         if campaign.mutant not in known:
-            raise UsageError(discovery.unknown_name("mutant", campaign.mutant, known))
+            raise UsageError(unknown_name("mutant", campaign.mutant, known))
     campaigns.require_remote(campaign.spark_remote)
 
 

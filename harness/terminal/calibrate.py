@@ -35,11 +35,10 @@ from shaketable.harness.calibration import scorecard
 from shaketable.harness.calibration.hunting import HuntOutcome, read_outcome, run_hunt
 from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
 from shaketable.harness.campaigns.durations import to_seconds
-from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError, unknown_name
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT as SEED_S
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import utc_name, write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output

@@ -64,7 +64,7 @@ def undocumented(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
     for node in body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        if node.name.startswith("_"):
+        if node.name.startswith("_") or "overload" in map(ast.unparse, node.decorator_list):
             continue
         if not ast.get_docstring(node):
             yield node.lineno, node.name

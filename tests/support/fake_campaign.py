@@ -72,7 +72,7 @@ class Tape:
 class FakeDiscovery:
     """Discovery that knows the fake target too; the rest is the real one."""
 
-    find, unknown_name = staticmethod(discovery.find), staticmethod(discovery.unknown_name)
+    find = staticmethod(discovery.find)
 
     @staticmethod
     def get(kind: str, name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from shaketable.harness.campaigns.durations import to_seconds
-from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 from shaketable.harness.contracts.simulation import (
     VIRTUAL_S_DEFAULT,
     Hunt,
@@ -23,7 +23,6 @@ from shaketable.harness.contracts.simulation import (
     hunt,
 )
 from shaketable.harness.contracts.verdict import ExitCode
-from shaketable.harness.discovery import unknown_name
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
