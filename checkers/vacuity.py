@@ -17,7 +17,11 @@ from shaketable.harness.contracts.verdict import Outcome, Verdict
 
 NAME = "vacuity"
 OPERATIONS_INSIDE_MIN = 50
-"""Operations that must have succeeded while a fault that took effect was in force."""
+"""Operations that must have succeeded while a fault that took effect was in force.
+
+In a group of one node, also those after it: such a group serves nothing while its node is down, and
+a kill is tested by what the node serves when it is back.
+"""
 
 
 class Vacuity:
@@ -32,9 +36,10 @@ class Vacuity:
         is_ok = pc.equal(tables["operations"]["outcome"], "ok").to_numpy()
         calls = tables["operations"]["call_ns"].to_numpy()
         inside = np.zeros(len(calls), dtype=np.bool_)
+        is_alone = len(context.nodes) == 1
         for window in context.windows:
             if window.took_effect:
-                inside |= (calls >= window.start_ns) & (calls <= window.stop_ns)
+                inside |= (calls >= window.start_ns) & (is_alone | (calls <= window.stop_ns))
         done = int((inside & is_ok).sum())
         return Findings().table({"operations": len(calls), "inside": done})
 
@@ -53,8 +58,8 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
     Args:
         context: the faults that were configured and those that were injected.
         operations: operations of the run.
-        inside: those invoked while a fault that took effect was in force, and ok: an operation
-            without an answer tests nothing.
+        inside: those invoked while a fault that took effect was in force (in a group of one node,
+            or after it), and ok: an operation without an answer tests nothing.
 
     Returns:
         UNKNOWN if faults were configured and none took effect, if a kind was injected and never
@@ -73,6 +78,7 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
         "operations_inside": inside,
     }
     asked = ", ".join(context.faults_asked)
+    after = " or after" if len(context.nodes) == 1 else ""
     if not context.faults_asked:
         return Verdict(NAME, Outcome.VALID, "no faults were requested", counts=counts)
     data = {key: names for key, names in (("never_bit", without), ("never_done", missing)) if names}
@@ -84,13 +90,13 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     if inside < OPERATIONS_INSIDE_MIN:
         summary = (
-            f"only {inside} operations succeeded while a fault was in force,"
+            f"only {inside} operations succeeded while a fault was in force{after},"
             f" at least {OPERATIONS_INSIDE_MIN} must be"
         )
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     summary = (
         f"{len(effective)} of {len(context.windows)} faults took effect, {inside} operations"
-        " succeeded inside them"
+        f" succeeded inside them{after}"
     )
     if missing:
         summary += f"; warning: requested, but never injected: {', '.join(missing)}"

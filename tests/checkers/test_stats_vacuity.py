@@ -107,6 +107,17 @@ def test_vacuous(tmp_path, asked, windows, outcome, text):
     assert text in verdict.summary
 
 
+def test_in_a_group_of_one_node_what_succeeds_after_a_fault_counts(tmp_path):
+    context = {"faults_asked": ("kill",), "windows": (window(0, "kill", 0, 3000),)}
+    _, verdict = judge(tmp_path, rows(), nodes=("n0",), **context)
+    assert verdict.outcome is Outcome.VALID
+    assert verdict.counts["operations_inside"] == 180
+    before = (window(0, "kill", 150_000, 151_000),)
+    _, verdict = judge(tmp_path, rows(), nodes=("n0",), **context | {"windows": before})
+    assert verdict.summary.startswith("only 45 operations succeeded while a fault was in")
+    assert "or after, at least 50" in verdict.summary
+
+
 def test_operations_inside_overlapping_windows_count_once(tmp_path):
     windows = (window(0, "kill", 0, 53_000), window(1, "kill", 0, 53_000))
     _, verdict = judge(tmp_path, rows(), faults_asked=("kill",), windows=windows)
