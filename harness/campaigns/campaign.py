@@ -24,6 +24,7 @@ from shaketable.harness.campaigns.built_in import CAMPAIGNS
 from shaketable.harness.campaigns.scenarios import SCENARIOS
 from shaketable.harness.campaigns.scripts import Step, check_event, read_steps, write_steps
 from shaketable.harness.contracts.abilities import (
+    HasSize,
     NamesBrokers,
     RunsAlready,
     TunesReplication,
@@ -257,11 +258,18 @@ def resolve(campaign: Campaign) -> Campaign:
 
 
 def _in_its_world(campaign: Campaign, target: Target) -> Campaign:
-    """Return the campaign with the only world and group size that a running group has.
+    """Return the campaign with the group size of its target, and the world of a running group.
 
     Raises:
         UsageError: it asks for others, or for the world of running groups without one.
     """
+    usual = Campaign()
+    size = target.group_size if isinstance(target, HasSize) else None
+    if isinstance(target, RunsAlready):
+        size = len(target.addresses)
+    if size is not None and campaign.nodes not in (usual.nodes, size):
+        raise UsageError(f"--nodes {campaign.nodes}: {target.name} has {size}")
+    campaign = msgspec.structs.replace(campaign, nodes=size or campaign.nodes)
     if not isinstance(target, RunsAlready):
         if campaign.world == EXISTING:
             raise UsageError(
@@ -269,15 +277,11 @@ def _in_its_world(campaign: Campaign, target: Target) -> Campaign:
                 " shaketable.toml that have nodes (docs/your-own-system.md)"
             )
         return campaign
-    usual = Campaign()
     if campaign.world not in (usual.world, EXISTING):
         raise UsageError(
             f"--world {campaign.world}: {target.name} runs already; its world is {EXISTING}"
         )
-    size = len(target.addresses)
-    if campaign.nodes not in (usual.nodes, size):
-        raise UsageError(f"--nodes {campaign.nodes}: {target.name} has {size}")
-    return msgspec.structs.replace(campaign, world=EXISTING, nodes=size)
+    return msgspec.structs.replace(campaign, world=EXISTING)
 
 
 def with_seed(campaign: Campaign) -> Campaign:

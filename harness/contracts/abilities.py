@@ -48,6 +48,23 @@ class AdvertisesAddresses(Protocol):
 
 
 @runtime_checkable
+class ListensOnce(Protocol):
+    """A target whose nodes may listen for clients and peers at the same address."""
+
+    listens_once: bool
+
+
+@runtime_checkable
+class HasSize(Protocol):
+    """A target that may say how many nodes its group has."""
+
+    @property
+    def group_size(self) -> int | None:
+        """Return the number of its nodes; None: as many as a campaign says."""
+        ...
+
+
+@runtime_checkable
 class ChangesMembers(Protocol):
     """A target whose group members can be removed and added back."""
 

@@ -25,13 +25,17 @@ _LOG = logging.getLogger(__name__)
 class Node:
     """A node as the function `open` gets it: its id, and where clients reach it."""
 
-    def __init__(self, name: str, address: Address, timeout_s: float) -> None:
+    def __init__(
+        self, name: str, address: Address, timeout_s: float, options: Mapping[str, Any]
+    ) -> None:
         self.name = name
         self._address = address
         self.host = address.host
         self.port = address.port
         self.timeout_s = timeout_s
         """How long an operation may take, in seconds."""
+        self.options = options
+        """What `shaketable.toml` says to the functions."""
 
     def __str__(self) -> str:
         return str(self._address)
@@ -45,6 +49,7 @@ class FunctionClient:
     """
 
     functions: ClassVar[Functions]
+    options: ClassVar[Mapping[str, Any]]
     key_prefix = ""
     """Before each key, if the group has keys of earlier runs."""
 
@@ -98,7 +103,7 @@ class FunctionClient:
     async def _open(self) -> None:
         if self._is_open:
             return
-        node = Node(*self._nodes[self._turn % len(self._nodes)], self._timeout_s)
+        node = Node(*self._nodes[self._turn % len(self._nodes)], self._timeout_s, self.options)
         try:
             if self.functions.has("open"):
                 self._session = await self.functions.call("open", node)
@@ -112,9 +117,9 @@ class FunctionClient:
         self._is_open = True
 
 
-def client_type(functions: Functions) -> type[FunctionClient]:
+def client_type(functions: Functions, options: Mapping[str, Any] = {}) -> type[FunctionClient]:
     """Return the type of clients with these functions: only what they serve are its methods."""
-    methods: dict[str, Any] = {"functions": functions}
+    methods: dict[str, Any] = {"functions": functions, "options": options}
     for method, (name, function) in _METHODS.items():
         if functions.has(name):
             methods[method] = function

@@ -18,7 +18,7 @@ from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout
 from shaketable.harness.described.client import FunctionClient
-from shaketable.harness.described.target import DescribedTarget
+from shaketable.harness.described.target import USUAL_FAULTS, DescribedTarget
 from shaketable.harness.described.target_file import ADDRESS, OF_LINKS, filled, read
 from shaketable.harness.untrusted_text import printable
 
@@ -35,11 +35,6 @@ OF_CAPABILITIES: Final[Mapping[Capability, tuple[str, ...]]] = {
     Capability.CUT: ("cut", "heal", "dropped"),
 }
 """The commands that a capability needs."""
-USUAL_FAULTS: Final = {
-    "kill": Capability.KILL,
-    "pause": Capability.PAUSE,
-    "partition": Capability.CUT,
-}
 
 
 class RunningTarget(DescribedTarget):

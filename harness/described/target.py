@@ -5,14 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shlex
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.plugins import (
     NO_ROLE,
     Address,
@@ -45,6 +47,15 @@ WORKLOADS: Final = (
     ("counter", ("increment", "count")),
 )
 """Workloads and the functions that they need; the first that is served is the default."""
+USUAL_FAULTS: Final = {
+    "kill": Capability.KILL,
+    "pause": Capability.PAUSE,
+    "partition": Capability.CUT,
+}
+"""What targets are shaken with if a campaign names no fault, and what each needs."""
+NO_IDS: Final[Mapping[str, str]] = {}
+FIRST: Final = "n0"
+"""The node that is the primary, if the target has one that never changes."""
 LINEARIZABLE: Final = {
     "register": ("read", "write", "cas"),
     "read-write-register": ("read", "write"),
@@ -67,15 +78,28 @@ class DescribedTarget:
         self.file = file
         self.summary = table.summary or f"Described in {file.name}."
         self.advertises_addresses = table.one_address
+        self.listens_once = table.one_port
         self._table = table
         self._last: dict[str, tuple[float, NodeStatus | None]] = {}
         self._leads: dict[str, bool] = {}  # by each node's last answer
+        self._node_of: dict[str, str] = {}  # by the ids that the group gave to its nodes
         self._outputs: dict[str, _Output] = {}
 
     @cached_property
     def client_type(self) -> type[FunctionClient]:
         """The type of its clients. Raises UsageError if their file cannot be used."""
-        return client_type(load(self.file.parent / self._table.client))
+        return client_type(load(self.file.parent / self._table.client), self._table.options)
+
+    @property
+    def group_size(self) -> int | None:
+        """How many nodes its group has; None: as many as a campaign says."""
+        return self._table.size or None
+
+    @property
+    def default_faults(self) -> tuple[str, ...]:
+        """Return kill, pause and partition; the last only if there are links."""
+        without = ("partition",) if self.group_size == 1 else ()
+        return tuple(fault for fault in USUAL_FAULTS if fault not in without)
 
     @cached_property
     def default_workload(self) -> str:
@@ -100,11 +124,13 @@ class DescribedTarget:
     def prepare(self, layout: NodeLayout) -> Launch:
         """Say how to start a node; it gets a folder for its data."""
         values = self._values(layout)
-        Path(values["data"]).mkdir(parents=True, exist_ok=True)
-        program, *arguments = (filled(word, values) for word in self._table.start)
-        if "/" in program:  # a node runs in its own folder; a path is from that of the file
-            program = str(self.file.parent / program)
-        argv = (program, *arguments)
+        data = Path(values["data"])
+        data.mkdir(parents=True, exist_ok=True)
+        further = () if layout.node == FIRST else self._table.others
+        argv = self._command((*self._table.start, *self._table.arguments, *further), values)
+        if self._table.setup:
+            setup = self._command(self._table.setup, values)
+            argv = ("/bin/sh", "-c", _set_up_first(setup, argv, data))
         env = {name: filled(text, values) for name, text in self._table.env.items()}
         return Launch(argv, env)
 
@@ -140,23 +166,28 @@ class DescribedTarget:
     def _serves(self, functions: tuple[str, ...]) -> bool:
         return all(map(self.client_type.functions.has, functions))
 
+    def _command(self, words: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...]:
+        program, *arguments = (filled(word, values) for word in words)
+        if "/" in program:  # a node runs in its own folder; a path is from that of the file
+            program = str(self.file.parent / program)
+        return (program, *arguments)
+
     def _values(self, layout: NodeLayout) -> dict[str, str]:
         """Return the placeholders of a node's texts."""
         own = layout.peer_address
         if self._table.one_address and layout.advertised_address is not None:
             own = layout.advertised_address
+        first = layout.peers.get(FIRST, own)
         members = dict(sorted({**layout.peers, layout.node: own}.items()))
         listed = {name: self._peer(name, at) for name, at in members.items()}
         separator = self._table.peer_separator
         return {
             "id": layout.node,
             "number": _number(layout.node),
-            "client": str(layout.client_address),
-            "client_host": layout.client_address.host,
-            "client_port": str(layout.client_address.port),
-            "peer": str(layout.peer_address),
-            "peer_host": layout.peer_address.host,
-            "peer_port": str(layout.peer_address.port),
+            **_address("client", layout.client_address),
+            **_address("peer", layout.peer_address),
+            **_address("advertised", own),
+            **_address("first", first),
             "members": separator.join(listed.values()),
             "peers": separator.join(text for name, text in listed.items() if name != layout.node),
             "data": str(layout.directory / "data"),
@@ -200,7 +231,8 @@ class DescribedTarget:
     ) -> NodeStatus | None:
         values, here = self._values(layout), self.file.parent
         if leader.http:
-            text = await _fetched(filled(leader.http, values), timeout_s)
+            body = filled(leader.body, values)
+            text = await _fetched(filled(leader.http, values), timeout_s, body)
         else:
             text = await _output([filled(word, values) for word in leader.command], here)
         self._leads[layout.node] = False
@@ -209,19 +241,36 @@ class DescribedTarget:
         answer = json.loads(text)
         if leader.leads:
             self._leads[layout.node] = _is_true(at_path(answer, leader.leads))
+        if leader.id:
+            self._node_of[str(at_path(answer, leader.id))] = layout.node
         leading = [node for node, leads in self._leads.items() if leads]
-        return status_of(layout, leader, answer, leading[0] if len(leading) == 1 else None)
+        only = leading[0] if len(leading) == 1 else None
+        return status_of(layout, leader, answer, only, self._node_of)
+
+
+def _set_up_first(setup: Sequence[str], start: Sequence[str], data: Path) -> str:
+    """Return a shell script that starts a node, and before the first start sets up its folder.
+
+    What a set-up that was interrupted has left is deleted, and it is run again.
+    """
+    done, folder = shlex.quote(f"{data}.is-set-up"), shlex.quote(str(data))
+    first = f"rm -rf {folder} && mkdir {folder} && {shlex.join(setup)} && touch {done}"
+    return f"[ -e {done} ] || {{ {first}; }} || exit; exec {shlex.join(start)}"
 
 
 def status_of(
-    layout: NodeLayout, leader: Leader, answer: object, leading: str | None = None
+    layout: NodeLayout,
+    leader: Leader,
+    answer: object,
+    leading: str | None = None,
+    node_of: Mapping[str, str] = NO_IDS,
 ) -> NodeStatus:
     """Return what a node's answer says.
 
-    `leading` is the node that says it leads, for answers that do not name the leader. Raises
-    ValueError if a path leads nowhere.
+    `leading` is the node that says it leads, for answers that do not name the leader, and `node_of`
+    has the nodes by the ids that the group gave to them. Raises ValueError if a path leads nowhere.
     """
-    ids = {layout.node: layout.node}
+    ids = {**node_of, layout.node: layout.node}
     for name, at in (
         *layout.peers.items(),
         (layout.node, layout.client_address),
@@ -230,12 +279,13 @@ def status_of(
         ids[name] = ids[str(at)] = name
     if layout.advertised_address is not None:
         ids[str(layout.advertised_address)] = layout.node
-    led = ids.get(str(at_path(answer, leader.leader))) if leader.leader else leading
+    # The gateways of gRPC leave out what is zero or empty. An answer with the node's id is one.
+    found = _at_path_or_none if leader.id else at_path
+    led = ids.get(str(found(answer, leader.leader))) if leader.leader else leading
     role = "leader" if led == layout.node else "follower" if led else "candidate"
-    term = int(str(at_path(answer, leader.term) or 0)) if leader.term else 0
-    committed, end = (
-        int(str(at_path(answer, path))) if path else -1 for path in (leader.committed, leader.end)
-    )
+    term = int(str(found(answer, leader.term) or 0)) if leader.term else 0
+    indexes = (leader.committed, leader.end)
+    committed, end = (int(str(found(answer, path) or 0)) if path else -1 for path in indexes)
     return NodeStatus(layout.node, role, term, led, committed, max(end, committed))
 
 
@@ -254,6 +304,17 @@ def at_path(answer: object, path: str) -> Any:
         else:
             raise ValueError(f"the answer has no {path!r}: {json.dumps(answer)[:200]}")
     return at
+
+
+def _at_path_or_none(answer: object, path: str) -> Any:
+    try:
+        return at_path(answer, path)
+    except ValueError:
+        return None
+
+
+def _address(name: str, at: Address) -> dict[str, str]:
+    return {name: str(at), f"{name}_host": at.host, f"{name}_port": str(at.port)}
 
 
 def _is_true(value: object) -> bool:
@@ -302,13 +363,17 @@ class _Output:
         return self._is_there
 
 
-async def _fetched(url: str, timeout_s: float) -> str | None:
-    """Return the text of a 2xx answer, else None."""
+async def _fetched(url: str, timeout_s: float, body: str = "") -> str | None:
+    """Return the text of a 2xx answer to a GET, or to a POST of JSON, else None."""
+    data = body.encode() or None
+    request = urllib.request.Request(  # noqa: S310 - the user's own file has the URL
+        url, data, {"Content-Type": "application/json"} if data else {}
+    )
 
     def fetch() -> str | None:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(url, timeout=timeout_s) as response:
+            with opener.open(request, timeout=timeout_s) as response:
                 return str(response.read(ANSWER_BYTES_MAX).decode(errors="replace"))
         except (OSError, http.client.HTTPException):
             return None

@@ -4,7 +4,8 @@
     start = ["{here}/server", "--id={id}", "--listen={client}", "--peers={peers}", "--data={data}"]
     client = "client.py"
 
-A group that runs already has `nodes` in place of `start`.
+A group that runs already has `nodes` in place of `start`. A target that `extends` another has the
+other's keys where it has none itself.
 
 Source: docs/your-own-system.md.
 """
@@ -15,16 +16,17 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError, unknown_name
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS, FAMILIES
 from shaketable.harness.untrusted_text import printable
 
 OF_A_NODE: Final = (
     "id", "number", "client", "client_host", "client_port", "peer", "peer_host", "peer_port",
+    "advertised", "advertised_host", "advertised_port", "first", "first_host", "first_port",
     "peers", "members", "data", "folder", "here",
 )  # fmt: skip
 """Placeholders of commands, environment variables and addresses."""
@@ -39,6 +41,12 @@ NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
 ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})")
 """host:port, or [IPv6 address]:port."""
 PORT_MAX: Final = 65_535
+SIZE_MAX: Final = 9
+"""The largest group that a campaign starts."""
+EXTENDS: Final = "extends"
+"""The key of a target that is another one with differences."""
+OF_STARTED: Final = ("setup", "arguments", "others", "env", "one_address", "one_port", "size")
+"""Keys for nodes that a run starts."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,8 +76,11 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         http: the URL.
+        body: what is posted to it; without it, it is a GET.
         command: the command.
         leader: path of the leader in the answer, as this node knows it: its id or an address.
+        id: path of the id that the group itself has given to this node, if it gives them; `leader`
+            may be one, and is left out of an answer, or null, while none leads.
         leads: path of what is true if this node leads.
         term: path of the term, a whole number that rises with each leader.
         committed: path of the index up to which the node has committed.
@@ -77,8 +88,10 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     http: str = ""
+    body: str = ""
     command: tuple[str, ...] = ()
     leader: str = ""
+    id: str = ""
     leads: str = ""
     term: str = ""
     committed: str = ""
@@ -87,6 +100,8 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         if bool(self.http) == bool(self.command):
             raise ValueError("give http or command")
+        if self.body and not self.http:
+            raise ValueError("body is posted to http")
         if not (self.leader or self.leads):
             raise ValueError("give the path of leader, or of leads")
 
@@ -174,6 +189,10 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         client: the file with the client's functions, relative to this file.
         start: the command that starts a node, in the foreground.
+        setup: a command that is run once for each node, before its first start, to fill its empty
+            data folder; like `start`, it runs in the node's folder.
+        arguments: further arguments of `start`, for a target that extends another.
+        others: further arguments of all nodes but n0: of the replicas of a fixed primary.
         nodes: in place of `start`, for a group that runs already: where clients reach its nodes,
             each as host:port.
         commands: for a group that runs already: what faults need.
@@ -186,10 +205,16 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         peer_format: a peer in `{peers}` and `{members}`.
         peer_separator: what separates them.
         one_address: nodes tell their peers one address, the same for all (as etcd's do).
+        one_port: nodes listen for clients and peers at the same port (as Redis' do).
+        size: how many nodes the group has; 0: as many as the campaign says.
+        options: what the functions find in their node's `options`.
     """
 
     client: str
     start: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     commands: Commands = Commands()
     summary: str = ""
@@ -201,6 +226,9 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     peer_format: str = "{id}={address}"
     peer_separator: str = ","
     one_address: bool = False
+    one_port: bool = False
+    size: Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)] = 0
+    options: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
         if bool(self.start) == bool(self.nodes):
@@ -222,8 +250,9 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 raise ValueError(f"nodes: {printable(node)!r} is not host:port")
         if len(set(self.nodes)) < len(self.nodes):
             raise ValueError("nodes: two of them have the same address")
-        if self.env or self.one_address:
-            raise ValueError("env and one_address are for nodes that shaketable starts")
+        for name in OF_STARTED:
+            if getattr(self, name):
+                raise ValueError(f"{name} is for nodes that shaketable starts")
         if self.ready is not None and self.ready.log:
             raise ValueError("ready.log: the output of nodes that run already is not known")
         if self.commands.pause and self.ready is None:
@@ -234,12 +263,16 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def _templates(self) -> Iterator[tuple[str, str]]:
         yield from (("start", text) for text in self.start)
+        yield from (("setup", text) for text in self.setup)
+        yield from (("arguments", text) for text in self.arguments)
+        yield from (("others", text) for text in self.others)
         yield from ((f"env.{name}", text) for name, text in self.env.items())
         if self.ready is not None:
             yield "ready.http", self.ready.http
             yield from (("ready.command", text) for text in self.ready.command)
         if self.leader is not None:
             yield "leader.http", self.leader.http
+            yield "leader.body", self.leader.body
             yield from (("leader.command", text) for text in self.leader.command)
 
 
@@ -261,20 +294,38 @@ def read(path: Path) -> Mapping[str, TargetTable]:
     tables = given.get("targets", {})
     if not isinstance(tables, dict):
         raise UsageError(f"{path}: targets is a table: [targets.NAME]")
-    return {name: _target(path, name, table) for name, table in tables.items()}
+    return {name: _target(path, name, tables) for name in tables}
 
 
-def _target(path: Path, name: str, table: object) -> TargetTable:
+def _target(path: Path, name: str, tables: Mapping[str, object]) -> TargetTable:
     if not NAME.fullmatch(name):
         raise UsageError(
             f"{path}: targets: {printable(name)!r} is no name: use small letters, digits, hyphens"
         )
+    table = _extended(tables, name, f"{path}: targets.{name}")
     try:
         return msgspec.convert(table, TargetTable)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$")
         where = f"targets.{name}{place.rstrip('`')}"
         raise UsageError(f"{path}: {where}: {printable(text)}") from error
+
+
+def _extended(
+    tables: Mapping[str, object], name: str, where: str, by: tuple[str, ...] = ()
+) -> object:
+    """Return a target's table with the keys of those that it extends. Raises UsageError."""
+    table = tables[name]
+    if not isinstance(table, dict) or EXTENDS not in table:
+        return table
+    base = table[EXTENDS]
+    if not isinstance(base, str) or base not in tables:
+        raise UsageError(f"{where}: {EXTENDS}: {unknown_name('target', str(base), tables)}")
+    if base in (name, *by):
+        raise UsageError(f"{where}: {EXTENDS}: {base} extends itself")
+    inherited = _extended(tables, base, where, (name, *by))
+    own = {key: value for key, value in table.items() if key != EXTENDS}
+    return {**inherited, **own} if isinstance(inherited, dict) else own
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import Campaign, node_names
-from shaketable.harness.contracts.abilities import AdvertisesAddresses
+from shaketable.harness.contracts.abilities import AdvertisesAddresses, ListensOnce
 from shaketable.harness.contracts.plugins import Address, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.network import addresses as at
@@ -62,11 +62,12 @@ def lay_out(
     """
     target = discovery.get("targets", campaign.target)
     is_advertised = isinstance(target, AdvertisesAddresses) and target.advertises_addresses
+    once = isinstance(target, ListensOnce) and target.listens_once
     if campaign.world == NETNS:
-        site = _in_namespaces(campaign, folder, base_port, options, name_servers)
+        site = _in_namespaces(campaign, folder, base_port, options, name_servers, once=once)
         return _advertised(site) if is_advertised else site
     callers = Callers() if is_advertised else None
-    return _on_loopback(campaign, folder, base_port, options, name_servers, callers)
+    return _on_loopback(campaign, folder, base_port, options, name_servers, callers, once=once)
 
 
 def _on_loopback(
@@ -76,6 +77,8 @@ def _on_loopback(
     options: Json,
     name_servers: Sequence[str],
     callers: Callers | None,
+    *,
+    once: bool,
 ) -> Site:
     """Give each node two ports, each ordered pair (or node) a proxy, a name server a port."""
     nodes = node_names(campaign)
@@ -87,7 +90,7 @@ def _on_loopback(
     addresses = [Address(ports.HOST, port) for port in numbers]
     of_nodes, of_helpers = addresses[: 2 * len(nodes)], addresses[2 * len(nodes) :]
     client_of = dict(zip(nodes, of_nodes[0::2], strict=True))
-    peer_of = dict(zip(nodes, of_nodes[1::2], strict=True))
+    peer_of = client_of if once else dict(zip(nodes, of_nodes[1::2], strict=True))
     network = ProxyNetwork(peer_of, ports.HOST, callers)
     layouts = {
         node: NodeLayout(
@@ -121,12 +124,15 @@ def _in_namespaces(
     base_port: int | None,
     options: Json,
     name_servers: Sequence[str],
+    *,
+    once: bool,
 ) -> Site:
     """Give each node a namespace; its peers reach its own address, through the switch."""
     nodes = node_names(campaign)
     port = BASE_PORT if base_port is None else base_port
     peer_of = {
-        node: Address(at.node_address(number), port + 1) for number, node in enumerate(nodes)
+        node: Address(at.node_address(number), port if once else port + 1)
+        for number, node in enumerate(nodes)
     }
     helpers = {name: Address(at.HARNESS, port + number) for number, name in enumerate(name_servers)}
     network = PacketNetwork(nodes, folder.path / "switch.log")

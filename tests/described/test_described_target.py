@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,10 +14,14 @@ import pytest
 import trio
 
 from shaketable.harness import described, discovery
+from shaketable.harness.campaigns.campaign import Campaign, resolve
+from shaketable.harness.contracts.abilities import HasSize
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import NO_ROLE, Address, NodeLayout, NodeStatus
 from shaketable.harness.described.running import targets_of
 from shaketable.harness.described.target import DescribedTarget, at_path
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.runtime import sites
 
 CLIENT = "def read(s, k): ...\ndef write(s, k, v): ...\ndef cas(s, k, e, v): ...\n"
 TABLE = '[targets.kvs]\nstart = [{start}]\nclient = "client.py"\n{more}\n'
@@ -63,6 +68,81 @@ def test_one_address_for_all_and_its_format(tmp_path: Path) -> None:
     assert members == "http://127.0.0.1:8100 http://127.0.0.1:8201 http://127.0.0.1:8102"
 
 
+def test_replicas_get_the_address_of_the_first_node(tmp_path: Path) -> None:
+    more = 'arguments = ["--a"]\nothers = ["--of", "{first_host} {first_port}"]\none_port = true'
+    target = target_of(tmp_path, more, '"server"')
+    assert target.listens_once
+    assert target.prepare(layout_of(tmp_path, node="n0")).argv == ("server", "--a")
+    assert target.prepare(layout_of(tmp_path)).argv == ("server", "--a", "--of", "127.0.0.1 8100")
+
+
+def test_a_node_learns_its_own_advertised_address(tmp_path: Path) -> None:
+    target = target_of(tmp_path, "one_address = true", '"server", "{advertised}", "{peer}"')
+    argv = target.prepare(layout_of(tmp_path)).argv
+    assert argv == ("server", "127.0.0.1:8201", "127.0.0.1:8001")
+
+
+SET_UP = """
+setup = ["sh", "-c", 'cd "{data}" && test -z "$(ls -A)" && echo setup >> ../did && touch x']
+"""
+
+
+def test_a_set_up_is_run_once_before_the_first_start(tmp_path: Path) -> None:
+    start = """"sh", "-c", "echo '{id} starts' >> '{folder}/did'" """
+    target, layout = target_of(tmp_path, SET_UP, start), layout_of(tmp_path)
+    for _ in range(2):
+        subprocess.run(target.prepare(layout).argv, cwd=layout.directory, check=True)
+    did = layout.directory / "did"
+    assert did.read_text().splitlines() == ["setup", "n1 starts", "n1 starts"]
+    assert (layout.directory / "data" / "x").exists()
+
+
+def test_a_set_up_that_failed_is_run_again_in_an_empty_folder(tmp_path: Path) -> None:
+    layout = layout_of(tmp_path)
+    target = target_of(tmp_path, SET_UP.replace("touch x", "touch x && false"), '"echo", "starts"')
+    argv = target.prepare(layout).argv
+    ended = [subprocess.run(argv, cwd=layout.directory, check=False) for _ in range(2)]
+    assert [done.returncode for done in ended] == [1, 1]
+    assert (layout.directory / "did").read_text().splitlines() == ["setup", "setup"]
+
+
+def test_a_group_of_one_size(tmp_path: Path) -> None:
+    alone = target_of(tmp_path, "size = 1")
+    assert isinstance(alone, HasSize)
+    assert (alone.group_size, alone.default_faults) == (1, ("kill", "pause"))
+    usual = target_of(tmp_path)
+    assert (usual.group_size, usual.default_faults) == (None, ("kill", "pause", "partition"))
+
+
+def test_its_campaigns_have_its_size_and_its_one_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    discovery.clear_caches()
+    target_of(tmp_path, "size = 2\none_port = true")
+    campaign = resolve(Campaign(target="kvs", seed="1"))
+    assert campaign.nodes == 2
+    with pytest.raises(UsageError, match="--nodes 5: kvs has 2"):
+        resolve(Campaign(target="kvs", seed="1", nodes=5))
+    site = sites.lay_out(campaign, RunFolder(tmp_path), None, {}, ())
+    try:
+        for layout in site.layouts.values():
+            assert layout.peer_address == layout.client_address
+            own = {each.client_address for each in site.layouts.values()}
+            assert not own & set(layout.peers.values()), "a link can be cut"
+    finally:
+        site.network.close()
+        discovery.clear_caches()
+
+
+def test_functions_find_the_options_of_their_target(tmp_path: Path) -> None:
+    target = target_of(tmp_path, "options = { stale = true, level = 3 }")
+    text = "def open(node): return node.options\ndef read(options, key): return options[key]\n"
+    (tmp_path / "client.py").write_text(text)
+    client = target.client({"n0": Address("127.0.0.1", 1)}, 5.0)
+    assert trio.run(client.get, "level") == 3  # type: ignore[attr-defined]
+
+
 def test_its_functions_choose_workload_and_promises(tmp_path: Path) -> None:
     target = target_of(tmp_path)
     assert target.default_workload == "register"
@@ -74,7 +154,11 @@ def test_its_functions_choose_workload_and_promises(tmp_path: Path) -> None:
 class Answers(BaseHTTPRequestHandler):
     """Answers what the test wants."""
 
-    status, body = 200, b"{}"
+    status, body, posted = 200, b"{}", b""
+
+    def do_POST(self) -> None:
+        type(self).posted = self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
 
     def do_GET(self) -> None:
         self.send_response(self.status if self.path == "/status" else 404)
@@ -116,6 +200,23 @@ def test_an_answer_names_the_leader(tmp_path: Path, server: Any, name: str) -> N
     assert asked(target, layout) == NodeStatus("n1", "candidate", 8, None, 4, 4)
     handler.status = 503
     assert asked(target, layout) is None
+
+
+def test_an_answer_names_the_leader_by_an_id_of_the_group(tmp_path: Path, server: Any) -> None:
+    handler, port = server
+    more = 'body = \'{"of": "{id}"}\'\nid = "my.id"\nleader = "leader"\nterm = "term"\n'
+    target = target_of(tmp_path, LEADER + more)
+    layout, other = layout_of(tmp_path, port), layout_of(tmp_path, port, "n2")
+    handler.body = b'{"my": {"id": "71"}}'
+    assert asked(target, layout) == NodeStatus("n1", "candidate", 0, None, -1, -1)
+    assert handler.posted == b'{"of": "n1"}'
+    handler.body = b'{"my": {"id": "72"}, "leader": "71", "term": "3"}'
+    assert asked(target, other) == NodeStatus("n2", "follower", 3, "n1", -1, -1)
+    handler.body = b'{"my": {"id": "71"}, "leader": "71", "term": "3"}'
+    assert asked(target, layout) == NodeStatus("n1", "leader", 3, "n1", -1, -1)
+    handler.body = b'{"leader": "71"}'
+    with pytest.raises(ValueError, match=r"no 'my\.id'"):
+        asked(target, layout)
 
 
 def test_an_answer_says_whether_its_node_leads(tmp_path: Path, server: Any) -> None:

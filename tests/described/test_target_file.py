@@ -52,6 +52,14 @@ def test_families_and_faults_are_promised(tmp_path: Path) -> None:
         (LEAST + '[targets.kvs.ready]\nlog = "("\n', "log is no regular expression"),
         (LEAST + '[targets.kvs.leader]\nleader = "a"\n', "give http or command"),
         (LEAST + '[targets.kvs.leader]\nhttp = "a"\n', "give the path of leader, or of leads"),
+        (LEAST + "size = 10\n", "targets.kvs.size: Expected `int` <= 9"),
+        (LEAST + "size = -1\n", "targets.kvs.size: Expected `int` >= 0"),
+        (LEAST + 'extends = "kv"\n', "extends: unknown target 'kv'; did you mean 'kvs'?"),
+        (LEAST + 'extends = "kvs"\n', "targets.kvs: extends: kvs extends itself"),
+        (LEAST + '[targets.a]\nextends = "b"\n[targets.b]\nextends = "a"\n', "extends itself"),
+        (LEAST + "[targets.a]\nextends = 3\n", "targets.a: extends: unknown target '3'"),
+        (LEAST + 'leader = { command = ["a"], body = "{}", leads = "a" }\n', "body is posted to"),
+        (LEAST + 'leader = { http = "a", body = "{x}", leads = "a" }\n', "leader.body has an"),
         (
             LEAST + '[targets.kvs.promises]\ndurable_under = ["fire"]\n',
             "durable_under knows no 'fire'",
@@ -65,6 +73,22 @@ def test_one_line_says_where_and_what(tmp_path: Path, text: str, told: str) -> N
     assert told in str(error.value)
     assert str(error.value).startswith(str(file))
     assert "\n" not in str(error.value)
+
+
+def test_a_target_is_another_one_with_differences(tmp_path: Path) -> None:
+    text = (
+        LEAST
+        + "one_port = true\nenv = { A = 'a', B = 'b' }\n"
+        + '[targets.lazy]\nextends = "kvs"\narguments = ["--lazy"]\nenv = { A = "c" }\n'
+        + '[targets.lazier]\nextends = "lazy"\nsummary = "Lazier."\none_port = false\n'
+    )
+    tables = read(written(tmp_path, text))
+    lazy, lazier = tables["lazy"], tables["lazier"]
+    assert (lazy.start, lazy.client, lazy.one_port) == (("./server",), "client.py", True)
+    assert lazy.env == {"A": "c"}, "a key is replaced as a whole"
+    assert (lazier.arguments, lazier.env) == (lazy.arguments, lazy.env)
+    assert (lazier.summary, lazier.one_port) == ("Lazier.", False)
+    assert tables["kvs"].arguments == ()
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
