@@ -1,0 +1,2 @@
+CREATE DATABASE kv;
+CREATE TABLE kv.registers (name VARCHAR(99) PRIMARY KEY, value BIGINT);
