@@ -67,7 +67,11 @@ def run(
     ("target", "faults", "options"),
     [
         # The primary alone has promises to keep: it is the leader here.
-        ("redis", "kill pause partition", "--victims leader --time-limit 10 --seed 1"),
+        (
+            "redis",
+            "kill pause partition",
+            "--victims leader --fault-duration-min 1 --time-limit 12 --seed 1",
+        ),
         ("sql", "kill pause", "--time-limit 8 --seed 1"),
         ("http", "kill pause partition", "--time-limit 14 --seed 1"),
     ],
