@@ -161,7 +161,8 @@ def _seed(files: RunFiles) -> str:
 
 
 def _leader_changes(lanes: Sequence[RoleSpan]) -> int | None:
-    return leader_changes(lanes) if any(span.term for span in lanes) else None
+    is_known = any(span.term or span.role == "leader" for span in lanes)
+    return leader_changes(lanes) if is_known else None
 
 
 def _fact(files: RunFiles, *names: str) -> Any:

@@ -37,6 +37,9 @@ def test_a_leader_elected_again_is_no_change() -> None:
     assert changes(("n0", 1), ("n1", 2), ("n0", 4)) == 2
     # The deposed leader that still believes in term 1 comes back to sight: no change.
     assert changes(("n0", 1), ("n1", 2), ("n0", 1)) == 1
+    # A target without terms: in time.
+    assert changes(("n0", 0)) == 0
+    assert changes(("n0", 0), ("n1", 0), ("n2", 0)) == 2
 
 
 def test_a_phase_that_did_not_end_lasts_until_the_end() -> None:
