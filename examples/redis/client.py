@@ -11,6 +11,7 @@ return 1"""
 async def open(node):
     session = redis.Redis(host=node.host, port=node.port, retry=None)
     if (await session.role())[0] != b"master":
+        await close(session)
         raise ConnectionError("a replica: its values may be old")
     return session
 
