@@ -238,13 +238,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A loopback endpoint."""
+    """An endpoint."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

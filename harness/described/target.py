@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 NODE_LOG: Final = "node.log"
 """The file with a node's output, in its folder."""
+DATA: Final = "data"
+"""The folder for a node's data, in its folder."""
 STARTS: Final = re.compile(rb"^--- shaketable: .* starts\b.*$", re.MULTILINE)
 """The line before the output of an incarnation."""
 ASKED_AGAIN_AFTER_S: Final = 0.5
@@ -99,8 +101,11 @@ class DescribedTarget:
 
     def prepare(self, layout: NodeLayout) -> Launch:
         """Say how to start a node; it gets a folder for its data."""
+        (layout.directory / DATA).mkdir(parents=True, exist_ok=True)
+        return self._launch(layout)
+
+    def _launch(self, layout: NodeLayout) -> Launch:
         values = self._values(layout)
-        Path(values["data"]).mkdir(parents=True, exist_ok=True)
         program, *arguments = (filled(word, values) for word in self._table.start)
         if "/" in program:  # a node runs in its own folder; a path is from that of the file
             program = str(self.file.parent / program)
@@ -159,7 +164,7 @@ class DescribedTarget:
             "peer_port": str(layout.peer_address.port),
             "members": separator.join(listed.values()),
             "peers": separator.join(text for name, text in listed.items() if name != layout.node),
-            "data": str(layout.directory / "data"),
+            "data": str(layout.directory / DATA),
             "folder": str(layout.directory),
             "here": str(self.file.parent),
         }

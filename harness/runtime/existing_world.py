@@ -13,7 +13,6 @@ import hashlib
 from collections import Counter as Multiset
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from functools import partial
 from itertools import count, permutations
 from time import monotonic_ns
@@ -46,12 +45,25 @@ from shaketable.harness.runtime.rig import Rig, make_nemesis, open_records
 from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 
 COUNT_EVERY_S: Final = 0.2
-"""What a cut has dropped is asked for so often."""
+"""What a cut has dropped is asked for so often, until it is something."""
+COUNT_AGAIN_AFTER_S: Final = 1.0
 PUT_BACK_ATTEMPTS_MAX: Final = 3
 
 
 class RunningGroup(Target, RunsAlready, Protocol):
     """A target whose group runs already."""
+
+
+class ActedOn(Protocol):
+    """What the world needs of a group; see `RunsAlready` and `Target`."""
+
+    async def act(self, action: str, node: str, to: str = "") -> str:
+        """Do something to a node, or to what it sends to another."""
+        ...
+
+    async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
+        """Ask a node; None if it does not answer."""
+        ...
 
 
 class ExistingWorld:
@@ -63,11 +75,17 @@ class ExistingWorld:
         status_log: receives changes of role and term.
         observer: is notified of events.
         start_ns: the run's start on CLOCK_MONOTONIC.
+
+    Attributes:
+        shows_effects: whether an action that succeeds has seen its effect; otherwise it shows in a
+            status request that is not answered.
     """
+
+    shows_effects = False
 
     def __init__(
         self,
-        target: RunningGroup,
+        target: ActedOn,
         layouts: Mapping[str, NodeLayout],
         status_log: Lines,
         observer: Observer,
@@ -107,8 +125,11 @@ class ExistingWorld:
         finally:
             self._nursery = None
             with trio.CancelScope(shield=True):
-                for line in await self.put_back():
-                    self._observer.note(f"at the end, {line}")
+                await self._at_end()
+
+    async def _at_end(self) -> None:
+        for line in await self.put_back():
+            self._observer.note(f"at the end, {line}")
 
     # ---- primitives of faults ----------------------------------------------------------
 
@@ -129,6 +150,7 @@ class ExistingWorld:
             return {"incarnation": UNTOUCHED}
         self._down[node] = False
         await self._strike(action, node, self._start)
+        self._down[node] |= self.shows_effects
         return {"incarnation": self._incarnation[node]}
 
     async def _strike(self, action: str, node: str, undo: Callable[[str], Awaitable[None]]) -> None:
@@ -157,6 +179,7 @@ class ExistingWorld:
             return {"incarnation": UNTOUCHED}
         self._paused[node] = False
         await self._strike("pause", node, self._resume)
+        self._paused[node] |= self.shows_effects
         return {"incarnation": self._incarnation[node]}
 
     async def resume(self, node: str, incarnation: int) -> None:
@@ -302,13 +325,20 @@ class ExistingWorld:
 
     async def _count(self, cut: str) -> None:
         """Ask again and again what a cut dropped, until it is healed."""
+        is_told = False
         while cut in self._cuts:
-            total = 0
-            for link in self._cuts.get(cut, ()):
-                with suppress(HarnessError):  # it is healed meanwhile, or could not be asked
-                    total += number_in(await self._target.act("dropped", *link))
-            self._dropped[cut] = max(self._dropped[cut], total)
-            await trio.sleep(COUNT_EVERY_S)
+            try:
+                total = await self._count_dropped(self._cuts[cut])
+            except HarnessError as error:
+                if cut in self._cuts and not is_told:  # else it was healed meanwhile
+                    is_told = True
+                    self._observer.note(f"what {cut} drops is not known: {error}")
+            else:
+                self._dropped[cut] = max(self._dropped[cut], total)
+            await trio.sleep(COUNT_AGAIN_AFTER_S if self._dropped[cut] else COUNT_EVERY_S)
+
+    async def _count_dropped(self, links: Sequence[Link]) -> int:
+        return sum([number_in(await self._target.act("dropped", *link)) for link in links])
 
 
 def build(

@@ -71,7 +71,7 @@ def test_commands_get_the_node_or_the_link(tmp_path: Path) -> None:
     act.write_text('#!/bin/sh\necho "$*"\n')
     act.chmod(0o755)
     printed = trio.run(target.act, "kill", "n1")
-    assert printed == "kill n1 1 ::1:7002 ::1 7002\n"
+    assert printed == "kill n1 1 [::1]:7002 ::1 7002\n"
     assert trio.run(target.act, "cut", "n0", "n1") == "n0 127.0.0.1 n1 ::1\n"
 
 
