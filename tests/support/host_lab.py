@@ -83,6 +83,16 @@ class Lab:
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
+    @contextmanager
+    def unplugged(self, node: str) -> Iterator[None]:
+        """Take a host off the network in the body of `with`."""
+        link = f"v{node.removeprefix('n')}"
+        self.run(f"ip link set {link} down")
+        try:
+            yield
+        finally:
+            self.run(f"ip link set {link} up")
+
     def left_on(self, node: str) -> dict[str, str]:
         """Return what is left on a host: processes, tables of the packet filter, files."""
         seen = {

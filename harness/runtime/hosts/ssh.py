@@ -10,6 +10,7 @@ Source: ssh(1), ssh_config(5) (ControlMaster, ServerAliveInterval).
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -153,7 +154,7 @@ class Host:
             await trio.sleep(CONNECT_AGAIN_AFTER_S)
 
     def _unreachable(self, why: str) -> UnreachableError:
-        by_hand = " ".join(("ssh", *self._options, self._destination, "true"))
+        by_hand = shlex.join(("ssh", *self._options, self._destination, "true"))
         hint = next(hint for found, hint in _HINTS if found in why).format(command=by_hand)
         text = f"{self.name} cannot be reached: {why}; {hint}"
         if not self._is_lost:
