@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,15 @@ import pytest
 from shaketable.harness import described, discovery
 from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.contracts.abilities import RunsAlready, RunsOnHosts
-from shaketable.harness.contracts.capabilities import Capability
+from shaketable.harness.contracts.capabilities import Capability, needs_of
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.hosts import Hosts
 from shaketable.harness.contracts.plugins import Address, NodeLayout
-from shaketable.harness.described.on_hosts import TargetOnHosts
+from shaketable.harness.described.on_hosts import CAPABILITIES, TargetOnHosts
 from shaketable.harness.described.running import targets_of
 from shaketable.harness.runtime import availability
 
+ROOT = Path(__file__).parent.parent.parent
 CLIENT = "def read(s, k): ...\ndef write(s, k, v): ...\ndef cas(s, k, e, v): ...\n"
 START = 'start = ["/opt/kvs/server", "--listen={client}", "--members={members}", "--data={data}"]'
 HOSTS = '[targets.kvs.hosts]\nssh = ["root@10.0.0.1", "db2"]'
@@ -114,3 +116,24 @@ def test_its_world_its_size_and_what_it_lacks(
     assert list(choice.faults) == ["kill", "pause"]
     assert choice.unavailable["partition"].startswith("host db2 of n1: nft is not there")
     assert choice.unavailable["clock"] == "nothing is done for this by ssh"
+
+
+def test_the_pages_file_has_all_keys(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "your-own-system.md").read_text(encoding="utf-8")
+    [shown] = re.findall(
+        r"^```toml\n(\[targets\.kvs\][^`]*?\[targets\.kvs\.hosts\].*?)^```$",
+        page,
+        re.DOTALL | re.MULTILINE,
+    )
+    (tmp_path / "client.py").write_text(CLIENT)
+    (tmp_path / described.FILE_NAME).write_text(shown)
+    [kvs] = targets_of(tmp_path / described.FILE_NAME)
+    assert isinstance(kvs, TargetOnHosts)
+    for key in Hosts.__struct_fields__:
+        assert f"\n{key} = " in shown
+    assert kvs.hosts.destination(1) == ("-p", "2222", "root@10.0.0.2")
+    assert kvs.hosts.options == ("-i", f"{tmp_path}/key")
+    faults = discovery.find("faults").values()
+    there = {fault.name for fault in faults if not needs_of(fault) - CAPABILITIES}
+    assert there == {"kill", "crash-loop", "rolling-restart", "pause", "partition", "flap"}
+    assert all(f"`{name}`" in page for name in there)
