@@ -45,7 +45,7 @@ from shaketable.harness.runtime.rig import Rig, make_nemesis, open_records
 from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 
 COUNT_EVERY_S: Final = 0.2
-"""What a cut has dropped is asked for so often, until it is something."""
+"""By default; each time it is a command for each link."""
 COUNT_AGAIN_AFTER_S: Final = 1.0
 PUT_BACK_ATTEMPTS_MAX: Final = 3
 
@@ -79,9 +79,11 @@ class ExistingWorld:
     Attributes:
         shows_effects: whether an action that succeeds has seen its effect; otherwise it shows in a
             status request that is not answered.
+        count_every_s: how often is asked what a cut has dropped, until it is something.
     """
 
     shows_effects = False
+    count_every_s = COUNT_EVERY_S
 
     def __init__(
         self,
@@ -220,7 +222,13 @@ class ExistingWorld:
         """Heal this cut (idempotent). What was dropped is lost: TCP sends it again."""
         links = self._cuts.get(cut, ())
         last = [link for link in links if self._crossing[link] == 1]
-        await _each(last, partial(self._act_on_link, "heal"))
+        counted: list[int] = []
+
+        async def heal(link: Link) -> None:
+            counted.append(await self._heal_link(link))
+
+        await _each(last, heal)
+        self._dropped[cut] = max(self._dropped.get(cut, 0), sum(counted))
         if self._cuts.pop(cut, None) is not None:
             self._crossing.subtract(links)
 
@@ -320,6 +328,11 @@ class ExistingWorld:
                     struck[node] = True
         return status
 
+    async def _heal_link(self, link: Link) -> int:
+        """Let a link's packets through; return what it has dropped, 0 if that is not known."""
+        await self._act_on_link("heal", link)
+        return 0
+
     async def _act_on_link(self, action: str, link: Link) -> None:
         await self._target.act(action, *link)
 
@@ -335,7 +348,7 @@ class ExistingWorld:
                     self._observer.note(f"what {cut} drops is not known: {error}")
             else:
                 self._dropped[cut] = max(self._dropped[cut], total)
-            await trio.sleep(COUNT_AGAIN_AFTER_S if self._dropped[cut] else COUNT_EVERY_S)
+            await trio.sleep(COUNT_AGAIN_AFTER_S if self._dropped[cut] else self.count_every_s)
 
     async def _count_dropped(self, links: Sequence[Link]) -> int:
         return sum([number_in(await self._target.act("dropped", *link)) for link in links])

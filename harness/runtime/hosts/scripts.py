@@ -290,10 +290,10 @@ def cut(place: Place, sources: Mapping[str, Sequence[str]]) -> str:
 
 
 def heal(place: Place, sources: Sequence[str]) -> str:
-    """Let through again what these nodes send."""
+    """Let through again what these nodes send; print what was dropped, see `bytes_dropped`."""
     each = "\n".join(
         f"""
-        if root nft list chain inet "$table" from_{node} >/dev/null 2>&1; then
+        if root nft list chain inet "$table" from_{node} 2>/dev/null; then
             {
             _nft(
                 [

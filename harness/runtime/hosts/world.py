@@ -33,6 +33,7 @@ from shaketable.harness.runtime.clients.workers import WorkerGroup, plan_workers
 from shaketable.harness.runtime.existing_world import ExistingWorld, run_name
 from shaketable.harness.runtime.facts import wall_clock
 from shaketable.harness.runtime.hosts.group import HostGroup
+from shaketable.harness.runtime.hosts.scripts import bytes_dropped
 from shaketable.harness.runtime.hosts.ssh import UnreachableError
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
@@ -58,6 +59,7 @@ class HostsWorld(ExistingWorld):
     """
 
     shows_effects = True
+    count_every_s = 0.05  # a short fault is over soon, and a script takes 0.1 s
 
     def __init__(
         self,
@@ -160,6 +162,10 @@ class HostsWorld(ExistingWorld):
         if len(self.exits) < EXITS_KEPT_MAX:
             self.exits.append(ended)
             self._observer.note(self.explain(ended))
+
+    async def _heal_link(self, link: Link) -> int:
+        printed = await self._group.act("heal", *link)
+        return bytes_dropped(printed).get(link[0], 0)
 
     async def _count_dropped(self, links: Sequence[Link]) -> int:
         """Ask each host once what was dropped."""
