@@ -33,6 +33,18 @@ printf '%s\\n' "$*" >> {folder}/asked
 case "$*" in *"sh -s") exec sh -s ;; esac
 exec sleep 1000
 """
+IPTABLES = """#!/bin/sh
+rules={folder}/{name}.rules
+touch $rules
+shift
+case $1 in
+    -C) shift; grep -qxF -e "-A $*" $rules ;;
+    -I) shift; echo "-A $*" >> $rules ;;
+    -S) cat $rules ;;
+    -D) shift; grep -vxF -e "-A $*" $rules > $rules.new; mv $rules.new $rules ;;
+    *) sed 's|.*comment \\([^ ]*\\) .*|  3  180 DROP 0 -- * * 10.0.0.1 0/0 /* \\1 */|' $rules ;;
+esac
+"""
 SERVER = """
 import os, socket, sys, time
 server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
@@ -46,6 +58,11 @@ def run(script: str) -> str:
     done = subprocess.run(["sh", "-s"], input=script, text=True, capture_output=True, check=True)
     assert done.stderr == ""
     return done.stdout
+
+
+def without_nft(script: str) -> str:
+    """Return a script that finds no nft."""
+    return script.replace("command -v nft", "false")
 
 
 def line_of(script: str) -> str:
@@ -133,6 +150,25 @@ def test_links_are_cut_by_the_addresses_of_their_senders() -> None:
     }"""
     assert bytes_dropped(listing) == {"n0": 200, "n2": 0}
     assert bytes_dropped("") == {}
+
+
+def test_without_nft_links_are_cut_by_iptables(fake_ssh: Path, tmp_path: Path) -> None:
+    for name in ("iptables", "ip6tables"):
+        (fake_ssh / name).write_text(IPTABLES.format(folder=fake_ssh, name=name))
+        (fake_ssh / name).chmod(0o755)
+    place = Place("/srv", "st12", "n1")
+    for script in (scripts.cut(place, {"n0": ["10.0.0.1"], "n10": ["fd00::1"]}),) * 2:
+        run(without_nft(script))
+    rules = (fake_ssh / "iptables.rules").read_text()
+    assert rules == "-A INPUT -s 10.0.0.1 -m comment --comment shaketable_st12_n0_ -j DROP\n"
+    assert "shaketable_st12_n10_" in (fake_ssh / "ip6tables.rules").read_text()
+    listing = run(without_nft(scripts.dropped(place)))
+    assert bytes_dropped(listing) == {"n0": 180, "n10": 180}
+    assert bytes_dropped(run(without_nft(scripts.heal(place, "n0")))) == {"n0": 180}
+    assert (fake_ssh / "iptables.rules").read_text() == ""
+    end = without_nft(scripts.end(place, gently=False, with_links=True))
+    assert run(end) == "its cut links\n"
+    assert run(end) == ""
 
 
 @pytest.fixture

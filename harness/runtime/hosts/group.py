@@ -169,7 +169,7 @@ class HostGroup:
             case "cut":
                 return scripts.cut(place, {node: self._sources[node]})
             case "heal":
-                return scripts.heal(place, (node,))
+                return scripts.heal(place, node)
             case _:
                 make = {"kill": scripts.kill, "stop": scripts.stop, "pause": scripts.pause}
                 return {**make, "resume": scripts.resume, "state": scripts.state}[action](place)

@@ -2,7 +2,7 @@
 
 Each is given to `sh -s` as a whole and does nothing until it is whole: it is one function, called
 in its last line. Each may be run again where it was run already. They need, beside the tools of
-POSIX, /proc, setsid, and for links nft (as root, or by `sudo -n`).
+POSIX, /proc, setsid, and for links nft or iptables (as root, or by `sudo -n`).
 
 A node is a shell that starts its program in a session of its own and writes down, before that, its
 pid and its start time: together they name one process, since pids are reused. What the program
@@ -28,6 +28,9 @@ ROUNDS_MAX: Final = 60
 LOG_BYTES_MAX: Final = 256 << 20
 """So much of the end of a node's output is fetched."""
 _COUNTED: Final = re.compile(r"chain from_(\w+) \{|counter packets \d+ bytes (\d+)")
+_COUNTED_BY_IPTABLES: Final = re.compile(
+    r"^ *\d+ +(\d+) DROP .*/\* shaketable_[a-z0-9]+_(\w+)_ \*/", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +142,13 @@ def check(place: Place, program: str, ports: Sequence[int]) -> str:
     done
     printf 'user %s\\n' "$(id -un)"
     printf 'from %s\\n' "${{SSH_CONNECTION%% *}}"
-    if ! command -v nft >/dev/null; then
-        printf 'links %s\\n' "nft is not there: install nftables"
-    elif ! why=$(root nft list tables 2>&1 >/dev/null); then
-        printf 'links %s\\n' "nft: $(printf '%s' "$why" | tail -n 1)"
-    fi""",
+    if command -v nft >/dev/null; then list='nft list tables'
+    elif command -v iptables >/dev/null; then list='iptables -w -nL INPUT'
+    else printf "links nft is not there: install nftables\\n"; return
+    fi
+    why=$(root $list 2>&1 >/dev/null) ||
+        printf 'links %s\\n' "${{list%% *}}: $(printf '%s' "$why" | tail -n 1)"
+    """,
     )
 
 
@@ -239,15 +244,11 @@ def end(place: Place, *, gently: bool, with_links: bool) -> str:
         with_links: whether links could be cut there.
     """
     asked = _STOP if gently else "    asked="
-    links = f"""
-    {_IF_TABLE}
-        root nft delete table inet "$table" || fail "nft cannot delete the table $table"
-        printf 'its cut links\\n'
-    fi"""
     return _script(
         place,
+        _LINKS,
         f"""{asked}{_KILL}
-    [ -z "$asked$found" ] || printf 'its processes\\n'{links if with_links else ""}""",
+    [ -z "$asked$found" ] || printf 'its processes\\n'{_UNCUT if with_links else ""}""",
     )
 
 
@@ -269,48 +270,83 @@ def remove(place: Place) -> str:
 
 
 # ---- links: what other nodes send to this one is dropped where it arrives ----------------------
+#
+# By a table of nft of the run's own. Where there is no nft, by rules of iptables, which are known
+# by their comments.
 
-_IF_TABLE: Final = """if ! command -v nft >/dev/null; then :  # so there is none
-    elif tables=$(root nft list tables inet) || fail "nft cannot list its tables"
-        case "$tables" in *" $table"*) ;; *) false ;; esac
-    then"""
+_LINKS: Final = r"""
+has_nft() { command -v nft >/dev/null; }
+has_table() {
+    tables=$(root nft list tables inet) || fail "nft cannot list its tables"
+    case "$tables" in *" $table"*) ;; *) return 1 ;; esac
+}
+drop() {  # by this tool, what this address of this node sends
+    set -- "$1" "$2" "${table}_$3_"
+    root "$1" -w -C INPUT -s "$2" -m comment --comment "$3" -j DROP 2>/dev/null ||
+        root "$1" -w -I INPUT -s "$2" -m comment --comment "$3" -j DROP || fail "$1 refused"
+}
+list() {  # the counted rules for a node that begins so
+    for tool in iptables ip6tables; do
+        ! command -v "$tool" >/dev/null ||
+            root "$tool" -w -nvxL INPUT | grep -F "/* ${table}_$1"
+    done
+}
+undrop() {  # delete and print the rules for a node that begins so
+    list "$1"
+    for tool in iptables ip6tables; do
+        command -v "$tool" >/dev/null || continue
+        rules=$(root "$tool" -w -S INPUT) || fail "$tool cannot list its rules"
+        printf '%s\n' "$rules" | grep -F -- "--comment ${table}_$1" | sed 's/^-A/-D/' |
+            while read -r rule; do root "$tool" -w $rule </dev/null || exit 1; done ||
+            fail "$tool cannot delete a rule"
+    done
+}
+"""
+
+_UNCUT: Final = """
+    if ! has_nft; then
+        there=$(undrop "") || exit 1
+    elif there=; has_table; then
+        there=$table
+        root nft delete table inet "$table" || fail "nft cannot delete the table $table"
+    fi
+    [ -z "$there" ] || printf 'its cut links\\n'"""
 
 
 def cut(place: Place, sources: Mapping[str, Sequence[str]]) -> str:
     """Drop what arrives from these nodes, each with its IP addresses; count it."""
-    rules = [f"add table inet {place.table}"]
+    rules, drops = [f"add table inet {place.table}"], []
     for node, addresses in sources.items():
         chain = f"inet {place.table} from_{node}"
         rules.append(f"add chain {chain} {{ type filter hook input priority -150; }}")
         rules.append(f"flush chain {chain}")
-        rules += [
-            f"add rule {chain} {_family(each)} saddr {each} counter drop" for each in addresses
-        ]
-    return _script(place, _nft(rules))
+        for each in addresses:
+            is_v6 = ":" in each
+            rules.append(f"add rule {chain} {'ip6' if is_v6 else 'ip'} saddr {each} counter drop")
+            drops.append(f"drop {'ip6tables' if is_v6 else 'iptables'} {each} {node}")
+    by_iptables = "\n        ".join(drops)
+    body = f"    if has_nft; then {_nft(rules)}\n    else\n        {by_iptables}\n    fi"
+    return _script(place, _LINKS, body)
 
 
-def heal(place: Place, sources: Sequence[str]) -> str:
-    """Let through again what these nodes send; print what was dropped, see `bytes_dropped`."""
-    each = "\n".join(
-        f"""
-        if root nft list chain inet "$table" from_{node} 2>/dev/null; then
-            {
-            _nft(
-                [
-                    f"flush chain inet {place.table} from_{node}",
-                    f"delete chain inet {place.table} from_{node}",
-                ]
-            )
-        }
-        fi"""
-        for node in sources
-    )
-    return _script(place, f"    {_IF_TABLE}\n{each}\n    fi")
+def heal(place: Place, node: str) -> str:
+    """Let through again what a node sends; print what was dropped, see `bytes_dropped`."""
+    chain = f"inet {place.table} from_{node}"
+    delete = _nft([f"flush chain {chain}", f"delete chain {chain}"])
+    body = f"""
+    if ! has_nft; then undrop {node}_
+    elif has_table && root nft list chain {chain} 2>/dev/null; then {delete}
+    fi"""
+    return _script(place, _LINKS, body)
 
 
 def dropped(place: Place) -> str:
     """Print what was dropped; see `bytes_dropped`."""
-    return _script(place, f'    {_IF_TABLE}\n        root nft list table inet "$table"\n    fi')
+    body = """
+    if ! has_nft; then list "" || :
+    elif has_table; then root nft list table inet "$table"
+    fi"""
+    return _script(place, _LINKS, body)
 
 
 def bytes_dropped(listing: str) -> dict[str, int]:
@@ -321,6 +357,8 @@ def bytes_dropped(listing: str) -> dict[str, int]:
         node = each[1] or node
         if each[2]:
             found[node] = found.get(node, 0) + int(each[2])
+    for each in _COUNTED_BY_IPTABLES.finditer(listing):
+        found[each[2]] = found.get(each[2], 0) + int(each[1])
     return found
 
 
@@ -329,12 +367,10 @@ def _nft(lines: Sequence[str]) -> str:
     return f"printf '%s\\n' {' '.join(map(quote, lines))} | root nft -f - || fail 'nft refused'"
 
 
-def _family(address: str) -> str:
-    return "ip6" if ":" in address else "ip"
-
-
-def _script(place: Place, body: str) -> str:
+def _script(place: Place, *parts: str) -> str:
+    *libraries, body = parts
     return (
         f"dir={quote(place.directory)} mark_name={MARK} mark={quote(place.mark)}"
-        f" table={quote(place.table)}\n{_LIBRARY}\nwhole() {{\n{body}\n}}\nwhole\n"
+        f" table={quote(place.table)}\n{_LIBRARY}{''.join(libraries)}\n"
+        f"whole() {{\n{body}\n}}\nwhole\n"
     )
