@@ -18,13 +18,22 @@ import trio
 
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.hosts import Hosts
-from shaketable.harness.contracts.plugins import Launch, NodeLayout
+from shaketable.harness.contracts.plugins import (
+    NO_ROLE,
+    UNTOUCHED,
+    Launch,
+    NodeLayout,
+    NodeStatus,
+)
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.runtime.hosts import group as groups
 from shaketable.harness.runtime.hosts import scripts
 from shaketable.harness.runtime.hosts.group import HostGroup, clean_up_after
 from shaketable.harness.runtime.hosts.scripts import Place, bytes_dropped
 from shaketable.harness.runtime.hosts.ssh import Host, UnreachableError
+from shaketable.harness.runtime.hosts.world import HostsWorld
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes.ports import find_free
 
 SSH = """#!/bin/sh
@@ -171,6 +180,35 @@ def test_without_nft_links_are_cut_by_iptables(fake_ssh: Path, tmp_path: Path) -
     assert run(end) == ""
 
 
+def test_what_needs_root_is_done_by_sudo(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(scripts.start(place, ("sleep", "100"), {}))
+    asked = tmp_path / "asked"
+    for name, text in {
+        "id": "echo 1000",
+        "nft": f"echo nft $* >> {asked}; cat >> {asked}",
+        "sudo": f'echo sudo $1 $2 $3 >> {asked}; shift 2; exec "$@"',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    run(scripts.cut(place, {"n0": ["10.0.0.1"]}))
+    assert asked.read_text().startswith("sudo -n -- nft\nnft -f -\nadd table inet shaketable_st12")
+    asked.unlink()
+    # A node of another user: the shell's own kill is refused, so the one of sudo is asked.
+    refused = "\nkill() { return 1; }\n"
+    killed = run(f"{refused}{scripts.kill(place)}")
+    assert killed == "killed\n"
+    assert asked.read_text().startswith("sudo -n -- kill\n")
+    (tmp_path / "sudo").write_text("#!/bin/sh\necho a password is required >&2; exit 1\n")
+    run(scripts.start(place, ("sleep", "100"), {}))
+    script = f"{refused}{scripts.kill(place)}"
+    done = subprocess.run(["sh", "-s"], input=script, text=True, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("does not end, even by SIGKILL")
+
+
 @pytest.fixture
 def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "fake"
@@ -185,11 +223,24 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Target:
     """Starts a server of the test's."""
 
+    status_timeout_s = 0.3
+
     def __init__(self, port: int) -> None:
+        self.port = port
         self._argv = (sys.executable, "-c", SERVER, str(port), ODD)
 
     def prepare(self, layout: NodeLayout) -> Launch:
         return Launch(self._argv, {"ODD": ODD})
+
+    async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
+        with trio.move_on_after(timeout_s):
+            try:
+                stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+            except OSError:
+                return None
+            await stream.aclose()
+            return NodeStatus(layout.node, NO_ROLE, 0, None, -1, -1)
+        return None
 
 
 def group_of(tmp_path: Path, told: list[str]) -> tuple[HostGroup, Target]:
@@ -302,3 +353,51 @@ def test_without_ssh_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_traces_are_read_as_they_were_written() -> None:
     traces = groups.Traces(run="st1", hosts=Hosts(ssh=("a", "b"), options=("-v",)), cuts=("n1",))
     assert msgspec.json.decode(msgspec.json.encode(traces), type=groups.Traces) == traces
+
+
+class Teller(SilentObserver):
+    """Keeps the notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+
+@pytest.mark.usefixtures("fake_ssh")
+def test_a_node_that_ends_by_itself_is_seen_and_started_again_at_the_end(tmp_path: Path) -> None:
+    observer = Teller()
+    group, target = group_of(tmp_path, observer.notes)
+    lines = Lines(tmp_path / "status.jsonl")
+    trio.run(group.check, target)
+    world = HostsWorld(group, RunFolder(tmp_path / "run"), lines, observer, 0)
+
+    shell = tmp_path / "there" / "st12" / "n0" / "pid"
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(world.run)
+            assert await world.until_ready(10)
+            run(
+                "kill -SEGV $(cat /proc/{0}/task/{0}/children)".format(shell.read_text().split()[0])
+            )
+            with trio.fail_after(20):
+                while not world.exits:
+                    await trio.sleep(0.05)
+            assert not world.is_running("n0")
+            assert await world.kill("n0") == {"incarnation": UNTOUCHED}
+            assert await world.put_back() == ("node n0 was down",)
+            assert await world.until_ready(10)
+            assert world.incarnation("n0") == 2
+            assert (await world.pause("n0"))["incarnation"] == 2
+            assert world.is_paused("n0")  # the kernel says so
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    lines.close()
+    [ended] = world.exits
+    assert ended.how == "was ended by SIGSEGV"
+    assert any(line.startswith("node n0 (incarnation 1) was ended by") for line in observer.notes)
+    assert not world.remarks()
+    assert not (tmp_path / "run" / "hosts.json").exists()

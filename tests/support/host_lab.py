@@ -2,15 +2,16 @@
 
     unshare --net --mount --pid --fork --kill-child --mount-proc python host_lab.py FOLDER COUNT
 
-All is inside namespaces of this process: interfaces, processes, mounts. It ends with them. Host
-n1 is 10.77.0.2 and fd77::2; its link to the bridge is v1; where it is, 10.77.0.254, the rest of the
-lab is, and what tests run there. Each host has its own /var/tmp and /run.
+All is inside namespaces of this process: interfaces, processes, mounts. They end with it, and it
+ends with its input. Host n1 is 10.77.0.2 and fd77::2; its link to the bridge is v1; what tests
+run in the lab itself is at 10.77.0.254. Each host has its own /var/tmp and /run.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -162,10 +163,10 @@ def main(folder: Path, count: int) -> None:
         _await_sshd(folder, f"root@10.77.0.{last}")
     (folder / "up.new").write_text(json.dumps(hosts))
     (folder / "up.new").rename(folder / "up.json")
-    while True:  # the first process of a namespace inherits its orphans
-        with suppress(ChildProcessError):
-            os.wait()
-        time.sleep(0.05)
+    while not select.select([sys.stdin], [], [], 0.1)[0]:  # until the test has ended, or was ended
+        with suppress(ChildProcessError):  # the first process of a namespace inherits its orphans
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _await_sshd(folder: Path, destination: str) -> None:

@@ -92,9 +92,7 @@ marked() {  # the pids of what the node has started
 signal() {  # send a signal to all of the node's processes; print them
     group=$(leader) && send "$1" "-$group"
     others=$(marked)
-    for each in $others; do
-        send "$1" "$each" || [ ! -d "/proc/$each" ] || return 1
-    done
+    for each in $others; do send "$1" "$each"; done
     printf '%s' "$group $others"
 }
 send() {  # to a process, or to a group; as root if it is not ours
@@ -105,6 +103,12 @@ running() {  # those of these processes that live and are not stopped
     for each in "$@"; do
         set -- $(stat_of "$each")
         case ${1:-X} in T|t|Z|X) ;; *) printf '%s ' "$each" ;; esac
+    done
+}
+stopped() {  # those of these processes that are stopped
+    for each in "$@"; do
+        set -- $(stat_of "$each")
+        case ${1:-X} in T|t) printf '%s ' "$each" ;; esac
     done
 }
 """
@@ -218,7 +222,16 @@ def pause(place: Place) -> str:
 
 def resume(place: Place) -> str:
     """Let all of the node's processes go on."""
-    return _script(place, "    signal CONT >/dev/null")
+    return _script(
+        place,
+        f"""
+    tries=0
+    while struck=$(signal CONT); held=$(stopped $struck); [ -n "$held" ]; do
+        tries=$((tries + 1))
+        [ "$tries" -le {ROUNDS_MAX} ] || fail "process $held stays stopped"
+        nap
+    done""",
+    )
 
 
 def state(place: Place) -> str:
