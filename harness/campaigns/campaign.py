@@ -27,6 +27,7 @@ from shaketable.harness.contracts.abilities import (
     HasSize,
     NamesBrokers,
     RunsAlready,
+    RunsOnHosts,
     TunesReplication,
     UsuallyShaken,
     UsuallyUsed,
@@ -48,6 +49,8 @@ RANDOM_NODES_RANGE = (2, 7)
 """Range of random group sizes; even ones too: there a majority is half of the nodes plus one."""
 EXISTING: Final = "existing"
 """The world of groups that run already."""
+HOSTS: Final = "hosts"
+"""The world of groups on other machines, started by OpenSSH."""
 DEFAULT = "default"
 """As a workload or a fault: the defaults of the target."""
 LOG = "log"
@@ -139,7 +142,7 @@ class Campaign(
     mutant: str | None = None
     promise: str | None = None
     nodes: int = 3
-    world: Literal["process", "netns", "sim", "existing"] = "process"
+    world: Literal["process", "netns", "sim", "existing", "hosts"] = "process"
     workload: str = DEFAULT
     queues: int = 4
     key_skew: float = 0.0
@@ -258,30 +261,31 @@ def resolve(campaign: Campaign) -> Campaign:
 
 
 def _in_its_world(campaign: Campaign, target: Target) -> Campaign:
-    """Return the campaign with the group size of its target, and the world of a running group.
+    """Return the campaign with its target's group size, and the world of a group elsewhere.
 
     Raises:
-        UsageError: it asks for others, or for the world of running groups without one.
+        UsageError: it asks for others, or for the world of such groups without one.
     """
     usual = Campaign()
-    size = target.group_size if isinstance(target, HasSize) else None
+    size: int | None
     if isinstance(target, RunsAlready):
-        size = len(target.addresses)
+        world, size, how = EXISTING, len(target.addresses), "runs already"
+    elif isinstance(target, RunsOnHosts):
+        world, size, how = HOSTS, len(target.hosts.ssh), "runs on other machines"
+    elif campaign.world in (EXISTING, HOSTS):
+        key = "nodes" if campaign.world == EXISTING else "hosts"
+        raise UsageError(
+            f"--world {campaign.world}: {target.name} is started by {PROGRAM} on this machine;"
+            f" it is for targets of shaketable.toml that have {key} (docs/your-own-system.md)"
+        )
+    else:
+        world, how = campaign.world, "runs here"
+        size = target.group_size if isinstance(target, HasSize) else None
+    if campaign.world not in (usual.world, world):
+        raise UsageError(f"--world {campaign.world}: {target.name} {how}; its world is {world}")
     if size is not None and campaign.nodes not in (usual.nodes, size):
         raise UsageError(f"--nodes {campaign.nodes}: {target.name} has {size}")
-    campaign = msgspec.structs.replace(campaign, nodes=size or campaign.nodes)
-    if not isinstance(target, RunsAlready):
-        if campaign.world == EXISTING:
-            raise UsageError(
-                f"--world {EXISTING}: {target.name} is started by {PROGRAM}; it is for targets of"
-                " shaketable.toml that have nodes (docs/your-own-system.md)"
-            )
-        return campaign
-    if campaign.world not in (usual.world, EXISTING):
-        raise UsageError(
-            f"--world {campaign.world}: {target.name} runs already; its world is {EXISTING}"
-        )
-    return msgspec.structs.replace(campaign, world=EXISTING)
+    return msgspec.structs.replace(campaign, world=world, nodes=size or campaign.nodes)
 
 
 def with_seed(campaign: Campaign) -> Campaign:

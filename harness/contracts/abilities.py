@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from shaketable.harness.contracts.hosts import Hosts
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, TargetClient
 
 if TYPE_CHECKING:  # faults import this module, and client workers them
@@ -149,6 +150,25 @@ class RunsAlready(Protocol):
         self, addresses: Mapping[str, Address], timeout_s: float, run: str
     ) -> TargetClient:
         """Return a client as `Target.client` does, whose keys no other run uses."""
+        ...
+
+
+@runtime_checkable
+class RunsOnHosts(Protocol):
+    """A target whose nodes run on other machines: a run starts and ends them by OpenSSH.
+
+    `Target.prepare` then says how to start a node there, and touches nothing.
+
+    Attributes:
+        hosts: the machines.
+        lacks: what was found to be impossible there, and why, when they were looked at.
+    """
+
+    hosts: Hosts
+    lacks: dict[Capability, str]
+
+    def why_not(self, capability: Capability) -> str | None:
+        """Return a short reason why nothing can be done to its nodes that needs this; or None."""
         ...
 
 

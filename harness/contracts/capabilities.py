@@ -457,12 +457,12 @@ class TellsWhatIsLeft(Protocol):
 
 @runtime_checkable
 class SeesFromOutside(Protocol):
-    """A world that does not see its nodes' processes: only whether a node answers.
+    """A world that may not see its nodes' processes: only whether a node answers.
 
-    There `World.is_alive` and `World.is_paused` mean that a request went unanswered.
+    Then `World.is_alive` and `World.is_paused` mean that a request went unanswered.
     """
 
-    sees_answers_only: Literal[True]
+    sees_answers_only: bool
 
 
 @runtime_checkable

@@ -238,7 +238,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An endpoint, on loopback unless the group runs already."""
+    """An endpoint."""
 
     host: str
     port: int

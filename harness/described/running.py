@@ -18,8 +18,9 @@ from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout
 from shaketable.harness.described.client import FunctionClient
+from shaketable.harness.described.on_hosts import TargetOnHosts
 from shaketable.harness.described.target import USUAL_FAULTS, DescribedTarget
-from shaketable.harness.described.target_file import ADDRESS, OF_LINKS, filled, read
+from shaketable.harness.described.target_file import ADDRESS, OF_LINKS, TargetTable, filled, read
 from shaketable.harness.untrusted_text import printable
 
 COMMAND_TIMEOUT_S: Final = 10.0
@@ -138,10 +139,13 @@ class RunningTarget(DescribedTarget):
 
 def targets_of(file: Path) -> tuple[DescribedTarget, ...]:
     """Return the targets that a file describes. Raises UsageError if it is broken."""
-    return tuple(
-        (RunningTarget if table.nodes else DescribedTarget)(name, table, file)
-        for name, table in read(file).items()
-    )
+    return tuple(_kind(table)(name, table, file) for name, table in read(file).items())
+
+
+def _kind(table: TargetTable) -> type[DescribedTarget]:
+    if table.hosts is not None:
+        return TargetOnHosts
+    return RunningTarget if table.nodes else DescribedTarget
 
 
 async def _ended(process: trio.Process) -> int:

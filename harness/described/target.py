@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 NODE_LOG: Final = "node.log"
 """The file with a node's output, in its folder."""
+DATA: Final = "data"
+"""The folder for a node's data, in its folder."""
 STARTS: Final = re.compile(rb"^--- shaketable: .* starts\b.*$", re.MULTILINE)
 """The line before the output of an incarnation."""
 ASKED_AGAIN_AFTER_S: Final = 0.5
@@ -123,14 +125,16 @@ class DescribedTarget:
 
     def prepare(self, layout: NodeLayout) -> Launch:
         """Say how to start a node; it gets a folder for its data."""
+        (layout.directory / DATA).mkdir(parents=True, exist_ok=True)
+        return self._launch(layout)
+
+    def _launch(self, layout: NodeLayout) -> Launch:
         values = self._values(layout)
-        data = Path(values["data"])
-        data.mkdir(parents=True, exist_ok=True)
         further = () if layout.node == FIRST else self._table.others
         argv = self._command((*self._table.start, *self._table.arguments, *further), values)
         if self._table.setup:
             setup = self._command(self._table.setup, values)
-            argv = ("/bin/sh", "-c", _set_up_first(setup, argv, data))
+            argv = ("/bin/sh", "-c", _set_up_first(setup, argv, values["data"]))
         env = {name: filled(text, values) for name, text in self._table.env.items()}
         return Launch(argv, env)
 
@@ -190,7 +194,7 @@ class DescribedTarget:
             **_address("first", first),
             "members": separator.join(listed.values()),
             "peers": separator.join(text for name, text in listed.items() if name != layout.node),
-            "data": str(layout.directory / "data"),
+            "data": str(layout.directory / DATA),
             "folder": str(layout.directory),
             "here": str(self.file.parent),
         }
@@ -248,12 +252,12 @@ class DescribedTarget:
         return status_of(layout, leader, answer, only, self._node_of)
 
 
-def _set_up_first(setup: Sequence[str], start: Sequence[str], data: Path) -> str:
+def _set_up_first(setup: Sequence[str], start: Sequence[str], data: str) -> str:
     """Return a shell script that starts a node, and before the first start sets up its folder.
 
     What a set-up that was interrupted has left is deleted, and it is run again.
     """
-    done, folder = shlex.quote(f"{data}.is-set-up"), shlex.quote(str(data))
+    done, folder = shlex.quote(f"{data}.is-set-up"), shlex.quote(data)
     first = f"rm -rf {folder} && mkdir {folder} && {shlex.join(setup)} && touch {done}"
     return f"[ -e {done} ] || {{ {first}; }} || exit; exec {shlex.join(start)}"
 

@@ -4,8 +4,8 @@
     start = ["{here}/server", "--id={id}", "--listen={client}", "--peers={peers}", "--data={data}"]
     client = "client.py"
 
-A group that runs already has `nodes` in place of `start`. A target that `extends` another has the
-other's keys where it has none itself.
+A group that runs already has `nodes` in place of `start`, one on other machines `hosts` beside it.
+A target that `extends` another has the other's keys where it has none itself.
 
 Source: docs/your-own-system.md.
 """
@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from shaketable.harness.contracts.errors import UsageError, unknown_name
+from shaketable.harness.contracts.hosts import PORT_MAX, Hosts
 from shaketable.harness.contracts.promises import BUILT_IN_FAULTS, FAMILIES
 from shaketable.harness.untrusted_text import printable
 
@@ -32,6 +33,8 @@ OF_A_NODE: Final = (
 """Placeholders of commands, environment variables and addresses."""
 OF_A_RUNNING_NODE: Final = ("id", "number", "client", "client_host", "client_port", "here")
 """Placeholders of the commands and addresses of a group that runs already."""
+OF_A_NODE_ELSEWHERE: Final = tuple(name for name in OF_A_NODE if name != "here")
+"""Placeholders of how nodes are started on other machines: this file is not there."""
 OF_A_LINK: Final = ("from", "from_host", "to", "to_host", "here")
 """Placeholders of commands for what one node sends to another."""
 OF_A_PEER: Final = ("id", "number", "address", "host", "port")
@@ -40,13 +43,14 @@ _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
 ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})")
 """host:port, or [IPv6 address]:port."""
-PORT_MAX: Final = 65_535
 SIZE_MAX: Final = 9
 """The largest group that a campaign starts."""
 EXTENDS: Final = "extends"
 """The key of a target that is another one with differences."""
 OF_STARTED: Final = ("setup", "arguments", "others", "env", "one_address", "one_port", "size")
 """Keys for nodes that a run starts."""
+RUN_THERE: Final = ("start", "setup", "arguments", "others", "env")
+"""Keys with what is run on the node's host, if nodes are on other machines."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,6 +200,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         nodes: in place of `start`, for a group that runs already: where clients reach its nodes,
             each as host:port.
         commands: for a group that runs already: what faults need.
+        hosts: the other machines that its nodes are started on.
         summary: what the target is, in one sentence.
         env: further environment variables of a node.
         ready: when a node is ready.
@@ -217,6 +222,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     others: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     commands: Commands = Commands()
+    hosts: Hosts | None = None
     summary: str = ""
     env: Mapping[str, str] = {}
     ready: Ready | None = None
@@ -235,12 +241,32 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("give start (a node's command), or nodes (where they already run)")
         known = OF_A_RUNNING_NODE if self.nodes else OF_A_NODE
         for key, text in self._templates():
-            _check_placeholders(key, text, known)
+            is_there = self.hosts is not None and key.partition(".")[0] in RUN_THERE
+            _check_placeholders(key, text, OF_A_NODE_ELSEWHERE if is_there else known)
         _check_placeholders("peer_format", self.peer_format, OF_A_PEER)
+        if self.hosts is not None:
+            self._check_elsewhere()
         if self.nodes:
             self._check_running()
         elif self.commands != Commands():
             raise ValueError("commands are for a group that runs already: it has nodes, no start")
+
+    def _check_elsewhere(self) -> None:
+        """Check what nodes on other machines cannot have."""
+        if self.nodes:
+            raise ValueError("hosts: nodes that run already are not started; leave one of them out")
+        assert self.hosts is not None
+        for option in self.hosts.options:
+            _check_placeholders("hosts.options", option, ("here",))
+        for key, program in zip(
+            ("start", "setup"), (*self.start[:1], *self.setup[:1]), strict=False
+        ):
+            if "/" in program and not program.startswith("/"):
+                raise ValueError(
+                    f"{key}: {printable(program)!r} is on the hosts: give an absolute path"
+                )
+        if self.ready is not None and self.ready.log:
+            raise ValueError("ready.log: nodes' output is on their hosts; use http or command")
 
     def _check_running(self) -> None:
         """Check what only a group that runs already may have, and what it cannot have."""

@@ -108,6 +108,11 @@ class RunFolder:
             raise HarnessError(f"cannot read {self.run_json}: {error}") from error
 
     @property
+    def hosts_json(self) -> Path:
+        """What the run may have left on other machines; absent if nothing."""
+        return self.path / "hosts.json"
+
+    @property
     def memory_jsonl(self) -> Path:
         """Memory use of the harness and its workers, every few seconds."""
         return self.path / "memory.jsonl"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from shaketable.harness import discovery, plugin_calls
 from shaketable.harness.campaigns.campaign import (
     EXISTING,
+    HOSTS,
     Campaign,
     fault_options,
     faults_of,
@@ -21,6 +22,7 @@ from shaketable.harness.contracts.abilities import (
     LinksNodes,
     LosesDisks,
     RunsAlready,
+    RunsOnHosts,
     ShowsClock,
     SteersNodes,
 )
@@ -245,21 +247,27 @@ NETNS: Mapping[Capability, Support] = {
 }
 
 
-def _commands(capability: Capability) -> SupportCheck:
-    """Return a check of what the target's file says about its nodes, which run already."""
+def _elsewhere(capability: Capability) -> SupportCheck:
+    """Return a check of what the target knows of its nodes, which are not of this machine."""
 
     def ask(target: Target, _options: Json) -> str | None:
-        assert isinstance(target, RunsAlready), "looked at when the campaign was resolved"
+        assert isinstance(target, RunsAlready | RunsOnHosts), "as the campaign was resolved"
         return target.why_not(capability)
 
     return ask
+
+
+_ELSEWHERE: Mapping[Capability, Support] = {
+    capability: _elsewhere(capability) for capability in Capability
+}
 
 
 WORLDS: Mapping[str, Mapping[Capability, Support]] = {
     "process": PROCESS,
     "netns": NETNS,
     "sim": SIM,
-    EXISTING: {capability: _commands(capability) for capability in Capability},
+    EXISTING: _ELSEWHERE,
+    HOSTS: _ELSEWHERE,
 }
 
 

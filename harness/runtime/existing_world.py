@@ -15,12 +15,11 @@ import hashlib
 from collections import Counter as Multiset
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, permutations
 from time import monotonic_ns
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -49,7 +48,9 @@ from shaketable.harness.runtime.rig import Rig, make_nemesis, open_records
 from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 
 COUNT_EVERY_S: Final = 0.2
-"""What a cut has dropped is asked for so often."""
+"""What a cut has dropped is asked for so often; each time it is a command for each link."""
+COUNT_AGAIN_AFTER_S: Final = 1.0
+"""Once it has dropped something."""
 SEEN_WITHIN_S: Final = 1.0
 """How long a node may answer after the command that ends it: the command may not wait."""
 LOOK_EVERY_S: Final = 0.05
@@ -65,11 +66,23 @@ class RunningGroup(Target, RunsAlready, Protocol):
 
 
 @dataclass(slots=True)
-class _Strike:
+class Strike:
     """A kill, stop or pause of a node: whether its command has ended, and a request was missed."""
 
     is_done: bool = False
     is_seen: bool = False
+
+
+class ActedOn(Protocol):
+    """What the world needs of a group; see `RunsAlready` and `Target`."""
+
+    async def act(self, action: str, node: str, to: str = "") -> str:
+        """Do something to a node, or to what it sends to another."""
+        ...
+
+    async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
+        """Ask a node; None if it does not answer."""
+        ...
 
 
 class ExistingWorld:
@@ -81,13 +94,19 @@ class ExistingWorld:
         status_log: receives changes of role and term.
         observer: is notified of events.
         start_ns: the run's start on CLOCK_MONOTONIC.
+
+    Attributes:
+        sees_answers_only: whether an effect shows in a status request that is not answered;
+            otherwise an action that succeeds has seen it.
+        count_every_s: how often is asked what a cut has dropped, until it is something.
     """
 
-    sees_answers_only: Literal[True] = True
+    sees_answers_only = True
+    count_every_s = COUNT_EVERY_S
 
     def __init__(
         self,
-        target: RunningGroup,
+        target: ActedOn,
         layouts: Mapping[str, NodeLayout],
         status_log: Lines,
         observer: Observer,
@@ -108,8 +127,8 @@ class ExistingWorld:
         self._target = target
         self._layouts = layouts
         self._incarnation = dict.fromkeys(self.nodes, 1)
-        self._down: dict[str, _Strike] = {}
-        self._paused: dict[str, _Strike] = {}
+        self._down: dict[str, Strike] = {}
+        self._paused: dict[str, Strike] = {}
         self._ended: set[str] = set()
         """Nodes that were ended once: they may still be down if the command returned too early."""
         self._turns = {node: trio.Lock() for node in self.nodes}
@@ -117,6 +136,7 @@ class ExistingWorld:
         self._crossing: Multiset[Link] = Multiset()
         self._before: dict[str, dict[Link, int]] = {}  # what was dropped before the cut
         self._dropped: dict[str, dict[Link, int]] = {}
+        self._uncounted: set[str] = set()  # cuts of which that was told
         self._links_turn = trio.Lock()
         self._failing: set[tuple[str, ...]] = set()
         """Commands that undo something, and failed the last time."""
@@ -134,8 +154,11 @@ class ExistingWorld:
         finally:
             self._nursery = None
             with trio.CancelScope(shield=True):
-                for line in await self.put_back():
-                    self._observer.note(f"at the end, {line}")
+                await self._at_end()
+
+    async def _at_end(self) -> None:
+        for line in await self.put_back():
+            self._observer.note(f"at the end, {line}")
 
     # ---- primitives of faults ----------------------------------------------------------
 
@@ -155,13 +178,13 @@ class ExistingWorld:
         async with self._turns[node]:
             if node in self._down:
                 return {"incarnation": UNTOUCHED}
-            self._down[node] = _Strike()
+            self._down[node] = Strike()
             self._ended.add(node)
             await self._strike(action, node, self._down[node], self._start)
             return {"incarnation": self._incarnation[node]}
 
     async def _strike(
-        self, action: str, node: str, strike: _Strike, undo: Callable[[str], Awaitable[None]]
+        self, action: str, node: str, strike: Strike, undo: Callable[[str], Awaitable[None]]
     ) -> None:
         """Run a command, and see whether the node still answers.
 
@@ -169,17 +192,18 @@ class ExistingWorld:
         """
         try:
             await self._target.act(action, node)
-            strike.is_done = True
-            await self._look(node, strike)
+            strike.is_done, strike.is_seen = True, not self.sees_answers_only
+            await self._await_silence(node, strike)
         except BaseException:  # also when cancelled
             with trio.CancelScope(shield=True):
                 await self._tried(partial(undo, node))
             raise
 
-    async def _look(self, node: str, strike: _Strike) -> None:
+    async def _await_silence(self, node: str, strike: Strike) -> None:
         """Wait a little for a missed request: the node may be up again before the next poll."""
         end = trio.current_time() + SEEN_WITHIN_S
-        await self.group_status.ask(node)
+        if not strike.is_seen:
+            await self.group_status.ask(node)
         while not strike.is_seen and trio.current_time() < end and node not in self._paused:
             await trio.sleep(LOOK_EVERY_S)
             await self.group_status.ask(node)
@@ -202,7 +226,7 @@ class ExistingWorld:
         async with self._turns[node]:
             if node in self._down or node in self._paused:
                 return {"incarnation": UNTOUCHED}
-            self._paused[node] = _Strike()
+            self._paused[node] = Strike()
             await self._strike("pause", node, self._paused[node], self._resume)
             return {"incarnation": self._incarnation[node]}
 
@@ -394,19 +418,33 @@ class ExistingWorld:
 
     async def _count(self, cut: str) -> None:
         """Ask what a cut dropped, as far as that can be told; the first number is its start."""
-
-        async def of_link(link: Link) -> None:
-            number = number_in(await self._target.act("dropped", *link))
+        links = self._cuts.get(cut, ())
+        try:
+            by_link = await self._dropped_by(links)
+        except Exception as error:  # a count ends no run
+            if cut not in self._uncounted and cut in self._cuts:  # else it was healed meanwhile
+                self._uncounted.add(cut)
+                self._observer.note(f"what {cut} drops is not known: {clearest(error)}")
+            return
+        for link, number in by_link.items():
             fresh = number - self._before[cut].setdefault(link, number)
             self._dropped[cut][link] = max(fresh, self._dropped[cut].get(link, 0))
 
-        with suppress(Exception):  # a count ends no run
-            await _each(self._cuts.get(cut, ()), of_link)
+    async def _dropped_by(self, links: Sequence[Link]) -> dict[Link, int]:
+        """Return what was dropped of each link so far."""
+        dropped: dict[Link, int] = {}
+
+        async def ask(link: Link) -> None:
+            dropped[link] = number_in(await self._target.act("dropped", *link))
+
+        await _each(links, ask)
+        return dropped
 
     async def _keep_counting(self, cut: str) -> None:
         while cut in self._cuts:
             await self._count(cut)
-            await trio.sleep(COUNT_EVERY_S)
+            is_seen = self.held(cut)["bytes"] > 0
+            await trio.sleep(COUNT_AGAIN_AFTER_S if is_seen else self.count_every_s)
 
 
 def build(

@@ -12,7 +12,7 @@ from typing import Protocol
 import trio
 
 from shaketable.harness.contracts.abilities import LimitsStatus
-from shaketable.harness.contracts.plugins import NO_ROLE, Json, NodeStatus, Target
+from shaketable.harness.contracts.plugins import NO_ROLE, Json, NodeStatus
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.samples import Samples
@@ -21,8 +21,8 @@ STATUS_INTERVAL_S = 0.1
 STATUS_TIMEOUT_S = 0.3
 
 
-def status_timeout_s(target: Target) -> float:
-    """Return how long a node of this target may take to answer."""
+def status_timeout_s(target: object) -> float:
+    """Return how long a node of this target, or group, may take to answer."""
     return target.status_timeout_s if isinstance(target, LimitsStatus) else STATUS_TIMEOUT_S
 
 

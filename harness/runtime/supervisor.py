@@ -22,6 +22,7 @@ import trio
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import (
     EXISTING,
+    HOSTS,
     Campaign,
     faults_of,
     promises_of,
@@ -35,6 +36,7 @@ from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, o
 from shaketable.harness.history.segments import MAGIC, Event, whole_events
 from shaketable.harness.runtime import existing_world, phases
 from shaketable.harness.runtime.clients.online_check import OnlineCheck, Sighting
+from shaketable.harness.runtime.hosts import world as on_hosts
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.nemesis import Tally
 from shaketable.harness.runtime.observer import RETRY, Counts, Observer
@@ -109,6 +111,8 @@ async def run_campaign(
     """
     if campaign.world == EXISTING:
         return await run_rig(existing_world.build(campaign, folder, observer, command=command))
+    if campaign.world == HOSTS:
+        return await run_rig(await on_hosts.build(campaign, folder, observer, command=command))
     return await run_rig(build(campaign, folder, observer, base_port=base_port, command=command))
 
 

@@ -195,7 +195,8 @@ class RunOptions:
         mutant: Planted bug to run the target with, to see it found.
         promise: Target to whose promises this one is held beside its own, as dledger.
         world: Where the group runs: process, as processes of this machine; netns, each of them in
-            a network namespace of its own; sim, simulated; existing, a group that runs already.
+            a network namespace of its own; sim, simulated; existing, a group that runs already;
+            hosts, on other machines, by OpenSSH.
         workload: What clients do (`list workloads`); "default": what the target is for.
         queues: Queues that the workload uses.
         key_skew: How hot the first queues are: 0, all alike; 1, the n-th is used 1/n as often.

@@ -96,7 +96,7 @@ def test_the_command_line_wins() -> None:
         (
             'world = "sym"',
             r"x\.toml: unknown world 'sym'; did you mean 'sim'\?"
-            r" \(there are: existing, netns, process, sim",
+            r" \(there are: existing, hosts, netns, process, sim",
         ),
         ('disk = "reel"', r"x\.toml: unknown disk 'reel'; did you mean 'real'\?"),
         ("seed = 1979-05-27", r"x\.toml: seed: Expected str.*1979-05-27"),

@@ -101,7 +101,7 @@ PAUSE = Pause()
 
 def _seen(world: World, of_processes: str, nodes: Sequence[str]) -> str:
     """Return what was seen of struck nodes: of their processes, or in their answers only."""
-    if isinstance(world, SeesFromOutside):
+    if isinstance(world, SeesFromOutside) and world.sees_answers_only:
         return f"{', '.join(nodes)} did not answer"
     return of_processes
 

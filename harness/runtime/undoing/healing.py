@@ -145,12 +145,27 @@ def _heal(
         if strange := sorted(set(forget) - {fault.fault for fault in account.open}):
             raise UsageError(f"{path}: no fault {strange[0]} of this run is open")
         did, left = end_processes(path, account)
-        undone, stuck = _undo_faults(folder, account, forget)
+        cleaned, still_there = _clean_hosts(folder)
+        # As long as a host is not clean, what faults did there may last.
+        undone, stuck = ((), ()) if still_there else _undo_faults(folder, account, forget)
+        did, left = did + cleaned, left + still_there
         did += _forget_clocks(account) + _take_orders_back(folder, account) + undone
         left += stuck
         if account.harness is not None and (did or not (account.is_ended or account.is_healed)):
             _note(folder, account, did)
     return Healed(path, did, left)
+
+
+def _clean_hosts(folder: RunFolder) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """End what the run has left on other machines; return what, and what could not be ended."""
+    if not folder.hosts_json.exists():
+        return (), ()
+    from shaketable.harness.runtime.hosts.group import clean_up_after  # noqa: PLC0415 - few runs need it
+
+    try:
+        return trio.run(clean_up_after, folder)
+    except HarnessError as error:
+        return (), (str(error),)
 
 
 def _is_alive(account: Account, marked: Mapping[int, run_markers.RunMarker]) -> bool:
@@ -346,6 +361,8 @@ def _opened(folder: RunFolder) -> Lines:
 
 def _is_over(path: Path) -> bool:
     """True if the ledger's run ended by itself or was healed, and left nothing open."""
+    if RunFolder(path.parent).hosts_json.exists():
+        return False
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))

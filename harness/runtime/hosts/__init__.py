@@ -1,0 +1,1 @@
+"""Nodes on other machines, reached by OpenSSH."""
