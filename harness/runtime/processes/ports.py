@@ -11,6 +11,7 @@ same port.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import socket
 from collections import deque
@@ -108,6 +109,12 @@ def _reserve(port: int) -> bool:
     while len(_reserved) > RESERVED_MAX:
         _reserved.popleft().close()
     return True
+
+
+@atexit.register
+def _release() -> None:
+    while _reserved:
+        _reserved.popleft().close()
 
 
 def _ephemeral_min() -> int:
