@@ -5,13 +5,15 @@
 
 A request is a line, and so is its answer: "GET key", "SET key value", "CAS key expected value". The
 first of the members stores; each write is in its file, and synced, before it is answered. With
-`--lazy` the file is written once a second: what a kill loses then had been acknowledged.
+`--lazy` the file is written once in five seconds: what a kill loses then had been acknowledged.
 """
 
 import argparse
 import asyncio
 import os
 from pathlib import Path
+
+SYNC_EVERY_S = 5
 
 
 class Store:
@@ -103,7 +105,7 @@ async def main() -> None:
         await asyncio.start_server(server.serve, host, int(port))
     print(f"{given.id} is ready", flush=True)
     while True:
-        await asyncio.sleep(1)
+        await asyncio.sleep(SYNC_EVERY_S)
         if store is not None:
             store.sync()
 
