@@ -316,6 +316,8 @@ async def _repair_leftovers(rig: Rig) -> str:
     as a group that does not recover.
     """
     left = list(rig.world.restore())
+    if rig.restore_late is not None:
+        left += await rig.restore_late(RECOVERY_TIMEOUT_S)
     if why := await _why_not_ready(rig):
         left.append(why)
     return "; ".join(left)

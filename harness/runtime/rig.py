@@ -257,6 +257,7 @@ def build(
         ledger=records.ledger,
         logs=(records.status_log, records.samples_log),
         let_go=partial(let_go, site, members),
+        restore_late=world.restore_disks,
     )
 
 

@@ -71,6 +71,8 @@ class StoredLogs:
         self._process: Any = None
         self._pipe: Any = None
         self._asked = 0
+        self.is_warming_up = False
+        """Whether the reader is being compiled: a count has to wait for that."""
         self._turn = trio.Lock()
 
     async def count(self, layout: NodeLayout) -> Stored:
@@ -100,11 +102,15 @@ class StoredLogs:
 
         Source: numba, which compiles at the first call if its cache is cold.
         """
+        self.is_warming_up = True
         task_status.started()
-        await until_ready(WARM_UP_TIMEOUT_S)
-        for layout in layouts:
-            with suppress(HarnessError):  # of a running node: the next read may succeed
-                await self.count(layout)
+        try:
+            await until_ready(WARM_UP_TIMEOUT_S)
+            for layout in layouts:
+                with suppress(HarnessError):  # of a running node: the next read may succeed
+                    await self.count(layout)
+        finally:
+            self.is_warming_up = False
 
     async def end(self) -> None:
         """End the process (idempotent)."""

@@ -7,6 +7,7 @@ polls the nodes' status, so it knows the leader and the report can show it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic_ns
 
@@ -15,7 +16,7 @@ import trio
 from shaketable.harness.contracts.abilities import ChangesMembers, ExplainsEnds, TransfersLeadership
 from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import Damage, Link, LinkShape, Resources
-from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from shaketable.harness.network.links import Network
 from shaketable.harness.runtime import admin_requests
@@ -193,6 +194,8 @@ class ProcessWorld(SteeredCapabilities):
 
     def why_not_wiped(self, node: str) -> str | None:
         """Return why the node's disk must not be lost now; see `World.why_not_wiped`."""
+        if self._logs.is_warming_up:  # else the node would wait for its disk that long
+            return "what reads its log is still being compiled"
         return self._leaving.why_not_wiped() or self._disks.why_not_wiped(node)
 
     async def wipe(self, node: str) -> Json:
@@ -342,8 +345,18 @@ class ProcessWorld(SteeredCapabilities):
                 helper.resume()
                 found.append(f"name server {helper.node} was still paused")
         found += [f"node {node} was down: started again" for node in self.start_all()]
-        found += [f"node {node} never got its disk back" for node in sorted(self._disks.awaited)]
         return tuple(found)
+
+    async def restore_disks(self, patience_s: float) -> tuple[str, ...]:
+        """Wait that long for nodes that got an empty disk; return those that never did.
+
+        An undo that was late is no reason to call a node lost that has caught up since.
+        """
+        with trio.move_on_after(patience_s):
+            for node in sorted(self._disks.awaited):
+                with suppress(IndefiniteError):
+                    await self._disks.readmit(node)
+        return tuple(f"node {node} never got its disk back" for node in sorted(self._disks.awaited))
 
     def is_running(self, node: str) -> bool:
         """True while the node has a process."""

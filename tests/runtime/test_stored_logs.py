@@ -92,11 +92,13 @@ def test_warming_up_waits_for_logs_and_bears_what_is_wrong_with_them(tmp_path: P
         async def until_ready(timeout_s: float) -> bool:
             assert not started, "there is nothing to read before"
             asked.append(timeout_s)
+            assert logs.is_warming_up, "no disk may be lost meanwhile"
             return True
 
         layouts = [layout(tmp_path, node) for node in ("n0", "damaged", "deadly")]
         await logs.warm_up(layouts, until_ready)
         assert len(asked) == 1
         assert len(started) == 1
+        assert not logs.is_warming_up
 
     run(main)

@@ -11,7 +11,7 @@ import trio
 from fake_target import FakeTarget
 from process_group import NODES, process_group, ready
 
-from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
 from shaketable.harness.contracts.plugins import UNTOUCHED
 from shaketable.harness.runtime.processes import ports
 
@@ -132,3 +132,44 @@ def test_a_port_taken_while_its_node_was_down_is_named(tmp_path):
     assert caught.group_contains(
         HarnessError, match=r"port \d+ for the clients of node n1 is in use by another process"
     )
+
+
+class Disks:
+    """Two nodes wait for their disks; one of them has caught up meanwhile."""
+
+    def __init__(self):
+        self.awaited = {"n1", "n2"}
+
+    def why_not_wiped(self, _node):
+        return None
+
+    async def readmit(self, node):
+        await trio.lowlevel.checkpoint()
+        if node == "n1":
+            raise IndefiniteError("not in time")
+        self.awaited.discard(node)
+
+
+def test_no_disk_is_lost_while_what_reads_logs_is_compiled(tmp_path):
+    async def main():
+        async with group(tmp_path) as (world, _, _members):
+            kept, world._disks = world._disks, Disks()
+            world._logs.is_warming_up = True
+            assert world.why_not_wiped("n1") == "what reads its log is still being compiled"
+            world._logs.is_warming_up = False
+            assert world.why_not_wiped("n1") is None
+            world._disks = kept
+
+    trio.run(main)
+
+
+def test_a_node_that_caught_up_late_has_its_disk_back(tmp_path):
+    async def main():
+        async with group(tmp_path) as (world, _, _members):
+            kept, world._disks = world._disks, Disks()
+            assert world.restore() == ()
+            assert await world.restore_disks(5) == ("node n1 never got its disk back",)
+            world._disks = kept
+            assert await world.restore_disks(5) == ()
+
+    trio.run(main)
