@@ -38,14 +38,13 @@ from shaketable.harness.contracts.plugins import (
 )
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.run_markers import boot_id
-from shaketable.harness.runtime.clients.workers import WorkerGroup, plan_workers
+from shaketable.harness.runtime.clients.workers import plan_workers
 from shaketable.harness.runtime.facts import wall_clock
 from shaketable.harness.runtime.group_status import GroupStatus, status_timeout_s
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.processes.nodes import Exit
-from shaketable.harness.runtime.rig import Rig, make_nemesis, open_records
-from shaketable.harness.runtime.samples import AnsweredClocks, Samples
+from shaketable.harness.runtime.rig import Rig, open_records
 
 COUNT_EVERY_S: Final = 0.2
 """What a cut has dropped is asked for so often; each time it is a command for each link."""
@@ -470,27 +469,12 @@ def build(
     records.facts.update(clock=wall_clock(now_ns), group=group)
     layouts = layouts_of(target, folder, node_names(campaign))
     world = ExistingWorld(target, layouts, records.status_log, observer, start_ns)
-    world.group_status.samples = Samples(records.samples_log, AnsweredClocks(), now_ns)
     clients = {node: layout.client_address for node, layout in layouts.items()}
     plans = plan_workers(campaign, folder, clients, start_ns, run)
-    return Rig(
-        campaign=campaign,
-        folder=folder,
-        clock_ns=monotonic_ns,
-        observer=observer,
-        facts=records.facts,
-        world=world,
-        workers=WorkerGroup(plans, records.ledger.process),
-        services=(world.run,),
-        collect=_nothing,
-        nemesis=make_nemesis(campaign, records, world, observer, now_ns),
-        schedule=records.schedule,
-        recorder=records.recorder,
-        ledger=records.ledger,
-        logs=(records.status_log, records.samples_log),
-        let_go=_nothing,
-        restore_late=world.put_back,
-    )
+    return records.rig(
+        observer, world, plans, services=(world.run,),
+        let_go=_nothing, restore_late=world.put_back,
+    )  # fmt: skip
 
 
 def layouts_of(

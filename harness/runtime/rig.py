@@ -35,7 +35,7 @@ from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.runtime import availability, sites
 from shaketable.harness.runtime.budget import Budget
-from shaketable.harness.runtime.clients.workers import WorkerGroup, plan_workers
+from shaketable.harness.runtime.clients.workers import WorkerGroup, WorkerPlan, plan_workers
 from shaketable.harness.runtime.facts import RunFacts, describe, wall_clock
 from shaketable.harness.runtime.group_status import GroupStatus
 from shaketable.harness.runtime.ledger import Ledger, Lines
@@ -236,35 +236,22 @@ def build(
     world = ProcessWorld(
         target, members, site.network, records.status_log, observer, start_ns, helpers, logs
     )
-    world.group_status.samples = Samples(records.samples_log, AnsweredClocks(), now_ns)
     clients = {node: layout.client_address for node, layout in site.layouts.items()}
     clients |= site.name_servers
-    return Rig(
-        campaign=campaign,
-        folder=folder,
-        clock_ns=monotonic_ns,
-        observer=observer,
-        facts=records.facts,
-        world=world,
-        workers=WorkerGroup(
-            plan_workers(campaign, folder, clients, start_ns), records.ledger.process
-        ),
+    return records.rig(
+        observer, world, plan_workers(campaign, folder, clients, start_ns),
         services=_services(site, world, logs if capabilities_of(campaign) & TAKE_LOGS else None),
-        collect=_nothing,
-        nemesis=make_nemesis(campaign, records, world, observer, now_ns),
-        schedule=records.schedule,
-        recorder=records.recorder,
-        ledger=records.ledger,
-        logs=(records.status_log, records.samples_log),
         let_go=partial(let_go, site, members),
         restore_late=world.restore_disks,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
     """The faults of a run and the files that its harness writes, in any world."""
 
+    campaign: Campaign
+    folder: RunFolder
     faults: Mapping[str, Fault]
     schedule: Sequence[Planned]
     facts: RunFacts
@@ -272,6 +259,38 @@ class Records:
     samples_log: Lines
     recorder: Recorder
     ledger: Ledger
+
+    def rig(
+        self,
+        observer: Observer,
+        world: RunWorld,
+        plans: Sequence[WorkerPlan],
+        *,
+        services: Sequence[Callable[..., Awaitable[None]]],
+        let_go: Callable[[], None],
+        restore_late: Callable[[float], Awaitable[Sequence[str]]],
+    ) -> Rig:
+        """Return the rig of a run in real time; see `Rig`. `plans` are those of client workers."""
+        now_ns = self.facts.now_ns
+        world.group_status.samples = Samples(self.samples_log, AnsweredClocks(), now_ns)
+        return Rig(
+            campaign=self.campaign,
+            folder=self.folder,
+            clock_ns=monotonic_ns,
+            observer=observer,
+            facts=self.facts,
+            world=world,
+            workers=WorkerGroup(plans, self.ledger.process),
+            services=services,
+            collect=_nothing,
+            nemesis=make_nemesis(self.campaign, self, world, observer, now_ns),
+            schedule=self.schedule,
+            recorder=self.recorder,
+            ledger=self.ledger,
+            logs=(self.status_log, self.samples_log),
+            let_go=let_go,
+            restore_late=restore_late,
+        )
 
     def close(self) -> None:
         """Close the files."""
@@ -305,6 +324,8 @@ def open_records(
     if choice.unavailable:
         facts.update(faults_unavailable=dict(choice.unavailable))
     return Records(
+        campaign=campaign,
+        folder=folder,
         faults=choice.faults,
         schedule=planned,
         facts=facts,

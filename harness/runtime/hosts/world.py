@@ -29,7 +29,7 @@ from shaketable.harness.contracts.plugins import NodeStatus, Target
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.run_markers import scratch_prefix
-from shaketable.harness.runtime.clients.workers import WorkerGroup, plan_workers
+from shaketable.harness.runtime.clients.workers import plan_workers
 from shaketable.harness.runtime.existing_world import ExistingWorld, Strike, run_name
 from shaketable.harness.runtime.facts import wall_clock
 from shaketable.harness.runtime.hosts.group import HostGroup
@@ -37,8 +37,7 @@ from shaketable.harness.runtime.hosts.ssh import UnreachableError
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.processes.nodes import Exit
-from shaketable.harness.runtime.rig import Rig, make_nemesis, open_records
-from shaketable.harness.runtime.samples import AnsweredClocks, Samples
+from shaketable.harness.runtime.rig import Rig, open_records
 
 LOOK_AGAIN_AFTER_S: Final = 1.0
 """A host is asked so often at most what became of a node that does not answer."""
@@ -203,28 +202,9 @@ async def build(
         raise
     records.facts.update(clock=wall_clock(now_ns))
     world = HostsWorld(group, folder, records.status_log, observer, start_ns)
-    world.group_status.samples = Samples(records.samples_log, AnsweredClocks(), now_ns)
     clients = {node: layout.client_address for node, layout in group.layouts.items()}
     plans = plan_workers(campaign, folder, clients, start_ns)
-    return Rig(
-        campaign=campaign,
-        folder=folder,
-        clock_ns=monotonic_ns,
-        observer=observer,
-        facts=records.facts,
-        world=world,
-        workers=WorkerGroup(plans, records.ledger.process),
-        services=(group.keep_connected, world.run),
-        collect=_nothing,
-        nemesis=make_nemesis(campaign, records, world, observer, now_ns),
-        schedule=records.schedule,
-        recorder=records.recorder,
-        ledger=records.ledger,
-        logs=(records.status_log, records.samples_log),
-        let_go=let_go,
-        restore_late=world.put_back,
-    )
-
-
-def _nothing() -> None:
-    """Do nothing: what nodes wrote is fetched when they have been stopped."""
+    return records.rig(
+        observer, world, plans, services=(group.keep_connected, world.run),
+        let_go=let_go, restore_late=world.put_back,
+    )  # fmt: skip
