@@ -78,9 +78,13 @@ def line_of(script: str) -> str:
     return run(script).partition("\n")[0]
 
 
+RUN = f"st12x{os.getpid()}x"
+"""Processes of a run are found by its name: other workers' tests must not have the same."""
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(str(tmp_path / "a 'folder'"), "st12", "n1")
+    place = Place(str(tmp_path / "a 'folder'"), RUN, "n1")
     yield place
     run(scripts.kill(place))
 
@@ -249,7 +253,7 @@ def group_of(tmp_path: Path, told: list[str]) -> tuple[HostGroup, Target]:
         ssh=("root@127.0.0.1",), folder=f"{tmp_path}/there", client_port=client, peer_port=peer
     )
     (tmp_path / "run").mkdir(exist_ok=True)
-    group = HostGroup("st12", hosts, RunFolder(tmp_path / "run"), told.append)
+    group = HostGroup(RUN, hosts, RunFolder(tmp_path / "run"), told.append)
     return group, Target(client)
 
 
@@ -280,7 +284,7 @@ def test_an_undo_is_repeated_until_the_host_is_back(fake_ssh: Path, tmp_path: Pa
     assert told[1].startswith(f"{host} cannot be reached: Connection reset by peer; check that")
     assert told[2:] == [f"{host} is reached again"]
     assert not (tmp_path / "run" / "hosts.json").exists()
-    assert not (tmp_path / "there" / "st12").exists()
+    assert not (tmp_path / "there" / RUN).exists()
     assert repr([ODD]) in (tmp_path / "run" / "nodes" / "n0" / "node.log").read_text()
 
 
@@ -373,7 +377,7 @@ def test_a_node_that_ends_by_itself_is_seen_and_started_again_at_the_end(tmp_pat
     trio.run(group.check, target)
     world = HostsWorld(group, RunFolder(tmp_path / "run"), lines, observer, 0)
 
-    shell = tmp_path / "there" / "st12" / "n0" / "pid"
+    shell = tmp_path / "there" / RUN / "n0" / "pid"
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
