@@ -61,19 +61,26 @@ class SparkEngine:
     for it. Nothing is imported or launched before `start`. A process has at most one engine with
     a driver of its own at a time. The JVM ends when this process does, however that ends.
 
+    A driver here writes its classes to `keep_classes` as it ends, if given.
+
     `spent` is how long the tasks of the last `run` took to read and judge operations by key.
     """
 
-    def __init__(self, master: str = "local[*]") -> None:
+    def __init__(self, master: str = "local[*]", keep_classes: Path | None = None) -> None:
         self.master = master
         self._lock = threading.Lock()
-        self._session = Session(master)
+        self._session = Session(master, keep_classes)
         self.spent = Spent()
 
     @property
     def java(self) -> Java | None:
         """Return the Java of the driver; None before the start, and on a remote server."""
         return self._session.java
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether the driver's process does all the work, on this machine."""
+        return self._session.is_here
 
     @property
     def scratch(self) -> Path | None:

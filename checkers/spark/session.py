@@ -15,25 +15,23 @@ import os
 import shutil
 import signal
 import socket
-import struct
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.parse
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
 import shaketable
 from shaketable.checkers.engine.java import Java, find_java
 from shaketable.checkers.kernels.shipped import cached_code
+from shaketable.checkers.spark.class_archive import archive_of, spark_home
+from shaketable.checkers.spark.jvm import Jvm, launch
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.run_markers import scratch_prefix
 
@@ -45,6 +43,9 @@ LOG_LINES_MAX = 3
 
 PACKAGE = "shaketable"
 """The package that executors on other machines need, as a whole."""
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOGGING_FILE = "log4j2.properties"
 
 CONNECT_PORT = 15002
 """The default port of a Spark Connect server."""
@@ -70,11 +71,13 @@ class Session:
 
     `master` is a Spark master: local[*], local-cluster[2,1,2048], spark://host:7077, yarn,
     k8s://…; or the address sc://host:15002 of a Spark Connect server. `frames` is the open
-    pyspark session, `java` the Java of a driver here, `scratch` the folder of its files.
+    pyspark session, `java` the Java of a driver here, `scratch` the folder of its files. A driver
+    here writes its classes to `keep_classes` as it ends, if given.
     """
 
-    def __init__(self, master: str) -> None:
+    def __init__(self, master: str, keep_classes: Path | None = None) -> None:
         self.master = master
+        self._keep_classes = keep_classes
         self.java: Java | None = None
         self.scratch: Path | None = None
         self.frames: Any = None
@@ -125,6 +128,8 @@ class Session:
             else:
                 _end_session(frames)
         if jvm is not None:
+            if self._keep_classes is not None:
+                jvm.terminate()
             jvm.end()
         if self.scratch is not None:
             shutil.rmtree(self.scratch, ignore_errors=True)
@@ -158,7 +163,9 @@ class Session:
         self.scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix("spark")))
         for folder in ("conf", "local", "tmp", "warehouse", "worker"):
             (self.scratch / folder).mkdir()
-        (self.scratch / "conf" / "log4j2.properties").write_text(_LOGGING)
+        (self.scratch / "conf" / LOGGING_FILE).write_text(_LOGGING)
+        home = spark_home()
+        settings = _settings(self.master, self.scratch)
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         environment = {
             **python,
@@ -169,9 +176,14 @@ class Session:
         }
         if self.master.startswith("local"):
             environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-        settings = _settings(self.master, self.scratch)
+            settings[JAVA_OPTIONS] = _java_options(self.scratch)
+        if self.is_here:
+            archive = archive_of(java, home)
+            environment["SPARK_CONF_DIR"] = str(archive.conf_folder)
+            settings[JAVA_OPTIONS] += "".join(
+                f' "{option}"' for option in archive.options(self._keep_classes)
+            )
         with (self.scratch / "spark.log").open("wb") as log:
-            home = Path(str(pyspark.__file__)).parent
             self._jvm = launch(home, settings, environment, self.scratch, log)
         address = {
             "PYSPARK_GATEWAY_PORT": str(self._jvm.port),
@@ -226,18 +238,24 @@ def _settings(master: str, scratch: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.driver.memory": DRIVER_MEMORY,
     }
-    is_local = master.startswith("local")
-    if is_local:
+    if master.startswith("local"):
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(scratch / "local"),
             "spark.sql.shuffle.partitions": str(4 * cores),
-            # One JVM for some seconds on few cores: a quick start matters most.
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-            f' "-Djava.io.tmpdir={scratch / "tmp"}"',  # quoted: a temp folder may have spaces
         }
     return settings
+
+
+def _java_options(scratch: Path) -> str:
+    """Return the options of a JVM on this machine; quoted, since a temp folder may have spaces."""
+    # One JVM for some seconds on few cores: a quick start matters most.
+    return (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        f' "-Djava.io.tmpdir={scratch / "tmp"}"'
+        f' "-Dlog4j2.configurationFile={(scratch / "conf" / LOGGING_FILE).as_uri()}"'
+    )
 
 
 def _warm_up(frames: Any) -> None:
@@ -355,109 +373,3 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-# Launches Spark's JVM so that it ends when this process does, however that ends.
-#
-# PySpark's own launcher relies on the JVM to notice that its standard input was closed,
-# which it cannot do before it has booted, and does not remove its files. Here a shell waits
-# for the same end of input, kills the JVM and removes the files. (The kernel's parent-death
-# signal would not do: it is tied to the thread that forked, and Spark is started from a thread
-# that soon ends.)
-#
-# Source: pyspark.java_gateway.launch_gateway, whose protocol for the port this follows.
-
-BOOT_TIMEOUT_S = 90.0
-"""How long the JVM may take until it reports its port."""
-END_TIMEOUT_S = 5.0
-"""How long the JVM may take to end after it was killed."""
-POLL_S = 0.05
-
-# $0 is the scratch folder, $$ the JVM: spark-submit becomes it by exec. An asynchronous
-# command's input would be /dev/null, so the pipe is handed on as descriptor 3.
-_WATCH = (
-    'exec 3<&0; (cat <&3 >/dev/null; kill -9 $$; rm -rf -- "$0"; kill -9 0) 2>/dev/null & exec "$@"'
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Jvm:
-    """A JVM with Py4J's gateway, listening on `port`, asking for `secret`."""
-
-    process: subprocess.Popen[bytes]
-    port: int
-    secret: str
-    scratch: Path
-
-    def end(self) -> None:
-        """End the JVM at once and remove its scratch folder; idempotent."""
-        _end(self.process, self.scratch)
-
-
-def launch(
-    spark_home: Path,
-    settings: Mapping[str, str],
-    environment: Mapping[str, str],
-    scratch: Path,
-    log: IO[bytes],
-) -> Jvm:
-    """Start the JVM and wait until it listens; its output goes to `log`.
-
-    Args:
-        spark_home: the folder of the pyspark package.
-        settings: Spark's configuration.
-        environment: variables added to this process's environment for the JVM.
-        scratch: an existing folder only for this JVM, removed when it ends.
-        log: an open file.
-
-    Raises:
-        HarnessError: it ended before it listened, or took too long.
-    """
-    answer = scratch / "gateway"
-    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    submit = [str(spark_home / "bin" / "spark-submit"), *options, "pyspark-shell"]
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", _WATCH, str(scratch), *submit],
-        env={
-            **os.environ,
-            **environment,
-            "SPARK_HOME": str(spark_home),  # or another Spark would be launched
-            "SPARK_CONNECT_MODE": "0",
-            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
-        },
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
-    try:
-        port, secret = _await_answer(process, answer)
-    except BaseException:
-        _end(process, scratch)
-        raise
-    return Jvm(process, port, secret, scratch)
-
-
-def _await_answer(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, str]:
-    """Wait for the file with the gateway's port and secret (it appears whole, by rename)."""
-    deadline = time.monotonic() + BOOT_TIMEOUT_S
-    while not answer.is_file():
-        if process.poll() is not None:
-            raise HarnessError(f"Spark's JVM ended with {process.returncode} before it listened")
-        if time.monotonic() > deadline:
-            raise HarnessError(f"Spark's JVM did not listen within {BOOT_TIMEOUT_S:.0f} s")
-        time.sleep(POLL_S)
-    data = answer.read_bytes()
-    port, length = struct.unpack_from(">ii", data)
-    return port, data[8 : 8 + length].decode()
-
-
-def _end(process: subprocess.Popen[bytes], scratch: Path) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    shutil.rmtree(scratch, ignore_errors=True)

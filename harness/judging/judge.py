@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from shaketable.checkers.engine.java import find_java
 from shaketable.checkers.engine.judge import CheckJob, Progress, SegmentedReader
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.spark.pipeline import SparkEngine
+from shaketable.checkers.spark.quick_start import create, missing_archive
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command
@@ -61,7 +63,8 @@ FAILOVER_COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
 class Engine:
     """Runs the checkers: on the Spark pipeline, or as the same functions in this process.
 
-    `warm_up` starts the JVM in a thread, so that it is ready when the check starts.
+    `warm_up` starts the JVM in a thread, so that it is ready when the check starts. The first one
+    on a machine prepares quick starts before (`checkers.spark.quick_start`).
     """
 
     def __init__(self, kind: str, spark_master: str) -> None:
@@ -69,6 +72,7 @@ class Engine:
         self._master = spark_master
         self._spark = SparkEngine(spark_master) if kind == SPARK else None
         self._thread: threading.Thread | None = None
+        self._is_preparing = False
         self._error: Exception | None = None
 
     def require_java(self, env: Mapping[str, str]) -> None:
@@ -90,6 +94,10 @@ class Engine:
     def _start(self) -> None:
         assert self._spark is not None
         try:
+            if self._spark.is_here and (archive := missing_archive(os.environ)) is not None:
+                self._is_preparing = True
+                create(archive)
+                self._is_preparing = False
             self._spark.start()
         except Exception as error:
             self._error = error
@@ -103,7 +111,9 @@ class Engine:
         self.warm_up()
         if self._thread is None:
             return
-        if self._thread.is_alive():
+        if self._is_preparing:
+            progress("preparing Spark for quick starts, once (some 20 s)")
+        elif self._thread.is_alive():
             progress("waiting for Spark to start")
         self._thread.join()
         if self._error is not None:

@@ -1,12 +1,13 @@
-"""Compiles all kernels once, before tests run side by side that would each compile them.
+"""Compiles all kernels, and keeps Spark's classes, before tests run side by side that need them.
 
-    .venv/bin/python -m tests.support.compiled_kernels
+    .venv/bin/python -m tests.support.warm_caches
 
 A kernel is compiled where it is first called, which takes minutes for all of them, and what is
 compiled is kept beside the source. Tests in several processes would all begin with that, and
 those with a limit of their time would miss it. So small histories of every model are judged
 here, with and without the special cases, and a simulated campaign; where everything is kept
-already that takes seconds.
+already that takes seconds. The archive that Spark starts with (checkers.spark.quick_start) is
+made here, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from shaketable.checkers.engine.java import find_java
+from shaketable.checkers.spark.class_archive import archive_of, spark_home
+from shaketable.checkers.spark.quick_start import create
 from shaketable.harness import discovery
 from shaketable.harness.cli import run
 from tests.support.model_fuzz import compare
@@ -38,6 +42,10 @@ def judge_small_histories(models: list[str]) -> None:
     for model in models:
         for seed in SEEDS:
             compare(discovery.get("models", model), seed)
+
+
+def quicken_spark() -> None:
+    create(archive_of(find_java(os.environ), spark_home()))
 
 
 def judge_a_campaign() -> None:
@@ -63,12 +71,13 @@ def main() -> None:
     with ProcessPoolExecutor(min(2, len(os.sched_getaffinity(0)))) as processes:
         done = [
             processes.submit(judge_small_histories, [FIRST]),
+            processes.submit(quicken_spark),
             processes.submit(judge_a_campaign),
             processes.submit(judge_small_histories, sorted({*OBJECTS} - {FIRST})),
         ]
         for each in done:
             each.result()
-    sys.stdout.write(f"kernels are compiled ({time.monotonic() - began:.0f} s)\n")
+    sys.stdout.write(f"kernels are compiled, Spark is quick ({time.monotonic() - began:.0f} s)\n")
 
 
 if __name__ == "__main__":
