@@ -37,6 +37,7 @@ from shaketable.harness.contracts.errors import UsageError, unknown_name
 from shaketable.harness.contracts.plugins import Promises, Target, Workload
 from shaketable.harness.contracts.program import PROGRAM, PROGRAM_WORDS
 from shaketable.harness.contracts.rng import new_seed, rng_for
+from shaketable.harness.contracts.simulation import SimulatesGroups
 
 BUILT_IN = CAMPAIGNS / "quick.toml"
 """The campaign of `run` without an argument."""
@@ -286,6 +287,15 @@ def _in_its_world(campaign: Campaign, target: Target) -> Campaign:
     if size is not None and campaign.nodes not in (usual.nodes, size):
         raise UsageError(f"--nodes {campaign.nodes}: {target.name} has {size}")
     return msgspec.structs.replace(campaign, world=world, nodes=size or campaign.nodes)
+
+
+def worlds_of(target: Target) -> tuple[str, ...]:
+    """Return the worlds in which a target can run, the usual one first."""
+    if isinstance(target, RunsAlready):
+        return (EXISTING,)
+    if isinstance(target, RunsOnHosts):
+        return (HOSTS,)
+    return ("process", "netns", *(("sim",) if isinstance(target, SimulatesGroups) else ()))
 
 
 def with_seed(campaign: Campaign) -> Campaign:

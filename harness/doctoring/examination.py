@@ -1,4 +1,4 @@
-"""Try all worlds concurrently, each in a process of its own.
+"""Try the faults on all worlds concurrently, each in a process of its own.
 
 A fault that hangs, breaks the group or ends Python ends the trials of its world: it is reported,
 and new trials start for the rest, a few times. Nothing is left behind: trials die with this
@@ -20,12 +20,12 @@ import msgspec
 import trio
 
 from shaketable.harness import guard, run_markers
-from shaketable.harness.campaigns import campaign
-from shaketable.harness.campaigns.campaign import faults_of
+from shaketable.harness.campaigns.campaign import default_faults
 from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Target
 from shaketable.harness.doctoring import machine_checks
 from shaketable.harness.doctoring import survey as surveys
-from shaketable.harness.doctoring.findings import WORLDS, Examination, Finding, World, untried
+from shaketable.harness.doctoring.findings import Examination, Finding, untried
 from shaketable.harness.doctoring.survey import Survey
 from shaketable.harness.doctoring.trials import Task
 from shaketable.harness.network import enter
@@ -43,12 +43,14 @@ TRIALS_MAX: Final = 6
 
 OnFinding = Callable[[Finding], None]
 """Called with each fault's finding."""
-OnSurvey = Callable[[Survey], OnFinding]
-"""Called with the survey before the trials; returns the callback for findings."""
+OnSurvey = Callable[[Survey, Sequence[str]], OnFinding]
+"""Called with the survey and the worlds before the trials; returns the callback for findings."""
 
 
-def examine(on_survey: OnSurvey, worlds: Sequence[World] = WORLDS) -> Examination:
-    """Try all faults on these worlds, and check the machine. Must be called in the main thread.
+def examine(on_survey: OnSurvey, target: Target, worlds: Sequence[str]) -> Examination:
+    """Try all faults on a target's group on these worlds, and check the machine.
+
+    Must be called in the main thread.
 
     Raises:
         HarnessError: a built-in fault cannot be imported, or no file can be written.
@@ -60,57 +62,66 @@ def examine(on_survey: OnSurvey, worlds: Sequence[World] = WORLDS) -> Examinatio
         raise HarnessError(f"cannot write any temporary file: {error.strerror}") from error
     try:
         survey = surveys.find_faults(scratch)
-        on_finding = on_survey(survey)
+        on_finding = on_survey(survey, worlds)
 
         def note(finding: Finding) -> None:
             findings.append(finding)
             on_finding(finding)
 
         facts = machine_checks.run_checks(scratch)
-        trio.run(_try_all, worlds, survey, scratch, note)
+        trio.run(_try_all, _Trials(target.name, scratch, survey, note), worlds)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    default = campaign.load(campaign.BUILT_IN)
-    return Examination(findings, facts, machine_checks.setting(), faults_of(default))
+    setting = machine_checks.setting()
+    return Examination(findings, facts, setting, default_faults(target), target.name, worlds)
 
 
-async def _try_all(worlds: Sequence[World], survey: Survey, scratch: Path, note: OnFinding) -> None:
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """What all worlds' trials have in common."""
+
+    target: str
+    scratch: Path
+    survey: Survey
+    note: OnFinding
+
+
+async def _try_all(trials: _Trials, worlds: Sequence[str]) -> None:
     async with trio.open_nursery() as nursery:
         for world in worlds:
-            for name, why in sorted(survey.broken.items()):
-                note(Finding(name, world, "failed", why))
-            nursery.start_soon(_try_world, world, survey, scratch, note)
+            for name, why in sorted(trials.survey.broken.items()):
+                trials.note(Finding(name, world, "failed", why))
+            nursery.start_soon(_try_world, trials, world)
 
 
-async def _try_world(world: World, survey: Survey, scratch: Path, note: OnFinding) -> None:
+async def _try_world(trials: _Trials, world: str) -> None:
     """Try one world; report what it did not get to as untried, with the reason."""
-    left = set(survey.names)
+    left = set(trials.survey.names)
     why = why_no_namespace() if world == "netns" else None
     if why is None:
         with trio.move_on_after(WORLD_TIMEOUT_S) as scope:
-            why = await _try_until_done(world, left, survey.without, scratch, note)
+            why = await _try_until_done(trials, world, left)
         if scope.cancelled_caught:
             why = f"the trials took longer than {WORLD_TIMEOUT_S:g} s"
     for finding in untried(sorted(left), world, why or "the trials ended before it"):
-        note(finding)
+        trials.note(finding)
 
 
-async def _try_until_done(
-    world: World, left: set[str], without: Sequence[str], scratch: Path, note: OnFinding
-) -> str:
+async def _try_until_done(trials: _Trials, world: str, left: set[str]) -> str:
     """Run trials until nothing is `left`; return why the rest stays untried."""
     why = ""
 
     def on_finding(finding: Finding) -> None:
         left.discard(finding.fault)
-        note(finding)
+        trials.note(finding)
 
     for number in range(TRIALS_MAX):
         if not left:
             break
         output, before = TrialOutput(on_finding), len(left)
-        task = Task(world, str(scratch), tuple(sorted(left)), tuple(without))
-        why = await _run(task, scratch / f"{world}-{number}.log", output)
+        without, faults = tuple(trials.survey.without), tuple(sorted(left))
+        task = Task(world, str(trials.scratch), faults, without, trials.target)
+        why = await _run(task, trials.scratch / f"{world}-{number}.log", output)
         if output.trying:
             on_finding(Finding(output.trying, world, "failed", why))
         elif len(left) == before:  # no progress: it would fail the same way again

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from shaketable.harness.contracts.verdict import ExitCode
 
 State = Literal["works", "no-effect", "lacking", "failed", "untried"]
 """works: took effect, measured; no-effect: injected, without a measured effect; lacking: the world
 lacks a capability for it; failed: could not be injected or undone; untried: not reached."""
-World = Literal["process", "netns", "sim"]
-WORLDS: Final[tuple[World, ...]] = ("process", "netns", "sim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +60,17 @@ class Examination:
         findings: of each fault on each world.
         facts: about the machine.
         setting: as which user, in which namespaces the faults were tried.
-        needed: the faults of the default campaign, which runs on world process.
+        needed: the faults of the target's default campaign, which runs on the first world.
+        target: the name of the system whose group they were tried on.
+        worlds: where it can run, the usual one first.
     """
 
     findings: Sequence[Finding]
     facts: Sequence[Fact]
     setting: str
     needed: Sequence[str]
+    target: str
+    worlds: Sequence[str]
 
     def of(self, fault: str, world: str) -> Finding:
         """Return the finding of one fault on one world."""
@@ -89,7 +91,7 @@ class Examination:
         0: it can run, and all its faults take effect; 2: it can run, but a fault has no effect or
         fails; 255: it cannot run.
         """
-        needed = [self.of(fault, WORLDS[0]) for fault in self.needed]
+        needed = [self.of(fault, self.worlds[0]) for fault in self.needed]
         if any(not fact.is_ok for fact in self.facts):
             return ExitCode.HARNESS
         if any(finding.state == "untried" for finding in needed):
@@ -100,16 +102,17 @@ class Examination:
         """Return how to get a fault that does not work there; "" if unknown."""
         if finding.works or finding.state == "untried":
             return ""
-        elsewhere = [world for world in WORLDS if self.of(finding.fault, world).works]
+        elsewhere = [world for world in self.worlds if self.of(finding.fault, world).works]
         return f"use --world {elsewhere[0]}" if elsewhere else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON: {"setting", "faults": {fault: {world: {...}}}, "facts", "exit_code"}."""
+        """Return JSON: target, setting, exit_code, faults ({fault: {world: {...}}}), facts."""
         return {
+            "target": self.target,
             "setting": self.setting,
             "exit_code": int(self.exit_code),
             "faults": {
-                fault: {world: self._json_of(self.of(fault, world)) for world in WORLDS}
+                fault: {world: self._json_of(self.of(fault, world)) for world in self.worlds}
                 for fault in self.faults
             },
             "facts": {

@@ -34,7 +34,7 @@ from shaketable.harness.campaigns.schedule import Planned, min_duration_s, sched
 from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError, clearest
 from shaketable.harness.contracts.plugins import Fault
-from shaketable.harness.doctoring.findings import Finding, State, World
+from shaketable.harness.doctoring.findings import Finding, State
 from shaketable.harness.error_output import one_line
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
@@ -72,15 +72,16 @@ OnStart = Callable[[str], None]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """The faults to try on a world, with their files below `folder`.
+    """The faults to try on a world, on a target's group, with their files below `folder`.
 
     `without`: entry points of broken plug-ins, for `discovery.exclude_entry_points`.
     """
 
-    world: World
+    world: str
     folder: str
     faults: tuple[str, ...]
     without: tuple[str, ...] = ()
+    target: str = Campaign().target
 
 
 class Notes(SilentObserver):
@@ -113,7 +114,8 @@ def try_world(task: Task, on_finding: OnFinding, on_start: OnStart = lambda _nam
     world = task.world
     base = Campaign(
         name="doctor",
-        world=world,
+        target=task.target,
+        world=world,  # type: ignore[arg-type]  # the campaign checks it
         rate_hz=100.0,
         concurrency="3",
         workers=1,
@@ -121,7 +123,9 @@ def try_world(task: Task, on_finding: OnFinding, on_start: OnStart = lambda _nam
         time_limit_s=TIME_LIMIT_S,
         seed=SEED,
         store=task.folder,
+        faults=(),
     )
+    base = campaign.resolve(base)  # for the number of nodes
     choice, broken = partition_faults(task.faults, base, on_start)
     for name, why in broken.items():
         on_finding(Finding(name, world, "failed", why))
@@ -129,7 +133,7 @@ def try_world(task: Task, on_finding: OnFinding, on_start: OnStart = lambda _nam
         on_finding(Finding(name, world, "lacking", one_line(why)))
     if not choice.faults:
         return
-    resolved = campaign.resolve(msgspec.structs.replace(base, faults=tuple(choice.faults)))
+    resolved = msgspec.structs.replace(base, faults=tuple(choice.faults))
     run = run_folder.create(Path(task.folder), f"{resolved.name}-{world}", datetime.now(UTC))
     with run_markers.working_in(run.path):
         trials = Trials(

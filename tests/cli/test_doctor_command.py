@@ -2,9 +2,11 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.doctoring.findings import Examination, Fact, Finding
 from shaketable.harness.doctoring.survey import Survey
@@ -34,6 +36,8 @@ FOUND = Examination(
     facts=[Fact("disk", "0.1 GB free here", False, "free 1 GB")],
     setting="nobody (uid 65534)",
     needed=("kill", "pause"),
+    target="dledger",
+    worlds=("process", "netns", "sim"),
 )  # fmt: skip
 
 SURVEY = Survey(tuple(f"fault-{number}" for number in range(27)), {"broken": "no such door"}, ())
@@ -41,7 +45,7 @@ SURVEY = Survey(tuple(f"fault-{number}" for number in range(27)), {"broken": "no
 EXPECTED = """\
 trying 28 faults on 3 worlds; takes about a minute
 
-Faults tried as nobody (uid 65534)
+Faults tried on dledger, as nobody (uid 65534)
             process   netns       sim
   corrupt   -         not tried   works
   kill      works     not tried   no effect
@@ -78,7 +82,9 @@ def out(monkeypatch):
     """What the command prints, 80 columns wide."""
     file = io.StringIO()
     monkeypatch.setattr(output, "out", Output(file=file, width=80, highlight=False))
-    monkeypatch.setattr(doctor, "examine", lambda surveyed: surveyed(SURVEY) and FOUND)
+    monkeypatch.setattr(
+        doctor, "examine", lambda surveyed, _target, worlds: surveyed(SURVEY, worlds) and FOUND
+    )
     return file
 
 
@@ -107,7 +113,30 @@ def test_programs_get_one_json_object_and_nothing_else(out):
 def test_a_default_fault_that_fails_is_not_one_without_effect(out, monkeypatch, kill, pause, said):
     states = {"kill": kill, "pause": pause}
     findings = [finding(name, "process", state, "") for name, state in states.items()]
-    found = Examination(findings, [], "root", ("kill", "pause"))
-    monkeypatch.setattr(doctor, "examine", lambda surveyed: found)
+    found = replace(FOUND, findings=findings, facts=[])
+    monkeypatch.setattr(doctor, "examine", lambda *_arguments: found)
     doctor.doctor()
     assert out.getvalue().endswith(f"{said}\n")
+
+
+def test_a_target_is_tried_where_it_can_run(out, monkeypatch):
+    asked = []
+    monkeypatch.setattr(doctor, "examine", lambda *arguments: asked.append(arguments) or FOUND)
+    doctor.doctor()
+    doctor.doctor(world=("sim", "process"))
+    doctor.doctor(target="multi-master", world=("netns",))
+    tried = [(target.name, worlds) for _surveyed, target, worlds in asked]
+    assert tried == [
+        ("dledger", ("process", "netns", "sim")),
+        ("dledger", ("process", "sim")),
+        ("multi-master", ("netns",)),
+    ]
+    with pytest.raises(UsageError, match=r"^--world hosts: dledger runs in process, netns, sim$"):
+        doctor.doctor(world=("hosts",))
+
+
+def test_the_conclusion_names_another_target(out, monkeypatch):
+    found = replace(FOUND, target="mykv", worlds=("hosts",), needed=("kill",))
+    monkeypatch.setattr(doctor, "examine", lambda *_arguments: found)
+    assert doctor.doctor() == ExitCode.HARNESS
+    assert out.getvalue().endswith("4 of 4 work; the default campaign of mykv cannot run here\n")

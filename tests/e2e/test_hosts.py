@@ -120,6 +120,18 @@ def test_a_group_on_three_hosts_is_shaken(project: Project) -> None:
     assert (project.latest / "nodes" / "n0" / "data.tar").stat().st_size > 0
 
 
+def test_doctor_tries_the_faults_on_the_hosts(project: Project) -> None:
+    done = project.shell(f"{sys.executable} -P -m shaketable doctor --target kvs --json")
+    found = json.loads(done.stdout)
+    states = {fault: worlds["hosts"]["state"] for fault, worlds in found["faults"].items()}
+    for fault in ("kill", "pause", "partition"):
+        assert states[fault] == "works", found["faults"][fault]
+    assert states["loss"] == "lacking"
+    assert "failed" not in states.values(), found
+    assert (done.returncode, found["exit_code"]) == (0, 0), done.stderr
+    assert is_clean(project.lab)
+
+
 def test_a_killed_harness_is_healed(project: Project) -> None:
     holds = "--faults pause,partition --faults-at-once 2 --scenarios none --time-limit 60"
     holds += " --fault-duration-min 30 --fault-duration-max 40 --nemesis-interval 0.1"

@@ -5,7 +5,6 @@ import shlex
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 
 import pytest
 import trio
@@ -24,9 +23,12 @@ from shaketable.harness.doctoring.findings import Examination, Fact, Finding
 from shaketable.harness.doctoring.survey import Known
 from shaketable.harness.doctoring.trials import Task
 from shaketable.harness.runtime.processes import children
+from shaketable.harness.targets.dledger import PLUGIN as DLEDGER
 from shaketable.harness.terminal import doctor, output
 from shaketable.harness.terminal.commands import app
 from shaketable.harness.terminal.output import Output
+
+WORLDS = ("process", "netns", "sim")
 
 
 @dataclass
@@ -268,7 +270,7 @@ def test_a_fault_that_ends_the_trials_is_named_and_the_rest_tried_anew(scratch, 
         return "the group has no leader"
 
     monkeypatch.setattr(examination_module, "_run", run)
-    found = examine(lambda survey: lambda finding: None, worlds=("sim",))
+    found = examine(lambda _survey, _worlds: lambda _finding: None, DLEDGER, ("sim",))
     assert found.of("kill", "sim").works
     assert found.of("pause", "sim") == Finding("pause", "sim", "failed", "it hangs")
     assert found.of("cpu", "sim") == Finding("cpu", "sim", "untried", "the group has no leader")
@@ -326,9 +328,9 @@ def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_t
             found := look(folder), names=tuple(name for name in found.names if name in names)
         ),
     )
-    monkeypatch.setattr(doctor, "examine", partial(examine, worlds=("sim",)))
     monkeypatch.setattr(output, "out", Output(highlight=False))
-    assert doctor.doctor(as_json=True) == ExitCode.HARNESS  # of world process nothing was tried
+    code = doctor.doctor(world=("sim",), as_json=True)
+    assert code == ExitCode.HARNESS  # most faults of the default campaign were not tried
     faults = json.loads(capfd.readouterr().out)["faults"]
     on_sim = {name: worlds["sim"] for name, worlds in faults.items()}
     said = {name: (finding["state"], finding["what"]) for name, finding in on_sim.items()}
@@ -374,7 +376,8 @@ def test_broken_plug_ins_of_one_name_are_rows_of_their_own(tmp_path, monkeypatch
 
 
 def examination(*findings: Finding, is_ok: bool = True) -> Examination:
-    return Examination(findings, [Fact("Java", "17", is_ok)], "root", ("kill", "pause"))
+    facts = [Fact("Java", "17", is_ok)]
+    return Examination(findings, facts, "root", ("kill", "pause"), "dledger", WORLDS)
 
 
 KILL = Finding("kill", "process", "works", "gone")
@@ -418,10 +421,11 @@ def test_what_was_not_looked_at_does_not_work_and_is_had_elsewhere_if_anywhere()
 def test_trials_run_in_a_process_of_their_own_and_leave_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     told: list[Finding] = []
-    found = examine(lambda survey: told.append, worlds=("sim",))
+    found = examine(lambda _survey, _worlds: told.append, DLEDGER, ("sim",))
     assert list(found.findings) == told
     works = {finding.fault for finding in told if finding.works}
     assert works >= {"kill", "pause", "partition", "clock", "disk-errors", "power", "delay"}
     assert found.of("memory", "sim").state == "lacking"
     assert found.of("kill", "process").state == "untried"
+    assert works >= {*found.needed} - {"wipe"}, "the default campaign's faults, by their names"
     assert list(tmp_path.iterdir()) == []
