@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from shaketable.harness.described.target import DATA, DescribedTarget, is_set_up
 DISK: Final = "disk"
 """The folder of a node's disk, in its folder; its data is in a folder on it."""
 ANSWER_POLL_S: Final = 0.1
+CHUNK_BYTES: Final = 1 << 20
 
 
 class TargetOnVolatileDisk(DescribedTarget):
@@ -79,9 +81,21 @@ class TargetOnVolatileDisk(DescribedTarget):
         raise IndefiniteError(f"{node} was not ready {timeout_s:g} s after it got an empty disk")
 
     def stored_ranges(self, layout: NodeLayout) -> Sequence[DurableRange]:
-        """Return all bytes of all files: which of them the node must keep is not known."""
-        return [
-            DurableRange(path, 0, path.stat().st_size)
-            for path in sorted(self.data(layout).rglob("*"))
-            if path.is_file() and not path.is_symlink() and path.stat().st_size
-        ]
+        """Return all files up to their last byte that is not zero: nothing says what matters."""
+        files = (path for path in sorted(self.data(layout).rglob("*")) if path.is_file())
+        ranges = (DurableRange(path, 0, _used_bytes(path)) for path in files)
+        return [each for each in ranges if each.end and not each.path.is_symlink()]
+
+
+def _used_bytes(path: Path) -> int:
+    """Return where the zeros at a file's end begin: they may never have been written."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - CHUNK_BYTES)
+            file.seek(start)
+            used = len(file.read(end - start).rstrip(b"\0"))
+            if used:
+                return start + used
+            end = start
+    return 0

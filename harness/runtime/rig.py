@@ -457,7 +457,12 @@ def _mounted(target: Target, layout: NodeLayout) -> VolatileDisk | None:
     is_needed = layout.options.get("steering") and layout.options.get("disk") == "volatile"
     if not is_needed or isinstance(target, SteersNodes) or not isinstance(target, HasVolatileDisk):
         return None
-    return VolatileDisk(layout.node, target.disk(layout))
+    folder = target.disk(layout)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HarnessError(f"cannot prepare the disk of {layout.node}: {error}") from error
+    return VolatileDisk(layout.node, folder)
 
 
 def configure_name_servers(

@@ -120,12 +120,12 @@ class VolatileDisk:
 
     def effects(self) -> Mapping[str, int]:
         """Return its counters by name: calls, errors, waits, what is unsynced, what was lost."""
-        counts: dict[str, int] = self._ask("effects")["counts"]
+        counts: dict[str, int] = self._ask("effects")
         return {**counts, "control_version": self._version}
 
     def disk_fault(self, number: int) -> Mapping[str, int]:
         """Return the counters of one disk fault, also of one that is over; {} if unknown."""
-        found: dict[str, int] = self._ask("effects")["disk_faults"].get(str(number), {})
+        found: dict[str, int] = self._ask("disk_fault", fault=number)
         return found
 
     def lose(self) -> Mapping[str, int]:

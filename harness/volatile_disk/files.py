@@ -15,7 +15,8 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -66,7 +67,7 @@ class Lost:
     """What a power loss took.
 
     Attributes:
-        bytes_: bytes that were written and not synced, or whose file has lost its names.
+        bytes_: bytes that were written and not synced.
         entries: paths that are gone, are back, or stand for another file.
         sizes: files that have another size again, though no written byte was lost.
     """
@@ -156,7 +157,7 @@ class StoredFiles:
         """Lose power: the tree becomes what was synced. It must not be mounted."""
         before, entries = dict(self.names.walk()), self.names.unsynced_entries()
         unsynced = {
-            number: (each.contents.unsynced_bytes, each.contents.size, each.contents.is_resized)
+            number: (each.contents.unsynced_bytes, each.contents.is_resized)
             for number, each in self._inodes.items()
             if each.contents is not None
         }
@@ -165,10 +166,12 @@ class StoredFiles:
         self.names.lose()
         after = dict(self.names.walk())
         self._rebuild(before, after)
-        kept, bytes_, sizes = set(after.values()), 0, 0
-        for number, (written, size, is_resized) in unsynced.items():
-            bytes_ += written if number in kept else size
-            sizes += number in kept and is_resized and not written
+        kept = set(after.values())
+        bytes_ = sum(written for written, _ in unsynced.values())
+        sizes = sum(
+            number in kept and is_resized and not written
+            for number, (written, is_resized) in unsynced.items()
+        )
         self._free()
         return Lost(bytes_, entries, sizes)
 
@@ -215,27 +218,20 @@ class StoredFiles:
 
     def make(self, folder: int, name: str, mode: int, device: int, owner: tuple[int, int]) -> int:
         """Make a regular file, a fifo, a socket or a device; return its inode."""
-        at = self._new_path(folder, name)
-        inode = self._add(mode, *owner)
-        try:
+        with self._named_new(folder, name, mode, owner) as inode:
+            kept = str(inode.number)
             if stat.S_ISREG(mode):
-                os.close(
-                    os.open(str(inode.number), os.O_CREAT | os.O_EXCL, _OURS, dir_fd=self._kept)
-                )
+                os.close(os.open(kept, os.O_CREAT | os.O_EXCL, _OURS, dir_fd=self._kept))
                 inode.contents = UnsyncedContents(0)
             else:
-                os.mknod(str(inode.number), stat.S_IFMT(mode) | _OURS, device, dir_fd=self._kept)
-        except OSError:
-            del self._inodes[inode.number]
-            raise
-        return self._name_new(inode, folder, name, at)
+                os.mknod(kept, stat.S_IFMT(mode) | _OURS, device, dir_fd=self._kept)
+        return inode.number
 
     def make_link(self, folder: int, name: str, target: str, owner: tuple[int, int]) -> int:
         """Make a symbolic link; return its inode."""
-        at = self._new_path(folder, name)
-        inode = self._add(stat.S_IFLNK | 0o777, *owner)
-        os.symlink(target, str(inode.number), dir_fd=self._kept)
-        return self._name_new(inode, folder, name, at)
+        with self._named_new(folder, name, stat.S_IFLNK | 0o777, owner) as inode:
+            os.symlink(target, str(inode.number), dir_fd=self._kept)
+        return inode.number
 
     def make_folder(self, folder: int, name: str, mode: int, owner: tuple[int, int]) -> int:
         """Make a folder; return its inode."""
@@ -289,7 +285,7 @@ class StoredFiles:
         self._free()
 
     def sync_folder(self, folder: int) -> None:
-        """Sync the entries of a folder."""
+        """Sync the entries of a folder, and its own name."""
         self.names.sync(folder)
         self._free()
 
@@ -342,7 +338,7 @@ class StoredFiles:
             at += os.pwrite(descriptor, data[at - offset :], at)
         contents.wrote(offset, end)
         if is_synced:
-            self._sync_contents(contents)
+            self.sync(number)
         return end - offset
 
     def resize(self, number: int, size: int) -> None:
@@ -370,10 +366,12 @@ class StoredFiles:
             contents.resized(offset + length)
 
     def sync(self, number: int) -> None:
-        """Sync the contents of a file; its names are synced with their folders."""
+        """Sync the contents of a file, and its names."""
         contents = self._inodes[number].contents
         if contents is not None:
             self._sync_contents(contents)
+        self.names.sync_names(number)
+        self._free()
 
     def needs_space(self, number: int, offset: int, size: int) -> bool:
         """True if a write of that range has to find room on the disk."""
@@ -454,10 +452,22 @@ class StoredFiles:
             raise _error(errno.EEXIST)
         return self._path(folder, name)
 
-    def _name_new(self, inode: Inode, folder: int, name: str, at: str) -> int:
-        self._link(str(inode.number), at, self._kept, self._tree)
+    @contextmanager
+    def _named_new(
+        self, folder: int, name: str, mode: int, owner: tuple[int, int]
+    ) -> Iterator[Inode]:
+        """Yield a new inode, whose file is made in the body of `with`, and give it its name."""
+        at = self._new_path(folder, name)
+        inode = self._add(mode, *owner)
+        try:
+            yield inode
+            self._link(str(inode.number), at, self._kept, self._tree)
+        except OSError:
+            del self._inodes[inode.number]
+            with suppress(FileNotFoundError):
+                os.unlink(str(inode.number), dir_fd=self._kept)
+            raise
         self._put(folder, name, inode.number)
-        return inode.number
 
     def _put(self, folder: int, name: str, inode: int | None) -> None:
         self.names.put(folder, name, inode)

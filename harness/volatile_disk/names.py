@@ -1,13 +1,15 @@
 """The names of a volatile file system: as they are, and as a power loss would leave them. Pure.
 
-A power loss undoes what happened to a name since its folder was synced last: an fsync of the file
-alone does not keep its name, as POSIX allows. A rename from one folder to another is kept or lost
-as a whole, as with a journal: when one of the two folders is synced, so is the other.
+A power loss undoes what happened to a name since its folder was synced last, or the file itself: an
+fsync keeps the names of what is synced, and of new folders above it, as ext4, XFS and btrfs do
+(POSIX asks for less). A rename from one folder to another is kept or lost as a whole: when one of
+the two folders is synced, so is the other.
 
 Files and folders are numbers here (inodes). One that has no name any more, and none that a power
 loss would bring back, and is not held (open), is free.
 
-Source: fsync(2), rename(2); "All File Systems Are Not Created Equal" (OSDI 2014).
+Source: fsync(2), rename(2); Linux, Documentation/filesystems/ext4/journal.rst;
+"All File Systems Are Not Created Equal" (OSDI 2014).
 """
 
 from __future__ import annotations
@@ -119,8 +121,25 @@ class VolatileNames:
 
     # ---- what keeps and loses them -----------------------------------------------------------
 
+    def sync_names(self, inode: int) -> None:
+        """Keep what happened to the names of a file or folder, and of new folders above them."""
+        inodes, found = [inode], {inode}
+        while inodes and self._synced:
+            each = inodes.pop()
+            for folder, names in list(self._synced.items()):
+                now = self._now[folder]
+                kept = {name for name, old in names.items() if each in (old, now.get(name))}
+                if folder not in found and any(now.get(name) == each for name in kept):
+                    found.add(folder)
+                    inodes.append(folder)
+                for name in kept:
+                    self._drop_later(names.pop(name))
+                if not names:
+                    del self._synced[folder]
+        self._collect()
+
     def sync(self, folder: int) -> None:
-        """Keep the entries of a folder as they are, and of those that a rename ties to it."""
+        """Keep the entries of a folder, and of those that a rename ties to it, and their names."""
         folders, found = [folder], {folder}
         while folders:
             each = folders.pop()
@@ -130,6 +149,8 @@ class VolatileNames:
             found |= further
             folders += further
         self._collect()
+        for each in found:
+            self.sync_names(each)
 
     def sync_all(self) -> None:
         """Keep all entries as they are."""

@@ -93,6 +93,8 @@ class Requests:
             return messages.answer(request.number, handler(request))
         except OSError as error:
             return messages.answer(request.number, error=error.errno or errno.EIO)
+        except KeyError:  # an inode that is gone
+            return messages.answer(request.number, error=errno.ESTALE)
 
     def forget(self, request: Request) -> None:
         """Carry out FORGET or BATCH_FORGET, which have no answer."""

@@ -73,6 +73,7 @@ class Server:
         self._answers: Mapping[str, Callable[[Any], Any]] = {
             "order": self._order,
             "effects": lambda _: self._effects(),
+            "disk_fault": lambda asked: self._orders.by_fault.get(asked["fault"], {}),
             "lose": lambda _: self._lose(),
             "detach": lambda _: self._detach(),
             "attach": lambda _: self._attach(),
@@ -212,9 +213,9 @@ class Server:
             if is_over and waiting.due_s <= monotonic():
                 self._end_wait(waiting)
 
-    def _effects(self) -> dict[str, Any]:
+    def _effects(self) -> dict[str, int]:
         unsynced_bytes, unsynced_entries = self._files.unsynced()
-        counts = {
+        return {
             **dict.fromkeys(("read", "write", "sync", "name", "errors", "slowed", "waited_us"), 0),
             **self._orders.counts,
             **self._lost,
@@ -222,8 +223,6 @@ class Server:
             "unsynced_entries": unsynced_entries,
             "written_back_bytes": self._files.written_back_bytes,
         }
-        faults = {str(number): each for number, each in self._orders.by_fault.items()}
-        return {"counts": counts, "disk_faults": faults}
 
     def _lose(self) -> dict[str, int]:
         """Lose power: unmount, forget what was not synced, and mount what is left."""

@@ -49,12 +49,16 @@ def main() -> int:
             disk.close()
     wrong = [each for each in done if not each.is_right]
     for each in wrong[:SHOWN_MAX]:
-        sys.stdout.write(f"seed {each.seed}: left {each.left}, not {each.expected}\n")
+        left, right = (
+            {name: (len(data), data[:1].hex()) for name, data in sorted(files.items())}
+            for files in (each.left, each.expected)
+        )
+        sys.stdout.write(f"seed {each.seed}: left {left}, not {right}; told {each.lost}\n")
     lost = {what: sum(each.lost[what] for each in done) for what in ("bytes", "entries")}
     sys.stdout.write(
         f"uid {os.geteuid()}: {len(done) - len(wrong)} of {len(done)} lost exactly what they had"
         f" not synced: {lost['bytes']:,} bytes, {lost['entries']:,} directory entries"
-        f" ({sum(each.is_harmless for each in done)} had synced everything; seed {seed})\n"
+        f" ({sum(each.is_synced for each in done)} had synced everything; seed {seed})\n"
     )
     return 1 if wrong else 0
 

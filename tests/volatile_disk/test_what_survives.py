@@ -108,10 +108,32 @@ class Model:
             found = found.now.get(name) if isinstance(found, Folder) else None
         return found
 
+    def folders(self) -> list[Folder]:
+        found, waiting = list[Folder](), list[Any]([self.root])
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, Folder) and each not in found:
+                found.append(each)
+                waiting += [*each.now.values(), *each.synced.values()]
+        return found
+
+    def sync_names(self, of: Any) -> None:
+        for folder in self.folders():
+            for name in {*folder.now, *folder.synced}:
+                now, old = folder.now.get(name), folder.synced.get(name)
+                if now is old or of not in (now, old):
+                    continue
+                folder.synced[name] = now
+                if now is None:
+                    del folder.synced[name]
+                if now is of:
+                    self.sync_names(folder)
+
     def sync(self, path: PurePosixPath) -> None:
         found = self.at(path)
         if isinstance(found, File):
             found.synced = found.now
+            self.sync_names(found)
             return
         waiting, seen = [found], list[Folder]()
         while waiting:
@@ -122,6 +144,8 @@ class Model:
             folder.synced = dict(folder.now)
             waiting += folder.tied
             folder.tied = []
+        for folder in seen:
+            self.sync_names(folder)
 
     def rename(self, source: PurePosixPath, target: PurePosixPath, *, swaps: bool) -> None:
         old, new = self.at(source.parent), self.at(target.parent)

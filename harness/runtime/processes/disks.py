@@ -61,6 +61,11 @@ class Member:
         with nullcontext() if self.disk is None else self.disk.detached():
             yield
 
+    def make_anew(self, store: Path) -> None:
+        """Make the folder of a store that was deleted, where only this moment allows it."""
+        if self.disk is not None:
+            store.mkdir(exist_ok=True)
+
 
 async def watch_disks(
     members: Mapping[str, Member],
@@ -155,6 +160,7 @@ class ProcessMachines:
         stored = None if self._logs is None else await self._logs.count(member.layout)
         with member.files_at_hand():
             files, size = await trio.to_thread.run_sync(_delete, store)
+            member.make_anew(store)
         if stored is None:
             return {"files": files, "bytes": size, "messages": 0, "has_log": False}
         return {
@@ -163,8 +169,10 @@ class ProcessMachines:
 
     async def empty(self, node: str, store: Path) -> None:
         """Delete a dead node's store (idempotent)."""
-        with self._members[node].files_at_hand():
+        member = self._members[node]
+        with member.files_at_hand():
             await trio.to_thread.run_sync(partial(shutil.rmtree, store, ignore_errors=True))
+            member.make_anew(store)
 
     async def launch(self, node: str, launch: Launch) -> None:
         """Start a node with this launch; see `Machines.launch`."""
@@ -400,6 +408,8 @@ class Damages:
         ]
         if not parts:
             raise HarnessError(f"{node} has nothing on its disk yet that it must keep")
+        if not isinstance(target, NoticesDamage):  # a large file is not more worth than a small one
+            return rng.choice(parts)
         return rng.choices(parts, [part.end - part.start for part in parts])[0]
 
     async def _roll_back(self, node: str, copy: str) -> Json:
