@@ -90,7 +90,7 @@ class EtcdTarget:
         members = {**layout.peers, layout.node: layout.advertised_address}
         options = {
             "name": layout.node,
-            "data-dir": layout.directory / "data",
+            "data-dir": self.disk(layout) / "data",
             "listen-client-urls": f"http://{layout.client_address}",
             "advertise-client-urls": f"http://{layout.client_address}",
             "listen-peer-urls": f"http://{layout.peer_address}",
@@ -100,6 +100,10 @@ class EtcdTarget:
             "election-timeout": 500,
         }
         return Launch(("etcd", *(f"--{option}={value}" for option, value in options.items())))
+
+    def disk(self, layout: NodeLayout) -> Path:
+        """Return the folder that can lose power: with --faults power it is a file system."""
+        return layout.directory / "disk"
 
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
         """Ask a node, which names its leader by the id that etcd makes of a member's URL."""

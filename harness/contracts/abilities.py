@@ -250,6 +250,19 @@ class LosesDisks(Protocol):
 
 
 @runtime_checkable
+class HasVolatileDisk(Protocol):
+    """A target of third-party programs that keep all data in one folder, which may be mounted.
+
+    Then a file system is mounted there that loses what was not synced (`harness.volatile_disk`):
+    its nodes can lose power, and their disks fail, fill up and stall.
+    """
+
+    def disk(self, layout: NodeLayout) -> Path:
+        """Return the folder; what is in it after `Target.prepare` is on the disk, and synced."""
+        ...
+
+
+@runtime_checkable
 class ShowsLogs(Protocol):
     """A target that declares whether its nodes' logs can be read (`Target.read_log`).
 
@@ -369,6 +382,22 @@ class NoticesDamage(Protocol):
 
     def durable_ranges(self, layout: NodeLayout) -> Sequence[DurableRange]:
         """Return the parts of a dead node's files that the node has promised to keep.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class StoresFiles(Protocol):
+    """A target whose nodes' files may be damaged, though no one says which damage they notice.
+
+    A node that serves with damaged files is then no reason for doubt: clients judge what it serves.
+    """
+
+    def stored_ranges(self, layout: NodeLayout) -> Sequence[DurableRange]:
+        """Return the parts of a dead node's files that may be damaged.
 
         Raises:
             OSError: they cannot be read.

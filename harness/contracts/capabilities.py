@@ -69,7 +69,10 @@ STEERED: Final = frozenset(
         Capability.POWER,
     }
 )
-"""Capabilities that need nodes that can be steered (`contracts.abilities.SteersNodes`)."""
+"""Capabilities that need nodes that can be steered (`contracts.abilities.SteersNodes`).
+
+Those of disks can also be had from a disk of the harness (`contracts.abilities.HasVolatileDisk`).
+"""
 
 TAKE_LOGS: Final = frozenset({Capability.WIPE, Capability.DAMAGE, Capability.ROLLBACK})
 """Capabilities that remove stored entries: the entries are counted first."""
@@ -423,7 +426,8 @@ class LosesPower(Protocol):
 
         With `on` ("sync:3", "message:PushRequest") each node loses power at that event of its own
         (its third sync from now on), or at the timeout if the event does not come. Returns
-        {"incarnations": as `World.kill`, "lost_bytes": by node, data that was certainly unsynced}.
+        {"incarnations": as `World.kill`, "lost_bytes": by node, data that was certainly unsynced;
+        where they are known: "lost_entries": by node, names of files whose folder was not synced}.
         """
         ...
 

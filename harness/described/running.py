@@ -19,6 +19,7 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout
 from shaketable.harness.described.client import FunctionClient
 from shaketable.harness.described.on_hosts import TargetOnHosts
+from shaketable.harness.described.on_volatile_disk import TargetOnVolatileDisk
 from shaketable.harness.described.target import USUAL_FAULTS, DescribedTarget
 from shaketable.harness.described.target_file import ADDRESS, OF_LINKS, TargetTable, filled, read
 from shaketable.harness.untrusted_text import printable
@@ -145,6 +146,8 @@ def targets_of(file: Path) -> tuple[DescribedTarget, ...]:
 def _kind(table: TargetTable) -> type[DescribedTarget]:
     if table.hosts is not None:
         return TargetOnHosts
+    if table.disk:
+        return TargetOnVolatileDisk
     return RunningTarget if table.nodes else DescribedTarget
 
 

@@ -125,8 +125,20 @@ class DescribedTarget:
 
     def prepare(self, layout: NodeLayout) -> Launch:
         """Say how to start a node; it gets a folder for its data."""
-        (layout.directory / DATA).mkdir(parents=True, exist_ok=True)
+        self.data(layout).mkdir(parents=True, exist_ok=True)
         return self._launch(layout)
+
+    def data(self, layout: NodeLayout) -> Path:
+        """Return the folder for a node's data."""
+        return layout.directory / DATA
+
+    def set_up(self, setup: Sequence[str], layout: NodeLayout) -> str:
+        """Return a shell command that fills a node's folder.
+
+        What a set-up that was interrupted has left is deleted first.
+        """
+        folder = shlex.quote(str(self.data(layout)))
+        return f"rm -rf {folder} && mkdir {folder} && {shlex.join(setup)}"
 
     def _launch(self, layout: NodeLayout) -> Launch:
         values = self._values(layout)
@@ -134,7 +146,10 @@ class DescribedTarget:
         argv = self._command((*self._table.start, *self._table.arguments, *further), values)
         if self._table.setup:
             setup = self._command(self._table.setup, values)
-            argv = ("/bin/sh", "-c", _set_up_first(setup, argv, values["data"]))
+            done = shlex.quote(str(is_set_up(layout)))
+            first = f"{self.set_up(setup, layout)} && touch {done}"
+            script = f"[ -e {done} ] || {{ {first}; }} || exit; exec {shlex.join(argv)}"
+            argv = ("/bin/sh", "-c", script)
         env = {name: filled(text, values) for name, text in self._table.env.items()}
         return Launch(argv, env)
 
@@ -194,7 +209,7 @@ class DescribedTarget:
             **_address("first", first),
             "members": separator.join(listed.values()),
             "peers": separator.join(text for name, text in listed.items() if name != layout.node),
-            "data": str(layout.directory / DATA),
+            "data": str(self.data(layout)),
             "folder": str(layout.directory),
             "here": str(self.file.parent),
         }
@@ -252,14 +267,9 @@ class DescribedTarget:
         return status_of(layout, leader, answer, only, self._node_of)
 
 
-def _set_up_first(setup: Sequence[str], start: Sequence[str], data: str) -> str:
-    """Return a shell script that starts a node, and before the first start sets up its folder.
-
-    What a set-up that was interrupted has left is deleted, and it is run again.
-    """
-    done, folder = shlex.quote(f"{data}.is-set-up"), shlex.quote(data)
-    first = f"rm -rf {folder} && mkdir {folder} && {shlex.join(setup)} && touch {done}"
-    return f"[ -e {done} ] || {{ {first}; }} || exit; exec {shlex.join(start)}"
+def is_set_up(layout: NodeLayout) -> Path:
+    """Return the file that is there once a node's folder is set up: it is done once."""
+    return layout.directory / f"{DATA}.is-set-up"
 
 
 def status_of(

@@ -16,7 +16,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -47,7 +47,9 @@ SIZE_MAX: Final = 9
 """The largest group that a campaign starts."""
 EXTENDS: Final = "extends"
 """The key of a target that is another one with differences."""
-OF_STARTED: Final = ("setup", "arguments", "others", "env", "one_address", "one_port", "size")
+OF_STARTED: Final = (
+    "setup", "arguments", "others", "env", "one_address", "one_port", "size", "disk",
+)  # fmt: skip
 """Keys for nodes that a run starts."""
 RUN_THERE: Final = ("start", "setup", "arguments", "others", "env")
 """Keys with what is run on the node's host, if nodes are on other machines."""
@@ -212,6 +214,8 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         one_address: nodes tell their peers one address, the same for all (as etcd's do).
         one_port: nodes listen for clients and peers at the same port (as Redis' do).
         size: how many nodes the group has; 0: as many as the campaign says.
+        disk: "volatile": nodes keep their data on a file system that loses what was not synced, so
+            that they can lose power, and their disks can fail; without it, in plain folders.
         options: what the functions find in their node's `options`.
     """
 
@@ -234,6 +238,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     one_address: bool = False
     one_port: bool = False
     size: Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)] = 0
+    disk: Literal["volatile", ""] = ""
     options: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -267,6 +272,8 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 )
         if self.ready is not None and self.ready.log:
             raise ValueError("ready.log: nodes' output is on their hosts; use http or command")
+        if self.disk:
+            raise ValueError("disk is for nodes on this machine; leave it out, or hosts")
 
     def _check_running(self) -> None:
         """Check what only a group that runs already may have, and what it cannot have."""

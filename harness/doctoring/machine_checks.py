@@ -23,6 +23,7 @@ from shaketable.harness.contracts.plugins import Launch
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.doctoring.findings import Fact
 from shaketable.harness.runtime.processes import children, faketime
+from shaketable.harness.volatile_disk import trial
 
 FREE_BYTES_MIN: Final = 1 << 30
 """A campaign of one minute writes a tenth of this."""
@@ -46,6 +47,7 @@ def run_checks(scratch: Path) -> list[Fact]:
         _cores(),
         _disk(scratch),
         _foreign_clock(scratch),
+        _foreign_disk(),
         _ptrace(),
         _cgroup(),
     ]
@@ -142,6 +144,13 @@ def _foreign_clock(scratch: Path) -> Fact:
         return Fact(name, f"no effect: date was {ahead_s:.0f} s ahead of {OFFSET_S:.0f} s", True)
     what = f"libfaketime: date was {ahead_s:.0f} s ahead (requested {OFFSET_S:.0f} s)"
     return Fact(name, what, True)
+
+
+def _foreign_disk() -> Fact:
+    """Let a program on a disk of the harness lose power, and compare what it lost."""
+    found = trial.tried()
+    what = found.what if found.works else f"cannot lose power: {found.what}"
+    return Fact("disks of programs not ours", what, True, found.advice)
 
 
 def _ptrace() -> Fact:

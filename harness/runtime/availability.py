@@ -19,6 +19,7 @@ from shaketable.harness.campaigns.campaign import (
     node_names,
 )
 from shaketable.harness.contracts.abilities import (
+    HasVolatileDisk,
     LinksNodes,
     LosesDisks,
     RunsAlready,
@@ -31,6 +32,7 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Fault, Json, Target
 from shaketable.harness.network import probe
 from shaketable.harness.runtime.processes import faketime
+from shaketable.harness.volatile_disk import trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +156,25 @@ def _clocks(target: Target, options: Json) -> str | None:
     return None
 
 
+def _disk(target: Target, options: Json) -> str | None:
+    """Return why neither the target's nodes nor a disk of the harness take orders, or None."""
+    if isinstance(target, SteersNodes):
+        return None
+    if not isinstance(target, HasVolatileDisk):
+        return (
+            f"{_steered(target, options)}, and {target.name} has no disk of the harness"
+            ' (disk = "volatile" in shaketable.toml)'
+        )
+    if options.get("disk") != "volatile":
+        return "disk real: the harness has no part in it"
+    return trial.why_not()
+
+
 def _power(target: Target, options: Json) -> str | None:
     """Return why a kill is not a power loss whose lost bytes are known, or None."""
     if options.get("disk") != "volatile":
         return CACHED
-    return _steered(target, options)
+    return _disk(target, options)
 
 
 def _stored(target: Target, _options: Json) -> str | None:
@@ -175,7 +191,7 @@ def _name_servers(_target: Target, options: Json) -> str | None:
 
 _CLOCKS_AND_DISKS: Mapping[Capability, Support] = {
     Capability.CLOCK: _clocks,
-    **dict.fromkeys((Capability.DISK_ERRORS, Capability.DISK_FULL, Capability.DISK_SLOW), _steered),
+    **dict.fromkeys((Capability.DISK_ERRORS, Capability.DISK_FULL, Capability.DISK_SLOW), _disk),
     Capability.POWER: _power,
     Capability.DAMAGE: _stored,
     Capability.ROLLBACK: _stored,

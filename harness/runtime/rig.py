@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic_ns
@@ -17,7 +18,12 @@ from shaketable.harness.campaigns.campaign import (
 )
 from shaketable.harness.campaigns.schedule import Planned, encode_schedule, schedule
 from shaketable.harness.campaigns.scripts import counted
-from shaketable.harness.contracts.abilities import NamesBrokers, PlantsBugsBeside
+from shaketable.harness.contracts.abilities import (
+    HasVolatileDisk,
+    NamesBrokers,
+    PlantsBugsBeside,
+    SteersNodes,
+)
 from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import STEERED, TAKE_LOGS, Capability, needs_of
 from shaketable.harness.contracts.errors import HarnessError
@@ -41,13 +47,14 @@ from shaketable.harness.runtime.group_status import GroupStatus
 from shaketable.harness.runtime.ledger import Ledger, Lines
 from shaketable.harness.runtime.nemesis import Nemesis
 from shaketable.harness.runtime.observer import Counts, Observer
-from shaketable.harness.runtime.processes.disks import Member
+from shaketable.harness.runtime.processes.disks import Member, watch_disks
 from shaketable.harness.runtime.processes.faketime import FakedTime
 from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
 from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 from shaketable.harness.runtime.sites import Site
 from shaketable.harness.runtime.stored_logs import StoredLogs
 from shaketable.harness.runtime.world import ProcessWorld
+from shaketable.harness.volatile_disk.disk import VolatileDisk
 
 NAME_SERVERS = ("ns0", "ns1")
 """The name servers that run beside the nodes, if clients need one."""
@@ -240,7 +247,10 @@ def build(
     clients |= site.name_servers
     return records.rig(
         observer, world, plan_workers(campaign, folder, clients, start_ns),
-        services=_services(site, world, logs if capabilities_of(campaign) & TAKE_LOGS else None),
+        services=(
+            *_services(site, world, logs if capabilities_of(campaign) & TAKE_LOGS else None),
+            partial(watch_disks, members),
+        ),
         let_go=partial(let_go, site, members),
         restore_late=world.restore_disks,
     )  # fmt: skip
@@ -414,20 +424,45 @@ def configure_nodes(
 ) -> dict[str, Member]:
     """Let the target configure each node, for faults with these capabilities.
 
-    Nodes that need a skewed clock but cannot be steered run under libfaketime.
+    Nodes that need a skewed clock but cannot be steered run under libfaketime, and those that need
+    a failing disk on one of the harness, which is mounted now.
 
     Raises:
-        HarnessError: a folder cannot be made, or a file cannot be written.
+        HarnessError: a folder cannot be made, a file cannot be written, a disk not be mounted.
     """
     is_faked = Capability.CLOCK in capabilities and bool(availability.clocks_of(target))
-    members = {}
-    for node, layout in site.layouts.items():
-        process = _process(target, layout, folder, start_ns, site)
-        clock = FakedTime(layout.directory) if is_faked else None
-        if clock is not None:
-            process.launch = clock.launch(process.launch)
-        members[node] = Member(layout, process, clock)
+    launches = {node: _prepared(target, layout) for node, layout in site.layouts.items()}
+    members: dict[str, Member] = {}
+    with ExitStack() as opened:
+        for node, layout in site.layouts.items():
+            disk, prefix = _mounted(target, layout), (*site.prefixes.get(node, ()),)
+            if disk is not None:
+                opened.callback(disk.close)
+                prefix = (*prefix, *disk.enter_command(layout.directory))
+            log = folder.node_log(node)
+            process = NodeProcess(node, launches[node], layout.directory, log, start_ns, prefix)
+            clock = FakedTime(layout.directory) if is_faked else None
+            if clock is not None:
+                process.launch = clock.launch(process.launch)
+            members[node] = Member(layout, process, clock, disk)
+        for member in members.values():
+            if member.disk is not None:
+                member.disk.ready()
+        opened.pop_all()
     return members
+
+
+def _mounted(target: Target, layout: NodeLayout) -> VolatileDisk | None:
+    """Start a node's disk, if faults need one (the option "steering"), and it is not to be real."""
+    is_needed = layout.options.get("steering") and layout.options.get("disk") == "volatile"
+    if not is_needed or isinstance(target, SteersNodes) or not isinstance(target, HasVolatileDisk):
+        return None
+    folder = target.disk(layout)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HarnessError(f"cannot prepare the disk of {layout.node}: {error}") from error
+    return VolatileDisk(layout.node, folder)
 
 
 def configure_name_servers(
@@ -456,14 +491,18 @@ def note_in_ledger(
         member.process.on_start = partial(_started, ledger, member.clock)
         if member.clock is not None:
             member.process.before_start = member.clock.starts
+        if member.disk is not None:
+            ledger.process(f"{member.layout.node}-disk", member.disk.pid)
     if isinstance(site.network, PacketNetwork):
         ledger.process("switch", site.network.pid)
 
 
 def let_go(site: Site, members: Mapping[str, Member]) -> None:
-    """Close the links, and delete files of faked clocks, after the nodes ended (idempotent)."""
+    """Close links and disks, delete files of faked clocks, after the nodes ended (idempotent)."""
     site.network.close()
     for member in members.values():
+        if member.disk is not None:
+            member.disk.close()
         if member.clock is not None:
             member.clock.forget()
 
@@ -495,14 +534,9 @@ def _name_server(name: str, launch: Launch, folder: RunFolder, start_ns: int) ->
     return NodeProcess(name, launch, directory, folder.node_log(name), start_ns)
 
 
-def _process(
-    target: Target, layout: NodeLayout, folder: RunFolder, start_ns: int, site: Site
-) -> NodeProcess:
+def _prepared(target: Target, layout: NodeLayout) -> Launch:
     try:
         layout.directory.mkdir(parents=True, exist_ok=True)
-        launch = target.prepare(layout)
+        return target.prepare(layout)
     except OSError as error:
         raise HarnessError(f"cannot prepare node {layout.node}: {error}") from error
-    log = folder.node_log(layout.node)
-    prefix = site.prefixes.get(layout.node, ())
-    return NodeProcess(layout.node, launch, layout.directory, log, start_ns, prefix)

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import multiprocess
 import trio
 
+from shaketable.harness.contracts.abilities import ShowsLogs
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.plugins import NodeLayout
+from shaketable.harness.contracts.plugins import NodeLayout, Target
 from shaketable.harness.guard import die_with_parent
 from shaketable.harness.runtime.clients.workers import bare_main
 
@@ -159,6 +160,11 @@ class StoredLogs:
             while process.is_alive():  # noqa: ASYNC110 - another process sets no Event of ours
                 await trio.sleep(POLL_S)
         self._pipe.close()
+
+
+def reads_logs(target: Target) -> bool:
+    """True unless a target declares that the logs of its nodes cannot be read."""
+    return not isinstance(target, ShowsLogs) or target.logs_readable
 
 
 def _serve(read_log: ReadLog, pipe: Connection, parent_pid: int) -> None:

@@ -35,7 +35,7 @@ from shaketable.harness.runtime.processes.disks import (
 from shaketable.harness.runtime.processes.limited_processes import ResourceLimits
 from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
 from shaketable.harness.runtime.processes.steered import SteeredCapabilities, SteeredNodes
-from shaketable.harness.runtime.stored_logs import StoredLogs
+from shaketable.harness.runtime.stored_logs import StoredLogs, reads_logs
 
 EXITS_KEPT_MAX = 1_000
 DAMAGED = "bytes of its files had been changed by a fault"
@@ -81,11 +81,12 @@ class ProcessWorld(SteeredCapabilities):
         self._members = dict(members)
         self._helpers = tuple(helpers)
         self._logs = logs or StoredLogs(target.read_log)
-        self._disks = Disks(target, ProcessMachines(self._members, self, self._logs))
+        counted = self._logs if reads_logs(target) else None
+        self._disks = Disks(target, ProcessMachines(self._members, self, counted))
         self._clocks = self._disk_faults = self._steered = SteeredNodes(target, self._members, self)
         self._resource_limits = ResourceLimits(self._members, self, self._answers)
         self._leaving = Leaving()
-        self._damages = Damages(target, self._members, self._answers, self._logs)
+        self._damages = Damages(target, self._members, self._answers, counted)
         self._network = network
         self._observer = observer
         self._nursery: trio.Nursery | None = None

@@ -2,7 +2,8 @@
 
 For processes without root, the node's disk keeps unsynced writes in process memory (campaign: `disk
 = "volatile"`), so SIGKILL is a power loss. The lost bytes are counted in a file that outlives the
-process; if no unsynced byte was lost, the fault had no effect.
+process. A program that is not ours is killed, and its disk (`harness.volatile_disk`) forgets what
+it had not synced, names of files too. If nothing unsynced was lost, the fault had no effect.
 
 Source: lazyfs (clear cache on kill); etcd's robustness tests; "All File Systems Are Not Created
 Equal" (OSDI 2014); HARNESSES.md section 5.
@@ -10,7 +11,7 @@ Equal" (OSDI 2014); HARNESSES.md section 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import trio
@@ -62,13 +63,20 @@ class Power(NodeFault):
         measures: dict[str, int | float] = {"killed": len(gone), "lost_bytes": sum(lost.values())}
         if not gone:
             return Evidence(False, "no process ended", measures)
-        losses = ", ".join(f"{node} {size:,}" for node, size in lost.items())
-        what = f"unsynced bytes lost: {losses}"
-        return Evidence(sum(lost.values()) > 0, what, measures)
+        what = f"unsynced bytes lost: {_of_nodes(lost)}"
+        entries = {node: int(undo.get("lost_entries", {}).get(node, 0)) for node in gone}
+        if "lost_entries" in undo:
+            measures["lost_entries"] = sum(entries.values())
+            what += f"; unsynced directory entries lost: {_of_nodes(entries)}"
+        return Evidence(any((*lost.values(), *entries.values())), what, measures)
 
     async def undo(self, undo: Json, world: World) -> None:
         """Start the nodes that this fault struck and that are still down."""
         await restart_struck(undo, world)
+
+
+def _of_nodes(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{node} {count:,}" for node, count in counts.items())
 
 
 PLUGIN = Power()

@@ -8,7 +8,7 @@ from random import Random
 import trio
 
 from shaketable.harness.contracts import capabilities
-from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage
+from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage, StoresFiles
 from shaketable.harness.contracts.capabilities import Capability, InjectsDiskFaults
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Json, Target, World
 from shaketable.harness.faults.victims import (
@@ -79,9 +79,10 @@ class Wipe(NodeFault):
             why = undo.get("why", "it did not run")
             return Evidence(False, f"{undo['node']} kept its disk: {why}")
         measures = {name: undo[name] for name in ("files", "bytes", "messages")}
+        messages = f"{undo['messages']:,} messages, " if undo.get("has_log", True) else ""
         what = (
-            f"{undo['node']} lost its disk: {undo['messages']:,} messages,"
-            f" {undo['bytes']:,} bytes in {undo['files']} files"
+            f"{undo['node']} lost its disk: {messages}"
+            f"{undo['bytes']:,} bytes in {undo['files']} files"
         )
         is_gone = not world.is_alive(undo["node"], undo["incarnation"])
         return Evidence(is_gone and undo["bytes"] > 0, what, measures)
@@ -119,7 +120,7 @@ class Damage(NodeFault):
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Needs a target that declares the damage its nodes notice, and can replace a disk."""
-        if not isinstance(target, NoticesDamage):
+        if not isinstance(target, NoticesDamage | StoresFiles):
             return f"the target {target.name} does not say which damage its nodes must notice"
         if not isinstance(target, LosesDisks):
             return f"the target {target.name} does not say how a node without its disk comes back"
@@ -251,15 +252,18 @@ class Rollback(NodeFault):
         return {**undo, "done": done}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
-        """Took effect if entries that the node had are gone."""
+        """Took effect if entries that the node had are gone; without a log: if files changed."""
         await trio.lowlevel.checkpoint()
         if undo["incarnation"] == UNTOUCHED:
             return Evidence(False, f"{undo['node']} did not run")
         if undo["done"] is None:
             return Evidence(False, f"{undo['node']} ended by itself before its copy was put back")
-        entries = undo["done"]["entries"]
-        what = f"{undo['node']} forgot {entries:,} entries of its log"
-        return Evidence(entries > 0, what, {"entries": entries})
+        entries, changed = undo["done"]["entries"], undo["done"]["bytes"]
+        if undo["done"].get("has_log", True):
+            what = f"{undo['node']} forgot {entries:,} entries of its log"
+            return Evidence(entries > 0, what, {"entries": entries})
+        what = f"{undo['node']} got older files back: {changed:,} bytes in files that were others"
+        return Evidence(changed > 0, what, {"changed_bytes": changed})
 
     async def undo(self, undo: Json, world: World) -> None:
         """Make sure that the node runs; the group replicates to it what it forgot."""

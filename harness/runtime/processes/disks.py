@@ -6,10 +6,11 @@ the way that the target defines.
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
@@ -19,7 +20,12 @@ from typing import Final, Protocol
 
 import trio
 
-from shaketable.harness.contracts.abilities import DurableRange, LosesDisks, NoticesDamage
+from shaketable.harness.contracts.abilities import (
+    DurableRange,
+    LosesDisks,
+    NoticesDamage,
+    StoresFiles,
+)
 from shaketable.harness.contracts.capabilities import Damage
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Json, Launch, NodeLayout, Target
@@ -27,19 +33,58 @@ from shaketable.harness.contracts.rng import rng_for
 from shaketable.harness.runtime.processes.faketime import FakedTime
 from shaketable.harness.runtime.processes.nodes import NodeProcess
 from shaketable.harness.runtime.stored_logs import CountsLogs
+from shaketable.harness.volatile_disk.disk import VolatileDisk
 
 STOP_GRACE_S = 5.0
+DISKS_POLL_S = 0.25
 READMIT_TIMEOUT_S = 12.0
 """Less than an undo may take, so that the error names the node that does not come back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node as the world knows it: its place, its process, its clock if that is faked."""
+    """One node as the world knows it: its place and process, and what the harness gave to it.
+
+    Attributes:
+        clock: its clock, if that is faked.
+        disk: its disk, if that loses what was not synced.
+    """
 
     layout: NodeLayout
     process: NodeProcess
     clock: FakedTime | None = None
+    disk: VolatileDisk | None = None
+
+    @contextmanager
+    def files_at_hand(self) -> Iterator[None]:
+        """Let the dead node's files be changed in the body of `with`."""
+        with nullcontext() if self.disk is None else self.disk.detached():
+            yield
+
+    def make_anew(self, store: Path) -> None:
+        """Make the folder of a store that was deleted, where only this moment allows it."""
+        if self.disk is not None:
+            store.mkdir(exist_ok=True)
+
+
+async def watch_disks(
+    members: Mapping[str, Member],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Watch the processes of disks until cancelled.
+
+    Raises:
+        HarnessError: one ended by itself: its node cannot write any more.
+    """
+    disks = [member.disk for member in members.values() if member.disk is not None]
+    task_status.started()
+    while True:
+        await trio.sleep(DISKS_POLL_S)
+        for disk in disks:
+            why = disk.why_ended()
+            if why is not None:
+                raise HarnessError(f"{why}; its errors are in {disk.log}")
 
 
 class Machines(Protocol):
@@ -59,7 +104,7 @@ class Machines(Protocol):
         ...
 
     async def lose(self, node: str, store: Path) -> Json:
-        """Delete a dead node's store; return {"files", "bytes", "messages"}.
+        """Delete a dead node's store; return {"files", "bytes", "messages", "has_log"}.
 
         Raises:
             HarnessError: the store cannot be counted or deleted.
@@ -84,9 +129,14 @@ class Starter(Protocol):
 
 
 class ProcessMachines:
-    """Implements `Machines` with processes, whose disks are local folders."""
+    """Implements `Machines` with processes, whose disks are local folders.
 
-    def __init__(self, members: Mapping[str, Member], starter: Starter, logs: CountsLogs) -> None:
+    `logs` counts what is stored; None for a target whose logs cannot be read.
+    """
+
+    def __init__(
+        self, members: Mapping[str, Member], starter: Starter, logs: CountsLogs | None
+    ) -> None:
         self._members = members
         self._starter = starter
         self._logs = logs
@@ -106,13 +156,23 @@ class ProcessMachines:
 
     async def lose(self, node: str, store: Path) -> Json:
         """Delete a dead node's store; see `Machines.lose`."""
-        stored = await self._logs.count(self._members[node].layout)
-        files = await trio.to_thread.run_sync(_delete, store)
-        return {"files": files, "bytes": stored.bytes_, "messages": stored.messages}
+        member = self._members[node]
+        stored = None if self._logs is None else await self._logs.count(member.layout)
+        with member.files_at_hand():
+            files, size = await trio.to_thread.run_sync(_delete, store)
+            member.make_anew(store)
+        if stored is None:
+            return {"files": files, "bytes": size, "messages": 0, "has_log": False}
+        return {
+            "files": files, "bytes": stored.bytes_, "messages": stored.messages, "has_log": True
+        }  # fmt: skip
 
     async def empty(self, node: str, store: Path) -> None:
         """Delete a dead node's store (idempotent)."""
-        await trio.to_thread.run_sync(partial(shutil.rmtree, store, ignore_errors=True))
+        member = self._members[node]
+        with member.files_at_hand():
+            await trio.to_thread.run_sync(partial(shutil.rmtree, store, ignore_errors=True))
+            member.make_anew(store)
 
     async def launch(self, node: str, launch: Launch) -> None:
         """Start a node with this launch; see `Machines.launch`."""
@@ -200,11 +260,11 @@ class Disks:
         return self._target
 
 
-def _delete(store: Path) -> int:
-    """Delete everything; return the number of files."""
-    files = sum(path.is_file() for path in store.rglob("*"))
+def _delete(store: Path) -> tuple[int, int]:
+    """Delete everything; return the number of files, and their size in bytes."""
+    sizes = [path.stat().st_size for path in store.rglob("*") if path.is_file()]
     shutil.rmtree(store)
-    return files
+    return len(sizes), sum(sizes)
 
 
 # ---- nodes that may be out of their group: while one is, no node may lose its disk -----------
@@ -261,9 +321,9 @@ class Damages:
         target: Target,
         members: Mapping[str, Member],
         answers: Callable[[str], bool],
-        logs: CountsLogs,
+        logs: CountsLogs | None,
     ) -> None:
-        """`answers` returns whether a running node answers now."""
+        """`answers` returns whether a running node answers now; `logs` as in `ProcessMachines`."""
         self._target = target
         self._members = members
         self._answers = answers
@@ -286,7 +346,8 @@ class Damages:
         assert not self._members[node].process.is_running, "files of a running node are its own"
         if damage.how == "rollback":
             return await self._roll_back(node, damage.copy)
-        done = await trio.to_thread.run_sync(self._damage, node, damage)
+        with self._members[node].files_at_hand():
+            done = await trio.to_thread.run_sync(self._damage, node, damage)
         self._damaged.add(node)
         return done
 
@@ -309,7 +370,7 @@ class Damages:
             while process.is_running and not self._answers(node):  # noqa: ASYNC110 - no event
                 await trio.sleep(POLL_S)
         serves = process.is_running and self._answers(node)
-        if serves and self.is_damaged(node):
+        if serves and self.is_damaged(node) and isinstance(self._target, NoticesDamage):
             self.remarks.append(
                 f"node {node} (incarnation {process.incarnation}) serves with a damaged store,"
                 " and did not notice"
@@ -334,27 +395,55 @@ class Damages:
     def _part(self, node: str, damage: Damage, rng: Random) -> DurableRange:
         """Choose a part that the node must keep. Raises HarnessError: there is none yet."""
         layout = self._members[node].layout
-        assert isinstance(self._target, NoticesDamage), "the fault was not available"
-        store = self._store(node)
+        target, store = self._target, self._store(node)
+        if isinstance(target, NoticesDamage):
+            ranges = target.durable_ranges(layout)
+        else:
+            assert isinstance(target, StoresFiles), "the fault was not available"
+            ranges = target.stored_ranges(layout)
         parts = [
             part
-            for part in self._target.durable_ranges(layout)
+            for part in ranges
             if fnmatch(str(part.path.relative_to(store)), damage.file or "*")
         ]
         if not parts:
             raise HarnessError(f"{node} has nothing on its disk yet that it must keep")
+        if not isinstance(target, NoticesDamage):  # a large file is not more worth than a small one
+            return rng.choice(parts)
         return rng.choices(parts, [part.end - part.start for part in parts])[0]
 
     async def _roll_back(self, node: str, copy: str) -> Json:
-        """Replace the store by a copy; return how many messages were lost."""
-        layout, folder = self._members[node].layout, self._copies.pop(copy)
-        before = await self._logs.count(layout)
+        """Replace the store by a copy; return how many entries were lost, or bytes changed."""
+        member, folder = self._members[node], self._copies.pop(copy)
+        before = None if self._logs is None else await self._logs.count(member.layout)
+        changed = 0
         try:
-            await trio.to_thread.run_sync(_exchange, self._store(node), folder)
+            with member.files_at_hand():
+                if before is None:
+                    changed = await trio.to_thread.run_sync(
+                        _changed_bytes, self._store(node), folder
+                    )
+                await trio.to_thread.run_sync(_exchange, self._store(node), folder)
         except OSError as error:
             raise HarnessError(f"cannot roll back what {node} stored: {error}") from error
-        after = await self._logs.count(layout)
-        return {"file": ".", "bytes": 0, "entries": max(0, before.entries - after.entries)}
+        if self._logs is None or before is None:
+            return {"file": ".", "bytes": changed, "entries": 0, "has_log": False}
+        after = await self._logs.count(member.layout)
+        entries = max(0, before.entries - after.entries)
+        return {"file": ".", "bytes": 0, "entries": entries, "has_log": True}
+
+
+def _changed_bytes(store: Path, copy: Path) -> int:
+    """Return the size of all files of a store that its copy lacks, or has with other bytes."""
+    return sum(
+        path.stat().st_size
+        for path in store.rglob("*")
+        if path.is_file() and not _is_same(path, copy / path.relative_to(store))
+    )
+
+
+def _is_same(file: Path, other: Path) -> bool:
+    return other.is_file() and filecmp.cmp(file, other, shallow=False)
 
 
 def _exchange(store: Path, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Clocks and disks of steered nodes: the capabilities for processes.
 
-Each node has a folder with its orders and its counts (`contracts.abilities.SteersNodes`). Orders of
+Each node has a folder with its orders and its counts (`contracts.abilities.SteersNodes`), or a disk
+of the harness that takes them (`harness.volatile_disk`). Orders of
 several faults add up, and each is withdrawn by its own number. A node that has to fail its own disk
 calls may end because of that: if calls of an incarnation failed, the fault ended it. It must end of
 a failing disk, and may end of a full one while it starts; then its crash message must show that.
@@ -90,7 +91,8 @@ class _DiskFault:
 
     node: str
     number: int
-    is_deadly: bool
+    is_deadly: bool  # the node must end of a failed call
+    is_foreign: bool  # it may end of any, or go on: nothing says what it does
     log_bytes: int = 0  # the log's size at the start
     errors: dict[int, int] = field(default_factory=dict)  # counts of ended incarnations
     done: Json | None = None
@@ -116,11 +118,11 @@ class SteeredNodes:
         self._faked = None
         if isinstance(target, ShowsClock) and not isinstance(target, SteersNodes):
             self._faked = FakedClocks(target, members)
-        if isinstance(target, SteersNodes):
-            self._nodes = {
-                node: _Node(member, target.steering(member.layout))
-                for node, member in members.items()
-            }
+        for node, member in members.items():
+            if isinstance(target, SteersNodes):
+                self._nodes[node] = _Node(member, target.steering(member.layout))
+            elif member.disk is not None:
+                self._nodes[node] = _Node(member, member.disk)
 
     # ---- clocks (contracts.capabilities.SkewsClocks) -------------------------------------------
 
@@ -174,11 +176,14 @@ class SteeredNodes:
         number = next(self._numbers)
         steered = self._nodes[node]
         # A node ends if it can no longer know what is on its disk.
+        is_foreign = steered.member.disk is not None
         is_deadly = fault.error == "EIO" or (bool(fault.error) and fault.op in ("sync", "any"))
         name = f"disk-fault-{number}"
         process = steered.member.process
         log_bytes = crash_message.size_bytes(process.log)
-        self._disk_faults[name] = injected = _DiskFault(node, number, is_deadly, log_bytes)
+        self._disk_faults[name] = injected = _DiskFault(
+            node, number, is_deadly and not is_foreign, is_foreign, log_bytes
+        )
         if fault.error:
             process.excuse(injected, partial(self._caused_by, injected))
         steered.disk_faults[number] = {"number": number, **fault.to_json()}
@@ -237,8 +242,10 @@ class SteeredNodes:
         if not self._has_struck(injected, incarnation):
             return False
         log = self._nodes[injected.node].member.process.log
-        return injected.is_deadly or bool(
-            FULL.search(crash_message.in_log(log, injected.log_bytes))
+        return (
+            injected.is_deadly
+            or injected.is_foreign
+            or bool(FULL.search(crash_message.in_log(log, injected.log_bytes)))
         )
 
     def disk_fault_effects(self, fault: str) -> Json:
@@ -264,20 +271,36 @@ class SteeredNodes:
     async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
         """Cut the power of nodes; see `LosesPower.lose_power`."""
         struck: dict[str, int] = {}
+        lost: dict[str, Mapping[str, int]] = {}
         try:
             if on:
                 await self._trip(nodes, on, struck)
             await self._cut_power(nodes, struck)
+            for node in struck:
+                lost[node] = self._lost(node)
         except BaseException:  # also when cancelled: only this task knows what was struck so far
             with trio.CancelScope(shield=True):
                 for node, incarnation in struck.items():
                     await self._starter.restart(node, incarnation)
             raise
-        lost = {node: self._nodes[node].steering.effects() for node in struck}
-        return {
+        losses: Json = {
             "incarnations": {node: struck.get(node, UNTOUCHED) for node in nodes},
-            "lost_bytes": {node: found.get("unsynced_bytes", 0) for node, found in lost.items()},
+            "lost_bytes": {node: found.get("bytes", 0) for node, found in lost.items()},
         }
+        if any("entries" in found for found in lost.values()):
+            losses["lost_entries"] = {node: found["entries"] for node, found in lost.items()}
+        return losses
+
+    def _lost(self, node: str) -> Mapping[str, int]:
+        """Return what a node that was killed has lost: {"bytes"}, and "entries" if known.
+
+        Its disk forgets that now, unless another fault has started the node again.
+        """
+        steered = self._nodes[node]
+        disk = steered.member.disk
+        if disk is None:
+            return {"bytes": steered.steering.effects().get("unsynced_bytes", 0)}
+        return {"bytes": 0, "entries": 0} if steered.is_running else disk.lose()
 
     async def _cut_power(self, nodes: Sequence[str], struck: dict[str, int]) -> None:
         """Kill the running ones; all signals are sent before the first end is waited for."""
@@ -309,7 +332,8 @@ class SteeredNodes:
         for node, each in steered.items():
             process = each.member.process
             process.excuse(number, partial(_killed_itself, process, incarnations[node]))
-            each.trips[number] = trip
+            whom = {} if each.member.disk is None else {"pid": process.pid}
+            each.trips[number] = {**trip, **whom}
         try:
             async with trio.open_nursery() as nursery:
                 for each in steered.values():
