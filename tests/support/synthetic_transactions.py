@@ -39,11 +39,12 @@ def _table(seed: int, count: int, clients: int, write: str) -> pa.Table:
             batches.append(pa.RecordBatch.from_pylist(rows, OPERATIONS))
             rows.clear()
     batches.append(pa.RecordBatch.from_pylist(rows, OPERATIONS))
-    return pa.Table.from_batches(batches, OPERATIONS)
+    table = pa.Table.from_batches(batches, OPERATIONS).sort_by("call_ns")
+    return table.set_column(0, "op", pa.array(range(len(table)), pa.int64()))
 
 
 def _rows(rng: random.Random, count: int, clients: int, write: str) -> Iterator[dict[str, Any]]:
-    """Yield rows in the order in which the transactions took effect."""
+    """Yield rows in the order in which their transactions took effect."""
     waiting = [(rng.randint(1, 100), client, 0) for client in range(clients)]
     heapq.heapify(waiting)
     keys, newest = list(range(KEYS_OPEN)), KEYS_OPEN
