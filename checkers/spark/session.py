@@ -51,8 +51,8 @@ CONNECT_PORT = 15002
 """The default port of a Spark Connect server."""
 CONNECT_TIMEOUT_S = 10.0
 
-KERNELS = Path("checkers", "kernels")
-"""The folder of our kernels: checkers.kernels.shipped unpacks it."""
+KERNELS = (Path("checkers", "kernels"), Path("checkers", "kernels", "transactions"))
+"""The folders of our kernels: checkers.kernels.shipped unpacks them."""
 
 _LOG = logging.getLogger(__name__)
 _LOGGING = """\
@@ -280,7 +280,7 @@ def _ship(scratch: Path) -> Path:
         root = Path(shaketable.__file__).parent
         for path in sorted(_sources(root)):
             packed.write(path, Path(PACKAGE) / path.relative_to(root))
-        for path in cached_code(root / KERNELS):
+        for path in (code for folder in KERNELS for code in cached_code(root / folder)):
             with suppress(FileNotFoundError):  # another process has just deleted it
                 packed.write(path, Path(PACKAGE) / path.relative_to(root))
     return target

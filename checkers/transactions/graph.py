@@ -1,104 +1,169 @@
-"""Graphs of transactions whose edges have reasons, and their shortest cycles."""
+"""Graphs of transactions as arrays of edges that have reasons, and their shortest cycles."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from shaketable.checkers.kernels.components import components
+from shaketable.checkers.kernels.transactions.paths import Graph, shortest_cycles
 
-SO, RT, WR, WW, RW, CO, FIRST = "so", "rt", "wr", "ww", "rw", "co", "first"
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+SO, RT, WR, WW, RW, CO, FIRST = range(7)
+KINDS: Final = ("so", "rt", "wr", "ww", "rw", "co", "first")
 STARTS_MAX: Final = 50
-"""Nodes of a component from which a shortest cycle is sought."""
+"""Edges of a component from which a shortest cycle is sought, at the least."""
+WORK_MAX: Final = 50_000_000
+"""Edges of a component that are looked at for its shortest cycle; then the best so far counts."""
+NO_KEY: Final = -1
 
 
 class Edge(NamedTuple):
     """One transaction comes before another.
 
-    `kind`: so, the session's order; rt, real time; wr, the other read it; ww, the other wrote the
-    next version of `key`; rw, the other wrote the version after the one that it read; co, the
+    `kind`: SO, the session's order; RT, real time; WR, the other read it; WW, the other wrote the
+    next version of `key`; RW, the other wrote the version after the one that it read; CO, the
     other must come later because `via` read `key` from it, although it had seen the first, which
-    wrote that key as well; first, what keys hold at first was there before.
+    wrote that key as well; FIRST, what keys hold at first was there before.
     """
 
     source: int
     target: int
-    kind: str
-    key: Any = None
+    kind: int
+    key: int = NO_KEY
     via: int = -1
 
 
-def cycles(nodes: int, edges: Sequence[Edge]) -> list[list[Edge]]:
-    """Return a shortest cycle of each component that has one, by the first node in it."""
-    return [cycle for part in cyclic_parts(nodes, edges) if (cycle := shortest(part)) is not None]
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Edges by column; see Edge."""
+
+    source: Ints
+    target: Ints
+    kind: npt.NDArray[np.int8]
+    key: npt.NDArray[np.int32]
+    via: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(
+        cls, kind: int, source: Ints, target: Ints, key: Ints | None = None, via: Ints | None = None
+    ) -> Edges:
+        """Return the edges of one kind, but for those that lead to where they start."""
+        keep = source != target
+        none = np.full(int(np.count_nonzero(keep)), NO_KEY, np.int32)
+        return cls(
+            source[keep],
+            target[keep],
+            np.full(len(none), kind, np.int8),
+            none if key is None else key[keep].astype(np.int32),
+            none if via is None else via[keep].astype(np.int32),
+        )
+
+    @classmethod
+    def joined(cls, *parts: Edges) -> Edges:
+        """Return the edges of all parts, in their order."""
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return cls(*(np.concatenate(each) for each in columns))
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """All columns, in their order."""
+        return self.source, self.target, self.kind, self.key, self.via
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def only(self, which: Bools | Ints) -> Edges:
+        """Return some of the edges."""
+        return Edges(*(column[which] for column in self.columns))
+
+    def edge(self, place: int) -> Edge:
+        """Return one edge."""
+        return Edge(*(int(column[place]) for column in self.columns))
 
 
-def cyclic_parts(nodes: int, edges: Sequence[Edge]) -> list[list[Edge]]:
-    """Return the edges inside each strongly connected component that has some."""
-    if not edges:
-        return []
-    sources = np.array([edge.source for edge in edges], dtype=np.int64)
-    targets = np.array([edge.target for edge in edges], dtype=np.int64)
-    of = components(nodes, sources, targets)
-    inside = np.flatnonzero(of[sources] == of[targets])
-    parts: dict[int, list[Edge]] = {}
-    for place in inside.tolist():
-        parts.setdefault(int(of[sources[place]]), []).append(edges[place])
-    return sorted(parts.values(), key=lambda part: min(edge.source for edge in part))
+def within(edges: Edges, part: Ints) -> Edges:
+    """Return the edges inside components, which are numbered as `number_parts` does."""
+    return edges.only((part[edges.source] >= 0) & (part[edges.source] == part[edges.target]))
 
 
-def shortest(
-    part: Sequence[Edge], among: Callable[[Edge], bool] | None = None
-) -> list[Edge] | None:
-    """Return a shortest cycle of some edges that has an edge of `among` (any edge by default)."""
-    after: dict[int, list[Edge]] = {}
-    for edge in part:
-        after.setdefault(edge.source, []).append(edge)
-    best: list[Edge] | None = None
-    tried = 0
-    for edge in part:
-        if among is not None and not among(edge):
-            continue
-        tried += 1
-        path = path_to(after, edge.target, edge.source, len(best or part))
-        if path is not None and (best is None or len(path) + 1 < len(best)):
-            best = [edge, *path]
-        if tried >= STARTS_MAX and best is not None:
-            break
-    return best
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A shortest cycle of a component, and the component's number among those with cycles."""
+
+    part: int
+    edges: tuple[Edge, ...]
 
 
-def path_to(after: dict[int, list[Edge]], start: int, goal: int, longest: int) -> list[Edge] | None:
-    """Return a shortest path, breadth first; None if there is none, or none that short."""
-    by: dict[int, Edge | None] = {start: None}
-    depth = {start: 0}
-    waiting = deque((start,))
-    while waiting and goal not in by:
-        node = waiting.popleft()
-        if depth[node] >= longest:
-            return None
-        for edge in after.get(node, ()):
-            if edge.target not in by:
-                by[edge.target] = edge
-                depth[edge.target] = depth[node] + 1
-                waiting.append(edge.target)
-    if goal not in by:
-        return None
-    path: list[Edge] = []
-    node = goal
-    while (edge_by := by[node]) is not None:
-        path.append(edge_by)
-        node = edge_by.source
-    return path[::-1]
+def number_parts(nodes: int, *parts: Edges) -> tuple[Ints, int]:
+    """Number the strongly connected components that have edges; -1 for all other nodes.
+
+    `parts`: the edges, all together. Returns the number of each node's component, and how many
+    there are; they are numbered by the first of their nodes.
+    """
+    source = np.concatenate([part.source for part in parts])
+    target = np.concatenate([part.target for part in parts])
+    part = np.full(nodes, -1, np.int64)
+    if not len(source):
+        return part, 0
+    of = components(nodes, source, target)
+    if of.max() == nodes - 1:  # each is its own component
+        return part, 0
+    cyclic = np.unique(source[of[source] == of[target]])
+    _, first, inverse = np.unique(of[cyclic], return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    part[cyclic] = rank[inverse]
+    return part, len(first)
 
 
-def distinct(edges: Iterable[Edge]) -> list[Edge]:
-    """Return the edges without loops and with one of each source, target and kind."""
-    seen: dict[tuple[int, int, str], Edge] = {}
-    for edge in edges:
-        if edge.source != edge.target:
-            seen.setdefault((edge.source, edge.target, edge.kind), edge)
-    return list(seen.values())
+def cycles(
+    part: Ints,
+    count: int,
+    edges: Edges,
+    among: Bools | None = None,
+    through: Bools | None = None,
+    *,
+    starts_max: int = STARTS_MAX,
+) -> tuple[list[Cycle], Bools]:
+    """Return a shortest cycle of each component that has one, by the component's number.
+
+    Args:
+        part: components, as `number_parts` returns them, of these edges or of more.
+        count: how many there are.
+        edges: the edges.
+        among: the edges of which a cycle must have one; all by default.
+        through: the edges that all others must be of; all by default.
+        starts_max: after so many starts a found cycle will do.
+
+    Returns:
+        The cycles, and for each component whether the search was ended by WORK_MAX.
+    """
+    is_cut = np.zeros(count, np.bool_)
+    inside = (part[edges.source] >= 0) & (part[edges.source] == part[edges.target])
+    if not inside.any():
+        return [], is_cut
+    edges = edges.only(inside)
+    first = np.arange(len(edges)) if among is None else np.flatnonzero(among[inside])
+    usable = np.arange(len(edges)) if through is None else np.flatnonzero(through[inside])
+    usable = usable[np.argsort(edges.source[usable], kind="stable")]
+    starts = np.searchsorted(edges.source[usable], np.arange(len(part) + 1))
+    of = part[edges.source[first]]
+    first = first[np.argsort(of, kind="stable")]
+    first_starts = np.searchsorted(part[edges.source[first]], np.arange(count + 1))
+    found = np.empty(int(np.count_nonzero(part >= 0)) + 1, np.int64)
+    graph = Graph(edges.source, edges.target, part, starts, usable)
+    limits = np.array((starts_max, WORK_MAX), np.int64)
+    cycle_starts = shortest_cycles(graph, first, first_starts, limits, found, is_cut)
+    return list(_cycles(cycle_starts, found, edges)), is_cut
+
+
+def _cycles(starts: Ints, found: Ints, edges: Edges) -> Iterator[Cycle]:
+    for number, start, stop in zip(range(len(starts) - 1), starts, starts[1:], strict=False):
+        if stop > start:
+            yield Cycle(number, tuple(edges.edge(int(place)) for place in found[start:stop]))

@@ -6,19 +6,26 @@ Source: see the modules of this package.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from shaketable.checkers.findings import Findings, gather, settle
-from shaketable.checkers.transactions.dependencies import (
-    judged_levels,
-    lost_updates,
-    search_dependencies,
+from shaketable.checkers.transactions.dependencies import Dependencies, lost_updates
+from shaketable.checkers.transactions.graph import (
+    CO,
+    FIRST,
+    KINDS,
+    RT,
+    RW,
+    SO,
+    WR,
+    WW,
+    Edge,
 )
-from shaketable.checkers.transactions.graph import CO, FIRST, RT, RW, SO, WR, WW, Edge
 from shaketable.checkers.transactions.history import (
     NotTransactionsError,
     key_name,
@@ -31,14 +38,15 @@ from shaketable.checkers.transactions.levels import (
     strongest,
     weakest,
 )
-from shaketable.checkers.transactions.observed import Anomaly, Observed, observe
-from shaketable.checkers.transactions.weak_levels import Found, search_weak_levels
+from shaketable.checkers.transactions.observed import Observed, observe
+from shaketable.checkers.transactions.unusual_reads import Anomaly
+from shaketable.checkers.transactions.weak_levels import Found, WeakLevels
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "isolation"
 EDGES_SHOWN_MAX: Final = 50
-DRAWN: Final = {SO: "process", RT: "realtime"}
+DRAWN: Final = {"so": "process", "rt": "realtime"}
 """What pages call these kinds of edges."""
 
 
@@ -64,28 +72,19 @@ class Isolation:
         except NotTransactionsError as error:
             return Findings().table({"doubts": [f"{error}: isolation judges transactions"]})
         observed = observe(txns, first)
-        weak = search_weak_levels(observed)
-        strong = search_dependencies(observed, {found.kind for found in weak})
-        anomalies = [
-            *observed.anomalies,
-            *lost_updates(observed),
-            *(_of_cycle(found, observed) for found in (*weak, *strong)),
-        ]
+        weak = WeakLevels(observed)
+        strong = Dependencies(observed, weak)
+        found = weak.search(is_acyclic=strong.is_acyclic)
+        found += strong.search({each.kind for each in found})
         findings = Findings()
-        for kind in sorted({each.kind for each in anomalies}, key=list(BREAKS).index):
-            of_kind = [each for each in anomalies if each.kind == kind]
-
-            def describe(n: int, of_kind: Sequence[Anomaly] = of_kind) -> Finding:
-                return _finding(of_kind[n], observed)
-
-            findings.add(kind, range(len(of_kind)), describe)
+        kinds = _add_all(findings, observed, found)
         counts: dict[str, Any] = {
             "transactions": len(txns),
-            "committed": sum(observed.committed),
-            "reads_traced": sum(map(len, observed.reads)),
-            "kinds": sorted({each.kind for each in anomalies}),
+            "committed": int(observed.committed.sum()),
+            "reads_traced": len(observed.reads.txn),
+            "kinds": sorted(kinds),
             "doubts": observed.doubts,
-            "judged": judged_levels(observed, is_timed=context.is_timed),
+            "judged": strong.levels(is_timed=context.is_timed),
         }
         return findings.table(counts)
 
@@ -138,6 +137,38 @@ def _first_values(text: str | None) -> Mapping[str, Any] | None:
     return given
 
 
+def _add_all(findings: Findings, observed: Observed, found: Sequence[Found]) -> set[str]:
+    """Add all anomalies by kind; only those that are kept are put in words. Return the kinds."""
+    by_kind: dict[str, list[Callable[[], Anomaly]]] = {}
+    for anomaly in observed.anomalies:
+        by_kind.setdefault(anomaly.kind, []).append(partial(_itself, anomaly))
+    for pair in lost_updates(observed):
+        by_kind.setdefault("lost-update", []).append(partial(_of_lost_update, pair, observed))
+    for each in found:
+        by_kind.setdefault(each.kind, []).append(partial(_of_cycle, each, observed))
+    for kind in sorted(by_kind, key=list(BREAKS).index):
+        made = by_kind[kind]
+        findings.add(kind, range(len(made)), partial(_nth, made, observed))
+    return set(by_kind)
+
+
+def _nth(made: Sequence[Callable[[], Anomaly]], observed: Observed, place: int) -> Finding:
+    return _finding(made[place](), observed)
+
+
+def _itself(anomaly: Anomaly) -> Anomaly:
+    return anomaly
+
+
+def _of_lost_update(pair: tuple[int, int, int], observed: Observed) -> Anomaly:
+    first, second, key = pair
+    message = (
+        f"{observed.txns.describe(first)} and {observed.txns.describe(second)} read one version of"
+        f" {key_name(observed.txns.names.keys[key])} and both wrote the next"
+    )
+    return Anomaly("lost-update", message, (first, second))
+
+
 def _of_cycle(found: Found, observed: Observed) -> Anomaly:
     """Return a cycle as an anomaly, each edge in words."""
     texts = [_edge_text(edge, observed) for edge in found.cycle[:EDGES_SHOWN_MAX]]
@@ -146,7 +177,7 @@ def _of_cycle(found: Found, observed: Observed) -> Anomaly:
     edges = "1 edge" if len(found.cycle) == 1 else f"{len(found.cycle)} edges"
     message = f"a cycle of {edges}: {'; but '.join(texts)}"
     drawn = tuple(
-        (edge.source, edge.target, edge.kind, text)
+        (edge.source, edge.target, KINDS[edge.kind], text)
         for edge, text in zip(found.cycle, texts, strict=False)
         if edge.kind != FIRST and edge.target < len(observed.txns)
     )
@@ -159,7 +190,7 @@ def _edge_text(edge: Edge, observed: Observed) -> str:
     first = len(observed.txns)
     source = "what keys hold at first" if edge.source == first else _name(edge.source, observed)
     target = "what keys hold at first" if edge.target == first else _name(edge.target, observed)
-    key = key_name(edge.key)
+    key = key_name(observed.txns.names.keys[edge.key]) if edge.key >= 0 else ""
     return {
         SO: f"{source} came before {target} in its session",
         RT: f"{source} returned before {target} was called",
@@ -173,17 +204,22 @@ def _edge_text(edge: Edge, observed: Observed) -> str:
 
 
 def _name(number: int, observed: Observed) -> str:
-    return observed.txns[number].describe() if 0 <= number < len(observed.txns) else ""
+    return observed.txns.describe(number) if 0 <= number < len(observed.txns) else ""
 
 
 def _finding(anomaly: Anomaly, observed: Observed) -> Finding:
     """Return an anomaly as a finding; its details have the levels that it breaks."""
-    operations = tuple(observed.txns[number].op for number in anomaly.txns)
+    ids = observed.txns.op
+    operations = tuple(int(ids[number]) for number in anomaly.txns)
     details: dict[str, Any] = {"breaks": list(BREAKS[anomaly.kind])}
     if anomaly.cycle:
-        ids = [txn.op for txn in observed.txns]
         details["cycle"] = [
-            {"from": ids[source], "to": ids[target], "edge": DRAWN.get(kind, kind), "why": why}
+            {
+                "from": int(ids[source]),
+                "to": int(ids[target]),
+                "edge": DRAWN.get(kind, kind),
+                "why": why,
+            }
             for source, target, kind, why in anomaly.cycle
         ]
     return Finding(anomaly.kind, f"{anomaly.message}.", None, None, operations, details)

@@ -1,4 +1,4 @@
-"""Trace each read to the transaction that wrote what it saw; find what reads show by themselves.
+"""Trace each read to the transaction that wrote what it saw; order the versions that reads show.
 
 A value written once in a key, or an element appended once, names its transaction. A value that was
 written twice names none: reads of it prove nothing, and the verdict is never VALID.
@@ -7,58 +7,87 @@ What a key holds at first is nothing, or what the history's format or --initial 
 says it, one value of a key that was read and never written is taken for its first one, unless
 another read found nothing there.
 
-Sources: Adya 1999 (G1a, G1b); Elle, VLDB 2020 (internal, dirty update, duplicates); AWDIT (arXiv
-2504.06975), for read consistency.
+All is done over arrays, in time linear in the history but for sorting. A transaction of which a
+read is unusual is looked at by `unusual_reads`, one by one.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from shaketable.checkers.transactions.history import (
-    APPEND,
-    READ,
-    WRITE,
-    Transaction,
-    key_name,
-    shown,
-)
+import numpy as np
+import numpy.typing as npt
 
-INITIAL: Final = -1
-"""The writer of what a key holds at first."""
+from shaketable.checkers.kernels.transactions import reads as kernels
+from shaketable.checkers.kernels.transactions.json_text import APPEND, INFO, OK, READ
+from shaketable.checkers.kernels.transactions.reads import INITIAL, NOT_TRACED
+from shaketable.checkers.transactions.history import Transactions, key_name, shown
+from shaketable.checkers.transactions.unusual_reads import Anomaly, UnusualReads, Writes
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+BLIND, DANGLING = -2, -3
+"""What a transaction wrote over: it did not read it; it is no write of a committed transaction."""
 
 
-class Read(NamedTuple):
-    """An external read: transaction, its step, the key, and who wrote what it saw.
+class Reads(NamedTuple):
+    """External reads whose writer is known, by transaction, in the order of its steps.
 
-    `length`: of a list, how many elements it saw.
+    `length`: of a list, how many elements of others it had.
     """
 
-    txn: int
-    step: int
-    key: Any
-    writer: int
-    length: int = 0
+    txn: Ints
+    key: Ints
+    writer: Ints
+    length: Ints
 
 
-class Anomaly(NamedTuple):
-    """What some transactions show: kind, a sentence, and the transactions.
+class Entries(NamedTuple):
+    """What committed transactions write: an entry for each transaction and key, by these.
 
-    `cycle`: of a cycle its edges, each (source, target, kind, why).
+    `starts`: transaction n has the entries starts[n] to starts[n + 1].
     """
 
-    kind: str
-    message: str
-    txns: tuple[int, ...]
-    cycle: tuple[tuple[int, int, str, str], ...] = ()
+    txn: Ints
+    key: Ints
+    starts: Ints
+    code: Ints
+    keys: int
+
+    def find(self, txn: Ints, key: Ints) -> Ints:
+        """Return the entry of each transaction and key; -1 if it wrote none there."""
+        code = txn * self.keys + key
+        found = np.searchsorted(self.code, code)
+        found[found == len(self.code)] = 0
+        if not len(self.code):
+            return np.full(len(code), -1, np.int64)
+        return np.where(self.code[found] == code, found, -1)
 
 
-class _Write(NamedTuple):
-    txn: int
-    step: int
+class Versions(NamedTuple):
+    """The transactions of each key's versions, as far as reads show their order.
+
+    Attributes:
+        starts: key n has the versions starts[n] to starts[n + 1]: one for each element of a list,
+            or for each value of a register.
+        txn: their transactions.
+        is_known: by key; what is not known has no versions.
+        later_starts, later: the same of committed transactions that no read shows: they come after
+            all others, in an order that is not known.
+    """
+
+    starts: Ints
+    txn: Ints
+    is_known: Bools
+    later_starts: Ints
+    later: Ints
+
+    @property
+    def key(self) -> Ints:
+        """The key of each version."""
+        return np.repeat(np.arange(len(self.is_known)), np.diff(self.starts))
 
 
 @dataclass(slots=True)
@@ -68,355 +97,248 @@ class Observed:
     Attributes:
         txns: all transactions.
         committed: those that certainly committed: ok, or seen by one that is.
-        reads: external reads whose writer is known, by transaction, in the order of its steps.
-        writes: for each committed transaction the keys that it writes.
-        versions: for each key of which reads show it, the transactions of its versions in their
-            order: of each element of a list, or of each value if every transaction but the first
-            read the value that it wrote over.
-        later: for each such key the committed transactions of elements that no read shows.
+        reads, entries, versions: see there.
         anomalies: what reads show by themselves.
         doubts: why something may be missed.
     """
 
-    txns: Sequence[Transaction]
-    committed: list[bool] = field(default_factory=list)
-    reads: list[list[Read]] = field(default_factory=list)
-    writes: list[dict[Any, int]] = field(default_factory=list)
-    versions: dict[Any, list[int]] = field(default_factory=dict)
-    later: dict[Any, list[int]] = field(default_factory=dict)
+    txns: Transactions
+    committed: Bools
+    reads: Reads
+    entries: Entries
+    versions: Versions
     anomalies: list[Anomaly] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
 
 
-def observe(txns: Sequence[Transaction], first: Mapping[str, Any] | None = None) -> Observed:
+def observe(txns: Transactions, first: Mapping[str, Any] | None = None) -> Observed:
     """Trace the reads of all transactions.
 
     Args:
         txns: the transactions.
         first: what keys hold at first, nothing if they are not in it; None: it is not known.
     """
-    tracer = _Tracer(txns, first)
-    return tracer.trace()
+    return _Tracer(txns, first).observed()
 
 
 class _Tracer:
     """Traces reads; one object for each history."""
 
-    def __init__(self, txns: Sequence[Transaction], first: Mapping[str, Any] | None) -> None:
-        self._txns, self._first = txns, first
-        self._found = Observed(txns)
-        self._writer: dict[tuple[Any, Any], _Write] = {}
-        self._twice: Counter[tuple[Any, Any]] = Counter()
-        self._last: list[dict[Any, int]] = []  # by transaction: its last write of each key, a step
-        self._appended: set[Any] = set()
-        self._assumed: dict[Any, Any] = {}
-        self._was_empty = set(self._keys_read_empty())
+    def __init__(self, txns: Transactions, first: Mapping[str, Any] | None) -> None:
+        self._txns, self._keys = txns, len(txns.names.keys)
+        self._key = txns.key
+        self._steps = kernels.Steps(
+            txns.starts, txns.outcome, txns.kind, txns.key, txns.length, txns.value, txns.elements
+        )
+        self._written = _written(self._steps, self._keys)
+        self._txn_of = self._written.txn_of
+        self._is_appended = np.zeros(self._keys, np.bool_)
+        self._is_appended[self._key[txns.kind == APPEND]] = True
+        self._longest: dict[int, tuple[int, ...]] = {}
+        self._lists = self._order_lists()
+        self._first = self._first_values(first)
+        self._unusual = UnusualReads(
+            txns,
+            Writes(self._find, self._written.is_twice, self._written.is_last, self._txn_of),
+            self._is_appended,
+            lambda key: int(self._first.value[key]) if self._first.is_set[key] else None,
+            is_first_given=first is not None,
+        )
 
-    def trace(self) -> Observed:
+    def observed(self) -> Observed:
         """Return what the reads show."""
-        found = self._found
-        for number, txn in enumerate(self._txns):
-            self._add_writes(number, txn)
-        if self._twice:
-            (key, value), _ = self._twice.most_common(1)[0]
-            found.doubts.append(
-                f"{len(self._twice)} values were written more than once, so reads do not show by"
-                f" whom: {value} in {key_name(key)}"
-            )
-        found.reads = [list(self._reads(number)) for number in range(len(self._txns))]
-        found.committed = self._committed()
-        found.writes = [
-            last if is_committed else {}
-            for last, is_committed in zip(self._last, found.committed, strict=True)
-        ]
-        self._order_versions()
-        self._order_values()
-        return found
-
-    def _add_writes(self, number: int, txn: Transaction) -> None:
-        last: dict[Any, int] = {}
-        for place, (f, key, value) in enumerate(txn.steps):
-            if f == READ:
-                continue
-            last[key] = place
-            if f == APPEND:
-                self._appended.add(key)
-            before = self._writer.setdefault((key, value), _Write(number, place))
-            if before != (number, place):
-                self._twice[key, value] += 1
-        self._last.append(last)
-
-    def _reads(self, number: int) -> Iterator[Read]:
-        """Yield the external reads of a transaction; note what contradicts the transaction."""
-        txn = self._txns[number]
-        written: dict[Any, Any] = {}
-        appended: dict[Any, tuple[Any, ...]] = {}
-        seen: dict[Any, tuple[Any, Read | None]] = {}
-        for place, (f, key, value) in enumerate(txn.steps):
-            if f == WRITE:
-                written[key] = value
-            elif f == APPEND:
-                appended[key] = (*appended.get(key, ()), value)
-            elif key in written:
-                if value != written[key]:
-                    self._note_internal(number, key, value, written[key])
-            else:
-                is_list = key in self._appended and value is None
-                external = self._without_own(number, key, () if is_list else value, appended)
-                if external is _UNREAD:
-                    continue
-                before = seen.get(key)
-                if before is None or before[0] != external:
-                    if before is not None:
-                        self._note_internal(number, key, external, before[0])
-                    is_again = before is not None
-                    read = self._external(number, place, key, external, is_again=is_again)
-                    seen[key] = (external, read)
-                if (traced := seen[key][1]) is not None:
-                    yield traced._replace(step=place)
-
-    def _note_internal(self, number: int, key: Any, value: Any, before: Any) -> None:
-        self._note(
-            "internal",
-            f"{self._txns[number].describe()} read {shown(value)} in {key_name(key)}, where it had"
-            f" {shown(before)} before",
-            number,
-        )
-
-    def _without_own(
-        self, number: int, key: Any, value: Any, appended: Mapping[Any, tuple[Any, ...]]
-    ) -> Any:
-        """Return what a read saw of others: a list without the transaction's own appends."""
-        own = appended.get(key, ())
-        if not own:
-            return value
-        if isinstance(value, tuple) and value[len(value) - len(own) :] == own:
-            return value[: len(value) - len(own)]
-        self._note(
-            "internal",
-            f"{self._txns[number].describe()} read {shown(value)} in {key_name(key)} after its own"
-            f" appends of {shown(own)}",
-            number,
-        )
-        return _UNREAD
-
-    def _external(
-        self, number: int, place: int, key: Any, value: Any, *, is_again: bool
-    ) -> Read | None:
-        if key in self._appended:
-            return self._list_read(number, place, key, value)
-        if value in (None, ()) or self._is_first(key, value):
-            return Read(number, place, key, INITIAL)
-        if is_again and self._first is None and (key, value) not in self._writer:
-            return None  # either of the two values may be the first one: noted as internal
-        return self._read_of(number, place, key, value, value)
-
-    def _list_read(self, number: int, place: int, key: Any, seen: Any) -> Read | None:
-        if not isinstance(seen, tuple):
-            self._found.doubts.append(
-                f"op {self._txns[number].op} read no list in {key_name(key)}, where others append"
-            )
-            return None
-        counts = Counter(seen)
-        if len(counts) < len(seen):
-            twice = next(value for value, count in counts.items() if count > 1)
-            self._note(
-                "duplicate-elements",
-                f"{self._txns[number].describe()} read {shown(seen)} in {key_name(key)}: {twice} is"
-                " there more than once",
-                number,
-            )
-        if not seen:
-            return Read(number, place, key, INITIAL)
-        self._note_aborted(number, key, seen)
-        if any(self._txn_of(key, value) == number for value in seen[:-1]):
-            self._future(number, key, seen)
-            return None
-        read = self._read_of(number, place, key, seen[-1], seen)
-        return None if read is None else read._replace(length=len(seen))
-
-    def _note_aborted(self, number: int, key: Any, seen: tuple[Any, ...]) -> None:
-        """Note elements of failed transactions, and committed ones that were appended after."""
-        aborted = None
-        for value in seen:
-            writer = self._txn_of(key, value)
-            if writer is None:
-                continue
-            if self._txns[writer].outcome == "fail":
-                if value != seen[-1]:  # the last one is noted as the version that was read
-                    self._note_g1a(number, key, value, writer)
-                aborted = writer
-            elif aborted is not None:
-                self._note(
-                    "dirty-update",
-                    f"{self._txns[writer].describe()} appended to {key_name(key)} after"
-                    f" {self._txns[aborted].describe()}, which failed, as"
-                    f" {self._txns[number].describe()} shows",
-                    aborted, writer, number,
-                )  # fmt: skip
-                aborted = None
-
-    def _read_of(self, number: int, place: int, key: Any, version: Any, seen: Any) -> Read | None:
-        if (key, version) in self._twice:
-            return None
-        write = self._writer.get((key, version))
-        reader = self._txns[number].describe()
-        if write is None:
-            self._note(
-                "thin-air-read",
-                f"{reader} read {shown(seen)} in {key_name(key)}, and no transaction wrote"
-                f" {shown(version)}",
-                number,
-            )
-            return None
-        if write.txn == number:
-            self._future(number, key, seen)
-            return None
-        writer = self._txns[write.txn]
-        if writer.outcome == "fail":
-            self._note_g1a(number, key, version, write.txn)
-            return None
-        if self._last[write.txn][key] != write.step:
-            self._note(
-                "G1b",
-                f"{reader} read {shown(version)} in {key_name(key)}, which {writer.describe()}"
-                " wrote over itself",
-                write.txn, number,
-            )  # fmt: skip
-        return Read(number, place, key, write.txn)
-
-    def _future(self, number: int, key: Any, seen: Any) -> None:
-        self._note(
-            "future-read",
-            f"{self._txns[number].describe()} read {shown(seen)} in {key_name(key)} before it wrote"
-            " that itself",
-            number,
-        )
-
-    def _note_g1a(self, number: int, key: Any, value: Any, writer: int) -> None:
-        self._note(
-            "G1a",
-            f"{self._txns[number].describe()} read {shown(value)} in {key_name(key)}, which"
-            f" {self._txns[writer].describe()} wrote, and that failed",
-            writer, number,
+        self._doubt_repeated()
+        reads = self._reads()
+        committed = self._committed(reads)
+        entries = self._entries(committed)
+        is_list, order_starts, order = self._list_versions()
+        is_chain, chain_starts, chained = self._chains(entries, reads)
+        is_known = is_list | is_chain
+        size = np.where(is_list, np.diff(order_starts), np.diff(chain_starts)) * is_known
+        starts = np.append(0, np.cumsum(size))
+        txn = np.empty(starts[-1], np.int64)
+        for which, its_starts, its in ((is_list, order_starts, order),
+                                       (is_chain, chain_starts, chained)):  # fmt: skip
+            into, out = _ranges(starts, which), _ranges(its_starts, which)
+            txn[into] = its[out]
+        later_starts, later = self._later(committed, is_list)
+        versions = Versions(starts, txn, is_known, later_starts, later)
+        return Observed(
+            self._txns, committed, reads, entries, versions,
+            self._unusual.anomalies, self._unusual.doubts,
         )  # fmt: skip
 
-    def _is_first(self, key: Any, value: Any) -> bool:
-        """Return whether that may be what the key held at first."""
-        if self._first is not None:
-            return bool(self._first.get(str(key), _UNREAD) == value)
-        if (key, value) in self._writer or key in self._was_empty:
-            return False
-        return bool(self._assumed.setdefault(key, value) == value)
+    def _find(self, key: int, value: int) -> int:
+        slots = self._written.slots
+        return int(kernels.find(slots, self._steps.key, self._steps.value, key, value))
 
-    def _keys_read_empty(self) -> Iterator[Any]:
-        """Yield the keys in which a transaction read nothing before it wrote there."""
-        for txn in self._txns:
-            written: set[Any] = set()
-            for f, key, value in txn.steps if txn.is_ok else ():
-                if f != READ:
-                    written.add(key)
-                elif value in (None, ()) and key not in written:
-                    yield key
+    def _order_lists(self) -> kernels.Lists:
+        keys, none = self._keys, np.zeros(0, np.int64)
+        lists = kernels.Lists(
+            np.full(keys, -1, np.int64), np.ones(keys, np.bool_), np.zeros(keys, np.int64),
+            none, none, np.full(len(self._key), -1, np.int64),
+        )  # fmt: skip
+        starts, order = kernels.order_lists(self._steps, self._written, lists)
+        return lists._replace(starts=starts, order=order)
 
-    def _txn_of(self, key: Any, value: Any) -> int | None:
-        write = None if (key, value) in self._twice else self._writer.get((key, value))
-        return None if write is None else write.txn
+    def _first_values(self, given: Mapping[str, Any] | None) -> kernels.First:
+        """Return what keys hold at first, by number."""
+        first = kernels.First(
+            self._is_appended, np.zeros(self._keys, np.bool_), np.zeros(self._keys, np.int64)
+        )
+        if given is None:
+            was_empty = np.zeros(self._keys, np.bool_)
+            kernels.assume_first(self._steps, self._written.slots, was_empty, first)
+        for number, key in enumerate(self._txns.names.keys) if given else ():
+            value = self._txns.names.number(given.get(str(key)) if given else None)
+            if value is not None:
+                first.is_set[number], first.value[number] = True, value
+        return first
 
-    def _note(self, kind: str, message: str, *txns: int) -> None:
-        self._found.anomalies.append(Anomaly(kind, message, tuple(dict.fromkeys(txns))))
+    def _doubt_repeated(self) -> None:
+        twice = np.flatnonzero(self._written.is_twice)
+        if len(twice):
+            _, key, value = self._txns.step(int(twice[0]))
+            self._unusual.doubts.append(
+                f"{len(twice)} values were written more than once, so reads do not show by"
+                f" whom: {shown(value)} in {key_name(key)}"
+            )
 
-    def _committed(self) -> list[bool]:
-        committed = [txn.is_ok for txn in self._txns]
-        for reads in self._found.reads:
-            for read in reads:
-                if read.writer != INITIAL:
-                    committed[read.writer] = True
-        for txn in self._txns:
-            for f, key, value in txn.steps:
-                if f == READ and key in self._appended and isinstance(value, tuple):
-                    for each in value:
-                        writer = self._txn_of(key, each)
-                        if writer is not None and self._txns[writer].outcome == "info":
-                            committed[writer] = True
-        return committed
+    def _reads(self) -> Reads:
+        """Trace all reads."""
+        txns = self._txns
+        writer = np.full(len(self._key), NOT_TRACED, np.int64)
+        size = np.zeros(len(self._key), np.int64)
+        is_odd = np.zeros(len(txns), np.bool_)
+        kernels.trace(self._steps, self._written, self._lists, self._first, writer, size, is_odd)
+        for number in np.flatnonzero(is_odd).tolist():
+            places = txns.places(number)
+            writer[places.start : places.stop] = NOT_TRACED
+            for read in self._unusual.reads(number):
+                writer[read.place], size[read.place] = read.writer, read.length
+        found = np.flatnonzero(writer != NOT_TRACED)
+        key = self._key[found].astype(np.int64)
+        return Reads(self._txn_of[found], key, writer[found], size[found])
 
-    def _order_versions(self) -> None:
-        """Order the transactions that appended to each key by the longest list that was read."""
-        lists: dict[Any, list[tuple[tuple[Any, ...], int]]] = {key: [] for key in self._appended}
-        for number, txn in enumerate(self._txns):
-            for f, key, value in txn.steps:
-                if f == READ and key in lists and isinstance(value, tuple):
-                    lists[key].append((value, number))
-        elements: dict[Any, list[tuple[Any, int]]] = {key: [] for key in self._appended}
-        for (key, value), write in self._writer.items():
-            if key in elements and self._found.committed[write.txn]:
-                elements[key].append((value, write.txn))
-        for key in sorted(self._appended, key=str):
-            order = self._versions_of(key, lists[key])
-            if order is not None:
-                self._found.versions[key] = order
-                read = {value for seen, _ in lists[key] for value in seen}
-                unread = [txn for value, txn in elements[key] if value not in read]
-                self._found.later[key] = list(dict.fromkeys(unread))
+    def _committed(self, reads: Reads) -> Bools:
+        """Return which transactions are ok, or were seen."""
+        txns = self._txns
+        committed = txns.outcome == OK
+        committed[reads.writer[reads.writer != INITIAL]] = True
+        shown_by = self._txn_of[self._lists.order[self._lists.order >= 0]]
+        committed[shown_by[txns.outcome[shown_by] == INFO]] = True
+        disagreed = self._is_appended & ~self._lists.is_agreed
+        is_read = (txns.kind == READ) & disagreed[self._key] & (txns.length > 0)
+        for place in np.flatnonzero(is_read).tolist():
+            elements = txns.numbered(place)
+            for value in elements if isinstance(elements, tuple) else ():
+                writer = self._unusual.txn_of(int(self._key[place]), value)
+                if writer is not None and txns.outcome[writer] == INFO:
+                    committed[writer] = True
+        return np.asarray(committed)
 
-    def _order_values(self) -> None:
+    def _entries(self, committed: Bools) -> Entries:
+        steps = np.flatnonzero(self._written.is_last)
+        steps = steps[committed[self._txn_of[steps]]]
+        code = np.sort(self._txn_of[steps] * self._keys + self._key[steps])
+        txn = code // max(1, self._keys)
+        starts = np.searchsorted(txn, np.arange(len(committed) + 1))
+        return Entries(txn, code - txn * self._keys, starts, code, self._keys)
+
+    def _list_versions(self) -> tuple[Bools, Ints, Ints]:
+        """Return for which keys lists show the order, where it starts, and the transactions."""
+        starts, steps = self._lists.starts, self._lists.order
+        key = np.repeat(np.arange(self._keys), np.diff(starts))
+        is_known = self._is_appended & self._lists.is_agreed
+        # An element that is there twice is a version once.
+        is_first = self._lists.place_of[steps] == np.arange(len(steps)) - starts[key]
+        is_unknown = steps < 0
+        is_known[key[is_unknown]] = False
+        self._note_disagreed()
+        keep = is_first & ~is_unknown
+        kept = np.append(0, np.cumsum(np.bincount(key[keep], minlength=self._keys)))
+        return is_known, kept, self._txn_of[steps[keep]]
+
+    def _note_disagreed(self) -> None:
+        """Note for each key without an order two reads that show it."""
+        txns = self._txns
+        disagreed = self._is_appended & ~self._lists.is_agreed
+        is_list = (txns.kind == READ) & disagreed[self._key] & (txns.length >= 0)
+        others: dict[int, int] = {}
+        for place in np.flatnonzero(is_list).tolist():
+            key = int(self._key[place])
+            longest = self._longest_of(key)
+            if key not in others and longest[: txns.length[place]] != txns.numbered(place):
+                others[key] = place
+        for key, other in sorted(others.items()):
+            number, by = int(self._txn_of[other]), int(self._txn_of[self._lists.longest[key]])
+            self._unusual.note(
+                "incompatible-order",
+                f"{txns.describe(number)} and {txns.describe(by)} read"
+                f" {key_name(txns.names.keys[key])} in orders of which neither begins with the"
+                " other",
+                number, by,
+            )  # fmt: skip
+
+    def _longest_of(self, key: int) -> tuple[int, ...]:
+        if key not in self._longest:
+            longest = self._txns.numbered(int(self._lists.longest[key]))
+            assert isinstance(longest, tuple), "the longest list is one"
+            self._longest[key] = longest
+        return self._longest[key]
+
+    def _chains(self, entries: Entries, reads: Reads) -> tuple[Bools, Ints, Ints]:
         """Order the transactions that wrote a key where each shows the one before it.
 
         Source: mini-transactions (arXiv 2504.02344), where every write follows a read of its key.
         """
-        before: dict[Any, dict[int, int | None]] = {}
-        for number, last in enumerate(self._found.writes):
-            for key in last:
-                if key not in self._appended:
-                    before.setdefault(key, {})[number] = None
-        for reads in self._found.reads:
-            for read in reads:
-                if read.txn in before.get(read.key, ()):
-                    before[read.key][read.txn] = read.writer
-        for key, of_key in before.items():
-            order = _chain(of_key)
-            if order is not None:
-                self._found.versions[key] = order
-                self._found.later[key] = []
+        mine = np.flatnonzero(~self._is_appended[entries.key])
+        mine = mine[np.argsort(entries.key[mine], kind="stable")]
+        place = np.full(len(entries.txn), -1, np.int64)
+        place[mine] = np.arange(len(mine))
+        over = np.full(len(mine), BLIND, np.int64)
+        own = entries.find(reads.txn, reads.key)
+        is_over = (own >= 0) & ~self._is_appended[reads.key]
+        own, writer, key = own[is_over], reads.writer[is_over], reads.key[is_over]
+        before = entries.find(np.maximum(writer, 0), key)
+        before = np.where(before >= 0, place[before], DANGLING)
+        over[place[own]] = np.where(writer == INITIAL, INITIAL, before)
+        counts = np.bincount(entries.key[mine], minlength=self._keys)
+        starts = np.append(0, np.cumsum(counts))
+        order = np.zeros(len(mine), np.int64)
+        is_known = np.empty(self._keys, np.bool_)
+        kernels.chain(entries.key[mine], over, starts, order, is_known)
+        return is_known & (counts > 0), starts, entries.txn[mine][order]
 
-    def _versions_of(
-        self, key: Any, lists: Sequence[tuple[tuple[Any, ...], int]]
-    ) -> list[int] | None:
-        """Return the transactions that appended to a key, in order; None if reads do not agree."""
-        longest, by = max(lists, key=lambda each: len(each[0]), default=((), -1))
-        for seen, number in lists:
-            if longest[: len(seen)] != seen:
-                self._note(
-                    "incompatible-order",
-                    f"{self._txns[number].describe()} and {self._txns[by].describe()} read"
-                    f" {key_name(key)} in orders of which neither begins with the other",
-                    number, by,
-                )  # fmt: skip
-                return None
-        writers = [self._txn_of(key, value) for value in dict.fromkeys(longest)]
-        return None if None in writers else [each for each in writers if each is not None]
+    def _later(self, committed: Bools, is_list: Bools) -> tuple[Ints, Ints]:
+        """Return for each key the transactions whose elements no read shows."""
+        steps = np.flatnonzero(
+            (self._txns.kind == APPEND) & (self._lists.place_of < 0) & committed[self._txn_of]
+            & is_list[self._key] & ~self._written.is_repeat
+        )  # fmt: skip
+        code = np.unique(self._key[steps] * np.int64(len(self._txns)) + self._txn_of[steps])
+        key = code // max(1, len(self._txns))
+        starts = np.searchsorted(key, np.arange(self._keys + 1))
+        return starts, code - key * len(self._txns)
 
 
-def _chain(before: Mapping[int, int | None]) -> list[int] | None:
-    """Return transactions in the order in which each wrote over the one before it.
-
-    `before` has for each the writer of what it wrote over; None: it did not read that. None if
-    these do not make one chain.
-    """
-    after: dict[int | None, int] = {}
-    for number, over in before.items():
-        if over in after:
-            return None
-        after[over] = number
-    if None in after and INITIAL in after:
-        return None
-    order: list[int] = []
-    newest = after.get(None, after.get(INITIAL))
-    while newest is not None and len(order) < len(before):
-        order.append(newest)
-        newest = after.get(newest)
-    return order if len(order) == len(before) else None
+def _written(steps: kernels.Steps, keys: int) -> kernels.Written:
+    """Return what is known of writes."""
+    count = len(steps.kind)
+    writes = int(np.count_nonzero(steps.kind != READ))
+    written = kernels.Written(
+        np.full(1 << (2 * writes + 1).bit_length(), -1, np.int64),
+        is_twice=np.zeros(count, np.bool_),
+        is_repeat=np.zeros(count, np.bool_),
+        is_last=np.zeros(count, np.bool_),
+        before=np.full(count, -1, np.int64),
+        txn_of=np.empty(count, np.int64),
+    )
+    kernels.index_writes(steps, written, keys)
+    return written
 
 
-_UNREAD: Final = object()
+def _ranges(starts: Ints, which: Bools) -> Ints:
+    """Return the places that belong to some of the keys."""
+    is_of = np.repeat(which, np.diff(starts))
+    return np.flatnonzero(is_of)

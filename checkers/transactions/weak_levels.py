@@ -9,7 +9,8 @@ and with this: where t3 reads a key from t1, and t2 writes that key too, t2 comm
 - causal: t2 reaches t3 by sessions and reads.
 
 Each edge that is forced has its witness t3, so cycles explain themselves. The forced edges do not
-depend on the order that is chosen, so no cycle means that there is an order.
+depend on the order that is chosen, so no cycle means that there is an order. What each level forces
+the next one forces too: if all edges together have no cycle, no level is broken.
 
 Sources: Biswas & Enea, OOPSLA 2019 (the axioms; their read committed is monotonic atomic view);
 AWDIT (arXiv 2504.06975) for the algorithms: the smaller side is walked, and causal order is known
@@ -18,17 +19,34 @@ by a clock with an entry for each session.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from typing import Final
 
-from shaketable.checkers.transactions.graph import CO, FIRST, SO, WR, WW, Edge, cycles, distinct
+import numpy as np
+import numpy.typing as npt
+
+from shaketable.checkers.kernels.transactions import forced as kernels
+from shaketable.checkers.kernels.transactions.reads import INITIAL
+from shaketable.checkers.transactions.graph import (
+    CO,
+    FIRST,
+    SO,
+    WR,
+    WW,
+    Cycle,
+    Edge,
+    Edges,
+    cycles,
+    number_parts,
+    within,
+)
 from shaketable.checkers.transactions.levels import SESSION
-from shaketable.checkers.transactions.observed import INITIAL, Observed, Read
+from shaketable.checkers.transactions.observed import Observed
 
-Cycle = list[Edge]
+Ints = npt.NDArray[np.int64]
+CLOCK_PLACES: Final = 32
+"""Sessions of which causal order is looked at in one pass; more take more passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,84 +54,243 @@ class Found:
     """A cycle, and the anomaly that it is."""
 
     kind: str
-    cycle: Cycle
+    cycle: tuple[Edge, ...]
 
 
-def sessions_of(observed: Observed) -> list[list[int]]:
-    """Return the committed transactions of each session, in its order."""
-    by_process: dict[int, list[int]] = {}
-    for number, txn in enumerate(observed.txns):
-        if observed.committed[number]:
-            by_process.setdefault(txn.process, []).append(number)
-    return list(by_process.values())
+def session_order(observed: Observed) -> Ints:
+    """Return the committed transactions by session, in its order."""
+    committed = np.flatnonzero(observed.committed)
+    return committed[np.argsort(observed.txns.process[committed], kind="stable")]
 
 
-def session_edges(observed: Observed) -> list[Edge]:
+def session_edges(observed: Observed) -> Edges:
     """Return an edge from each transaction to the next one of its session."""
-    return [
-        Edge(before, after, SO)
-        for session in sessions_of(observed)
-        for before, after in pairwise(session)
-    ]
+    order = session_order(observed)
+    process = observed.txns.process[order]
+    is_next = process[1:] == process[:-1]
+    return Edges.of(SO, order[:-1][is_next], order[1:][is_next])
 
 
-def read_edges(observed: Observed) -> list[Edge]:
+def read_edges(observed: Observed) -> Edges:
     """Return an edge to each read from the transaction that wrote what it saw."""
-    return distinct(
-        Edge(read.writer, read.txn, WR, read.key)
-        for reads in observed.reads
-        for read in reads
-        if read.writer != INITIAL
-    )
+    reads = observed.reads
+    seen = reads.writer != INITIAL
+    return Edges.of(WR, reads.writer[seen], reads.txn[seen], reads.key[seen])
 
 
-def version_edges(observed: Observed) -> list[Edge]:
+def version_edges(observed: Observed) -> Edges:
     """Return an edge between the transactions of successive versions, as far as they are known.
 
     What was appended and not read comes after the longest list that was read.
     """
-    edges: list[Edge] = []
-    for key, writers in observed.versions.items():
-        order = [writer for writer in writers if observed.committed[writer]]
-        edges += [Edge(before, after, WW, key) for before, after in pairwise(order)]
-        edges += [Edge(order[-1], after, WW, key) for after in observed.later[key] if order]
-    return distinct(edges)
+    versions = observed.versions
+    order = np.flatnonzero(observed.committed[versions.txn])
+    key, txn = versions.key[order], versions.txn[order]
+    is_next = key[1:] == key[:-1]
+    known = Edges.of(WW, txn[:-1][is_next], txn[1:][is_next], key[1:][is_next])
+    stop = np.searchsorted(key, np.arange(len(versions.is_known)), side="right")
+    has_some = stop > np.searchsorted(key, np.arange(len(versions.is_known)))
+    later_key = np.repeat(np.arange(len(versions.is_known)), np.diff(versions.later_starts))
+    is_after = has_some[later_key]
+    last = txn[stop[later_key[is_after]] - 1]
+    return Edges.joined(known, Edges.of(WW, last, versions.later[is_after], later_key[is_after]))
 
 
-def search_weak_levels(observed: Observed) -> list[Found]:
-    """Return a cycle for each way in which weak levels are broken.
+class WeakLevels:
+    """What weak levels force in one history, and the cycles of that."""
 
-    Of what is broken without the order of sessions the same is not sought with it.
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+        self._nodes = len(observed.txns) + 1
+        """All transactions, and what keys hold at first."""
+        self.so, self.wr = session_edges(observed), read_edges(observed)
+        self.ww = version_edges(observed)
+        entries = observed.entries
+        self._places = kernels.Places(entries.starts, entries.key, *_known_places(observed))
+        starts = np.searchsorted(observed.reads.txn, np.arange(self._nodes))
+        self._reads = kernels.Sources(observed.reads.key, observed.reads.writer, starts)
+
+    def search(self, *, is_acyclic: bool = False) -> list[Found]:
+        """Return a cycle for each way in which weak levels are broken.
+
+        Of what is broken without the order of sessions the same is not sought with it.
+
+        Args:
+            is_acyclic: it is known that reads, versions and sessions have no cycle by themselves.
+        """
+        forced = (
+            self._forced(kernels.MONOTONIC),
+            self._forced(kernels.ATOMIC),
+            self._forced(kernels.ATOMIC, self._before()),
+        )
+        found: list[Found] = []
+        if not is_acyclic or any(map(len, forced)):
+            part, count = number_parts(self._nodes, self.wr, self.ww, self.so, *forced)
+            found += self._search_parts(part, *forced) if count else []
+        if any(each.kind.startswith(("G1c", "G0")) for each in found):
+            return _without_repeated(found)
+        causal = self._causal()
+        if causal is not None and (not is_acyclic or len(causal)):
+            part, count = number_parts(self._nodes, self.wr, self.ww, self.so, causal)
+            edges = [within(each, part) for each in (self.wr, self.ww, self.so, causal)]
+            for each in cycles(part, count, Edges.joined(*edges))[0]:
+                found.append(Found("causality-violation", each.edges))
+        return _without_repeated(found)
+
+    def _search_parts(
+        self, part: Ints, monotonic: Edges, atomic: Edges, in_session: Edges
+    ) -> list[Found]:
+        """Search the components of all edges together: every cycle is inside one."""
+        so, wr, ww, monotonic, atomic, in_session = (
+            within(each, part)
+            for each in (self.so, self.wr, self.ww, monotonic, atomic, in_session)
+        )
+        plain, of_sessions = Edges.joined(wr, ww), Edges.joined(wr, ww, so)
+        found: list[Found] = []
+        for kind, without, with_sessions in (
+            ("G0", ww, Edges.joined(ww, so)),
+            ("G1c", plain, of_sessions),
+            (
+                "nonmonotonic-read",
+                Edges.joined(plain, monotonic),
+                Edges.joined(of_sessions, monotonic),
+            ),
+            (
+                "fractured-read",
+                Edges.joined(plain, atomic),
+                Edges.joined(of_sessions, in_session),
+            ),
+        ):
+            found += _first(self._nodes, kind, without, with_sessions)
+        return found
+
+    def _forced(self, level: int, before: Ints | None = None) -> Edges:
+        none = np.full(len(self._observed.reads.key), -1, np.int64)
+        given = none if before is None else before
+        keys = len(self._observed.versions.is_known)
+        return self._with_first(
+            _filled(
+                lambda found: kernels.force(level, keys, self._reads, self._places, given, found)
+            )
+        )
+
+    def _before(self) -> Ints:
+        """Return for each read the last writer of its key in its session before it, or -1."""
+        observed = self._observed
+        before = np.empty(len(observed.reads.key), np.int64)
+        kernels.session_writers(
+            session_order(observed), observed.txns.process, len(observed.versions.is_known),
+            self._reads, self._places, before,
+        )  # fmt: skip
+        return before
+
+    def _causal(self) -> Edges | None:
+        """Return what causal consistency forces; None if sessions and reads have a cycle."""
+        observed, nodes = self._observed, self._nodes
+        happened = Edges.joined(self.wr, self.so)
+        order = np.empty(nodes, np.int64)
+        if kernels.topological(happened.source, happened.target, nodes, order) < nodes:
+            return None
+        order = order[order < nodes - 1]
+        order = order[observed.committed[order]]
+        sessions, count = self._sessions()
+        groups = _groups(observed, sessions)
+        width = max(1, min(count, CLOCK_PLACES))
+        clocks = np.empty((nodes, width), np.int32)
+        parts = []
+        for first in range(0, count, width):
+
+            def force(found: Ints, first: int = first) -> int:
+                total: int = kernels.force_causal(
+                    order, first, sessions, self._reads, self._places, groups, clocks, found
+                )
+                return total
+
+            parts.append(self._with_first(_filled(force)))
+        return Edges.joined(*parts) if parts else self.wr.only(np.zeros(len(self.wr), np.bool_))
+
+    def _sessions(self) -> tuple[kernels.Sessions, int]:
+        """Return the sessions of committed transactions, and how many there are."""
+        order = session_order(self._observed)
+        process = self._observed.txns.process[order]
+        number, place, earlier = (np.full(self._nodes, -1, np.int64) for _ in range(3))
+        if not len(order):
+            return kernels.Sessions(number, place, earlier), 0
+        is_new = np.append(True, process[1:] != process[:-1])
+        of = np.cumsum(is_new) - 1
+        number[order] = of
+        place[order] = np.arange(len(order)) - np.flatnonzero(is_new)[of]
+        earlier[order[1:][~is_new[1:]]] = order[:-1][~is_new[1:]]
+        return kernels.Sessions(number, place, earlier), int(of[-1]) + 1
+
+    def _with_first(self, found: Ints) -> Edges:
+        """Return forced edges, those to what keys hold at first as edges to a node of its own.
+
+        That was there before every transaction, so each such edge closes a cycle.
+        """
+        first = self._nodes - 1
+        source, target, key, via = found.T
+        is_first = target == INITIAL
+        forced = Edges.of(CO, source, np.where(is_first, first, target), key, via)
+        sources = np.unique(source[is_first])
+        return Edges.joined(forced, Edges.of(FIRST, np.full(len(sources), first), sources))
+
+
+def _filled(fill: Callable[[Ints], int]) -> Ints:
+    """Return what a kernel finds, with as much room as it takes."""
+    found = np.empty((1024, 4), np.int64)
+    count = fill(found)
+    if count > len(found):
+        found = np.empty((count, 4), np.int64)
+        fill(found)
+    return found[:count]
+
+
+def _known_places(observed: Observed) -> tuple[Ints, Ints]:
+    """Return for each entry its first and last place among its key's versions, -1 if not known.
+
+    What no read shows comes after all versions.
     """
-    so, wr, ww = session_edges(observed), read_edges(observed), version_edges(observed)
-    nodes = len(observed.txns) + 1
-    found: list[Found] = []
-    for kind, base, of_sessions in (("G0", ww, [*ww, *so]), ("G1c", [*ww, *wr], [*ww, *wr, *so])):
-        found += _first(nodes, kind, base, of_sessions)
-    base, of_sessions = [*wr, *ww], [*wr, *ww, *so]
-    for kind, plain, sessions in (
-        ("nonmonotonic-read", _monotonic(observed), None),
-        ("fractured-read", _atomic(observed, {}), _atomic(observed, _before(observed))),
-    ):
-        forced = with_first(distinct(plain), nodes - 1)
-        more = forced if sessions is None else with_first(distinct(sessions), nodes - 1)
-        found += _first(nodes, kind, [*base, *forced], [*of_sessions, *more])
-    if not any(each.kind.startswith(("G1c", "G0")) for each in found):
-        forced = with_first(distinct(_causal(observed, of_sessions)), nodes - 1)
-        found += [
-            Found("causality-violation", cycle) for cycle in cycles(nodes, [*of_sessions, *forced])
-        ]
-    return _without_repeated(found)
+    versions, entries = observed.versions, observed.entries
+    first, last = (np.full(len(entries.txn), -1, np.int64) for _ in range(2))
+    key = versions.key
+    own = entries.find(versions.txn, key)
+    place = np.arange(len(key)) - versions.starts[key]
+    is_own = own >= 0
+    last[own[is_own]] = place[is_own]
+    first[own[is_own][::-1]] = place[is_own][::-1]
+    later_key = np.repeat(np.arange(len(versions.is_known)), np.diff(versions.later_starts))
+    own = entries.find(versions.later, later_key)
+    is_after = (own >= 0) & (first[np.maximum(own, 0)] < 0) if len(first) else own >= 0
+    after = versions.starts[later_key + 1] - versions.starts[later_key]
+    first[own[is_after]] = last[own[is_after]] = after[is_after]
+    return first, last
 
 
-def _first(
-    nodes: int, kind: str, plain: Sequence[Edge], with_sessions: Sequence[Edge]
-) -> Iterator[Found]:
+def _groups(observed: Observed, sessions: kernels.Sessions) -> kernels.Groups:
+    """Group the writers of each key by session."""
+    entries, keys = observed.entries, len(observed.versions.is_known)
+    order = np.lexsort((sessions.place[entries.txn], sessions.number[entries.txn], entries.key))
+    txn, key = entries.txn[order], entries.key[order]
+    of = sessions.number[txn]
+    is_new = np.ones(len(txn), np.bool_)
+    is_new[1:] = (key[1:] != key[:-1]) | (of[1:] != of[:-1])
+    starts = np.flatnonzero(is_new)
+    of_key = np.searchsorted(key[starts], np.arange(keys + 1))
+    return kernels.Groups(of_key, of[starts], np.append(starts, len(txn)), txn)
+
+
+def _first(nodes: int, kind: str, plain: Edges, with_sessions: Edges) -> Iterator[Found]:
     """Yield the cycles without sessions; if there are none, those with them."""
-    found = cycles(nodes, plain)
-    yield from (Found(kind, cycle) for cycle in found)
+    found = _of(nodes, plain)
+    yield from (Found(kind, cycle.edges) for cycle in found)
     if not found:
-        yield from (Found(kind + SESSION, cycle) for cycle in cycles(nodes, with_sessions))
+        yield from (Found(kind + SESSION, cycle.edges) for cycle in _of(nodes, with_sessions))
+
+
+def _of(nodes: int, edges: Edges) -> list[Cycle]:
+    part, count = number_parts(nodes, edges)
+    return cycles(part, count, edges)[0] if count else []
 
 
 def _without_repeated(found: Sequence[Found]) -> list[Found]:
@@ -126,124 +303,3 @@ def _without_repeated(found: Sequence[Found]) -> list[Found]:
             seen.add(edges)
             kept.append(each)
     return kept
-
-
-def with_first(forced: Sequence[Edge], first: int) -> list[Edge]:
-    """Return forced edges, those to what keys hold at first as edges to a node `first`.
-
-    That was there before every transaction, so each such edge closes a cycle.
-    """
-    made: list[Edge] = []
-    for edge in forced:
-        if edge.target == INITIAL:
-            made.append(edge._replace(target=first))
-            made.append(Edge(first, edge.source, FIRST))
-        else:
-            made.append(edge)
-    return made
-
-
-def _monotonic(observed: Observed) -> Iterator[Edge]:
-    """Yield what monotonic atomic view forces: an earlier read saw the other writer."""
-    for reads in observed.reads:
-        keys = _keys(reads)
-        seen: dict[Any, set[int]] = {}  # key -> transactions seen so far that write it
-        done: set[int] = set()
-        for read in reads:
-            for other in seen.get(read.key, ()):
-                if other != read.writer:
-                    yield Edge(other, read.writer, CO, read.key, read.txn)
-            if read.writer not in done and read.writer != INITIAL:
-                done.add(read.writer)
-                for key in _both(observed.writes[read.writer], keys):
-                    seen.setdefault(key, set()).add(read.writer)
-
-
-def _atomic(observed: Observed, before: Mapping[int, Mapping[Any, int]]) -> Iterator[Edge]:
-    """Yield what read atomic forces; `before` has the last writers in the reader's session."""
-    for number, reads in enumerate(observed.reads):
-        by_key = _keys(reads)
-        for writer in {read.writer for read in reads} - {INITIAL}:
-            for key in _both(observed.writes[writer], by_key):
-                for other in by_key[key]:
-                    if other != writer:
-                        yield Edge(writer, other, CO, key, number)
-        for key in _both(before.get(number, {}), by_key):
-            for other in by_key[key]:
-                if before[number][key] != other:
-                    yield Edge(before[number][key], other, CO, key, number)
-
-
-def _before(observed: Observed) -> dict[int, dict[Any, int]]:
-    """Return for each transaction the last writers, in its session, of the keys that it reads."""
-    found: dict[int, dict[Any, int]] = {}
-    for session in sessions_of(observed):
-        last: dict[Any, int] = {}
-        for number in session:
-            keys = _keys(observed.reads[number])
-            found[number] = {key: last[key] for key in _both(last, keys)}
-            last.update(dict.fromkeys(observed.writes[number], number))
-    return found
-
-
-def _causal(observed: Observed, happened: Sequence[Edge]) -> Iterator[Edge]:
-    """Yield what causal consistency forces; `happened` are so, wr and ww, without a cycle."""
-    sessions = sessions_of(observed)
-    place = {number: (s, n) for s, each in enumerate(sessions) for n, number in enumerate(each)}
-    writers: dict[Any, dict[int, list[int]]] = {}  # key -> session -> places of its writers
-    for number, (s, n) in sorted(place.items(), key=lambda each: each[1]):
-        for key in observed.writes[number]:
-            writers.setdefault(key, {}).setdefault(s, []).append(n)
-    clocks = _clocks(observed, [edge for edge in happened if edge.kind != WW], sessions, place)
-    for number, reads in enumerate(observed.reads):
-        if number not in place:
-            continue
-        for read in reads:
-            for s, places in writers.get(read.key, {}).items():
-                newest = bisect_right(places, clocks[number][s]) - 1
-                other = sessions[s][places[newest]] if newest >= 0 else read.writer
-                if other not in (read.writer, number):
-                    yield Edge(other, read.writer, CO, read.key, number)
-
-
-def _clocks(
-    observed: Observed,
-    happened: Sequence[Edge],
-    sessions: Sequence[Sequence[int]],
-    place: Mapping[int, tuple[int, int]],
-) -> list[list[int]]:
-    """Return for each transaction the last place of each session that happened before it."""
-    before: dict[int, list[int]] = {}
-    after: dict[int, list[int]] = {}
-    for edge in happened:
-        before.setdefault(edge.target, []).append(edge.source)
-        after.setdefault(edge.source, []).append(edge.target)
-    waits = {number: len(before.get(number, ())) for number in place}
-    ready = [number for number, count in waits.items() if not count]
-    clocks: list[list[int]] = [[-1] * len(sessions) for _ in observed.txns]
-    while ready:
-        number = ready.pop()
-        clock = clocks[number]
-        for earlier in before.get(number, ()):
-            s, n = place[earlier]
-            clock[:] = map(max, clock, clocks[earlier])
-            clock[s] = max(clock[s], n)
-        for later in after.get(number, ()):
-            waits[later] -= 1
-            if not waits[later]:
-                ready.append(later)
-    return clocks
-
-
-def _keys(reads: Sequence[Read]) -> dict[Any, set[int]]:
-    """Return for each key that is read the writers of what was seen there."""
-    found: dict[Any, set[int]] = {}
-    for read in reads:
-        found.setdefault(read.key, set()).add(read.writer)
-    return found
-
-
-def _both(some: Mapping[Any, Any], others: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys that both have, by walking the smaller one."""
-    small, large = (some, others) if len(some) <= len(others) else (others, some)
-    return [key for key in small if key in large]

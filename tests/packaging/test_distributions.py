@@ -22,7 +22,12 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("system", "harness", "checkers", "workloads", "reports")
 RUN = ("--world=sim", "--workload=queue", "--faults=kill", "--time-limit=10", "--engine=local")
 """Whatever such a run judges is decided without most of the kernels, which are not compiled yet."""
-KERNELS = ("checkers/kernels", "harness/history", "harness/targets")
+KERNELS = (
+    "checkers/kernels",
+    "checkers/kernels/transactions",
+    "harness/history",
+    "harness/targets",
+)
 """Their machine code is taken from the checkout: to compile it takes minutes."""
 COMPILES_S = 580
 """As long as a busy machine may take to compile what the checkout has not compiled yet."""

@@ -1,0 +1,1 @@
+"""Inner loops of the isolation checker (checkers.transactions), as those beside this folder."""

@@ -1,0 +1,107 @@
+"""Shortest cycles of graphs of transactions, breadth first."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shaketable.harness.compiled import bare, compiled
+
+_NO_EDGE = -1
+
+
+class Graph(NamedTuple):
+    """Edges by number, with their ends; the component of each node.
+
+    `ids`: the edges of paths: from node n lead ids[starts[n]:starts[n + 1]].
+    """
+
+    source: Any
+    target: Any
+    component: Any
+    starts: Any
+    ids: Any
+
+
+@bare
+def _path(graph: Any, start: int, goal: int, longest: int, seen: Any, stamp: int, by: Any,
+          waiting: Any) -> Any:  # fmt: skip
+    """Return how long a shortest path is, -1 if there is none that short, and the edges tried.
+
+    `by` receives the edge by which each node was reached, `seen` the stamp of this search.
+    """
+    starts, ids, targets, component = graph
+    seen[start], by[start] = stamp, _NO_EDGE
+    waiting[0] = start
+    first, stop, level_end, depth, work = 0, 1, 1, 0, 0
+    while first < stop:
+        if seen[goal] == stamp:
+            return depth, work
+        if depth >= longest:
+            return -1, work
+        depth += 1
+        while first < level_end:
+            node = waiting[first]
+            first += 1
+            for place in range(starts[node], starts[node + 1]):
+                work += 1
+                target = targets[ids[place]]
+                if seen[target] != stamp and component[target] == component[node]:
+                    seen[target], by[target] = stamp, ids[place]
+                    waiting[stop] = target
+                    stop += 1
+        level_end = stop
+    return (depth if seen[goal] == stamp else -1), work
+
+
+@compiled
+def shortest_cycles(graph: Graph, candidates: Any, candidate_starts: Any, limits: Any,
+                    cycles: Any, is_cut: Any) -> Any:  # fmt: skip
+    """Find for each component a shortest cycle of one candidate and the edges of paths.
+
+    Args:
+        graph: the graph.
+        candidates: the edges to start with, by component.
+        candidate_starts: component c has the candidates from candidate_starts[c] on.
+        limits: the candidates after which a found cycle will do, and the edges that are looked at
+            for one component at the most.
+        cycles: receives the edges, the candidate first; room for as many as there are nodes.
+        is_cut: receives for each component whether the second limit ended the search.
+
+    Returns:
+        Where each component's cycle starts in `cycles`.
+    """
+    sources, targets, starts = graph.source, graph.target, graph.starts
+    cycle_starts = np.zeros(len(candidate_starts), np.int64)
+    nodes = len(starts) - 1
+    seen = np.full(nodes, -1, np.int64)
+    by = np.empty(nodes, np.int64)
+    waiting = np.empty(nodes, np.int64)
+    filled = 0
+    paths = (starts, graph.ids, targets, graph.component)
+    for part in range(len(candidate_starts) - 1):
+        best, tried, work = 0, 0, 0
+        cycle_starts[part] = filled
+        for place in range(candidate_starts[part], candidate_starts[part + 1]):
+            edge = candidates[place]
+            longest = best - 2 if best else nodes
+            size, more = _path(
+                paths, targets[edge], sources[edge], longest, seen, edge, by, waiting
+            )
+            tried, work = tried + 1, work + more
+            if size >= 0:
+                best = size + 1
+                cycles[filled] = edge
+                node = sources[edge]
+                for at in range(size):
+                    cycles[filled + size - at] = by[node]
+                    node = sources[by[node]]
+            if best == 2 or (best and tried >= limits[0]):
+                break
+            if work > limits[1]:
+                is_cut[part] = True
+                break
+        filled += best
+    cycle_starts[len(candidate_starts) - 1] = filled
+    return cycle_starts
