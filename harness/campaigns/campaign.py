@@ -188,11 +188,12 @@ class Campaign(
 KEYS = tuple(field.encode_name for field in msgspec.structs.fields(Campaign))
 """The keys of a campaign file."""
 
-_CHOICES: Mapping[str, tuple[str, ...]] = {
+CHOICES: Mapping[str, tuple[str, ...]] = {
     field.encode_name: get_args(field.type)
     for field in msgspec.structs.fields(Campaign)
     if get_origin(field.type) is Literal
 }
+"""Keys whose value is one of a few words, and these."""
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Campaign:
@@ -519,8 +520,8 @@ def _invalid_value(error: msgspec.ValidationError, given: Mapping[str, Any]) -> 
     if match is None:
         return str(error)
     what, key, inside = match.groups()
-    if key in _CHOICES and isinstance(given[key], str):
-        return unknown_name(key, given[key], _CHOICES[key])
+    if key in CHOICES and isinstance(given[key], str):
+        return unknown_name(key, given[key], CHOICES[key])
     shown = json.dumps(given.get(key), default=str, ensure_ascii=False)
     return f"{key}{inside}: {what.replace('`', '')}: {shown}"
 

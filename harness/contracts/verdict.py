@@ -26,7 +26,15 @@ class Outcome(enum.IntEnum):
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of the command line (DESIGN.md section 3)."""
+    """Exit codes of the command line (DESIGN.md section 3).
+
+    Attributes:
+        VALID: valid; every promise that was tested held.
+        INVALID: invalid; a promise or an invariant was broken.
+        UNKNOWN: unknown; there is not enough evidence to decide.
+        USAGE: bad usage; one line says what to change.
+        HARNESS: the harness failed, or was interrupted before a verdict.
+    """
 
     VALID = 0
     INVALID = 1

@@ -41,7 +41,7 @@ from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT as SEED_S
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import utc_name, write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
-from shaketable.harness.terminal import output
+from shaketable.harness.terminal import completion, output
 from shaketable.reports.calibration_page import BugRow, Score, Scorecard
 
 PLAN: Final = "plan.json"
@@ -80,7 +80,12 @@ class CalibrateOptions:
         seed: What all seeds are drawn from; default: a fresh one, which is printed.
     """
 
-    mutant: Annotated[str | None, Parameter(metavar="NAME,...", show_default=False)] = None
+    mutant: Annotated[
+        str | None,
+        Parameter(
+            metavar="NAME,...", show_default=False, completer=completion.several_of("mutants")
+        ),
+    ] = None
     family: Annotated[str | None, Parameter(metavar="NAME,...", show_default=False)] = None
     by: Annotated[str, Parameter(metavar="METHOD,...")] = ",".join(METHODS)
     repeats: Annotated[int, Parameter(metavar="N")] = 3

@@ -30,6 +30,7 @@ from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.judging import checking, judge
 from shaketable.harness.judging.checking import CheckSettings, EngineKind
+from shaketable.harness.terminal import completion
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
 from shaketable.harness.untrusted_text import printable
 from shaketable.reports.check_page import failing_text
@@ -53,13 +54,16 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-def _option(group: Group, metavar: str, *, dash: bool = False) -> Parameter:
+def _option(
+    group: Group, metavar: str, *, dash: bool = False, completer: completion.Completer | None = None
+) -> Parameter:
     return Parameter(
         group=group,
         metavar=metavar,
         show_default=False,
         allow_leading_hyphen=dash,
         converter=to_seconds if metavar == "S" else None,
+        completer=completer,
     )
 
 
@@ -82,7 +86,9 @@ class CheckOptions:
         html: Write a page there that shows the failing parts.
     """
 
-    model: Annotated[str | None, _option(WHAT, "NAME")] = None
+    model: Annotated[str | None, _option(WHAT, "NAME", completer=completion.one_of("models"))] = (
+        None
+    )
     initial: Annotated[str | None, _option(WHAT, "STATE")] = None
     partition_by: Annotated[Literal["key", "none"] | None, _option(WHAT, "HOW")] = None
     checkers: Annotated[str | None, _option(WHAT, "NAMES")] = None

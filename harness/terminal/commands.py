@@ -186,6 +186,12 @@ COMMANDS: Final = (
         "Undo what a run left whose harness was killed.",
     ),
     Command(
+        "completion",
+        "completion:completion",
+        "[bash|zsh|fish] [--install]",
+        "Print what makes a shell complete commands, options and names; or install it.",
+    ),
+    Command(
         "up",
         "up:up",
         "[OPTIONS]",

@@ -34,7 +34,7 @@ from shaketable.harness.matrix.folder import Journal, MatrixFolder, Outcome, pen
 from shaketable.harness.matrix.plan import Plan
 from shaketable.harness.matrix.running import Queue, launcher
 from shaketable.harness.matrix.table import effects_text, recovery_text, verdict_of
-from shaketable.harness.terminal import output
+from shaketable.harness.terminal import completion, output
 from shaketable.harness.terminal.output import Redrawn
 from shaketable.reports.matrix_page import MatrixCell, MatrixView
 
@@ -43,7 +43,10 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def matrix(
-    file: Annotated[Path | None, Parameter(name="FILE", show_default=False)] = None,
+    file: Annotated[
+        Path | None,
+        Parameter(name="FILE", show_default=False, completer=completion.one_of_or_file("matrices")),
+    ] = None,
     /,
     *,
     jobs: Annotated[int, Parameter(metavar="N")] = 1,

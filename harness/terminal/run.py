@@ -25,14 +25,19 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.history import run_folder
 from shaketable.harness.judging import judge
-from shaketable.harness.terminal import heal, session
+from shaketable.harness.terminal import completion, heal, session
 from shaketable.harness.terminal.output import out
 
 TEST_COUNT_MAX: Final = 10_000
 
 
 def run(
-    campaign: Annotated[Path | None, Parameter(name="CAMPAIGN", show_default=False)] = None,
+    campaign: Annotated[
+        Path | None,
+        Parameter(
+            name="CAMPAIGN", show_default=False, completer=completion.one_of_or_file("campaigns")
+        ),
+    ] = None,
     /,
     *,
     options: RunOptions | None = None,
@@ -89,7 +94,10 @@ def analyze(
     /,
     *,
     engine: Literal["spark", "local"] = "spark",
-    promise: Annotated[str | None, Parameter(metavar="TARGET", show_default=False)] = None,
+    promise: Annotated[
+        str | None,
+        Parameter(metavar="TARGET", show_default=False, completer=completion.one_of("targets")),
+    ] = None,
     spark_master: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None,
     spark_remote: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None,
 ) -> int:
@@ -169,6 +177,7 @@ def _option(
         metavar=metavar,
         show_default=_default(key) if default else False,
         converter=to_seconds if metavar == "S" else None,
+        completer=completion.of_campaign_key(key, campaigns.CHOICES.get(key, ())),
     )
 
 

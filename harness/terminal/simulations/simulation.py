@@ -25,7 +25,7 @@ from shaketable.harness.contracts.simulation import (
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
-from shaketable.harness.terminal import output
+from shaketable.harness.terminal import completion, output
 from shaketable.harness.terminal.output import show_rows
 from shaketable.harness.terminal.simulations.seed_runs import (
     TARGET_DEFAULT,
@@ -60,16 +60,19 @@ SHRINK_MAX_S: Final = 86_400.0
 HUNTS_DEFAULT: Final = 5
 
 
-def _shown(metavar: str) -> Parameter:
+def _shown(metavar: str, completer: completion.Completer | None = None) -> Parameter:
     return Parameter(
         metavar=metavar,
+        completer=completer,
         show_default=lambda value: f"{value}".removesuffix(".0"),
         converter=to_seconds if metavar == "S" else None,
     )
 
 
-def _no_default(metavar: str, *names: str) -> Parameter:
-    return Parameter(name=names or None, metavar=metavar, show_default=False)
+def _no_default(
+    metavar: str, *names: str, completer: completion.Completer | None = None
+) -> Parameter:
+    return Parameter(name=names or None, metavar=metavar, show_default=False, completer=completer)
 
 
 _FLAG: Final = Parameter(negative=(), show_default=False)
@@ -88,9 +91,9 @@ class WorldOptions:
     """
 
     world: Annotated[str | None, _no_default("NAME")] = None
-    mutant: Annotated[str | None, _no_default("NAME")] = None
+    mutant: Annotated[str | None, _no_default("NAME", completer=completion.planted_bug)] = None
     time_limit: Annotated[float, _shown("S")] = VIRTUAL_S_DEFAULT
-    target: Annotated[str, _shown("NAME")] = TARGET_DEFAULT
+    target: Annotated[str, _shown("NAME", completion.one_of("targets"))] = TARGET_DEFAULT
 
     def spec(self, simulator: Simulator, seed: int) -> RunSpec:
         """Return the run to simulate.
