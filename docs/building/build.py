@@ -3,7 +3,7 @@
 The pages are those that people read in the repository, at the places where they are there, and the
 reference, which is made of the code. The README is the first page.
 
-Source: docs/adr/0047 (why Sphinx, and why it is not run on `docs/` itself).
+Source: docs/adr/0049 (why Sphinx, and why it is not run on `docs/` itself).
 """
 
 from __future__ import annotations
