@@ -44,8 +44,9 @@ from shaketable.harness.runtime.admin_requests import wait_until
 from shaketable.harness.runtime.availability import Choice
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes import children
-from shaketable.harness.runtime.rig import Rig, build
+from shaketable.harness.runtime.rig import Rig
 from shaketable.harness.runtime.simulated import run as simulated
+from shaketable.harness.runtime.supervisor import assemble
 from shaketable.harness.untrusted_text import error_text
 
 HOLD_S: Final = (0.5, 1.5, 3.0)
@@ -168,7 +169,11 @@ def _run(resolved: Campaign, run: RunFolder, trials: Trials) -> None:
 
         group.run(main)
         return
-    trio.run(_examine, build(resolved, run, notes), trials, notes)
+
+    async def in_real_time() -> None:
+        await _examine(await assemble(resolved, run, notes), trials, notes)
+
+    trio.run(in_real_time)
 
 
 def _without(finding: Finding, path: Path) -> Finding:

@@ -109,11 +109,28 @@ async def run_campaign(
         UsageError: the campaign cannot be run as it is.
         HarnessError: the run could not be set up or done; one line says why.
     """
+    return await run_rig(
+        await assemble(campaign, folder, observer, base_port=base_port, command=command)
+    )
+
+
+async def assemble(
+    campaign: Campaign,
+    folder: RunFolder,
+    observer: Observer,
+    *,
+    base_port: int | None = None,
+    command: Sequence[str] = (),
+) -> Rig:
+    """Assemble a run in the campaign's world, which takes real time; start nothing.
+
+    Arguments and errors are those of `run_campaign`.
+    """
     if campaign.world == EXISTING:
-        return await run_rig(existing_world.build(campaign, folder, observer, command=command))
+        return existing_world.build(campaign, folder, observer, command=command)
     if campaign.world == HOSTS:
-        return await run_rig(await on_hosts.build(campaign, folder, observer, command=command))
-    return await run_rig(build(campaign, folder, observer, base_port=base_port, command=command))
+        return await on_hosts.build(campaign, folder, observer, command=command)
+    return build(campaign, folder, observer, base_port=base_port, command=command)
 
 
 async def run_rig(rig: Rig) -> RunResult:
