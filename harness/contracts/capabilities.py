@@ -60,15 +60,12 @@ class Capability(StrEnum):
     MEMBERS = "members"
 
 
-STEERED: Final = frozenset(
-    {
-        Capability.CLOCK,
-        Capability.DISK_ERRORS,
-        Capability.DISK_FULL,
-        Capability.DISK_SLOW,
-        Capability.POWER,
-    }
+OF_DISKS: Final = frozenset(
+    {Capability.DISK_ERRORS, Capability.DISK_FULL, Capability.DISK_SLOW, Capability.POWER}
 )
+"""Capabilities that need a say in what becomes of a node's disk calls."""
+
+STEERED: Final = frozenset({Capability.CLOCK}) | OF_DISKS
 """Capabilities that need nodes that can be steered (`contracts.abilities.SteersNodes`).
 
 Those of disks can also be had from a disk of the harness (`contracts.abilities.HasVolatileDisk`).

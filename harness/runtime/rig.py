@@ -25,7 +25,13 @@ from shaketable.harness.contracts.abilities import (
     SteersNodes,
 )
 from shaketable.harness.contracts.broken_rules import Broken
-from shaketable.harness.contracts.capabilities import STEERED, TAKE_LOGS, Capability, needs_of
+from shaketable.harness.contracts.capabilities import (
+    OF_DISKS,
+    STEERED,
+    TAKE_LOGS,
+    Capability,
+    needs_of,
+)
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import (
     Address,
@@ -54,6 +60,7 @@ from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 from shaketable.harness.runtime.sites import Site
 from shaketable.harness.runtime.stored_logs import StoredLogs
 from shaketable.harness.runtime.world import ProcessWorld
+from shaketable.harness.volatile_disk import trial
 from shaketable.harness.volatile_disk.disk import VolatileDisk
 
 NAME_SERVERS = ("ns0", "ns1")
@@ -435,7 +442,8 @@ def configure_nodes(
     members: dict[str, Member] = {}
     with ExitStack() as opened:
         for node, layout in site.layouts.items():
-            disk, prefix = _mounted(target, layout), (*site.prefixes.get(node, ()),)
+            disk = _mounted(target, layout, capabilities)
+            prefix = (*site.prefixes.get(node, ()),)
             if disk is not None:
                 opened.callback(disk.close)
                 prefix = (*prefix, *disk.enter_command(layout.directory))
@@ -452,10 +460,14 @@ def configure_nodes(
     return members
 
 
-def _mounted(target: Target, layout: NodeLayout) -> VolatileDisk | None:
-    """Start a node's disk, if faults need one (the option "steering"), and it is not to be real."""
-    is_needed = layout.options.get("steering") and layout.options.get("disk") == "volatile"
-    if not is_needed or isinstance(target, SteersNodes) or not isinstance(target, HasVolatileDisk):
+def _mounted(
+    target: Target, layout: NodeLayout, capabilities: Collection[Capability]
+) -> VolatileDisk | None:
+    """Start a node's disk, if faults need one, it is not to be real, and it works here."""
+    is_wanted = OF_DISKS & set(capabilities) and layout.options.get("disk") == "volatile"
+    if not is_wanted or isinstance(target, SteersNodes) or not isinstance(target, HasVolatileDisk):
+        return None
+    if trial.why_not() is not None:  # then those faults are not available, and others may be
         return None
     folder = target.disk(layout)
     try:

@@ -70,7 +70,7 @@ class Verdict:
         delay_s: how long it waits first.
         stalled_by: the numbers of the faults whose end it waits for.
         faults: the numbers of all faults with an effect on it.
-        kills: the process that ends at this call, which is never carried out; 0: none.
+        kills: the process that ends at this call, which never returns; 0: none.
     """
 
     error: int = 0

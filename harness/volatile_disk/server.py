@@ -125,13 +125,19 @@ class Server:
             return
         verdict = self._orders.judge(call)
         if verdict.kills:
-            with suppress(OSError):
-                os.kill(verdict.kills, signal.SIGKILL)
-            self._wait(request, verdict, float("inf"))
+            self._kill_at(request, verdict)
         elif verdict.delay_s or verdict.stalled_by:
             self._wait(request, verdict, verdict.delay_s)
         else:
             self._end(request, verdict)
+
+    def _kill_at(self, request: Request, verdict: Verdict) -> None:
+        """End a process at its call, which never returns: a write is in no cache but this."""
+        if request.op == Op.WRITE:
+            self._requests.carry_out(request)
+        with suppress(OSError):
+            os.kill(verdict.kills, signal.SIGKILL)
+        self._wait(request, verdict, float("inf"))
 
     def _end(self, request: Request, verdict: Verdict) -> None:
         if verdict.error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from shaketable.harness.contracts.plugins import Address, NodeLayout, NodeStatus
 from shaketable.harness.described.on_volatile_disk import TargetOnVolatileDisk
 from shaketable.harness.described.running import targets_of
 from shaketable.harness.described.target import DescribedTarget
-from shaketable.harness.runtime import availability
+from shaketable.harness.runtime import availability, rig
 from shaketable.harness.volatile_disk import trial
 
 CLIENT = "def read(s, k): ...\ndef write(s, k, v): ...\ndef cas(s, k, e, v): ...\n"
@@ -98,6 +99,30 @@ def test_a_machine_without_fuse_is_the_reason(
     monkeypatch.setattr(trial, "tried", lambda: refused)
     assert why(volatile(tmp_path), "disk-stall") == f"{refused.what}; {refused.advice}"
     assert why(volatile(tmp_path), "wipe") is None, "its files are still its files"
+
+
+@pytest.mark.parametrize(
+    ("needed", "disk", "works", "is_mounted"),
+    [
+        (Capability.POWER, "volatile", True, True),
+        (Capability.DISK_SLOW, "volatile", True, True),
+        (Capability.KILL, "volatile", True, False),
+        (Capability.CLOCK, "volatile", True, False),
+        (Capability.POWER, "real", True, False),
+        (Capability.POWER, "volatile", False, False),
+    ],
+)
+def test_it_is_mounted_only_where_a_fault_needs_it_and_it_works(
+    needed: Capability, disk: str, works: bool, is_mounted: bool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(trial, "tried", lambda: trial.Trial(works, "so it is"))
+    layout = replace(layout_of(tmp_path), options={"disk": disk, "steering": True})
+    mounted = rig._mounted(volatile(tmp_path), layout, {Capability.KILL, needed})
+    if mounted is not None:
+        mounted.ready()
+        mounted.close()
+    assert (mounted is not None) is is_mounted
 
 
 def test_a_set_up_is_synced_and_done_once_a_disk(tmp_path: Path) -> None:

@@ -95,6 +95,17 @@ def test_serializable_reads_are_found_to_be_stale_and_clocks_untouched(
     assert judged.returncode == 1, judged.stdout + judged.stderr
 
 
+@needs_etcd
+@pytest.mark.e2e
+def test_what_it_synced_survives_power_losses(site: Path, tmp_path: Path) -> None:
+    done, _ = run(
+        site, tmp_path, "--target", "etcd", "--faults", "kill,power", "--time-limit", "12",
+        "--seed", "etcd", "--engine", "local",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"took effect \(.*power [1-9]", done.stdout), done.stdout
+
+
 # ---- without etcd ------------------------------------------------------------------------
 
 

@@ -46,6 +46,8 @@ class SteeredWorld(MemoryWorld):
         self.damages: list[Damage] = []
         self.revived: list[str] = []
         self.lost = 0 if deaf else 100
+        self.lost_entries: int | None = None
+        self.has_log = True
         self.reads = 0
 
     async def skew(self, node: str, change: ClockChange) -> Json:
@@ -99,7 +101,10 @@ class SteeredWorld(MemoryWorld):
 
     async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
         struck = {node: (await self.kill(node))["incarnation"] for node in nodes}
-        return {"incarnations": struck, "lost_bytes": dict.fromkeys(nodes, self.lost)}
+        lost = {"incarnations": struck, "lost_bytes": dict.fromkeys(nodes, self.lost)}
+        if self.lost_entries is not None:
+            lost["lost_entries"] = dict.fromkeys(nodes, self.lost_entries)
+        return lost
 
     async def damage(self, node: str, damage: Damage) -> Json:
         assert node in self.dead
@@ -107,7 +112,8 @@ class SteeredWorld(MemoryWorld):
             raise HarnessError("no")
         self.damages.append(damage)
         much = 0 if self.deaf else 5
-        return {"file": "000", "at": 7, "bytes": much, "entries": much}
+        found = {"file": "000", "at": 7, "bytes": much, "entries": much * self.has_log}
+        return {**found, "has_log": self.has_log}
 
     async def copy_store(self, node: str) -> str:
         assert node in self.dead
@@ -272,6 +278,16 @@ def test_a_power_loss_that_lost_nothing_did_not_bite() -> None:
     assert evidence.measures["killed"] == 5
 
 
+@pytest.mark.parametrize(("lost_bytes", "entries"), [(0, 0), (7, 0), (0, 2)])
+def test_power_takes_names_of_files_too_where_they_are_known(lost_bytes: int, entries: int) -> None:
+    world = SteeredWorld(NODES, "n2")
+    world.lost, world.lost_entries = lost_bytes, entries
+    _, evidence, _ = perform("power", world, variant="leader")
+    assert evidence.took_effect is bool(lost_bytes or entries)
+    assert evidence.measures == {"killed": 1, "lost_bytes": lost_bytes, "lost_entries": entries}
+    assert ("directory entries lost: n2 2" in evidence.what) is bool(entries)
+
+
 def test_a_damaged_node_is_whole_again() -> None:
     world = SteeredWorld(NODES, "n2")
     plan, evidence, _ = perform("damage", world)
@@ -317,6 +333,15 @@ def test_a_node_is_rolled_back_to_its_copy() -> None:
     assert evidence.measures == {"entries": 5}
     assert [damage.copy for damage in world.damages] == ["copy-1"]
     assert world.dead == set()
+
+
+def test_a_rollback_without_a_log_is_seen_in_the_files() -> None:
+    world = SteeredWorld(NODES, "n2")
+    world.refuses, world.has_log = None, False
+    _, evidence, _ = perform("rollback", world, age_s=0.0)
+    assert evidence.took_effect
+    assert evidence.measures == {"changed_bytes": 5}
+    assert evidence.what == "n2 got older files back: 5 bytes in files that were others"
 
 
 class BrokenWorld(SteeredWorld):

@@ -218,6 +218,15 @@ def test_a_trip_ends_the_process_before_the_call_has_an_effect(
     assert disk.lose() == {"bytes": 1, "entries": 0, "sizes": 0}
 
 
+def test_a_trip_at_a_write_leaves_it_unsynced(tmp_path: Path, disk: VolatileDisk) -> None:
+    with program(disk, tmp_path, "sys.stdin.readline()" + SYNC) as process:
+        trip = {"number": 1, "on": "write", "nth": 1, "what": "kill", "pid": process.pid}
+        disk.order(trips=[trip])
+        shown, _ = process.communicate("go\n", timeout=WAIT_S)
+    assert shown == ""
+    assert disk.lose() == {"bytes": 1, "entries": 1, "sizes": 0}
+
+
 def test_files_changed_from_outside_are_seen(tmp_path: Path, disk: VolatileDisk) -> None:
     said(disk, tmp_path, "open('a', 'w').write('old'); open('b', 'w').write('b')")
     with disk.detached():

@@ -67,6 +67,7 @@ class Power(NodeFault):
         entries = {node: int(undo.get("lost_entries", {}).get(node, 0)) for node in gone}
         if "lost_entries" in undo:
             measures["lost_entries"] = sum(entries.values())
+        if any(entries.values()):
             what += f"; unsynced directory entries lost: {_of_nodes(entries)}"
         return Evidence(any((*lost.values(), *entries.values())), what, measures)
 
