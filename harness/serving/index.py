@@ -16,6 +16,8 @@ from shaketable.harness import run_markers
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.matrix.folder import MatrixFolder
 from shaketable.harness.serving.store_paths import NotHereError, is_allowed_name, read_bounded
+from shaketable.reports.finding_texts import merge_totals, summarize
+from shaketable.reports.run_page.violations import kind_totals
 
 log = logging.getLogger(__name__)
 
@@ -250,12 +252,18 @@ def _is_occupied(folder: RunFolder) -> bool:
 
 
 def _why(results: dict[str, Any]) -> str:
-    """Return the summary of the first checker that is not VALID."""
+    """Return what the report's headline says: findings in words, else a checker's summary."""
+    if isinstance(stated := results.get("why"), str):
+        return _text(stated)
     checkers = results.get("checkers")
-    for checker in checkers.values() if isinstance(checkers, dict) else ():
-        if isinstance(checker, dict) and checker.get("valid") is not True:
-            return _text(checker.get("summary"))
-    return ""
+    listed = checkers.values() if isinstance(checkers, dict) else ()
+    refused = [each for each in listed if isinstance(each, dict) and each.get("valid") is not True]
+    broken = [each for each in refused if each.get("valid") is False]
+    try:
+        found = summarize(merge_totals(kind_totals(each).items() for each in broken))
+    except (AttributeError, TypeError, ValueError):  # a damaged file, or of a later format
+        found = ""
+    return _text(found or next((each.get("summary") for each in broken or refused), ""))
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,12 +39,18 @@ class FaultNow:
 
 @dataclass(frozen=True, slots=True)
 class NodeNow:
-    """The last known status of a node."""
+    """The last known status of a node.
+
+    Role and term are recorded when they change, positions in the log at most twice a second; each
+    has its time, in seconds since the start of the run ("" if it is not known).
+    """
 
     node: str
     role: str
     term: str
-    committed: str
+    since_s: str
+    committed: str = "-"
+    seen_s: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,10 @@ class Follower:
             counts=counts,
             rates=rates,
             first_s=first_s,
-            nodes=_nodes(read_tail(folder.status_jsonl, TAIL_BYTES)),
+            nodes=_nodes(
+                read_tail(folder.status_jsonl, TAIL_BYTES),
+                read_tail(folder.samples_jsonl, TAIL_BYTES),
+            ),
             faults=_faults(read_tail(folder.faults_jsonl, TAIL_BYTES)),
             log=tuple(log[-LOG_LINES:]),
             is_behind=is_behind,
@@ -138,14 +148,30 @@ def _phase(log: list[str]) -> str:
     return ""
 
 
-def _nodes(tail: bytes) -> tuple[NodeNow, ...]:
+def _nodes(statuses: bytes, samples: bytes) -> tuple[NodeNow, ...]:
+    """Return each node's last role, and its last position, with the times of both."""
     last: dict[str, NodeNow] = {}
-    for row in _rows(tail):
-        texts = (row.get(name) for name in ("role", "term", "committed_index"))
-        role, term, committed = ("-" if text is None else str(text)[:40] for text in texts)
+    for row in _rows(statuses):
+        role, term = (_short(row.get(name)) for name in ("role", "term"))
         node = str(row.get("node"))[:40]
-        last[node] = NodeNow(node, "no answer" if role == "-" else role, term, committed)
+        shown = "no answer" if role == "-" else role
+        last[node] = NodeNow(node, shown, term, since_s=_seconds(row))
+    for row in _rows(samples):
+        node = str(row.get("node"))[:40]
+        if node in last:
+            committed = _short(row.get("committed_index"))
+            last[node] = replace(last[node], committed=committed, seen_s=_seconds(row))
     return tuple(last[node] for node in sorted(last))
+
+
+def _short(value: object) -> str:
+    return "-" if value is None else str(value)[:40]
+
+
+def _seconds(row: Mapping[str, Any]) -> str:
+    """Return when a row was written, as seconds of the run."""
+    time_ns = row.get("time_ns")
+    return f"{time_ns / 1e9:.1f} s" if isinstance(time_ns, int) else ""
 
 
 STATES: Final = {"applying": "applying", "applied": "on", "undone": "healed"}

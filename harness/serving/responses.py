@@ -110,7 +110,9 @@ class Site:
     def _route(self, path: str, query: dict[str, str]) -> Response:
         first, _, rest = path.removeprefix("/").partition("/")
         if first == "" and not rest:
-            return self._page("list.html.j2", **pages.listing(self.index.listing(), query))
+            return self._page(
+                "list.html.j2", program=PROGRAM, **pages.listing(self.index.listing(), query)
+            )
         if first == "static":
             return _static(rest)
         if first == "files":

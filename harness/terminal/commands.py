@@ -15,13 +15,13 @@ from cyclopts.help import HelpEntry, HelpPanel, PlainFormatter
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from shaketable.harness.contracts.program import PROGRAM
+from shaketable.harness.contracts.program import IS_CHECKOUT, PROGRAM
 from shaketable.harness.terminal.output import Output, show_rows
 
 IN_A_CHECKOUT: Final = "./shaketable"
 """What docstrings call the program; help shows what it was called by."""
-HELP: Final = """Shakes a replicated broker group and proves with PySpark
-whether it kept its promises.
+HELP: Final = """Shakes a replicated system with faults, and checks whether it kept its
+promises.
 
 Start with:
 ./shaketable run
@@ -29,9 +29,10 @@ Start with:
 It runs three brokers here for about a minute while they are killed, paused and cut off from
 each other, checks everything that their clients saw, and writes a report.
 
-Exit codes: 0 valid, 1 invalid, 2 unknown, 254 bad usage, 255 the harness failed.
+Exit codes: 0 valid, 1 invalid, 2 unknown, 254 bad usage, 255 the harness failed."""
+HELP_IN_A_CHECKOUT: Final = f"""{HELP}
 
-./shaketable test runs the project's own tests."""
+./shaketable test runs the project's own tests, ./shaketable docs builds its documentation."""
 
 
 # The layout of `--help`: two aligned columns under plain headings, no boxes.
@@ -224,7 +225,7 @@ def _app(*, is_summary: bool) -> App:
         name="shaketable",
         console=Output(highlight=False),
         version=importlib.metadata.version("shaketable"),
-        help=HELP,
+        help=HELP_IN_A_CHECKOUT if IS_CHECKOUT else HELP,
         help_format="plaintext",
         help_formatter=PlainPanelFormatter(),
         usage=f"Usage: {PROGRAM} COMMAND [OPTIONS]",

@@ -36,6 +36,7 @@ def assert_linearizable(
         NotLinearizableError: it is not; its notes show the failing part as text.
         UsageError: as for `check`.
     """
+    __tracebackhide__ = True  # pytest shows the test's own line, not this
     if isinstance(history, Iterator):
         history = list(history)
     verdict = check(history, model, **how)
@@ -47,25 +48,30 @@ def assert_linearizable(
         if part is not None:
             error.add_note("\n".join(failing_text.lines(part, WIDTH)))
     if page is not None:
-        from shaketable.reports.check_page.page import render_page  # noqa: PLC0415 - only where it is asked for
-
-        operations = to_operations(history)
-        counted = {
-            outcome: pc.sum(pc.equal(operations["outcome"], outcome)).as_py() or 0
-            for outcome in ("ok", "fail", "info")
-        }
-        shown = CheckedHistory(
-            path=page.stem,
-            format="recorded by a test",
-            model=model if model is None or isinstance(model, str) else model.name,
-            engine="local",
-            seconds=0.0,
-            outcomes=counted,
-            keys=len(pc.unique(operations["key"])),
-            clients=len(pc.unique(operations["process"])),
-            verdicts=(verdict,),
-        )
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(render_page([shown]), encoding="utf-8")
+        _write_page(page, history, model, verdict)
         error.add_note(f"page: {page}")
     raise error
+
+
+def _write_page(page: Path, history: Recorded, model: str | Model | None, verdict: Verdict) -> None:
+    """Write the page that `check --html` writes for such a history."""
+    from shaketable.reports.check_page.page import render_page  # noqa: PLC0415 - only where it is asked for
+
+    operations = to_operations(history)
+    counted = {
+        outcome: pc.sum(pc.equal(operations["outcome"], outcome)).as_py() or 0
+        for outcome in ("ok", "fail", "info")
+    }
+    shown = CheckedHistory(
+        path=page.stem,
+        format="recorded by a test",
+        model=model if model is None or isinstance(model, str) else model.name,
+        engine="local",
+        seconds=0.0,
+        outcomes=counted,
+        keys=len(pc.unique(operations["key"])),
+        clients=len(pc.unique(operations["process"])),
+        verdicts=(verdict,),
+    )
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(render_page([shown]), encoding="utf-8")

@@ -1,11 +1,13 @@
 """Record the operations of a test's clients, from any thread or task, and check them.
 
-    history = HistoryRecorder()
+    history = Recorder()
     with history.call(process=0, f="write", value=3):
         client.write(3)
     with history.call(process=1, f="read") as call:
         call.ok(client.read())
     history.assert_linearizable("register")
+
+It is the same for threads, and for tasks of asyncio and trio: nothing here waits.
 
 Source: Jepsen's clients (an exception is `info` unless the operation certainly did not happen).
 """
@@ -30,7 +32,7 @@ UNANSWERED = object()
 """Default for a call without an answer."""
 
 
-class HistoryRecorder:
+class Recorder:
     """A history being recorded: events in the order in which they happened.
 
     `page` is where a failed check writes a page with the failing part, if given.
@@ -97,6 +99,8 @@ class HistoryRecorder:
         """
         from shaketable.harness.testing.asserting import assert_linearizable  # noqa: PLC0415 - as above
 
+        __tracebackhide__ = True  # pytest shows the test's own line
+
         return assert_linearizable(self.events(), model, page=self.page, **how)
 
 
@@ -108,7 +112,7 @@ class RecordedCall:
     """
 
     def __init__(
-        self, history: HistoryRecorder, process: int, f: str, value: Any, key: str | int | None
+        self, history: Recorder, process: int, f: str, value: Any, key: str | int | None
     ) -> None:
         self._history = history
         self._process, self._f, self._key = process, f, key
@@ -117,17 +121,21 @@ class RecordedCall:
 
     def ok(self, answer: Any = UNANSWERED) -> None:
         """End the call: it succeeded, with this answer."""
+        __tracebackhide__ = True
         self._end("ok", self._value if answer is UNANSWERED else answer)
 
     def fail(self) -> None:
         """End the call: it certainly did not happen."""
+        __tracebackhide__ = True
         self._end("fail", None)
 
     def info(self) -> None:
         """End the call with unknown outcome: it may have happened, or may happen later."""
+        __tracebackhide__ = True
         self._end("info", None)
 
     def _end(self, kind: str, value: Any) -> None:
+        __tracebackhide__ = True
         if self._is_over:
             raise RuntimeError(f"the {self._f} of process {self._process} has ended already")
         self._is_over = True

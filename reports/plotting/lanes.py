@@ -20,6 +20,7 @@ from shaketable.reports.plotting.frame import (
     new_figure,
     shown_faults,
 )
+from shaketable.reports.plotting.violation_marks import ROW, mark_violations, moments
 from shaketable.reports.run_view import RoleSpan, RunView
 
 ROLE_COLOURS: Final = {
@@ -56,6 +57,7 @@ def draw_lanes(context: PlotContext) -> DrawnPlot:
     colours = fault_colours([row.window.name for row in view.faults])
     rows = ["phase"] if view.phases else []
     rows += [OUTAGE_ROW] if view.availability is not None else []
+    rows += [ROW] if moments(view) else []
     nodes = sorted({lane.node for lane in view.lanes} | set(view.nodes))
     kinds = sorted({row.window.name for row in shown_faults(view)})
     factors = list(dict.fromkeys(reversed([*rows, *kinds, *nodes]))) or ["run"]  # unique
@@ -67,7 +69,11 @@ def draw_lanes(context: PlotContext) -> DrawnPlot:
     _bars(plot, _outage_bars(view))
     _choosable(plot, _bars(plot, _fault_bars(view, colours, whole_s)))
     _bars(plot, _role_bars(view, whole_s))
-    return DrawnPlot("plot-lanes", "Phases, outages, faults, and who led in which term", "", plot)
+    mark_violations(plot, view)
+    caption = "A diamond is a violation; a click opens its page." if moments(view) else ""
+    return DrawnPlot(
+        "plot-lanes", "Phases, outages, faults, and who led in which term", caption, plot
+    )
 
 
 def _bar(

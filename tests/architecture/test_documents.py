@@ -17,7 +17,7 @@ DOCUMENTS = (
     "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/checking.md", "docs/models.md",
     "docs/upgrading.md", "docs/extending.md", "docs/gate.md", "docs/store.md",
     "docs/violation.md", "docs/calibration.md", "docs/debugging.md",
-    "docs/lives.md", "docs/first-bug.md", "docs/ci.md", "docs/concepts.md",
+    "docs/lives.md", "docs/first-bug.md", "docs/ci.md", "docs/concepts.md", "docs/python.md",
 )  # fmt: skip
 COMMAND = re.compile(r"(?:^|`)(\./shaketable[^`#\n]*)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")

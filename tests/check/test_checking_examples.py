@@ -1,4 +1,4 @@
-"""Every example of docs/checking.md and docs/isolation.md does what the page says."""
+"""Every example of docs/checking.md, isolation.md and python.md does what the page says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from check_samples import WITH_PLUGIN
 from shaketable.harness import cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "checking.md"
-PAGES = (PAGE, PAGE.parent / "isolation.md")
+PAGES = (PAGE, PAGE.parent / "isolation.md", PAGE.parent / "python.md")
+NOT_HERE = "notest"
+"""Programs that run a campaign: tests/e2e does that."""
 BLOCK = re.compile(r"^```(\S+)(?: (\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [block for page in PAGES for block in BLOCK.findall(page.read_text())]
 pytest_plugins = ("pytester",)
@@ -49,7 +51,7 @@ def test_commands(
         assert " ".join(line.split()) in said
 
 
-PROGRAMS = [text for language, _, text in BLOCKS if language == "python"]
+PROGRAMS = [text for language, name, text in BLOCKS if language == "python" and name != NOT_HERE]
 TESTS = [text for text in PROGRAMS if "def test_" in text]
 
 
@@ -61,6 +63,9 @@ def test_programs(program: str, folder: Path) -> None:
 @pytest.mark.parametrize("program", TESTS)
 def test_tests(program: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(program)
+    for _, name, text in BLOCKS:
+        if name:
+            (pytester.path / name).write_text(text)
     result = pytester.runpytest_subprocess(*WITH_PLUGIN, "-p", "no:cacheprovider", timeout=100)
     result.assert_outcomes(passed=program.count("def test_"))
 

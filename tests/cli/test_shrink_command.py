@@ -203,6 +203,15 @@ def test_a_target_that_cannot_shrink_is_told(shaketable: Run) -> None:
     assert "runs of the target fakesim cannot be shrunk" in err
 
 
+LED = """\
+      n0   n1   n2
+  1.0  |    o    |  n1 leads term 1; it
+       |    #    |  writes entry 3
+  2.0  |    o    |  n1 sends entry 3 to n2
+  3.0  X    |    |  n0 crashes in term 1
+"""
+
+
 def test_a_story_wider_than_the_terminal_is_folded_in_its_last_column() -> None:
     story = (
         "      n0   n1   n2\n"
@@ -213,8 +222,27 @@ def test_a_story_wider_than_the_terminal_is_folded_in_its_last_column() -> None:
     assert shrinking.fold(story, 35).splitlines() == [
         "      n0   n1   n2",
         "  1.0  o--->|    |  n0 sends entry",
-        "                    3 to n1",
+        "       |    |    |  3 to n1",
         "| up   o something happens",
         "* fsync",
     ]
+    assert shrinking.fold(LED, 35).splitlines() == [
+        "      n0   n1   n2",
+        "  1.0  |    o    |  n1 leads term",
+        "       |    #    |  1; it writes",
+        "       |    #    |  entry 3",
+        "  2.0  |    o    |  n1 sends entry",
+        "       |    #    |  3 to n2",
+        "  3.0  X    |    |  n0 crashes in",
+        "       :    |    |  term 1",
+    ]
     assert max(map(len, shrinking.fold(story, 26).splitlines())) <= 26
+
+
+def test_help_offers_no_world_whose_runs_cannot_be_shrunk(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["shrink", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--world NAME core, the pure code" in shown
+    assert "node the whole node" not in shown

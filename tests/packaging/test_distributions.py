@@ -6,7 +6,6 @@ It is unpacked and run where somebody has packages of their own called as our fo
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,21 +13,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hatchling import build
+from distributions import ROOT, built, keep_compiled_kernels
 
-from shaketable.checkers.kernels.shipped import cached_code
-
-ROOT = Path(__file__).parents[2]
 FOLDERS = ("system", "harness", "checkers", "workloads", "reports")
 RUN = ("--world=sim", "--workload=queue", "--faults=kill", "--time-limit=10", "--engine=local")
 """Whatever such a run judges is decided without most of the kernels, which are not compiled yet."""
-KERNELS = (
-    "checkers/kernels",
-    "checkers/kernels/transactions",
-    "harness/history",
-    "harness/targets",
-)
-"""Their machine code is taken from the checkout: to compile it takes minutes."""
 COMPILES_S = 580
 """As long as a busy machine may take to compile what the checkout has not compiled yet."""
 HISTORY = """\
@@ -39,36 +28,12 @@ HISTORY = """\
 """
 
 
-def built(kind: str, project: Path, target: Path) -> Path:
-    """Build a project as pip does: by its build backend, from within its folder."""
-    target.mkdir(exist_ok=True)
-    before = Path.cwd()
-    os.chdir(project)
-    try:
-        name = build.build_wheel(str(target)) if kind == "wheel" else build.build_sdist(str(target))
-    finally:
-        os.chdir(before)
-    return target / name
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built("wheel", ROOT, tmp_path_factory.mktemp("dist"))
-
-
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(site)
-    for folder in KERNELS:
-        ours, theirs = ROOT / folder, site / "shaketable" / folder
-        for source in ours.glob("*.py"):  # numba asks when the source was changed
-            times = source.stat()
-            os.utime(theirs / source.name, ns=(times.st_atime_ns, times.st_mtime_ns))
-        (theirs / "__pycache__").mkdir()
-        for code in cached_code(ours):
-            shutil.copy2(code, theirs / "__pycache__")
+    keep_compiled_kernels(site)
     return site
 
 
@@ -94,6 +59,19 @@ def test_one_new_name_at_the_top(wheel: Path) -> None:
     assert not [name for name in names(wheel) if "/samples/" in name]
     assert "shaketable/py.typed" in names(wheel)  # type checkers read our annotations
     assert [name for name in names(wheel) if name.endswith("/licenses/LICENSE")]
+
+
+def test_an_index_and_pip_take_them(wheel: Path, tmp_path: Path) -> None:
+    """`twine check` renders the page of the index; the other looks for what is there by mistake."""
+    packed = built("sdist", ROOT, tmp_path)
+    for command in (
+        ["twine", "check", "--strict", str(wheel), str(packed)],
+        ["check_wheel_contents", str(wheel)],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *command], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_is_built_from_the_source_distribution_is_the_same(

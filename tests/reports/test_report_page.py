@@ -127,6 +127,19 @@ def test_how_long_clients_wait_is_said_where_it_is_known(clean_run: Any) -> None
     assert "up to 1.5 s (the operation timeout)" in text
 
 
+@pytest.mark.parametrize("kind", ["clean_run", "invalid_run", "empty_run"])
+def test_a_list_of_contents_leads_to_each_section(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    sample = request.getfixturevalue(kind)
+    page = html.render(build_view(getattr(sample, "folder", sample)))
+    nav = page.partition('<nav class="contents"')[2].partition("</nav>")[0]
+    led_to = set(re.findall(r'href="#([^"]+)"', nav))
+    ids = {attributes.get("id") for _, attributes in outline(page).tags}
+    assert led_to <= ids
+    assert set(re.findall(r'<h2 id="([^"]+)"', page)) <= led_to
+
+
 def test_an_invalid_run_shows_each_lost_append(invalid_run: Any) -> None:
     view = build_view(invalid_run.folder)
     durability = view.checkers[0]

@@ -87,6 +87,23 @@ def test_runs_are_listed_newest_first_searched_and_filtered(store: Path, write_r
         assert f"{count} of 5 runs" in text(site.respond(f"/?{query}")), query
 
 
+def test_the_headline_is_what_was_found_the_gravest_first(store: Path, write_run: Write) -> None:
+    folder = write_run(valid=False, why="11 stale-read")
+    found = [{"kind": "lost-append", "message": "one"}]
+    checkers = {
+        "log": {"valid": False, "summary": "11 stale-read", "counts": {"stale-read": 11},
+                "findings": [{"kind": "stale-read", "message": "m"}]},
+        "stats": {"valid": "unknown", "summary": "not this"},
+        "durability": {"valid": False, "summary": "1 lost-append", "findings": found},
+    }  # fmt: skip
+    results = folder / "results.json"
+    results.write_text(json.dumps({"valid": False, "checkers": checkers}))
+    page = text(Site(store).respond("/"))
+    assert "1 acknowledged append is lost; 11 reads missed what was there already" in page
+    results.write_text(json.dumps({"valid": False, "why": "as stated", "checkers": checkers}))
+    assert "as stated" in text(Site(store).respond("/"))
+
+
 def test_many_runs_are_shown_page_by_page(store: Path, write_run: Write) -> None:
     for number in range(101):
         write_run(time=f"20261122T101500.{number:03d}Z")
@@ -252,9 +269,10 @@ def test_damaged_runs_are_listed_and_do_not_hide_the_others(store: Path, write_r
 def test_a_run_in_progress_is_followed(store: Path, write_run: Write) -> None:
     folder = RunFolder(write_run(valid=None, report=None))
     with folder.status_jsonl.open("w") as file:
-        file.write(
-            json.dumps({"node": "n0", "role": "leader", "term": 3, "committed_index": 9}) + "\n"
-        )
+        file.write('{"time_ns": 1200000000, "node": "n0", "role": "leader", "term": 3}\n')
+    folder.samples_jsonl.write_text(
+        '{"time_ns":8500000000,"node":"n0","committed_index":4711}\n{"time_ns":"x","node":"n7"}\n'
+    )
     folder.faults_jsonl.write_text(
         '{"event":"applying","fault":0,"name":"kill","plan":{"victims":["n0"]},"at_ns":2500000000}\n'
         '{"event":"applied","fault":0,"undo":{},"at_ns":2600000000}\n{"event":"und'
@@ -276,7 +294,9 @@ def test_a_run_in_progress_is_followed(store: Path, write_run: Write) -> None:
         page = text(site.respond(f"/run/{id_}"))
         assert "In progress: chaos, 9 s" in page
         assert "9 ok,0 fail,1 info" in re.sub(r"\s*,\s*", ",", page)
-        assert "leader" in page
+        cells = re.findall(r"<td[^>]*>([^<]*)</td>", page.partition("<h3>Nodes")[2])
+        # What is known of a role and of a position is of different times: each has its own.
+        assert cells[:6] == ["n0", "leader", "3", "1.2 s", "4711", "8.5 s"]
         assert "2.5 s" in page
         assert "<td>on</td>" in page
         assert "last line &lt;b&gt;" in page

@@ -33,6 +33,26 @@ def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
         yield driver
 
 
+def test_the_search_box_is_one_line(
+    browser: webdriver.Chrome, store: Path, write_run: Callable[..., Path]
+) -> None:
+    """A report gives such a box its width by what is its height in the store's form."""
+    write_run()
+    with StoreServer(store, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            for width in (1280, 390):
+                browser.set_window_size(width, 900)
+                browser.get(server.address)
+                box = browser.find_element("css selector", "input[type=search]")
+                button = browser.find_element("css selector", "form.filters button")
+                assert box.size["height"] < 2 * button.size["height"]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_pages_are_quiet_and_a_hostile_report_reads_no_other_page(
     browser: webdriver.Chrome, store: Path, write_run: Callable[..., Path]
 ) -> None:

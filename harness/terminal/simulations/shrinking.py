@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import signal
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -190,20 +191,69 @@ def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) ->
 def fold(story: str, width: int) -> str:
     """Wrap the last column of too long lines of a story, and leave the other columns in place.
 
-    A picture with many lanes leaves too little room for its text.
+    A picture with many lanes leaves too little room for its text. The lines of one event are
+    wrapped as one text, with its lanes beside them.
     """
     folded: list[str] = []
-    for line in story.splitlines():
-        start = line.rfind("  ") + 2 if "  " in line.strip() else 0
-        head, text = line[:start], line[start:]
-        if len(line) <= width:
-            folded.append(line)
-        elif width - start >= FOLDED_WIDTH_MIN:
-            first, *others = textwrap.wrap(text, width - start)
-            folded += [head + first, *(" " * start + other for other in others)]
+    states: dict[int, str] = {}  # of the lanes, by their columns
+    for event in _events(story.splitlines()):
+        starts = [_start_of_text(line) for line in event]
+        room = width - starts[0]
+        if all(len(line) <= width for line in event):
+            folded += event
+        elif room >= FOLDED_WIDTH_MIN:
+            text = " ".join(line[start:] for line, start in zip(event, starts, strict=True))
+            first, *others = textwrap.wrap(text, room, break_on_hyphens=False)
+            below = (
+                event[1][: starts[1]] if len(event) > 1 else _below(event[0][: starts[0]], states)
+            )
+            folded += [event[0][: starts[0]] + first, *(below + other for other in others)]
         else:
-            folded += [head.rstrip(), *textwrap.wrap(text, width)]
+            for line, start in zip(event, starts, strict=True):
+                folded += [line[:start].rstrip(), *textwrap.wrap(line[start:], width)]
+        if _EVENT.match(event[0]):
+            shown = enumerate(event[-1][: starts[-1]])
+            states |= {column: sign for column, sign in shown if sign in STATES}
     return "\n".join(folded) + "\n"
+
+
+def _events(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield lines of a story, those of one event together: only the first of them has a time."""
+    event: list[str] = []
+    for line in lines:
+        if event and _EVENT.match(event[0]) and _BELOW.match(line):
+            event.append(line)
+            continue
+        if event:
+            yield event
+        event = [line]
+    if event:
+        yield event
+
+
+_EVENT: Final = re.compile(r" *\d+\.\d ")
+_BELOW: Final = re.compile(r" {6,}[|#:]")
+STATES: Final = "|#:"
+"""What a lane shows of its node: up, leading, down."""
+
+
+def _start_of_text(line: str) -> int:
+    return line.rfind("  ") + 2 if "  " in line.strip() else 0
+
+
+def _below(head: str, states: Mapping[int, str]) -> str:
+    """Return the lanes below an event of one line: without its time, marks and arrows."""
+    time = _EVENT.match(head)
+    assert time is not None, "a line of its own is an event"
+    shown = enumerate(head[time.end() :], start=time.end())
+    marked = {"X": ":"}
+    lanes = [
+        sign
+        if sign in STATES
+        else marked.get(sign) or (states.get(column, "|") if sign in "o*!" else " ")
+        for column, sign in shown
+    ]
+    return " " * time.end() + "".join(lanes)
 
 
 def _print_row(label: str, text: str) -> None:

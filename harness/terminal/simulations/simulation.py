@@ -115,6 +115,19 @@ class WorldOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShrunkWorldOptions(WorldOptions):
+    """What is shrunk, whatever its seed.
+
+    Attributes:
+        world: core, the pure code under an event heap: runs of other worlds cannot be shrunk.
+        mutant: Planted bug to run with, to see it found.
+        time_limit: How long a seed runs, in seconds of its own time.
+        target: System under test.
+    """
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOptions:
     """Which seeds are run, and what is shown of them.
 
@@ -262,7 +275,7 @@ def shrink(
     /,
     *,
     options: ShrinkOptions | None = None,
-    of_world: WorldOptions | None = None,
+    of_world: ShrunkWorldOptions | None = None,
 ) -> int:
     """Make a failing run small, and tell its story: what was promised, and how it was broken.
 
@@ -285,14 +298,14 @@ def shrink(
         options: How.
         of_world: In which world.
     """
-    given, where = options or ShrinkOptions(), of_world or WorldOptions()
+    given, where = options or ShrinkOptions(), of_world or ShrunkWorldOptions()
     settings, simulator = given.settings(), simulator_of(where.target)
     is_file = what is not None and not what.isdecimal()
     if what is not None and given.first_seed is not None:
         raise UsageError("--first-seed is for a hunt: give it without a seed and without a file")
     if what is None and where.mutant is None:
         raise UsageError("what is to be shrunk? Give a seed, a file of a shrunk run, or --mutant")
-    if is_file and WorldOptions(target=where.target) != where:
+    if is_file and ShrunkWorldOptions(target=where.target) != where:
         raise UsageError(
             "a file holds all of its run: no --world, --mutant or --time-limit with it"
         )
