@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from shaketable.harness.volatile_disk import trial
+
 # Tests expect the texts that users of a checkout see.
 os.environ["SHAKETABLE_PROGRAM"] = "./shaketable"
 
@@ -39,6 +41,14 @@ SHARED = {
 """What tests share, and by what in its text a file that does is known; the first counts."""
 WAITING_PART = 0.9
 """Over so much of a run tests that wait are spread."""
+
+
+@pytest.fixture
+def fuse() -> None:
+    """Skip a test where no disk can lose what was not synced."""
+    why = trial.why_not()
+    if why is not None:
+        pytest.skip(f"no volatile disk here: {why}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -261,7 +261,12 @@ class Server:
 
 
 def _is_being_killed(thread: int) -> bool:
-    """True if a thread has got SIGKILL, which a call in the kernel delays, or is gone."""
+    """True if a thread has got SIGKILL, which a call in the kernel delays, or is gone.
+
+    0 is no thread, but the kernel itself.
+    """
+    if not thread:
+        return False
     try:
         text = Path(f"/proc/{thread}/status").read_text()
     except OSError:

@@ -27,6 +27,8 @@ from shaketable.harness.described.target import DescribedTarget
 from shaketable.harness.runtime import availability, rig
 from shaketable.harness.volatile_disk import trial
 
+pytestmark = pytest.mark.usefixtures("fuse")
+
 CLIENT = "def read(s, k): ...\ndef write(s, k, v): ...\ndef cas(s, k, e, v): ...\n"
 FAULTS = ("power", "disk-full", "disk-errors", "disk-slow", "disk-stall", "wipe", "damage",
           "rollback")  # fmt: skip

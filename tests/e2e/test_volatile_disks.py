@@ -17,7 +17,7 @@ import pytest
 
 from shaketable.harness.contracts.verdict import ExitCode
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fuse")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN = "--engine local --steady 1 --nemesis-interval 0.5"
@@ -138,10 +138,15 @@ def is_disk(pid: int) -> bool:
 
 
 def test_a_machine_without_fuse_says_so(tmp_path: Path) -> None:
-    if os.geteuid():
-        pytest.skip("hiding /dev/fuse needs root")
     here = copied("kvs", tmp_path)
-    hidden = ["unshare", "-m", "sh", "-c", 'mount --bind /dev/null /dev/fuse && exec "$@"', "sh"]
+    hidden = [
+        "unshare",
+        "-Urm" if os.geteuid() else "-m",
+        "sh",
+        "-c",
+        'mount --bind /dev/null /dev/fuse && exec "$@"',
+        "sh",
+    ]
     options = "--target kvs-disk --faults power --time-limit 5 --seed 1"
     done = subprocess.run(
         [*hidden, *command(options)], cwd=here, capture_output=True, text=True, timeout=120,

@@ -25,6 +25,8 @@ from shaketable.harness.runtime.processes.nodes import NodeProcess
 from shaketable.harness.runtime.processes.steered import SteeredNodes
 from shaketable.harness.volatile_disk.disk import VolatileDisk
 
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fuse")]
+
 NODE = """
 import os
 os.makedirs("disk/data", exist_ok=True)

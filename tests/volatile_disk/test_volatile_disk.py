@@ -18,8 +18,9 @@ import unsynced_writers as writers
 
 from shaketable.harness import guard
 from shaketable.harness.contracts.capabilities import DiskFaultSpec
-from shaketable.harness.volatile_disk import trial
 from shaketable.harness.volatile_disk.disk import KEPT, VolatileDisk
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("fuse")]
 
 ROOT = Path(__file__).parents[2]
 SOAK = ROOT / "tests" / "soaks" / "unsynced_writes.py"
@@ -72,11 +73,6 @@ def said(disk: VolatileDisk, folder: Path, text: str) -> list[str]:
 
 def fault(number: int, **more: object) -> dict[str, object]:
     return {"number": number, **DiskFaultSpec(**more).to_json()}  # type: ignore[arg-type]
-
-
-def test_this_machine_has_such_disks() -> None:
-    assert trial.tried().works, trial.tried().what
-    assert trial.why_not() is None
 
 
 def test_programs_lose_exactly_what_they_had_not_synced(tmp_path: Path) -> None:
