@@ -43,6 +43,7 @@ from shaketable.checkers.transactions.levels import (
     LEVELS,
     OF_REALTIME,
     OF_REGISTERS,
+    PREFIX,
     REALTIME,
     SESSION,
     implied,
@@ -90,7 +91,7 @@ class Dependencies:
         """
         levels = list(OF_REGISTERS)
         if self._are_versions_known():
-            levels = list(LEVELS)
+            levels = [each for each in LEVELS if self.is_acyclic or each != PREFIX]
             if (np.diff(self._observed.versions.later_starts) > 1).any():
                 levels = self._judged_by_serializability()
         has_order = is_timed or real_time.has_order(self._observed.txns, self._observed.committed)

@@ -15,39 +15,32 @@ import pyarrow as pa
 
 from shaketable.checkers.findings import Findings, gather, settle
 from shaketable.checkers.transactions.dependencies import Dependencies, lost_updates
-from shaketable.checkers.transactions.graph import (
-    CO,
-    FIRST,
-    KINDS,
-    RT,
-    RW,
-    SO,
-    WR,
-    WW,
-    Edge,
-)
 from shaketable.checkers.transactions.history import (
     NotTransactionsError,
-    key_name,
     load_transactions,
 )
 from shaketable.checkers.transactions.levels import (
     BREAKS,
+    LEVELS,
     STRONGEST,
     broken,
     strongest,
     weakest,
 )
 from shaketable.checkers.transactions.observed import Observed, observe
+from shaketable.checkers.transactions.orders import decide_orders
 from shaketable.checkers.transactions.unusual_reads import Anomaly
 from shaketable.checkers.transactions.weak_levels import Found, WeakLevels
+from shaketable.checkers.transactions.wording import (
+    cycle_anomaly,
+    excluded_finding,
+    finding_of,
+    lost_update_anomaly,
+)
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "isolation"
-EDGES_SHOWN_MAX: Final = 50
-DRAWN: Final = {"so": "process", "rt": "realtime"}
-"""What pages call these kinds of edges."""
 
 
 class Isolation:
@@ -78,13 +71,21 @@ class Isolation:
         found += strong.search({each.kind for each in found})
         findings = Findings()
         kinds = _add_all(findings, observed, found)
+        judged = strong.levels(is_timed=context.is_timed)
+        decided = decide_orders(
+            observed, weak, judged, broken(kinds), context.begin_search(), is_timed=context.is_timed
+        )
+        for kind, lemmas in decided.excluded.items():
+            said = excluded_finding(kind, lemmas, decided, observed)
+            findings.add(kind, range(1), [said].__getitem__)
         counts: dict[str, Any] = {
             "transactions": len(txns),
             "committed": int(observed.committed.sum()),
             "reads_traced": len(observed.reads.txn),
-            "kinds": sorted(kinds),
+            "kinds": sorted(kinds | decided.excluded.keys()),
             "doubts": observed.doubts,
-            "judged": strong.levels(is_timed=context.is_timed),
+            "judged": [level for level in LEVELS if level in decided.holds.union(judged)],
+            "undecided": sorted(set(decided.undecided.values())),
         }
         return findings.table(counts)
 
@@ -101,7 +102,10 @@ class Isolation:
             doubts.append("no transaction of known outcome to look at")
         is_real = context.incomplete is None
         is_known = is_real and not doubts
-        rest = "" if STRONGEST in judged else "; stronger levels are not judged"
+        undecided = [why for checked in gathered.checked for why in checked.get("undecided", ())]
+        why = f" ({', '.join(undecided)})" if undecided else ""
+        is_whole = STRONGEST in judged or STRONGEST in is_broken
+        rest = "" if is_whole and not why else f"; stronger levels are not judged{why}"
         text = f"strongest that hold: {', '.join(top) or 'none'}{rest}"
         verdict = settle(
             NAME, gathered, context, clean=text,
@@ -143,9 +147,9 @@ def _add_all(findings: Findings, observed: Observed, found: Sequence[Found]) -> 
     for anomaly in observed.anomalies:
         by_kind.setdefault(anomaly.kind, []).append(partial(_itself, anomaly))
     for pair in lost_updates(observed):
-        by_kind.setdefault("lost-update", []).append(partial(_of_lost_update, pair, observed))
+        by_kind.setdefault("lost-update", []).append(partial(lost_update_anomaly, pair, observed))
     for each in found:
-        by_kind.setdefault(each.kind, []).append(partial(_of_cycle, each, observed))
+        by_kind.setdefault(each.kind, []).append(partial(cycle_anomaly, each, observed))
     for kind in sorted(by_kind, key=list(BREAKS).index):
         made = by_kind[kind]
         findings.add(kind, range(len(made)), partial(_nth, made, observed))
@@ -153,73 +157,8 @@ def _add_all(findings: Findings, observed: Observed, found: Sequence[Found]) -> 
 
 
 def _nth(made: Sequence[Callable[[], Anomaly]], observed: Observed, place: int) -> Finding:
-    return _finding(made[place](), observed)
+    return finding_of(made[place](), observed)
 
 
 def _itself(anomaly: Anomaly) -> Anomaly:
     return anomaly
-
-
-def _of_lost_update(pair: tuple[int, int, int], observed: Observed) -> Anomaly:
-    first, second, key = pair
-    message = (
-        f"{observed.txns.describe(first)} and {observed.txns.describe(second)} read one version of"
-        f" {key_name(observed.txns.names.keys[key])} and both wrote the next"
-    )
-    return Anomaly("lost-update", message, (first, second))
-
-
-def _of_cycle(found: Found, observed: Observed) -> Anomaly:
-    """Return a cycle as an anomaly, each edge in words."""
-    texts = [_edge_text(edge, observed) for edge in found.cycle[:EDGES_SHOWN_MAX]]
-    ends = (number for edge in found.cycle for number in (edge.source, edge.target, edge.via))
-    txns = [number for number in ends if 0 <= number < len(observed.txns)]
-    edges = "1 edge" if len(found.cycle) == 1 else f"{len(found.cycle)} edges"
-    message = f"a cycle of {edges}: {'; but '.join(texts)}"
-    drawn = tuple(
-        (edge.source, edge.target, KINDS[edge.kind], text)
-        for edge, text in zip(found.cycle, texts, strict=False)
-        if edge.kind != FIRST and edge.target < len(observed.txns)
-    )
-    is_whole = len(drawn) == len(found.cycle)
-    return Anomaly(found.kind, message, tuple(dict.fromkeys(txns)), drawn if is_whole else ())
-
-
-def _edge_text(edge: Edge, observed: Observed) -> str:
-    """Describe an edge by its evidence."""
-    first = len(observed.txns)
-    source = "what keys hold at first" if edge.source == first else _name(edge.source, observed)
-    target = "what keys hold at first" if edge.target == first else _name(edge.target, observed)
-    key = key_name(observed.txns.names.keys[edge.key]) if edge.key >= 0 else ""
-    return {
-        SO: f"{source} came before {target} in its session",
-        RT: f"{source} returned before {target} was called",
-        WR: f"{target} read what {source} wrote in {key}",
-        WW: f"{target} wrote the version of {key} after that of {source}",
-        RW: f"{source} did not see what {target} wrote in {key}",
-        FIRST: f"{source} was there before {target}",
-        CO: f"{source} comes before {target}, since {_name(edge.via, observed)} had seen the former"
-        f" and read {key}, which both wrote, from the latter",
-    }[edge.kind]
-
-
-def _name(number: int, observed: Observed) -> str:
-    return observed.txns.describe(number) if 0 <= number < len(observed.txns) else ""
-
-
-def _finding(anomaly: Anomaly, observed: Observed) -> Finding:
-    """Return an anomaly as a finding; its details have the levels that it breaks."""
-    ids = observed.txns.op
-    operations = tuple(int(ids[number]) for number in anomaly.txns)
-    details: dict[str, Any] = {"breaks": list(BREAKS[anomaly.kind])}
-    if anomaly.cycle:
-        details["cycle"] = [
-            {
-                "from": int(ids[source]),
-                "to": int(ids[target]),
-                "edge": DRAWN.get(kind, kind),
-                "why": why,
-            }
-            for source, target, kind, why in anomaly.cycle
-        ]
-    return Finding(anomaly.kind, f"{anomaly.message}.", None, None, operations, details)

@@ -28,6 +28,7 @@ _WEAKER: Final[dict[str, tuple[str, ...]]] = {
     ),
     "strong-session-read-atomic": ("read-atomic", "strong-session-monotonic-atomic-view"),
     "causal": ("strong-session-read-atomic",),
+    "prefix-consistency": ("causal",),
     "cursor-stability": ("read-committed",),
     "update-atomic": ("read-atomic",),
     "consistent-view": ("cursor-stability", "read-atomic"),
@@ -36,7 +37,7 @@ _WEAKER: Final[dict[str, tuple[str, ...]]] = {
     "serializable": ("snapshot-isolation", "repeatable-read"),
     "strong-session-consistent-view": ("consistent-view", "strong-session-read-committed"),
     "strong-session-snapshot-isolation": (
-        "snapshot-isolation", "strong-session-consistent-view", "causal",
+        "snapshot-isolation", "strong-session-consistent-view", "prefix-consistency",
     ),
     "strong-session-serializable": ("serializable", "strong-session-snapshot-isolation"),
     "strong-read-uncommitted": ("strong-session-read-uncommitted",),
@@ -49,6 +50,7 @@ _WEAKER: Final[dict[str, tuple[str, ...]]] = {
 """Each level, with the weaker ones next to it that it implies."""
 
 LEVELS: Final = tuple(_WEAKER)
+PREFIX: Final = "prefix-consistency"
 STRONGEST: Final = "strict-serializable"
 OF_REALTIME: Final = frozenset(LEVELS[LEVELS.index("strong-read-uncommitted") :])
 """Levels that respect real time."""
@@ -73,6 +75,9 @@ BREAKS: Final[dict[str, tuple[str, ...]]] = {
     "G-single-item": ("consistent-view", "repeatable-read"),
     "G-nonadjacent-item": ("snapshot-isolation", "repeatable-read"),
     "G2-item": ("repeatable-read",),
+    "no-serial-order": ("serializable",),
+    "no-snapshot-order": ("snapshot-isolation",),
+    "no-prefix-order": ("prefix-consistency",),
     "G0-process": ("strong-session-read-uncommitted",),
     "G1c-process": ("strong-session-read-committed",),
     "nonmonotonic-read-process": ("strong-session-monotonic-atomic-view",),
@@ -80,11 +85,15 @@ BREAKS: Final[dict[str, tuple[str, ...]]] = {
     "G-single-item-process": ("strong-session-consistent-view", "strong-session-serializable"),
     "G-nonadjacent-item-process": ("strong-session-snapshot-isolation",),
     "G2-item-process": ("strong-session-serializable",),
+    "no-serial-order-process": ("strong-session-serializable",),
+    "no-snapshot-order-process": ("strong-session-snapshot-isolation",),
     "G0-realtime": ("strong-read-uncommitted",),
     "G1c-realtime": ("strong-read-committed",),
     "G-single-item-realtime": ("strong-snapshot-isolation",),
     "G-nonadjacent-item-realtime": ("strong-snapshot-isolation",),
     "G2-item-realtime": ("strict-serializable",),
+    "no-serial-order-realtime": ("strict-serializable",),
+    "no-snapshot-order-realtime": ("strong-snapshot-isolation",),
 }
 """The weakest levels that each anomaly breaks."""
 

@@ -1,8 +1,8 @@
 """Isolation levels by exhaustive search over the definitions; shares no code with the checker.
 
 Sources: Biswas & Enea, OOPSLA 2019 (the axioms of read committed, here monotonic atomic view, read
-atomic and causal); Cerone & Gotsman 2016 and Berenson et al. 1995 (snapshot isolation, by starts
-and commits).
+atomic and causal); Cerone & Gotsman 2016 and Berenson et al. 1995 (snapshot isolation, and prefix
+consistency, by starts and commits).
 """
 
 from __future__ import annotations
@@ -255,13 +255,18 @@ class Exhaustive:
     def _frozen(self, given: Any) -> Any:
         return tuple(given) if self.is_list else given
 
-    def snapshot(self, how: str) -> bool:
-        """Return whether starts and commits exist that snapshot isolation allows."""
+    def snapshot(self, how: str, *, may_overlap: bool = False) -> bool:
+        """Return whether starts and commits exist that snapshot isolation allows.
+
+        `may_overlap`: those that prefix consistency allows: writers of one key may overlap.
+        """
         must = self._must(how)
-        for place in self._intervals():
-            if all(place[a, 1] < place[b, 0] for a, b in must) and self._snapshots(place):
-                return True
-        return False
+        return any(
+            all(place[a, 1] < place[b, 0] for a, b in must)
+            and (may_overlap or self._are_apart(place))
+            and self._snapshots(place)
+            for place in self._intervals()
+        )
 
     def _intervals(self) -> Iterator[dict[tuple[int, int], int]]:
         def extend(
@@ -277,12 +282,15 @@ class Exhaustive:
         for events in extend((), frozenset(self.live), frozenset()):
             yield {event: at for at, event in enumerate(events)}
 
-    def _snapshots(self, place: dict[tuple[int, int], int]) -> bool:
+    def _are_apart(self, place: dict[tuple[int, int], int]) -> bool:
         for a in self.live:
             for b in self.live:
                 overlap = place[a, 0] < place[b, 1] and place[b, 0] < place[a, 1]
                 if a < b and overlap and self.last[a].keys() & self.last[b].keys():
                     return False
+        return True
+
+    def _snapshots(self, place: dict[tuple[int, int], int]) -> bool:
         for n in self.live:
             state: dict[str, Any] = {}
             for m in sorted(self.live, key=lambda each: place[each, 1]):
@@ -317,6 +325,7 @@ LEVELS: dict[str, Callable[[Exhaustive], bool]] = {
     "causal": lambda it: it.weak("causal", sessions=True),
 }
 STRONG: dict[str, Callable[[Exhaustive], bool]] = {
+    "prefix-consistency": lambda it: it.snapshot("session", may_overlap=True),
     "snapshot-isolation": lambda it: it.snapshot(""),
     "strong-session-snapshot-isolation": lambda it: it.snapshot("session"),
     "strong-snapshot-isolation": lambda it: it.snapshot("strict"),
