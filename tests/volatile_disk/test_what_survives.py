@@ -303,7 +303,11 @@ def sync_everything(model: Model) -> None:
         model.sync(path)
 
 
-A, B, AB = PurePosixPath("a"), PurePosixPath("b"), PurePosixPath("a/b")
+A, B, C = map(PurePosixPath, ("a", "b", "c"))
+AB, CB = A / "b", C / "b"
+SAME_FILE_IN_ANOTHER_FOLDER = [
+    ("folder", A), ("make", AB), ("sync-all",), ("rename", A, C), ("folder", A), ("link", CB, AB),
+]  # fmt: skip
 
 
 @settings(max_examples=300)
@@ -311,6 +315,21 @@ A, B, AB = PurePosixPath("a"), PurePosixPath("b"), PurePosixPath("a/b")
 @example([("make", A), ("write", A, 0, b"x"), ("sync", A), ("lose",)])
 @example([("make", A), ("sync-all",), ("write", A, 0, b"x"), ("remove", A), ("make", A), ("lose",)])
 @example([("folder", A), ("make", AB), ("sync", A), ("rename", AB, B), ("sync", A), ("lose",)])
+@example([("folder", A), ("make", AB), ("sync", A), ("lose",)])
+@example([("folder", A), ("folder", AB), ("make", AB / "c"), ("sync", AB / "c"), ("lose",)])
+@example(
+    [
+        ("folder", A),
+        ("folder", B),
+        ("make", AB),
+        ("sync-all",),
+        ("folder", C),
+        ("rename", AB, CB),
+        ("sync", A),
+        ("lose",),
+    ]
+)
+@example([*SAME_FILE_IN_ANOTHER_FOLDER, ("lose",)])
 @example([("make", A), ("sync-root",), ("link", A, B), ("remove", A), ("sync-root",), ("lose",)])
 def test_a_power_loss_leaves_what_was_synced_and_nothing_else(steps: list[tuple[Any, ...]]) -> None:
     with stored() as (tree, files):
