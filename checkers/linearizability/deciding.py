@@ -24,6 +24,7 @@ from shaketable.checkers.special import (
     set_levels,
     stack_order,
     stack_words,
+    sums,
     two_ends,
     zones,
 )
@@ -52,6 +53,7 @@ BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "cas-register": zones.decide,
     "fifo-queue": _fifo_queue,
     "unordered-queue": queue_patterns.decide_bag,
+    "counter": sums.decide,
     "set": set_levels.decide,
     "stack": _stack,
     "deque": two_ends.refute_deque,

@@ -134,16 +134,17 @@ def choices_of(observed: Observed) -> Polygraph:
     """
     entries, reads = observed.entries, observed.reads
     unknown = ~observed.versions.is_known
-    writers: dict[int, list[int]] = {}
-    for txn, key in zip(entries.txn.tolist(), entries.key.tolist(), strict=True):
-        if unknown[key]:
-            writers.setdefault(key, []).append(txn)
     versions = observed.versions
     unread = np.repeat(np.arange(len(unknown)), np.diff(versions.later_starts))
-    for txn, key in zip(versions.later.tolist(), unread.tolist(), strict=True):
+    mine = np.flatnonzero(unknown[entries.key])
+    of_key = np.concatenate((entries.key[mine], unread))
+    count = np.bincount(of_key)
+    if int((count * (count - 1) // 2).sum()) > CHOICES_MAX:
+        raise UndecidedError(f"more than {CHOICES_MAX:,} pairs of transactions wrote one key")
+    writers: dict[int, list[int]] = {}
+    by = np.concatenate((entries.txn[mine], versions.later))
+    for txn, key in zip(by.tolist(), of_key.tolist(), strict=True):
         writers.setdefault(key, []).append(txn)
-    if sum(len(each) * (len(each) - 1) // 2 for each in writers.values()) > CHOICES_MAX:
-        raise UndecidedError(f"more than {CHOICES_MAX} pairs of transactions wrote one key")
     readers: dict[tuple[int, int], list[int]] = {}
     for txn, key, writer in zip(*map(np.ndarray.tolist, reads[:3]), strict=True):
         if unknown[key] and writer != INITIAL:
@@ -263,7 +264,7 @@ class _Solver:
         impossible = self._known_cycle()
         if impossible is None and self._graph.choices:
             if self._nodes > NODES_MAX:
-                raise UndecidedError(f"more than {NODES_MAX} starts and commits of transactions")
+                raise UndecidedError(f"more than {NODES_MAX:,} starts and commits of transactions")
             impossible = self._propagate() or self._search()
         if impossible is None:
             return Solved(True)
@@ -403,7 +404,7 @@ class _Solver:
                     raise UndecidedError("the time budget was used up")
                 answer = solver.solve_limited()
                 if answer is None:
-                    raise UndecidedError(f"the solver met {CONFLICTS_MAX} conflicts")
+                    raise UndecidedError(f"the solver met {CONFLICTS_MAX:,} conflicts")
                 if not answer:
                     return lemmas
                 fresh = self._closed_cycles(still, solver.get_model() or ())
@@ -412,7 +413,7 @@ class _Solver:
                 lemmas += fresh
                 for lemma in fresh:
                     solver.add_clause(self._clause(lemma))
-        raise UndecidedError(f"the solver took {ROUNDS_MAX} rounds")
+        raise UndecidedError(f"the solver took {ROUNDS_MAX:,} rounds")
 
     def _clause(self, lemma: Lemma) -> list[int]:
         """Return a lemma for the solver, without the choices that known edges decided."""

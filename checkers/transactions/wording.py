@@ -19,7 +19,7 @@ from shaketable.checkers.transactions.history import key_name
 from shaketable.checkers.transactions.levels import BREAKS
 from shaketable.checkers.transactions.observed import Observed
 from shaketable.checkers.transactions.orders import Decided
-from shaketable.checkers.transactions.polygraph import Choice, Lemma
+from shaketable.checkers.transactions.polygraph import Choice, Lemma, literals
 from shaketable.checkers.transactions.unusual_reads import Anomaly
 from shaketable.checkers.transactions.weak_levels import Found
 from shaketable.harness.contracts.verdict import Finding
@@ -107,7 +107,7 @@ def excluded_finding(
     assert decided.choices is not None, "lemmas speak of choices"
     choices = decided.choices.choices
     texts, cycles = [], []
-    for lemma in sorted(lemmas, key=lambda each: (len(each.taken), len(each.cycle))):
+    for lemma in sorted(lemmas, key=lambda each: (len(each.taken), literals(each))):
         given = [
             _given(choices[choice], observed, is_first=is_first)
             for choice, is_first in sorted(lemma.taken)
@@ -121,7 +121,7 @@ def excluded_finding(
     of_keys = f"no order of the writes of {', '.join(names)}" if names else "no order"
     more = f" ({len(texts) - LEMMAS_SHOWN_MAX} more cases)" if len(texts) > LEMMAS_SHOWN_MAX else ""
     (level,) = BREAKS[kind]
-    message = f"{of_keys} is {level}: {'. Or: '.join(texts[:LEMMAS_SHOWN_MAX])}{more}."
+    message = f"{of_keys} satisfies {level}: {'. Or: '.join(texts[:LEMMAS_SHOWN_MAX])}{more}."
     ends = (end for lemma in lemmas for edge in lemma.cycle for end in (edge.source, edge.target))
     operations = tuple(int(observed.txns.op[number]) for number in dict.fromkeys(ends))
     details: dict[str, Any] = {"breaks": list(BREAKS[kind]), "cycles": cycles}

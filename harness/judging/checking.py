@@ -35,7 +35,7 @@ from shaketable.checkers.models.model import Model
 from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
-from shaketable.harness.contracts.verdict import Verdict
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign.columns import TRANSACTION
 from shaketable.harness.history.foreign.read import Format, PartitionBy
 from shaketable.harness.history.foreign.source import Source, open_source
@@ -57,6 +57,8 @@ TRANSACTIONS: Final = frozenset((TRANSACTION, "read", "write"))
 BANK_FS: Final = frozenset(("read", "transfer"))
 ISOLATION, BANK = "isolation", "bank"
 """Checkers of transactions, by name."""
+TRANSACTIONAL: Final = "multi-register"
+"""The model of transactions; it says whether they are strict serializable, and nothing else."""
 
 EngineKind = Literal["auto", "local", "spark"]
 
@@ -112,6 +114,11 @@ def check_path(
         verdicts = [verdict_on_nothing(source.history)]
     else:
         verdicts = _judge(source, model, settings, engines(kind), start_s, progress)
+    is_chosen = settings.model is None and model is not None and model.name == TRANSACTIONAL
+    if is_chosen and any(verdict.outcome is not Outcome.VALID for verdict in verdicts):
+        notes.append(
+            "which isolation levels hold, and which anomalies there are: --checkers isolation"
+        )
     named_ops = frozenset(
         op for verdict in verdicts for finding in shown_findings(verdict)
         for op in finding.operations

@@ -31,6 +31,7 @@ LADDER: Final = {
 """The levels of Biswas & Enea, which respect sessions, by our names."""
 SETTINGS: Final = {
     "set-full": CheckSettings(checkers=("set-full",), engine="local"),
+    "rw-register": CheckSettings(checkers=("isolation",), engine="local"),
     "multi-register": CheckSettings(initial='{"x": 0, "y": 0}', engine="local"),
 }
 """What has to be said besides the path, by the model: its first state is in a comment."""

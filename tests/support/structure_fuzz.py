@@ -23,7 +23,7 @@ from tests.support.random_objects import Row, random_history
 
 STRUCTURES = (
     "stack", "priority-queue", "min-priority-queue", "deque", "semaphore", "membership-set",
-    "multiset", "fifo-queue",
+    "multiset", "fifo-queue", "counter",
 )  # fmt: skip
 SIZES = (5, 7, 9, 11)
 UNKNOWN = (0.0, 0.1, 0.3)
