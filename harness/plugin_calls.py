@@ -13,15 +13,22 @@ from contextlib import contextmanager
 from typing import Final
 
 import msgspec
-import trio
 
 from shaketable.harness import discovery
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json
 from shaketable.harness.untrusted_text import error_text, plain, short_repr
 
-PASS_THROUGH: Final = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
-"""What may pass through a plug-in: its task was cancelled, or the whole process interrupted."""
+INTERRUPTS: Final = (KeyboardInterrupt, GeneratorExit)
+
+
+def pass_through() -> tuple[type[BaseException], ...]:
+    """Return what may pass through a plug-in: its task is cancelled, or the process interrupted.
+
+    A process that has not imported trio has no tasks; to import it here takes a check's time.
+    """
+    trio = sys.modules.get("trio")
+    return INTERRUPTS if trio is None else (trio.Cancelled, *INTERRUPTS)
 
 
 class PlugInError(Exception):
@@ -39,13 +46,13 @@ def as_plugin_error(*may_raise: type[Exception]) -> Iterator[None]:
     Raises:
         PlugInError: the plug-in raised something; one line says what.
     """
-    through: tuple[type[BaseException], ...] = (PlugInError, *PASS_THROUGH, *may_raise)
+    through: tuple[type[BaseException], ...] = (PlugInError, *pass_through(), *may_raise)
     try:
         yield
     except through:
         raise
     except BaseExceptionGroup as group:
-        ours, _ = group.split(PASS_THROUGH)
+        ours, _ = group.split(pass_through())
         if ours is not None:
             raise ours from None
         raise PlugInError(error_text(group)) from group
@@ -90,7 +97,7 @@ def json_object(value: object, what: str, wanted: str = "a JSON object") -> Json
         decoded = json.loads(json.dumps(value, allow_nan=False))  # the ledger
         msgspec.json.encode(value)  # the history
         is_same = _round_trips(value, decoded)
-    except PASS_THROUGH:
+    except pass_through():
         raise
     except BaseException as error:  # its class may be the plug-in's
         raise PlugInError(f"{what} what is no JSON: {error_text(error)}") from error

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import tomllib
+from pathlib import Path
 
 from pygments.lexers.jvm import ClojureLexer
 from sphinx.application import Sphinx
 
 project = "shaketable"
 copyright = "the authors of shaketable"  # noqa: A001 - Sphinx' own name
-release = version = importlib.metadata.version("shaketable")
+# Of the pages' own checkout: what is installed may be of another day.
+_PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+release = version = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "index"
 highlight_language = "none"

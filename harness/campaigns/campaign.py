@@ -21,6 +21,7 @@ import msgspec
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import scenarios
 from shaketable.harness.campaigns.built_in import CAMPAIGNS
+from shaketable.harness.campaigns.durations import seconds_of
 from shaketable.harness.campaigns.scenarios import SCENARIOS
 from shaketable.harness.campaigns.scripts import Step, check_event, read_steps, write_steps
 from shaketable.harness.contracts.abilities import (
@@ -194,6 +195,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     if get_origin(field.type) is Literal
 }
 """Keys whose value is one of a few words, and these."""
+DURATIONS: Final = frozenset(
+    field.encode_name for field in msgspec.structs.fields(Campaign) if field.name.endswith("_s")
+)
+"""Keys in seconds; a file may also have "90s" or "1m30s", as the command line."""
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Campaign:
@@ -490,7 +495,10 @@ def _convert(given: Mapping[str, Any], where: str) -> Campaign:
     for key in given:
         if key not in KEYS:
             raise UsageError(f"{where}: {unknown_name('key', key, KEYS)}")
-    plain = {key: _plain(key, value) for key, value in given.items() if value is not None}
+    try:
+        plain = {key: _plain(key, value) for key, value in given.items() if value is not None}
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from error
     if "script" in plain:
         plain["script"] = read_steps(plain["script"], where)
         plain.setdefault("faults", ())
@@ -502,7 +510,16 @@ def _convert(given: Mapping[str, Any], where: str) -> Campaign:
 
 
 def _plain(key: str, value: Any) -> Any:
-    """Accept seed = 7, concurrency = 10 and faults = "kill,pause"."""
+    """Accept seed = 7, concurrency = 10, faults = "kill,pause" and time_limit = "1m30s".
+
+    Raises:
+        ValueError: it is no duration; the message says what is expected.
+    """
+    if key in DURATIONS and isinstance(value, str):
+        try:
+            return seconds_of(value)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from error
     if key in ("seed", "concurrency") and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if key == "faults" and isinstance(value, str):

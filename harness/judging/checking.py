@@ -39,7 +39,7 @@ from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign.columns import TRANSACTION
 from shaketable.harness.history.foreign.read import Format, PartitionBy
 from shaketable.harness.history.foreign.source import Source, open_source
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines
 from shaketable.harness.run_markers import scratch_prefix
 from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings
 
@@ -86,12 +86,12 @@ class CheckSettings:
     spark_master: str = "local[*]"
 
 
-Engines = Callable[[str], judge.Engine]
+Engines = Callable[[str], engines.Engine]
 """Returns the engine of a kind ("local", "spark"); always the same one."""
 
 
 def check_path(
-    path: Path, settings: CheckSettings, engines: Engines, progress: Callable[[str], None]
+    path: Path, settings: CheckSettings, engine_of: Engines, progress: Callable[[str], None]
 ) -> CheckedHistory:
     """Check one history.
 
@@ -113,7 +113,7 @@ def check_path(
     if source.rows == 0:
         verdicts = [verdict_on_nothing(source.history)]
     else:
-        verdicts = _judge(source, model, settings, engines(kind), start_s, progress)
+        verdicts = _judge(source, model, settings, engine_of(kind), start_s, progress)
     is_chosen = settings.model is None and model is not None and model.name == TRANSACTIONAL
     if is_chosen and any(verdict.outcome is not Outcome.VALID for verdict in verdicts):
         notes.append(
@@ -224,28 +224,28 @@ def _engine_kind(source: Source, settings: CheckSettings, notes: list[str]) -> s
     if settings.engine != "auto":
         return settings.engine
     if source.rows <= LOCAL_ROWS_MAX:
-        return judge.LOCAL
+        return engines.LOCAL
     try:
-        judge.Engine(judge.SPARK, settings.spark_master).require_java(os.environ)
+        engines.Engine(engines.SPARK, settings.spark_master).require_java(os.environ)
     except UsageError:
         notes.append(
             f"more than {LOCAL_ROWS_MAX:,} operations and no Java for Spark: checked in one process"
         )
-        return judge.LOCAL
-    return judge.SPARK
+        return engines.LOCAL
+    return engines.SPARK
 
 
 def _judge(
     source: Source,
     model: Model | None,
     settings: CheckSettings,
-    engine: judge.Engine,
+    engine: engines.Engine,
     start_s: float,
     progress: Callable[[str], None],
 ) -> list[Verdict]:
     """Check against the model and with the requested checkers."""
     time_s = TIME_BUDGET_S if settings.time_budget_s is None else settings.time_budget_s
-    is_bounded = settings.time_budget_s is not None or engine.kind == judge.LOCAL
+    is_bounded = settings.time_budget_s is not None or engine.kind == engines.LOCAL
     waiting_s = time.time()
     engine.wait(progress)  # a session takes longer to start than some budgets last
     start_s += time.time() - waiting_s

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from shaketable.checkers.engine.java import find_java
-from shaketable.checkers.engine.judge import CheckJob, Progress, SegmentedReader
-from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.spark.pipeline import SparkEngine
-from shaketable.checkers.spark.quick_start import create, missing_archive
+from shaketable.checkers.engine.judge import CheckJob, SegmentedReader
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command
@@ -40,6 +34,7 @@ from shaketable.harness.history.export import (
 )
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.judging import log_entries, undisturbed
+from shaketable.harness.judging.engines import Engine
 from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.runtime import availability
 
@@ -50,98 +45,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SPARK: Final = "spark"
-LOCAL: Final = "local"
 ONE_LOG: Final = "committed-prefix"
 """The checker for targets whose nodes replicate one log; in other targets logs may differ."""
 OF_LOGS, OF_FINAL_READS = "durability", "final-reads"
 """The durability checkers: by the nodes' logs, or by final reads where there are no logs."""
 FAILOVER_COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
 """Columns of OPERATIONS that the failover times are measured from."""
-
-
-class Engine:
-    """Runs the checkers: on the Spark pipeline, or as the same functions in this process.
-
-    `warm_up` starts the JVM in a thread, so that it is ready when the check starts. The first one
-    on a machine prepares quick starts before (`checkers.spark.quick_start`).
-    """
-
-    def __init__(self, kind: str, spark_master: str) -> None:
-        self.kind = kind
-        self._master = spark_master
-        self._spark = SparkEngine(spark_master) if kind == SPARK else None
-        self._thread: threading.Thread | None = None
-        self._is_preparing = False
-        self._error: Exception | None = None
-
-    def require_java(self, env: Mapping[str, str]) -> None:
-        """Check now, before the campaign, that Spark will find a suitable Java.
-
-        Raises:
-            UsageError: there is none.
-        """
-        if self.kind == SPARK and self._master.startswith("local"):
-            find_java(env)
-
-    def warm_up(self) -> None:
-        """Start Spark in the background if the check needs it; idempotent."""
-        if self._spark is None or self._thread is not None:
-            return
-        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
-        self._thread.start()
-
-    def _start(self) -> None:
-        assert self._spark is not None
-        try:
-            if self._spark.is_here and (archive := missing_archive(os.environ)) is not None:
-                self._is_preparing = True
-                create(archive)
-                self._is_preparing = False
-            self._spark.start()
-        except Exception as error:
-            self._error = error
-
-    def wait(self, progress: Progress) -> None:
-        """Start Spark if needed and not yet done, and wait until it is ready; idempotent.
-
-        Raises:
-            UsageError: no suitable Java; the Spark master cannot be reached.
-        """
-        self.warm_up()
-        if self._thread is None:
-            return
-        if self._is_preparing:
-            progress("preparing Spark for quick starts, once (some 20 s)")
-        elif self._thread.is_alive():
-            progress("waiting for Spark to start")
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def run(self, job: CheckJob, progress: Progress) -> list[Verdict]:
-        """Run every checker of `job`.
-
-        Raises:
-            UsageError: no suitable Java; the Spark master cannot be reached.
-            HarnessError: the operations cannot be read.
-        """
-        if self._spark is None:
-            return run_local(job, progress)
-        self.wait(progress)
-        if self._spark.java is not None:
-            log.info("event=spark master=%s java=%r", self._master, self._spark.java.describe())
-        return self._spark.run(job, progress)
-
-    def stop(self) -> None:
-        """Stop the JVM, if there is one; idempotent.
-
-        Does not wait for one that is still starting: it ends with this process.
-        """
-        if self._thread is not None and self._thread.is_alive():
-            return
-        if self._spark is not None:
-            self._spark.stop()
 
 
 def judge(

@@ -28,7 +28,7 @@ from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome, Verdict, join, worst_exit
 from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.judging import checking, judge
+from shaketable.harness.judging import checking, engines
 from shaketable.harness.judging.checking import CheckSettings, EngineKind
 from shaketable.harness.terminal import completion
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
@@ -310,11 +310,11 @@ class _Engines:
 
     def __init__(self, spark_master: str) -> None:
         self._master = spark_master
-        self._made: dict[str, judge.Engine] = {}
+        self._made: dict[str, engines.Engine] = {}
 
-    def __call__(self, kind: str) -> judge.Engine:
+    def __call__(self, kind: str) -> engines.Engine:
         if kind not in self._made:
-            self._made[kind] = judge.Engine(kind, self._master)
+            self._made[kind] = engines.Engine(kind, self._master)
         return self._made[kind]
 
     def stop(self) -> None:

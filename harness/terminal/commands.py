@@ -5,7 +5,6 @@ Importing all of them would take over a second of processor time.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -219,12 +218,19 @@ COMMANDS: Final = (
 )
 
 
+def _version() -> str:
+    """Return the installed version; to look it up takes a third of the time that help may take."""
+    import importlib.metadata  # noqa: PLC0415 - see above
+
+    return importlib.metadata.version("shaketable")
+
+
 def _app(*, is_summary: bool) -> App:
     """Create the app with all commands. A command with `help` shows only that as its help."""
     made = App(
         name="shaketable",
         console=Output(highlight=False),
-        version=importlib.metadata.version("shaketable"),
+        version=_version,
         help=HELP_IN_A_CHECKOUT if IS_CHECKOUT else HELP,
         help_format="plaintext",
         help_formatter=PlainPanelFormatter(),

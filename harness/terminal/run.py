@@ -25,6 +25,7 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.history import run_folder
 from shaketable.harness.judging import judge
+from shaketable.harness.judging.engines import Engine
 from shaketable.harness.terminal import completion, heal, session
 from shaketable.harness.terminal.output import out
 
@@ -125,7 +126,7 @@ def analyze(
     with session.logged_to(folder):
         spark = spark_remote or spark_master or campaign.spark
         return session.judge_stored(
-            folder, campaign, judge.Engine(engine, spark), keeps_promise=promise is not None
+            folder, campaign, Engine(engine, spark), keeps_promise=promise is not None
         )
 
 

@@ -28,6 +28,7 @@ from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.judging import judge
+from shaketable.harness.judging.engines import Engine
 from shaketable.harness.runtime import availability
 from shaketable.harness.terminal.display import Display, make_display
 from shaketable.harness.terminal.output import out, shown
@@ -81,7 +82,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
         HarnessError: the harness failed, such as on a port in use.
         KeyboardInterrupt: interrupted before a verdict; no process is left.
     """
-    engine = judge.Engine(campaign.engine, campaign.spark)
+    engine = Engine(campaign.engine, campaign.spark)
     engine.require_java(os.environ)
     choice = availability.choose(campaign)
     schedule(campaign, choice.faults)  # raises on an impossible schedule before anything is created
@@ -134,7 +135,7 @@ def _run(
 
 
 def judge_stored(
-    folder: RunFolder, campaign: Campaign, engine: judge.Engine, *, keeps_promise: bool = False
+    folder: RunFolder, campaign: Campaign, engine: Engine, *, keeps_promise: bool = False
 ) -> int:
     """Judge a stored run; return its exit code.
 
@@ -158,7 +159,7 @@ def judge_stored(
 
 
 def _judged(
-    folder: RunFolder, campaign: Campaign, engine: judge.Engine, display: Display
+    folder: RunFolder, campaign: Campaign, engine: Engine, display: Display
 ) -> tuple[Outcome, RunView]:
     """Judge a stored run and write its report; return the outcome, and what the report shows."""
     results = judge.judge(folder, campaign, engine, display.checking)

@@ -18,6 +18,7 @@ DOCUMENTS = (
     "docs/upgrading.md", "docs/extending.md", "docs/gate.md", "docs/store.md",
     "docs/violation.md", "docs/calibration.md", "docs/debugging.md",
     "docs/lives.md", "docs/first-bug.md", "docs/ci.md", "docs/concepts.md", "docs/python.md",
+    "docs/using.md",
 )  # fmt: skip
 COMMAND = re.compile(r"(?:^|`)(\./shaketable[^`#\n]*)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
@@ -34,7 +35,7 @@ def commands() -> list[str]:
     return sorted(found)
 
 
-def test_the_readme_shows_every_command() -> None:
+def test_the_documents_show_every_command() -> None:
     shown = {words[1] for line in commands() if len(words := line.split()) > 1}
     assert shown >= {"run", "analyze", "report", "list", *START_SCRIPT_OWN}
 

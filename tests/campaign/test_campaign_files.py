@@ -223,3 +223,11 @@ def test_how_many_nodes_there_are_may_be_drawn() -> None:
     assert campaigns.resolve(Campaign(seed="7", nodes=0, concurrency="3n")) == asked
     line = repeat_command(asked, Path("x"))
     assert f"--nodes {asked.nodes} " in line, "the size is known by now"
+
+
+def test_seconds_are_numbers_or_durations_in_a_file_too() -> None:
+    text = 'time_limit = "1m30s"\nsteady = "500ms"\nvictims = "all"\nfaults = ["kill"]\n'
+    read = loads(text, "f")
+    assert (read.time_limit_s, read.steady_s, read.victims) == (90.0, 0.5, ("all",))
+    with pytest.raises(UsageError, match=r'^f: time_limit: expected seconds, .* not "soon"$'):
+        loads('time_limit = "soon"', "f")

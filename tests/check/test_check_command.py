@@ -276,7 +276,7 @@ def test_a_big_history_goes_to_spark_by_itself(
 
         def stop(self) -> None: ...
 
-    monkeypatch.setattr(checking.judge, "Engine", Engine)
+    monkeypatch.setattr(checking.engines, "Engine", Engine)
     monkeypatch.setattr(checking, "LOCAL_ROWS_MAX", 2)
     assert shell.check(shell.write("h.edn", VALID_EDN)) == 255
     assert asked[-1] == ("spark", "local[*]")

@@ -228,7 +228,7 @@ def test_the_start_of_spark_costs_no_budget(shell: Shell, monkeypatch: pytest.Mo
     now = [1000.0]
     asked: list[tuple[float, float | None]] = []
 
-    class Slow(checking.judge.Engine):
+    class Slow(checking.engines.Engine):
         def wait(self, progress: object) -> None:
             now[0] += 20
 
@@ -237,7 +237,7 @@ def test_the_start_of_spark_costs_no_budget(shell: Shell, monkeypatch: pytest.Mo
             return []
 
     monkeypatch.setattr(checking.time, "time", lambda: now[0])
-    monkeypatch.setattr(checking.judge, "Engine", Slow)
+    monkeypatch.setattr(checking.engines, "Engine", Slow)
     shell.check("valid.log", "--model", "register", "--time-budget", "5")
     assert asked == [(1020.0, 1025.0)]
 

@@ -1,4 +1,4 @@
-"""Commands that README and the pages about checking print work.
+"""Commands that README, docs/using.md and the pages about checking print work.
 
 That the command line understands all of them is tests/architecture/test_documents.py; here those
 are run that need no real processes and end soon. The examples with answers in docs/checking.md
@@ -17,7 +17,7 @@ from shaketable.harness import cli
 from shaketable.harness.history.foreign import read_history
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "docs/checking.md", "docs/models.md")
+DOCUMENTS = ("README.md", "docs/using.md", "docs/checking.md", "docs/models.md")
 RUN = {
     "check history.edn": 0,
     "check store/latest history.jsonl jepsen.log --html page.html": 0,

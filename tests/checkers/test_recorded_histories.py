@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness.contracts.verdict import Outcome
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines
 from shaketable.harness.judging.checking import CheckSettings, check_path
 
 FOLDER = os.environ.get("SHAKETABLE_HISTORIES")
@@ -27,8 +27,8 @@ def recorded() -> list[tuple[str, str, str]]:
     return [(row["file"], row["model"], row["verdict"]) for row in rows]
 
 
-def local(_kind: str) -> judge.Engine:
-    return judge.Engine(judge.LOCAL, "local[*]")
+def local(_kind: str) -> engines.Engine:
+    return engines.Engine(engines.LOCAL, "local[*]")
 
 
 @pytest.mark.skipif(FOLDER is None, reason="no recorded histories: SHAKETABLE_HISTORIES")

@@ -72,6 +72,9 @@ def test_who_mistypes_an_option_is_sent_to_the_help_of_its_command(
 
 BEFORE = {
     "shaketable.harness.terminal.session": ("shaketable.reports.run_view", "bokeh", "pyspark"),
+    "shaketable": ("shaketable.harness", "numpy", "importlib.metadata"),
+    "shaketable.harness.terminal.commands": ("importlib.metadata", "shaketable.harness.described"),
+    "shaketable.harness.terminal.check": ("trio", "bokeh", "shaketable.harness.judging.judge"),
     "shaketable.harness.terminal.matrix": ("shaketable.reports.run_view", "pyarrow", "bokeh"),
     "shaketable.harness.runtime.supervisor": ("pyarrow", "numba", "pyroute2", "shaketable.system"),
     "shaketable.harness.runtime.clients.worker": ("pyarrow", "numba", "shaketable.system"),

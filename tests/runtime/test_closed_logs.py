@@ -13,7 +13,7 @@ from fake_target import FakeTarget
 
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.plugins import Promises
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines, judge
 from shaketable.harness.terminal import summary
 from shaketable.reports.run_page.view import build_view
 
@@ -53,7 +53,7 @@ def campaign(
     monkeypatch.setattr(judge, "discovery", Discovery)
     folder = run_fake(store, Tape(), workload="log", **more).folder
     asked = Campaign(**{**QUICK, "workload": "log", **more})
-    judge.judge(folder, asked, judge.Engine(judge.LOCAL, "local[*]"), lambda _step: None)
+    judge.judge(folder, asked, engines.Engine(engines.LOCAL, "local[*]"), lambda _step: None)
     return build_view(folder.path), json.loads(folder.results_json.read_bytes())
 
 

@@ -14,7 +14,7 @@ from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.contracts.errors import IndefiniteError
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines, judge
 from shaketable.harness.runtime.nemesis import UNDO_ATTEMPTS_MAX
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.processes.disks import Disks
@@ -41,7 +41,7 @@ def played(store: Path, **changes: Any) -> tuple[RunFolder, RunView]:
     campaign = resolve(Campaign(**{**SHORT, **changes}))
     folder = run_folder.create(store, campaign.name, datetime.now(UTC))
     run_simulated(campaign, folder, SilentObserver())
-    judge.judge(folder, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda step: None)
+    judge.judge(folder, campaign, engines.Engine(engines.LOCAL, "local[*]"), lambda step: None)
     return folder, judge.render(folder).view
 
 

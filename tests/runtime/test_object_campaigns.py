@@ -12,7 +12,7 @@ import pytest
 
 from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.history import run_folder
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines, judge
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.simulated.run import run_simulated
 
@@ -43,7 +43,9 @@ def judged(store: Path, workload: str, mutant: str | None) -> dict[str, bool | s
     folder = run_folder.create(store, campaign.name, datetime.now(UTC))
     result = run_simulated(campaign, folder, SilentObserver())
     assert result.faults.took_effect >= 1
-    told = judge.judge(folder, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda step: None)
+    told = judge.judge(
+        folder, campaign, engines.Engine(engines.LOCAL, "local[*]"), lambda step: None
+    )
     return {verdict.checker: verdict.outcome.json_value for verdict in told.verdicts}
 
 

@@ -18,7 +18,7 @@ from shaketable.harness.campaigns.scripts import Step
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines, judge
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.simulated.run import run_simulated
 from shaketable.harness.runtime.supervisor import RunResult
@@ -58,7 +58,9 @@ def play(store: Path, target: str, **changes: object) -> tuple[RunResult, Campai
 
 
 def judged(folder: RunFolder, campaign: Campaign) -> Mapping[str, Verdict]:
-    told = judge.judge(folder, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda step: None)
+    told = judge.judge(
+        folder, campaign, engines.Engine(engines.LOCAL, "local[*]"), lambda step: None
+    )
     return {verdict.checker: verdict for verdict in told.verdicts}
 
 

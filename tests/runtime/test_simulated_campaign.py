@@ -20,7 +20,7 @@ from shaketable.harness.faults.process.signals import Kill
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.export import load_operations
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines, judge
 from shaketable.harness.runtime.ledger import open_faults
 from shaketable.harness.runtime.observer import PHASES, SilentObserver
 from shaketable.harness.runtime.simulated.run import groups_of, run_simulated
@@ -67,7 +67,9 @@ def play(store: Path, **changes: object) -> tuple[RunResult, Tape, Campaign]:
 
 
 def judged(folder: RunFolder, campaign: Campaign) -> dict[str, bool | str]:
-    told = judge.judge(folder, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda step: None)
+    told = judge.judge(
+        folder, campaign, engines.Engine(engines.LOCAL, "local[*]"), lambda step: None
+    )
     return {verdict.checker: verdict.outcome.json_value for verdict in told.verdicts}
 
 

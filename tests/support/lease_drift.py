@@ -17,7 +17,7 @@ import trio
 from shaketable.harness.campaigns.campaign import Campaign, loads, resolve
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history import run_folder
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines, judge
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.simulated.run import run_simulated
 from shaketable.harness.runtime.supervisor import RunResult, run_campaign
@@ -91,5 +91,5 @@ def play(asked: Campaign, store: Path) -> Run:
         result = run_simulated(asked, folder, SilentObserver())
     else:
         result = trio.run(run_campaign, asked, folder, SilentObserver())
-    told = judge.judge(folder, asked, judge.Engine(judge.LOCAL, "local[*]"), lambda _: None)
+    told = judge.judge(folder, asked, engines.Engine(engines.LOCAL, "local[*]"), lambda _: None)
     return Run(str(asked.seed), asked.leases_ms, result, tuple(told.verdicts))

@@ -15,7 +15,7 @@ from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import loads, node_names, resolve
 from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history import run_folder
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines, judge
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.supervisor import RunResult, run_campaign
 
@@ -112,7 +112,7 @@ def play(
             (folder.node(node) / "store").symlink_to(kept)
     tape = _Tape()
     result = trio.run(run_campaign, asked, folder, tape)
-    told = judge.judge(folder, asked, judge.Engine(judge.LOCAL, "local[*]"), lambda _: None)
+    told = judge.judge(folder, asked, engines.Engine(engines.LOCAL, "local[*]"), lambda _: None)
     vanished = sum(
         int(number.replace(",", ""))
         for _, what in tape.evidence

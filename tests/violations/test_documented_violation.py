@@ -13,7 +13,7 @@ from chromium import needs_chromium
 
 from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.history import run_folder
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines, judge
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.simulated.run import run_simulated
 from shaketable.harness.terminal.commands import app
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = run_folder.create(store, campaign.name, datetime.now(UTC))
     run_folder.write_atomically(run.campaign_toml, "")
     run_simulated(campaign, run, SilentObserver())
-    judge.judge(run, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda _step: None)
+    judge.judge(run, campaign, engines.Engine(engines.LOCAL, "local[*]"), lambda _step: None)
     judge.render(run)
     return run.path
 

@@ -1,13 +1,13 @@
-"""Every command of the README, at the size that the README gives, in a folder of its own.
+"""Every command of docs/using.md, at the size that the page gives, in a folder of its own.
 
-    .venv/bin/python -m tests.soaks.readme_commands --folder /tmp/readme
-    .venv/bin/python -m tests.soaks.readme_commands --folder /tmp/readme --only simulate
+    .venv/bin/python -m tests.soaks.documented_commands --folder /tmp/commands
+    .venv/bin/python -m tests.soaks.documented_commands --folder /tmp/commands --only simulate
 
 A command that goes on until Ctrl-C (`up`, `serve`) gets it after a while. What is done is kept in
 `commands.jsonl` in the folder: a soak that was cut off goes on behind it. Some commands take hours
 (`--longest` leaves out those that take more minutes than it says).
 
-Exit codes: 0 each command ended with the exit code that the README leads one to expect, 1 one did
+Exit codes: 0 each command ended with the exit code that the page leads one to expect, 1 one did
 not.
 """
 
@@ -58,7 +58,7 @@ EXPECTED: Final[dict[str, Expected]] = {
     "run --mutant": Expected((1,)),
     "run --test-count 10": Expected(minutes=15),
     "run workloads/campaigns/leader-kills.toml": Expected(minutes=5),
-    "analyze store/latest": Expected((0, 1)),  # of the planted bug, where the README has it first
+    "analyze store/latest": Expected((0, 1)),  # of the planted bug, where the page has it first
     "check store/latest": Expected((0, 1)),
     "simulate --seeds 1000": Expected(minutes=15),
     "simulate --mutant": Expected((1,), minutes=3),
@@ -77,8 +77,8 @@ EXPECTED: Final[dict[str, Expected]] = {
 
 
 def commands() -> list[str]:
-    """Return the README's commands in their order, without `./shaketable`."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """Return the page's commands in their order, without `./shaketable`."""
+    text = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
     found = [
         line.removeprefix("./shaketable").strip()
         for block in BLOCK.findall(text)
@@ -95,7 +95,7 @@ def expected(command: str) -> Expected:
 
 
 def prepare(folder: Path) -> None:
-    """Put there what the README's reader is said to have."""
+    """Put there what its reader is said to have."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         (folder / name).write_text(text)
