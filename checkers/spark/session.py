@@ -9,7 +9,7 @@ Settings and pitfalls: SPARK.md.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 import os
 import shutil
@@ -27,7 +27,6 @@ from typing import Any
 
 import pyarrow as pa
 
-import shaketable
 from shaketable.checkers.engine.java import Java, find_java
 from shaketable.checkers.kernels.shipped import cached_code
 from shaketable.checkers.spark.class_archive import archive_of, spark_home
@@ -277,13 +276,21 @@ def _ship(scratch: Path) -> Path:
     """
     target = scratch / "shaketable-packages.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
-        root = Path(shaketable.__file__).parent
+        root = _package()
         for path in sorted(_sources(root)):
             packed.write(path, Path(PACKAGE) / path.relative_to(root))
         for path in (code for folder in KERNELS for code in cached_code(root / folder)):
             with suppress(FileNotFoundError):  # another process has just deleted it
                 packed.write(path, Path(PACKAGE) / path.relative_to(root))
     return target
+
+
+def _package() -> Path:
+    """Return the folder of our packages. It is not imported: its names come from all layers."""
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None, "this module is in it"
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def _sources(folder: Path) -> Iterator[Path]:
