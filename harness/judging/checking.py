@@ -33,6 +33,7 @@ from shaketable.checkers.linearizability.model_choice import (
 )
 from shaketable.checkers.models.model import Model
 from shaketable.harness import discovery
+from shaketable.harness.budget_clock import budget_clock_s, uncounted
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
 from shaketable.harness.contracts.verdict import Outcome, Verdict
@@ -100,7 +101,7 @@ def check_path(
             available; one line.
         HarnessError: the engine failed.
     """
-    start_s = time.time()
+    start_s, budget_from_s = time.time(), budget_clock_s()
     progress(f"reading {path}")
     source = open_source(path, settings.partition_by)
     settings = _with_default_checkers(settings, source)
@@ -113,7 +114,7 @@ def check_path(
     if source.rows == 0:
         verdicts = [verdict_on_nothing(source.history)]
     else:
-        verdicts = _judge(source, model, settings, engine_of(kind), start_s, progress)
+        verdicts = _judge(source, model, settings, engine_of(kind), budget_from_s, progress)
     is_chosen = settings.model is None and model is not None and model.name == TRANSACTIONAL
     if is_chosen and any(verdict.outcome is not Outcome.VALID for verdict in verdicts):
         notes.append(
@@ -240,16 +241,15 @@ def _judge(
     model: Model | None,
     settings: CheckSettings,
     engine: engines.Engine,
-    start_s: float,
+    budget_from_s: float,
     progress: Callable[[str], None],
 ) -> list[Verdict]:
     """Check against the model and with the requested checkers."""
     time_s = TIME_BUDGET_S if settings.time_budget_s is None else settings.time_budget_s
     is_bounded = settings.time_budget_s is not None or engine.kind == engines.LOCAL
-    waiting_s = time.time()
-    engine.wait(progress)  # a session takes longer to start than some budgets last
-    start_s += time.time() - waiting_s
-    deadline = start_s + time_s if is_bounded else None
+    with uncounted():  # a session takes longer to start than some budgets last
+        engine.wait(progress)
+    deadline = budget_from_s + time_s if is_bounded else None
     budget = SearchBudget(time_s, settings.memory_budget_bytes, deadline)
     history = source.history
     initial = history.initial if settings.initial is None else settings.initial
@@ -261,7 +261,7 @@ def _judge(
         promises=_all_promises(source.fs),
         incomplete=history.hole,
         search=budget,
-        clock_unix_s=time.time,
+        clock_unix_s=budget_clock_s,
         is_timed=history.is_timed,
         initial=initial,
     )
