@@ -501,8 +501,10 @@ def _why(one: CheckedHistory) -> str:
     """Return the reason of the verdict in one line."""
     worst = max(one.verdicts, key=lambda verdict: verdict.outcome)
     if worst.findings:
-        more = max(worst.findings_total, len(worst.findings)) - 1
-        return worst.findings[0].message + (f" ({more} more like it)" if more else "")
+        first, more = worst.findings[0], max(worst.findings_total, len(worst.findings)) - 1
+        is_alike = all(finding.kind == first.kind for finding in worst.findings)
+        others = f"{more} more like it" if is_alike else f"{more} more, of other kinds too"
+        return first.message + (f" ({others})" if more else "")
     return worst.summary
 
 

@@ -130,7 +130,9 @@ def _headline(checked: Sequence[CheckedHistory]) -> str:
     if worst.findings:
         first = worst.findings[0]
         total = max(worst.findings_total, len(worst.findings))
-        more = f"; {phrase(first.kind, total)} in all" if total > 1 else ""
+        is_alike = all(finding.kind == first.kind for finding in worst.findings)
+        counted = phrase(first.kind, total) if is_alike else f"{total:,} findings"
+        more = f"; {counted} in all" if total > 1 else ""
         return (_cut(first.message).removesuffix(".") if more else _cut(first.message)) + more
     return _cut(worst.summary)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from check_samples import anomalies, checked, hostile, invalid, long_history, undecided
 
 from shaketable.checkers.api import check
 from shaketable.harness.contracts.verdict import Outcome, Verdict
+from shaketable.harness.terminal.check import _why
 from shaketable.reports.check_page.checked_history import failing_part
 from shaketable.reports.check_page.failing_picture import lay_out
 from shaketable.reports.check_page.page import render_page
@@ -103,3 +105,23 @@ def test_many_findings_make_a_small_page() -> None:
     page = render_page([checked(verdict) for _ in range(300)])
     assert len(page.encode()) < BYTES_MAX
     assert "more findings were counted and are not shown" in page
+
+
+def test_findings_of_several_kinds_are_not_counted_as_one() -> None:
+    (first,) = anomalies().verdicts[0].findings
+    for other, counted in (
+        (first, "2 elements that were known to be there are gone in all"),
+        (replace(first, kind="unexpected-element"), "2 findings in all"),
+    ):
+        verdict = Verdict("total-queue", Outcome.INVALID, "2 findings", (first, other), 2)
+        assert counted in words(render_page([checked(verdict, model=None)]))
+
+
+def test_the_terminal_counts_others_like_the_first() -> None:
+    (first,) = anomalies().verdicts[0].findings
+    for other, counted in (
+        (first, "(1 more like it)"),
+        (replace(first, kind="unexpected-element"), "(1 more, of other kinds too)"),
+    ):
+        verdict = Verdict("total-queue", Outcome.INVALID, "2 findings", (first, other), 2)
+        assert _why(checked(verdict, model=None)).endswith(counted)
