@@ -68,6 +68,20 @@ def test_a_failing_seed_is_shrunk_told_and_kept(shaketable: Run) -> None:
     assert Path(KEPT, "shrunk.json").read_text() == "seed 7, 117 operations left\n"
 
 
+def test_a_bug_of_the_tree_is_not_kept_as_a_healthy_run(
+    shaketable: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrinker = importlib.import_module("fake_shrinker")
+    monkeypatch.setattr(
+        shrinker.FakeShrinker,
+        "shrink",
+        lambda self, spec, _s, watch: self._smaller(spec.seed, None, shrinker.BEFORE, watch),
+    )
+    assert shaketable("shrink", "7")[0] == 1
+    kept = "store/shrunk/fakeshrink-7"
+    assert files() == [f"{kept}/shrunk.json", f"{kept}/story.html"]
+
+
 def test_what_breaks_nothing_is_said_in_a_line_and_leaves_no_file(shaketable: Run) -> None:
     code, out, err = shaketable("shrink", "8", "--mutant", "late")
     assert (code, err) == (0, "")

@@ -40,8 +40,6 @@ HUNT_SEEDS_MAX: Final = 2_000
 STORY_WIDTH_MAX: Final = 120
 """Longer lines are hard to read, however wide the terminal is."""
 STORE: Final = Path("store/shrunk")
-HEALTHY: Final = "healthy"
-"""In a folder's name instead of a planted bug, if there is none."""
 LABEL_WIDTH: Final = 9
 FOLDED_WIDTH_MIN: Final = 14
 """With less room than this, the last column is put on a line of its own."""
@@ -94,7 +92,8 @@ def shrink_failing(
     if shrunk is None:
         output.out.print(f"seed {spec.seed} breaks nothing: there is nothing to shrink")
         return ExitCode.VALID
-    usual = STORE / f"{target}-{spec.mutant or HEALTHY}-{spec.seed}"
+    # Without a planted bug it is the bug of this tree, whatever that is.
+    usual = STORE / "-".join(filter(None, (target, spec.mutant, str(spec.seed))))
     return _conclude(target, shrunk, settings.out or usual, is_stopped)
 
 
