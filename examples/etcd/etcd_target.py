@@ -21,8 +21,7 @@ SURVIVES = p.FAULTS_OF_PROCESSES | p.FAULTS_OF_LINKS | p.FAULTS_OF_CLOCKS | {"ki
 REFUSALS = ("no leader", "not capable", "too many requests", "request is too large")
 """What etcd says before it proposes anything; behind any other error a write may take effect."""
 INDEXES = ("raftAppliedIndex", "raftIndex")
-ABSENT = {"target": "VERSION", "version": "0"}
-TURNS = count()  # so that clients are spread over the nodes
+ABSENT, TURNS = {"target": "VERSION", "version": "0"}, count()  # clients are spread by turns
 
 
 class EtcdClient:
@@ -31,7 +30,7 @@ class EtcdClient:
     def __init__(self, nodes: Mapping[str, Address], timeout_s: float, reads: Any) -> None:
         self._nodes = sorted(nodes.items())
         self._turn = next(TURNS)
-        self._http = _http(timeout_s)
+        self._http = httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=False)  # noqa: S501
         self._reads = reads
         self.node: str | None = None
 
@@ -46,10 +45,10 @@ class EtcdClient:
 
     async def swap(self, key: str, expected: int | None, value: int) -> bool:
         """Write, in a transaction, if the key holds `expected` (None: if there is no such key)."""
-        holds = {"target": "VALUE", "value": _text(expected)}
-        compare = {"key": _text(key), **(holds if expected is not None else ABSENT)}
+        holds = ABSENT if expected is None else {"target": "VALUE", "value": _text(expected)}
         put = {"requestPut": {"key": _text(key), "value": _text(value)}}
-        return "succeeded" in await self._post("txn", {"compare": [compare], "success": [put]})
+        swap = {"compare": [{"key": _text(key), **holds}], "success": [put]}
+        return "succeeded" in await self._post("txn", swap)
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -80,7 +79,8 @@ class EtcdTarget:
     mutants: Mapping[str, str] = {}
 
     def __init__(self, name: str, linearizable: set[str], **reads: bool) -> None:
-        self.name, self._reads, self._http = name, reads, _http()
+        self.name, self._reads = name, reads
+        self._http = httpx.AsyncClient(trust_env=False, verify=False)  # noqa: S501
         how = "serializable" if reads else "linearizable"
         self.summary = f"Registers on a group of etcd servers, any of which answers {how} reads."
         self.promises = p.Promises(durable_under=SURVIVES, linearizable=frozenset(linearizable))
@@ -120,8 +120,8 @@ class EtcdTarget:
 
     async def wall_clock(self, layout: NodeLayout, timeout_s: float) -> float:
         """Return the time that a node's answers bear, in whole seconds."""
-        answer = await self._ask(layout, timeout_s)
-        return parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        headers = (await self._ask(layout, timeout_s)).headers
+        return parsedate_to_datetime(headers["Date"]).timestamp()
 
     async def _ask(self, layout: NodeLayout, timeout_s: float) -> httpx.Response:
         url = f"http://{layout.client_address}/v3/maintenance/status"
@@ -135,10 +135,6 @@ class EtcdTarget:
     def read_log(directory: Path, node: str) -> Iterator[Any]:
         """Read nothing: there is no reader of etcd's files here, as `logs_readable` says."""
         return iter(())
-
-
-def _http(timeout_s: float | None = None) -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=False)  # noqa: S501
 
 
 def _text(value: object) -> str:
