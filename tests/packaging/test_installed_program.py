@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -146,7 +145,7 @@ class Served:
         yield from self.process.stdout
 
     def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGINT)
+        self.process.terminate()  # SIGINT may be ignored where tests run in the background
         try:
             self.process.communicate(timeout=TIMEOUT_S)
         finally:
