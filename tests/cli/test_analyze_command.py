@@ -15,7 +15,7 @@ from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines, judge
 from shaketable.harness.terminal import session
 
 
@@ -33,7 +33,7 @@ def test_without_java_the_campaign_stays_as_it_was(
     def find_java(_env: object) -> None:
         raise UsageError("no Java")
 
-    monkeypatch.setattr(judge, "find_java", find_java)
+    monkeypatch.setattr(engines, "find_java", find_java)
     before = run.campaign_toml.read_text()
     assert cli.run(["analyze", str(run.path), "--promise", "multi-master"]) == ExitCode.USAGE
     assert run.campaign_toml.read_text() == before
@@ -57,8 +57,6 @@ def test_a_promise_is_kept_under_the_lock_of_the_run(
 ) -> None:
     judged_by: list[str | None] = []
     locked: list[bool] = []
-    write = run_folder.write_atomically
-
     def judge_it(_folder: object, campaign: Campaign, *_: object) -> SimpleNamespace:
         judged_by.append(campaign.promise)
         return SimpleNamespace(outcome="valid")
@@ -66,10 +64,12 @@ def test_a_promise_is_kept_under_the_lock_of_the_run(
     def note_lock(path: Path, content: bytes | str) -> None:
         with run_markers.try_exclusive(run.path) as is_free:
             locked.append(not is_free)
-        write(path, content)
+        run_folder.write_atomically(path, content)
 
     monkeypatch.setattr(judge, "judge", judge_it)
-    monkeypatch.setattr(run_folder, "write_atomically", note_lock)
+    # Only there: what is first imported meanwhile would keep this function for good.
+    noting = SimpleNamespace(**{**vars(run_folder), "write_atomically": note_lock})
+    monkeypatch.setattr(session, "run_folder", noting)
     monkeypatch.setattr(session, "conclude", lambda *_: ExitCode.VALID)
     arguments = ["analyze", str(run.path), "--engine", "local"]
     assert cli.run([*arguments, "--promise", "multi-master"]) == ExitCode.VALID

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from shaketable.checkers.transactions.levels import LEVELS
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import engines
 from shaketable.harness.judging.checking import CheckSettings, check_path
 from shaketable.reports.check_page.checked_history import CheckedHistory
 
@@ -49,7 +49,7 @@ def compare(path: Path, line: dict[str, str]) -> tuple[str, str]:
     """Return how a history's verdict compares with the published one, and the difference."""
     settings = SETTINGS.get(line["model"], CheckSettings(engine="local"))
     try:
-        checked = check_path(path, settings, lambda _: judge.Engine(judge.LOCAL, ""), _silent)
+        checked = check_path(path, settings, lambda _: engines.Engine(engines.LOCAL, ""), _silent)
     except (UsageError, HarnessError) as error:
         return REFUSED, str(error)
     return _compared(checked, line)
