@@ -57,6 +57,7 @@ def test_a_promise_is_kept_under_the_lock_of_the_run(
 ) -> None:
     judged_by: list[str | None] = []
     locked: list[bool] = []
+
     def judge_it(_folder: object, campaign: Campaign, *_: object) -> SimpleNamespace:
         judged_by.append(campaign.promise)
         return SimpleNamespace(outcome="valid")
