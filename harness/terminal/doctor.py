@@ -64,8 +64,7 @@ def doctor(
 
     Args:
         target: Whose group the faults are tried on.
-        world: Where, of the worlds that the target can run in; again for more than one. Default:
-            all of them.
+        world: Where; may be repeated. Default: all worlds that the target can run in.
         as_json: Print one JSON object, for programs.
     """
     patient = discovery.get("targets", target)
