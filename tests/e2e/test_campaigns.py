@@ -22,24 +22,13 @@ import pytest
 
 from shaketable.harness import discovery
 from shaketable.harness.history.schema import EVENTS, OPERATIONS
+from tests.support.shaketable_runs import shaketable
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 
-RUN_TIMEOUT_S = 300
 GONE_WITHIN_S = 5
 START_WAIT_S = 60
 MUTANT = ("--mutant", "ack-before-quorum")
-
-
-def shaketable(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "shaketable", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 def processes_naming(text: str) -> list[str]:

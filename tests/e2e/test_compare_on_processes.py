@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.support.shaketable_runs import shaketable
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-RUN_TIMEOUT_S = 240
 USUAL = ("--engine", "local", "--rate", "100", "--time-limit", "24", "--steady", "8")
-
-
-def shaketable(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "shaketable", *words],
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        cwd=folder,
-    )
 
 
 def run(folder: Path, name: str, *words: str) -> str:
     """Run a campaign; return its folder."""
-    done = shaketable(folder, "run", "--name", name, *USUAL, *words)
+    done = shaketable("run", "--name", name, *USUAL, *words, cwd=folder)
     assert done.returncode in (0, 2), done.stdout + done.stderr
     return f"store/{name}/latest"
 
@@ -42,7 +29,7 @@ def test_two_healthy_runs_are_silent(tmp_path: Path) -> None:
         healthy, other = threads.map(
             lambda name: run(tmp_path, name, "--faults", "none"), ("healthy", "other")
         )
-    alike = shaketable(tmp_path, "compare", healthy, other, "--json")
+    alike = shaketable("compare", healthy, other, "--json", cwd=tmp_path)
     assert alike.returncode == 0, alike.stdout
     told = json.loads(alike.stdout)
     judged = [one["text"] for one in told["differences"] if one["judgement"] in ("worse", "better")]
@@ -53,7 +40,7 @@ def test_a_planted_bug_ends_a_run_on_processes_early(tmp_path: Path) -> None:
     words = ("--mutant", "ack-before-quorum", "--stop-at-first-violation", "--time-limit", "60")
     shaken = ("--faults", "kill,partition", "--nemesis-interval", "1", "--seed", "7")
     words += ("--engine", "local")
-    done = shaketable(tmp_path, "run", "--name", "bug", *words, *shaken)
+    done = shaketable("run", "--name", "bug", *words, *shaken, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"violation seen: log/\d+ offset \d+", done.stdout + done.stderr)
     facts = json.loads((tmp_path / "store" / "bug" / "latest" / "run.json").read_text())

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.shaketable_runs import shaketable
+
 pytestmark = pytest.mark.e2e
 
-RUN_TIMEOUT_S = 300
 SHAKEN = (
     "--faults", "kill,transfer", "--victims", "leader", "--seed", "3", "--rate", "200",
     "--engine", "local",
 )  # fmt: skip
-
-
-def shaketable(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "shaketable", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 def faults_done(run: Path) -> list[dict[str, Any]]:

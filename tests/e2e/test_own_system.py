@@ -14,6 +14,7 @@ import pytest
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.testing.campaigns import CampaignRun, run_campaign
+from tests.support.shaketable_runs import shaketable
 
 pytestmark = pytest.mark.e2e
 
@@ -24,18 +25,6 @@ BLOCK = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^    \./shaketable (run .*)$", re.MULTILINE)
 LINES_MAX = 30
 """What a user writes at most."""
-
-
-def shaketable(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "shaketable", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 def test_the_page_shows_the_files_of_the_example() -> None:
@@ -56,7 +45,7 @@ def copied(folder: Path) -> Path:
 def test_its_command_runs_and_ends_as_it_says(tmp_path: Path) -> None:
     copied(tmp_path)
     [command] = [each for each in COMMAND.findall(PAGE) if "--target kvs-lazy " in each]
-    done = shaketable(tmp_path, *command.split(), "--engine", "local", "--seed", "1")
+    done = shaketable(*command.split(), "--engine", "local", "--seed", "1", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     results = json.loads((tmp_path / "store" / "latest" / "results.json").read_text())
     assert results["valid"] is False
@@ -80,19 +69,19 @@ def test_its_test_passes_for_a_server_that_keeps_its_promises(tmp_path: Path) ->
 
 def test_new_writes_three_files_once(tmp_path: Path) -> None:
     given = ("new", "target", "my-kv", "--operations", "set", "--start", "./kv '{id}'")
-    done = shaketable(tmp_path, *given)
+    done = shaketable(*given, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     names = ["my_kv_client.py", "shaketable.toml", "test_my_kv.py"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert all(name in done.stdout for name in names)
-    listed = shaketable(tmp_path, "list", "targets").stdout
+    listed = shaketable("list", "targets", cwd=tmp_path).stdout
     assert "my-kv" in listed
-    again = shaketable(tmp_path, *given)
+    again = shaketable(*given, cwd=tmp_path)
     assert (again.returncode, again.stdout) == (254, "")
     assert "shaketable.toml describes 'my-kv' already" in again.stderr
-    other = shaketable(tmp_path, "new", "target", "b", "--leader", "http://{client}/status")
+    other = shaketable("new", "target", "b", "--leader", "http://{client}/status", cwd=tmp_path)
     assert other.returncode == 0, other.stderr
-    refused = shaketable(tmp_path, "run", "--target", "b", "-w", "counter")
+    refused = shaketable("run", "--target", "b", "-w", "counter", cwd=tmp_path)
     assert refused.returncode == 254
     assert "clients of b keep no counters" in refused.stderr
 

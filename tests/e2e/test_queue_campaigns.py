@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+from tests.support.shaketable_runs import shaketable
 
-RUN_TIMEOUT_S = 150
+pytestmark = pytest.mark.e2e
 
 
 def test_offsets_that_a_leader_keeps_to_itself_are_found_and_a_lost_disk_is_forgiven(
     tmp_path: Path,
 ) -> None:
     store = tmp_path / "store"
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "shaketable", "run",
-            "--workload", "queue", "--mutant", "offsets-not-replicated",
-            "--faults", "transfer,wipe", "--nemesis-schedule", "sequence",
-            "--time-limit", "14", "--steady", "3",
-            "--nemesis-interval", "1", "--seed", "e2e", "--engine", "local",
-            "--store", str(store),
-        ],
-        capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
-        stdin=subprocess.DEVNULL,
+    done = shaketable(
+        "run", "--workload", "queue", "--mutant", "offsets-not-replicated",
+        "--faults", "transfer,wipe", "--nemesis-schedule", "sequence",
+        "--time-limit", "14", "--steady", "3", "--nemesis-interval", "1",
+        "--seed", "e2e", "--engine", "local", "--store", store,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     run = (store / "latest").resolve()

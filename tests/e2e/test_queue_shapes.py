@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from shaketable.harness.cli import run
+from tests.support.shaketable_runs import shaketable
 
 pytestmark = pytest.mark.e2e
 
-RUN_TIMEOUT_S = 280
 BUGS = [
     ("queue-delays", "delays-cut-short", "delayed-messages", "early-delivery"),
     ("queue-delays", "delays-left-at-election", "delayed-messages", "lost-message"),
@@ -72,11 +70,7 @@ def judged(store: Path, code: int, printed: str) -> tuple[int, dict[str, dict[st
 
 
 def on_processes(store: Path, workload: str) -> tuple[int, dict[str, dict[str, object]]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "shaketable", *arguments(store, workload, "--rate", "100")],
-        capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = shaketable(*arguments(store, workload, "--rate", "100"))
     return judged(store, done.returncode, done.stdout + done.stderr)
 
 

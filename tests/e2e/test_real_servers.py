@@ -10,10 +10,11 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.shaketable_runs import shaketable
 
 pytestmark = pytest.mark.e2e
 
@@ -47,15 +48,7 @@ def run(
     here = folder / example
     shutil.copytree(EXAMPLES / example, here, ignore=shutil.ignore_patterns("store", "__pycache__"))
     given = f"run --target {target} {RUN} {options}"
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "shaketable", *given.split()],
-        cwd=here,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    done = shaketable(*given.split(), cwd=here)
     stored = here / "store" / "latest"
     assert done.returncode in (0, 1), done.stdout + done.stderr
     assert "Traceback" not in (stored / "shaketable.log").read_text()

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness.runtime.processes.ports import find_free
+from tests.support.shaketable_runs import shaketable
 
 pytestmark = pytest.mark.e2e
 
@@ -109,20 +110,12 @@ def group(tmp_path: Path) -> Iterator[Group]:
         group.end()
 
 
-def shaketable(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "shaketable", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
 RUN = ("run", "--target", "kvs", "--engine", "local", "--time-limit", "15", "--steady", "2")
 
 
 def test_a_running_group_is_shaken_and_goes_on(group: Group) -> None:
     for _ in range(2):  # the second run must not take the first one's values for its own
-        done = shaketable(group.folder, *RUN, "--seed", "3")
+        done = shaketable(*RUN, "--seed", "3", cwd=group.folder)
         assert done.returncode == 0, done.stdout + done.stderr
         results = json.loads((group.folder / "store" / "latest" / "results.json").read_text())
         assert results["valid"] is True
@@ -145,7 +138,7 @@ def test_a_killed_harness_is_healed(group: Group) -> None:
             time.sleep(0.1)
         run.kill()
     assert "T" in map(group.state, group.names)
-    healed = shaketable(group.folder, "heal")
+    healed = shaketable("heal", cwd=group.folder)
     assert healed.returncode == 0, healed.stdout + healed.stderr
     assert "undid" in healed.stdout
     assert all(group.answers(name) and group.state(name) != "T" for name in group.names)
@@ -153,7 +146,7 @@ def test_a_killed_harness_is_healed(group: Group) -> None:
 
 def test_a_group_that_does_not_answer_is_one_line(group: Group) -> None:
     group.end()
-    done = shaketable(group.folder, *RUN)
+    done = shaketable(*RUN, cwd=group.folder)
     assert done.returncode == 255
     assert "the group is not ready after 30 s: n0 does not answer" in done.stderr
     assert "Traceback" not in done.stderr
