@@ -53,6 +53,8 @@ OF_STARTED: Final = (
 """Keys for nodes that a run starts."""
 RUN_THERE: Final = ("start", "setup", "arguments", "others", "env")
 """Keys with what is run on the node's host, if nodes are on other machines."""
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"disk": ("volatile",)}
+"""The keys that take one of a few names."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -340,7 +342,10 @@ def _target(path: Path, name: str, tables: Mapping[str, object]) -> TargetTable:
         return msgspec.convert(table, TargetTable)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$")
-        where = f"targets.{name}{place.rstrip('`')}"
+        key, where = place.strip("`."), f"targets.{name}{place.rstrip('`')}"
+        value = table[key] if isinstance(table, dict) and key in CHOICES else None
+        if isinstance(value, str):
+            text = unknown_name(key, value, CHOICES[key])
         raise UsageError(f"{path}: {where}: {printable(text)}") from error
 
 
