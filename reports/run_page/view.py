@@ -453,13 +453,18 @@ def drain_rows(drain: Mapping[str, Any]) -> tuple[DrainRow, ...]:
             DrainRow(
                 node=str(node),
                 role=status.get("role"),
-                term=status.get("term"),
+                term=status.get("term") or None,
                 leader=status.get("leader"),
-                committed_index=status.get("committed_index"),
-                end_index=status.get("end_index"),
+                committed_index=_index(status.get("committed_index")),
+                end_index=_index(status.get("end_index")),
             )
         )
     return tuple(rows)
+
+
+def _index(value: object) -> int | None:
+    """Return an index of `contracts.plugins.NodeStatus`; None for one that is not shown."""
+    return value if isinstance(value, int) and value >= 0 else None
 
 
 def existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
