@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shaketable.checkers.engine.judge import CheckJob, SegmentedReader
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command
+from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command, target_of
 from shaketable.harness.contracts.abilities import SegmentedLog, ShowsLogs
 from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import family_of
@@ -66,7 +66,7 @@ def judge(
     progress("exporting the history")
     # The check needs only the operations; the events of a large history take longer to write.
     exported = export(folder, with_events=False)
-    target: Target = discovery.get("targets", campaign.target)
+    target = target_of(campaign)
     job = _job(folder, campaign, target, exported)
     try:
         found = engine.run(job, progress)
