@@ -7,25 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from shaketable.harness.installing.cache import cache_folder, is_installed
 from tests.support.shaketable_runs import shaketable
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("SHAKETABLE_CACHE", str(folder))
-    return folder
-
-
 @pytest.mark.parametrize(("target", "version"), [("pysyncobj", "0.3.17"), ("etcd", "3.4.23")])
 def test_a_target_is_installed_and_keeps_its_promises(
-    target: str, version: str, cache: Path, tmp_path: Path
+    target: str, version: str, tmp_path: Path
 ) -> None:
-    installed = shaketable("install", target)
+    installed = shaketable("install", target)  # it is there: tests/support/foreign_programs.py
     assert installed.returncode == 0, installed.stdout + installed.stderr
-    assert [path.name for path in (cache / target).iterdir()] == [version]
+    assert is_installed(cache_folder(), target, version)
     options = "--engine local --rate 100 --steady 1 --time-limit 8 --seed 1 --scenarios none"
     chosen = ("--option", f"version={version}")
     done = shaketable("run", "--target", target, *options.split(), *chosen, cwd=tmp_path)
