@@ -19,14 +19,14 @@ from shaketable.harness.terminal.output import out, show_rows
 
 
 def install(
-    *targets: Annotated[str, Parameter(name="TARGET@VERSION")],
+    *targets: Annotated[str, Parameter(name="TARGET[@VERSION]")],
     cache: Annotated[Path | None, Parameter(metavar="FOLDER", show_default=False)] = None,
 ) -> int:
     """Install targets that are not ours into a cache, or list them.
 
     A program comes from its registry (PyPI, Debian, Go modules) and has to have the checksum that
     is pinned for its version. Nothing is installed into the system, and what is interrupted leaves
-    nothing. What is there is not installed again.
+    nothing. What is there is not installed again. `run` looks for it in SHAKETABLE_CACHE.
 
     Exit code 0: it is installed; 254: there is no such target or version; 255: a tool is missing,
     a checksum is wrong, or a download failed.
@@ -37,10 +37,8 @@ def install(
     ./shaketable install pysyncobj@0.3.16 --cache /var/tmp/targets
 
     Args:
-        targets: What to install; without a version its first in the list. Without any: list what
-            can be installed, and what is.
-        cache: Where to; default: SHAKETABLE_CACHE, or shaketable in the user's cache. Commands that
-            run targets find another folder by SHAKETABLE_CACHE.
+        targets: What to install, in its first version or another. Default: list what there is.
+        cache: Where to, if not into SHAKETABLE_CACHE, or shaketable in the user's cache.
     """
     folder = cache_folder() if cache is None else cache.absolute()
     if not targets:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from shaketable.harness import discovery
+from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.cli import run
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.installing.cache import VARIABLE, folder_of
@@ -26,6 +28,18 @@ def test_what_is_pinned_is_a_target_and_the_reverse() -> None:
         assert discovery.get("targets", target.name) is target
         assert target.version == next(iter(pinned()[target.name]))
         assert target.client_type.functions.names  # its client can be imported
+
+
+def test_the_page_has_each_target_its_options_and_versions() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "targets.md").read_text(encoding="utf-8")
+    for target in PLUGINS:
+        section = page.split(f"\n## {target.name}\n")[1].split("\n## ")[0]
+        assert f"./shaketable run --target {target.name} " in section
+        words = set(re.findall(r"`([^`]+)`", section))
+        assert words >= {*target.options, *pinned()[target.name]}
+    for name, text in re.findall(r"run --target (\S+).*--option (\S+)", page):
+        target_with(name, (text,))  # raises if it has no such option
+    assert {chosen(what, pinned())[0] for what in re.findall(r"install (\w+)$", page, re.MULTILINE)}
 
 
 def test_the_list_says_what_is_installed(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
