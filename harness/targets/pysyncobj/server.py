@@ -26,8 +26,8 @@ RECONNECT_S: Final = 0.5
 """PySyncObj's own is 5 s, longer than most faults."""
 TICK_S: Final = 0.01
 SEND_S: Final = 0.02
-"""PySyncObj's own are 0.05 and 0.1 s: a command waits for the next of them. To send each at once
-(`appendEntriesUseBatch` off) makes a leader send a growing backlog again with each command."""
+"""PySyncObj's own are 0.05 and 0.1 s: a command waits for the next of them. With each command sent
+at once (`appendEntriesUseBatch` off) one of two groups did not catch up after the faults."""
 REPLICATED: Final = (
     "read", "write", "cas", "append", "read_at", "end", "add", "elements", "increment", "count",
 )  # fmt: skip
