@@ -125,7 +125,7 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
 def _client_activity(folder: RunFolder, campaign: Campaign, end_ns: int) -> ClientActivity | None:
     """Return when clients worked, if run.json has it; needs the exported events."""
     from shaketable.reports.availability.outages import ClientActivity, active_until  # noqa: PLC0415
-    from shaketable.reports.plotting.lanes import phase_spans  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.spans import phase_spans  # noqa: PLC0415 - only where a run is judged
 
     phases = phase_spans(folder.facts().get("phases"), end_ns)
     until_ns = active_until(phases, campaign.time_limit_s)

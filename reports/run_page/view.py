@@ -27,7 +27,6 @@ from shaketable.reports.availability.outages import (
 )
 from shaketable.reports.availability.recovery import kills_leader, recovery_times
 from shaketable.reports.plain_json import listed, mapping
-from shaketable.reports.plotting.lanes import leader_changes, phase_spans, role_spans
 from shaketable.reports.plotting.node_samples import Sampled, read_samples
 from shaketable.reports.run_page.chosen_operations import named_operations
 from shaketable.reports.run_page.folder import RunFiles, read_run
@@ -42,6 +41,7 @@ from shaketable.reports.run_view import (
     RunView,
     StatsRow,
 )
+from shaketable.reports.spans import leader_changes, phase_spans, role_spans
 from shaketable.reports.violation_page.building import with_pages
 
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
