@@ -74,7 +74,7 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
     counts: dict[str, int | float] = {
         "operations": operations,
         "faults": len(context.windows),
-        "faults_that_bit": len(effective),
+        "faults_that_took_effect": len(effective),
         "operations_inside": inside,
     }
     asked = ", ".join(context.faults_asked)

@@ -400,7 +400,8 @@ def is_any_of(column: pa.ChunkedArray, texts: Collection[str]) -> Bools:
 
 
 def _codes(coded: pa.DictionaryArray) -> Ints:
-    return np.asarray(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+    indices = coded.indices.fill_null(-1) if coded.indices.null_count else coded.indices
+    return np.asarray(indices.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray:
@@ -430,7 +431,8 @@ def _whole(value: Any) -> int | None:
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:
-    return np.asarray(column.fill_null(0).to_numpy(), dtype=np.int64)
+    filled = column.fill_null(0) if column.null_count else column
+    return np.asarray(filled.to_numpy(), dtype=np.int64)
 
 
 def _valid(column: pa.ChunkedArray) -> Bools:

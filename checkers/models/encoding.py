@@ -46,6 +46,8 @@ NEEDED = [
     "op", "f", "input", "expected", "output", "offset", "call_ns", "return_ns", "outcome", "extra",
 ]  # fmt: skip
 VALUE_COLUMNS = ("input", "expected", "output")
+FEW_ROWS = 128
+"""Up to here a dictionary of Python numbers rows sooner than Arrow does column by column."""
 
 
 class Named(Protocol):
@@ -165,10 +167,10 @@ def load_columns(model: Named, operations: pa.Table) -> Columns:
     table = _in_order(operations.select(NEEDED))
     names = tuple(sorted(model.fs))
     f = _names_of(model, table, names)
-    is_ok = _equal(table, "outcome", "ok")
-    observers = [names.index(name) for name in model.observers]
+    outcome = _places(table["outcome"], ("ok", "fail"))
+    is_ok = outcome == 0
     # A failed operation had no effect; an indeterminate observer has none and need not return.
-    keep = is_ok | ~(_equal(table, "outcome", "fail") | np.isin(f, observers))
+    keep = is_ok | ~((outcome == 1) | _is_named(f, names, model.observers))
     if not keep.all():
         table = table.filter(pa.array(keep))
         f, is_ok = f[keep], is_ok[keep]
@@ -217,6 +219,8 @@ def distinct(*columns: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
     Returns the number of each row, and for each number the first row that has it.
     """
     size = len(columns[0])
+    if size <= FEW_ROWS:
+        return _distinct_of_few(columns)
     number, count = np.zeros(size, dtype=np.int64), 1
     for column in columns:
         if size and (column == column[0]).all():
@@ -226,6 +230,16 @@ def distinct(*columns: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
     first = np.empty(count if size else 0, dtype=np.int64)
     first[number[::-1]] = np.arange(size - 1, -1, -1)
     return number.astype(np.int32), first
+
+
+def _distinct_of_few(columns: Sequence[Ints]) -> tuple[npt.NDArray[np.int32], Ints]:
+    first: dict[tuple[int, ...], int] = {}
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    for row, content in enumerate(rows):
+        first.setdefault(content, row)
+    numbers = {content: number for number, content in enumerate(first)}
+    number = np.array([numbers[content] for content in rows], dtype=np.int32)
+    return number, np.array(list(first.values()), dtype=np.int64)
 
 
 def _dense(column: Ints) -> tuple[Ints, int]:
@@ -257,8 +271,8 @@ def _names_of(model: Named, table: pa.Table, names: tuple[str, ...]) -> Ints:
 def _places(column: pa.ChunkedArray, texts: tuple[str, ...]) -> Ints:
     """Return the index of each row's text in `texts`, ABSENT for others; texts may be coded."""
     which, distinct_texts = _coded(column)
-    places = pc.index_in(distinct_texts, pa.array(texts, pa.string())).fill_null(ABSENT)
-    return np.append(np.asarray(places.to_numpy(), dtype=np.int64), ABSENT)[which]
+    places = _filled(pc.index_in(distinct_texts, pa.array(texts, pa.string())), ABSENT)
+    return np.append(places, ABSENT)[which]
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
@@ -267,7 +281,7 @@ def _coded(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
     if isinstance(joined, pa.ChunkedArray):  # a column without a chunk, or of several dictionaries
         joined = pa.concat_arrays(joined.unify_dictionaries().chunks or [pa.array([], column.type)])
     coded = joined if pa.types.is_dictionary(joined.type) else joined.dictionary_encode()
-    return np.asarray(coded.indices.fill_null(ABSENT).to_numpy(), np.int64), coded.dictionary
+    return _filled(coded.indices, ABSENT), coded.dictionary
 
 
 def _check_times(table: pa.Table, is_ok: Bools) -> None:
@@ -286,7 +300,7 @@ def _number_values(table: pa.Table) -> tuple[Values, dict[str, Ints]]:
     """Number the values of the three columns together; a value in `extra` overrides the column."""
     chunks = [chunk for name in VALUE_COLUMNS for chunk in table[name].chunks]
     joined = pa.concat_arrays(chunks or [pa.array([], pa.int64())]).dictionary_encode()
-    numbers = np.asarray(joined.indices.fill_null(-1).to_numpy(), dtype=np.int64) + 1
+    numbers = _filled(joined.indices, -1) + 1
     values = Values(np.asarray(joined.dictionary.to_numpy(), dtype=np.int64))
     size = table.num_rows
     columns = {
@@ -316,11 +330,20 @@ def _decode(text: str) -> dict[str, Any]:
 
 
 def _ints(table: pa.Table, name: str) -> Ints:
-    return np.asarray(table[name].fill_null(0).to_numpy(), dtype=np.int64)
+    return _filled(table[name], 0)
 
 
-def _equal(table: pa.Table, name: str, value: str) -> Bools:
-    return np.asarray(_places(table[name], (value,)) == 0)
+def _filled(column: pa.Array | pa.ChunkedArray, null: int) -> Ints:
+    """Return whole numbers, `null` where there is none."""
+    # Most columns have no null, and of a small history Arrow's calls take longest.
+    filled = column.fill_null(null) if column.null_count else column
+    return np.asarray(filled.to_numpy(), dtype=np.int64)
+
+
+def _is_named(f: Ints, names: tuple[str, ...], some: frozenset[str]) -> Bools:
+    """Return where the operation's name, an index of `names`, is one of some of them."""
+    is_one = np.array([name in some for name in names], dtype=np.bool_)
+    return np.asarray(is_one[f])
 
 
 # Search problems: of a single value, or of a model's own states.
@@ -371,7 +394,7 @@ def table_problem(
         columns.f, columns.input, columns.expected, columns.output, offset, has_offset
     )
     f = columns.f[first]
-    watches = np.isin(f, [columns.names.index(name) for name in model.observers])
+    watches = _is_named(f, columns.names, model.observers)
     if observes is not None:
         watches = watches | observes[first]
     kinds = Kinds(
@@ -379,7 +402,7 @@ def table_problem(
         a=columns.input[first],
         b=columns.output[first],
         observes=watches,
-        overwrites=np.isin(f, [columns.names.index(name) for name in model.overwriters]),
+        overwrites=_is_named(f, columns.names, model.overwriters),
     )
     return Problem(
         family=Family.TABLE,
@@ -459,7 +482,7 @@ def put_and_take_problem(
         UsageError: a put has no value, or as for `load_columns`.
     """
     columns = load_columns(model, operations)
-    is_put = np.isin(columns.f, [columns.names.index(name) for name in puts])
+    is_put = _is_named(columns.f, columns.names, frozenset(puts))
     columns.require(is_put & (columns.input == NOTHING), f"value to {puts[0].split('-')[0]}")
     found_nothing = ~is_put & (columns.output == NOTHING)
     return table_problem(model, columns, initial, observes=found_nothing)

@@ -14,7 +14,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
         "docs/concepts", "docs/promises", "docs/anomalies", "docs/isolation", "docs/glossary",
     ),
     "Guides": (
-        "docs/using",
+        "docs/using", "docs/targets",
         "docs/campaigns", "docs/faults", "docs/workloads", "docs/report", "docs/violation",
         "docs/checking", "docs/python", "docs/models", "docs/gate", "docs/store", "docs/doctor",
         "docs/calibration", "docs/extending", "docs/deployments", "docs/upgrading",

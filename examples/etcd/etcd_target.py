@@ -1,6 +1,6 @@
 """A group of etcd servers, each key a register: a system that shaketable knows nothing about.
 
-Clients speak JSON with etcd's gateway; `etcd` reads linearizably, `etcd-serializable` locally.
+Clients speak JSON with etcd's gateway. `my-etcd` reads linearizably, the other target locally.
 """
 
 import hashlib
@@ -146,5 +146,5 @@ def _member_id(at: Address | None) -> str:
     return str(int.from_bytes(digest[:8], "big"))
 
 
-PLUGIN = EtcdTarget("etcd", {"read", "write", "cas"})
-SERIALIZABLE = EtcdTarget("etcd-serializable", {"write", "cas"}, serializable=True)
+PLUGIN = EtcdTarget("my-etcd", {"read", "write", "cas"})
+SERIALIZABLE = EtcdTarget("my-etcd-serializable", {"write", "cas"}, serializable=True)

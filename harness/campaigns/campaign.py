@@ -24,9 +24,11 @@ from shaketable.harness.campaigns.built_in import CAMPAIGNS
 from shaketable.harness.campaigns.durations import seconds_of
 from shaketable.harness.campaigns.scenarios import SCENARIOS
 from shaketable.harness.campaigns.scripts import Step, check_event, read_steps, write_steps
+from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.abilities import (
     HasSize,
     NamesBrokers,
+    NeedsInstallation,
     RunsAlready,
     RunsOnHosts,
     TunesReplication,
@@ -34,7 +36,7 @@ from shaketable.harness.contracts.abilities import (
     UsuallyUsed,
 )
 from shaketable.harness.contracts.clients import GroupWorkload, OpeningWorkload
-from shaketable.harness.contracts.errors import UsageError, unknown_name
+from shaketable.harness.contracts.errors import HarnessError, UsageError, unknown_name
 from shaketable.harness.contracts.plugins import Promises, Target, Workload
 from shaketable.harness.contracts.program import PROGRAM, PROGRAM_WORDS
 from shaketable.harness.contracts.rng import new_seed, rng_for
@@ -84,6 +86,7 @@ class Campaign(
     Attributes:
         name: the folder under the store.
         target: the system under test.
+        option: options of the target's own, as "journal=off".
         mutant: planted bug to run it with.
         promise: another target, whose promises are judged in addition to the target's own.
         nodes: size of the group; ids are n0, n1, ... 0: two to seven, chosen by the seed.
@@ -141,6 +144,7 @@ class Campaign(
 
     name: str = "quick"
     target: str = "dledger"
+    option: tuple[str, ...] = ()
     mutant: str | None = None
     promise: str | None = None
     nodes: int = 3
@@ -234,15 +238,18 @@ def resolve(campaign: Campaign) -> Campaign:
 
     Raises:
         UsageError: an unknown target, mutant, workload or fault, or an invalid number.
+        HarnessError: the target is not installed.
     """
     check_numbers(msgspec.to_builtins(campaign))
     campaign = with_seed(campaign)
     clients(campaign)
-    target = discovery.get("targets", campaign.target)
+    target = target_of(campaign)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
         raise UsageError(unknown_name(f"mutant of {target.name}", campaign.mutant, target.mutants))
     campaign = _in_its_world(campaign, target)
     _check_choices(campaign, target)
+    if isinstance(target, NeedsInstallation) and (why := target.why_not_installed()) is not None:
+        raise HarnessError(why)
     promises_of(campaign, target)
     require_remote(campaign.spark_remote)
     if campaign.world == "netns" and campaign.spark_remote is not None:
@@ -434,6 +441,16 @@ def clients(campaign: Campaign) -> int:
     return count
 
 
+def target_of(campaign: Campaign) -> Target:
+    """Return the target, with the options that the campaign chooses.
+
+    Raises:
+        UsageError: there is no such target, or it has no such option, or not with that value.
+        HarnessError: as `discovery.get`.
+    """
+    return target_with(campaign.target, campaign.option)
+
+
 def node_names(campaign: Campaign) -> tuple[str, ...]:
     """Return the ids of the group's nodes: n0, n1, ..."""
     return tuple(f"n{number}" for number in range(campaign.nodes))
@@ -470,7 +487,7 @@ def fault_options(campaign: Campaign) -> dict[str, Any]:
 
 def needs_name_server(campaign: Campaign) -> bool:
     """Return whether the clients of a campaign find its nodes through a name server."""
-    target = discovery.get("targets", campaign.target)
+    target = target_of(campaign)
     if isinstance(discovery.get("workloads", workload_of(campaign, target)), GroupWorkload):
         return True
     return isinstance(target, NamesBrokers) and target.needs_name_server
@@ -524,7 +541,7 @@ def _plain(key: str, value: Any) -> Any:
         return str(value)
     if key == "faults" and isinstance(value, str):
         return parse_faults(value, discovery.find("faults") if value.strip() == "all" else ())
-    if key == "victims" and isinstance(value, str):
+    if key in ("victims", "option") and isinstance(value, str):
         return parse_names(value)
     if key == "scenarios" and isinstance(value, str):
         return parse_scenarios(value)

@@ -14,20 +14,21 @@ from typing import Any, Final
 
 import msgspec
 
-from shaketable.harness import discovery, plugin_calls
+from shaketable.harness import plugin_calls
 from shaketable.harness.campaigns import scenarios
 from shaketable.harness.campaigns.campaign import (
     FAULT_DURATION_MIN_S,
     Campaign,
     fault_options,
     node_names,
+    target_of,
 )
 from shaketable.harness.campaigns.scenarios import SCENARIOS, Scenario, Setting, span_s
 from shaketable.harness.campaigns.scripts import Step, check_values
 from shaketable.harness.contracts.abilities import TransfersLeadership
 from shaketable.harness.contracts.capabilities import Acts
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.contracts.plugins import Fault, Target
+from shaketable.harness.contracts.plugins import Fault
 from shaketable.harness.contracts.rng import rng_for
 
 FIRST_GAP_MAX_S = 1.0
@@ -488,7 +489,7 @@ def why_not(scenario: Scenario, campaign: Campaign, faults: Collection[str]) -> 
         return f"it needs {', '.join(lacking)}"
     if campaign.nodes < scenario.nodes_min:
         return f"it needs {scenario.nodes_min} nodes"
-    target: Target = discovery.get("targets", campaign.target)
+    target = target_of(campaign)
     if scenario.elects and not (
         target.promises.committed_prefix or isinstance(target, TransfersLeadership)
     ):

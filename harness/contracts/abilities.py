@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # faults import this module, and client workers them
     import pyarrow as pa
 
     from shaketable.harness.contracts.capabilities import Capability
+    from shaketable.harness.contracts.plugins import Target
 
 
 @runtime_checkable
@@ -190,6 +191,36 @@ class UsuallyUsed(Protocol):
     @property
     def default_workload(self) -> str:
         """The workload's name."""
+        ...
+
+
+@runtime_checkable
+class TakesOptions(Protocol):
+    """A target with options of its own, which a campaign can choose (`--option NAME=VALUE`).
+
+    `options` has each with its value.
+    """
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Return the options by name."""
+        ...
+
+    def configured(self, options: Mapping[str, str]) -> Target:
+        """Return the same target with these options in place of its own.
+
+        Raises:
+            UsageError: it has no such option, or not with that value.
+        """
+        ...
+
+
+@runtime_checkable
+class NeedsInstallation(Protocol):
+    """A target whose program has to be installed before it can run."""
+
+    def why_not_installed(self) -> str | None:
+        """Return what is missing and how to install it, in one line; None if nothing is."""
         ...
 
 

@@ -25,6 +25,7 @@ from shaketable.harness.contracts.plugins import (
 from shaketable.harness.contracts.promises import Promises
 from shaketable.harness.described.client import FunctionClient, client_type
 from shaketable.harness.described.functions import load
+from shaketable.harness.described.options import weakened, with_options
 from shaketable.harness.described.target_file import Leader, TargetTable, filled
 
 if TYPE_CHECKING:
@@ -116,12 +117,28 @@ class DescribedTarget:
         linearizable = given.linearizable
         if linearizable is None:
             linearizable = frozenset(LINEARIZABLE.get(self.default_workload, ()))
-        return Promises(
+        promises = Promises(
             durable_under=given.faults,
             linearizable=linearizable,
             excludes=given.excludes,
             note=given.note,
+            documented=given.documented,
         )
+        return weakened(promises, self._table)
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Its options, which campaigns can choose (`contracts.abilities.TakesOptions`)."""
+        return self._table.option_texts
+
+    def configured(self, options: Mapping[str, str]) -> DescribedTarget:
+        """Return the same target with these options.
+
+        Raises:
+            UsageError: it has no such option, or not with that value.
+        """
+        table = with_options(self._table, self.name, options)
+        return type(self)(self.name, table, self.file)
 
     def prepare(self, layout: NodeLayout) -> Launch:
         """Say how to start a node; it gets a folder for its data."""
@@ -212,7 +229,13 @@ class DescribedTarget:
             "data": str(self.data(layout)),
             "folder": str(layout.directory),
             "here": str(self.file.parent),
+            **self._table.option_texts,
+            **self.further_values(),
         }
+
+    def further_values(self) -> Mapping[str, str]:
+        """Return the values of `TargetTable.further_placeholders`."""
+        return {}
 
     def _peer(self, name: str, at: Address) -> str:
         values = {"id": name, "number": _number(name), "address": str(at)}

@@ -16,7 +16,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, overload
 
 import msgspec
 
@@ -53,6 +53,8 @@ OF_STARTED: Final = (
 """Keys for nodes that a run starts."""
 RUN_THERE: Final = ("start", "setup", "arguments", "others", "env")
 """Keys with what is run on the node's host, if nodes are on other machines."""
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"disk": ("volatile",)}
+"""The keys that take one of a few names."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,12 +173,14 @@ class PromisesTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         linearizable: operations that are linearizable together, for each key.
         excludes: further anomalies that never occur (docs/anomalies.md).
         note: a sentence for the report.
+        documented: what its documentation says of what it does not promise, with the source.
     """
 
     durable_under: frozenset[str] = frozenset({"process", "network"})
     linearizable: frozenset[str] | None = None
     excludes: frozenset[str] = frozenset()
     note: str = ""
+    documented: str = ""
 
     def __post_init__(self) -> None:
         known = BUILT_IN_FAULTS | set(FAMILIES)
@@ -187,6 +191,24 @@ class PromisesTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def faults(self) -> frozenset[str]:
         """The faults that acknowledged writes survive, families expanded."""
         return frozenset().union(*(FAMILIES.get(name, {name}) for name in self.durable_under))
+
+
+class Weaker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is left of the promises if an option has some value.
+
+    Attributes:
+        durable_under: of the faults that acknowledged writes survive, those that are left.
+        linearizable: of the linearizable operations, those that are left.
+        note: a further sentence for the report.
+    """
+
+    durable_under: frozenset[str] | None = None
+    linearizable: frozenset[str] | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.durable_under is not None:
+            PromisesTable(durable_under=self.durable_under)  # raises if it names no fault
 
 
 class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -216,8 +238,14 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         size: how many nodes the group has; 0: as many as the campaign says.
         disk: "volatile": nodes keep their data on a file system that loses what was not synced, so
             that they can lose power, and their disks can fail; without it, in plain folders.
-        options: what the functions find in their node's `options`.
+        options: what the functions find in their node's `options`, and texts and numbers also as
+            placeholders: what `--option NAME=VALUE` can replace.
+        choices: the values that an option can have, if not any.
+        promises_with: option -> value -> what that value takes from the promises.
     """
+
+    further_placeholders: ClassVar[tuple[str, ...]] = ()
+    """Placeholders that a kind of target has besides."""
 
     client: str
     start: tuple[str, ...] = ()
@@ -240,6 +268,8 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     size: Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)] = 0
     disk: Literal["volatile", ""] = ""
     options: Mapping[str, Any] = {}
+    choices: Mapping[str, tuple[str, ...]] = {}
+    promises_with: Mapping[str, Mapping[str, Weaker]] = {}
 
     def __post_init__(self) -> None:
         if bool(self.start) == bool(self.nodes):
@@ -247,7 +277,10 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         known = OF_A_RUNNING_NODE if self.nodes else OF_A_NODE
         for key, text in self._templates():
             is_there = self.hosts is not None and key.partition(".")[0] in RUN_THERE
-            _check_placeholders(key, text, OF_A_NODE_ELSEWHERE if is_there else known)
+            places = OF_A_NODE_ELSEWHERE if is_there else known
+            further = (*self.option_texts, *self.further_placeholders)
+            _check_placeholders(key, text, (*places, *further))
+        self._check_options()
         _check_placeholders("peer_format", self.peer_format, OF_A_PEER)
         if self.hosts is not None:
             self._check_elsewhere()
@@ -255,6 +288,27 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             self._check_running()
         elif self.commands != Commands():
             raise ValueError("commands are for a group that runs already: it has nodes, no start")
+
+    @property
+    def option_texts(self) -> dict[str, str]:
+        """The options that are texts or numbers, as texts: they are placeholders, too."""
+        return {
+            name: str(value)
+            for name, value in self.options.items()
+            if isinstance(value, str | int) and not isinstance(value, bool)
+        }
+
+    def _check_options(self) -> None:
+        """Check that options hide no placeholder, and that what is said of them is of one."""
+        for name in self.option_texts:
+            if name in OF_A_NODE or name in self.further_placeholders:
+                raise ValueError(f"options: {name} is a placeholder of its own; rename it")
+        for key, named in (("choices", self.choices), ("promises_with", self.promises_with)):
+            if unknown := sorted(named.keys() - self.options.keys()):
+                raise ValueError(f"{key}: {unknown_name('option', unknown[0], self.options)}")
+        for name, values in self.choices.items():
+            if str(self.options[name]) not in values:
+                raise ValueError(f"choices.{name} does not have what options.{name} is")
 
     def _check_elsewhere(self) -> None:
         """Check what nodes on other machines cannot have."""
@@ -309,8 +363,15 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             yield from (("leader.command", text) for text in self.leader.command)
 
 
-def read(path: Path) -> Mapping[str, TargetTable]:
-    """Return the targets of a file by name.
+Table = TypeVar("Table", bound=TargetTable)
+
+
+@overload
+def read(path: Path) -> Mapping[str, TargetTable]: ...
+@overload
+def read(path: Path, kind: type[Table]) -> Mapping[str, Table]: ...
+def read(path: Path, kind: type[TargetTable] = TargetTable) -> Mapping[str, TargetTable]:
+    """Return the targets of a file by name; `kind` is what their tables are.
 
     Raises:
         UsageError: it cannot be read, is not TOML, or has an invalid value; one line says where.
@@ -327,20 +388,25 @@ def read(path: Path) -> Mapping[str, TargetTable]:
     tables = given.get("targets", {})
     if not isinstance(tables, dict):
         raise UsageError(f"{path}: targets is a table: [targets.NAME]")
-    return {name: _target(path, name, tables) for name in tables}
+    return {name: _target(path, name, tables, kind) for name in tables}
 
 
-def _target(path: Path, name: str, tables: Mapping[str, object]) -> TargetTable:
+def _target(
+    path: Path, name: str, tables: Mapping[str, object], kind: type[TargetTable]
+) -> TargetTable:
     if not NAME.fullmatch(name):
         raise UsageError(
             f"{path}: targets: {printable(name)!r} is no name: use small letters, digits, hyphens"
         )
     table = _extended(tables, name, f"{path}: targets.{name}")
     try:
-        return msgspec.convert(table, TargetTable)
+        return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$")
-        where = f"targets.{name}{place.rstrip('`')}"
+        key, where = place.strip("`."), f"targets.{name}{place.rstrip('`')}"
+        value = table[key] if isinstance(table, dict) and key in CHOICES else None
+        if isinstance(value, str):
+            text = unknown_name(key, value, CHOICES[key])
         raise UsageError(f"{path}: {where}: {printable(text)}") from error
 
 

@@ -37,8 +37,8 @@ from shaketable.reports.gating.run_measures import (
     measure_loss,
     measure_operations,
 )
-from shaketable.reports.plotting.lanes import phase_spans
-from shaketable.reports.violation_page import writing
+from shaketable.reports.spans import phase_spans
+from shaketable.reports.violation_page.page_index import read_index
 
 NS_PER_S: Final = 1e9
 MEASURED: Final = tuple(key for key in CEILINGS if key != "acknowledged_loss")
@@ -98,7 +98,7 @@ def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple
     """Add to each kind the page of its first violation that has one."""
     pages = {
         (page.checker, page.kind): _relative(folder.violations / page.file)
-        for page in reversed(writing.read_index(folder.violations))
+        for page in reversed(read_index(folder.violations))
     }
     return tuple(
         replace(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shaketable.checkers.engine.judge import CheckJob, SegmentedReader
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command
+from shaketable.harness.campaigns.campaign import Campaign, faults_of, repeat_command, target_of
 from shaketable.harness.contracts.abilities import SegmentedLog, ShowsLogs
 from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import family_of
@@ -66,7 +66,7 @@ def judge(
     progress("exporting the history")
     # The check needs only the operations; the events of a large history take longer to write.
     exported = export(folder, with_events=False)
-    target: Target = discovery.get("targets", campaign.target)
+    target = target_of(campaign)
     job = _job(folder, campaign, target, exported)
     try:
         found = engine.run(job, progress)
@@ -125,7 +125,7 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
 def _client_activity(folder: RunFolder, campaign: Campaign, end_ns: int) -> ClientActivity | None:
     """Return when clients worked, if run.json has it; needs the exported events."""
     from shaketable.reports.availability.outages import ClientActivity, active_until  # noqa: PLC0415
-    from shaketable.reports.plotting.lanes import phase_spans  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.spans import phase_spans  # noqa: PLC0415 - only where a run is judged
 
     phases = phase_spans(folder.facts().get("phases"), end_ns)
     until_ns = active_until(phases, campaign.time_limit_s)

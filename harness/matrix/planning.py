@@ -15,7 +15,13 @@ import msgspec
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import Campaign, check_numbers, node_names, toml_value
+from shaketable.harness.campaigns.campaign import (
+    Campaign,
+    check_numbers,
+    node_names,
+    target_of,
+    toml_value,
+)
 from shaketable.harness.campaigns.schedule import schedule
 from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.errors import UsageError, unknown_name
@@ -114,7 +120,7 @@ def _campaign(spec: CellSpec, where: str, seed: str) -> Campaign:
         check_numbers(msgspec.to_builtins(campaign))
         campaign = campaigns.with_seed(campaign)
         campaigns.clients(campaign)
-        workload = campaigns.workload_of(campaign, discovery.get("targets", campaign.target))
+        workload = campaigns.workload_of(campaign, target_of(campaign))
         campaign = msgspec.structs.replace(campaign, workload=workload)
         names = [("workloads", workload)]
         names += [("faults", fault) for fault in campaigns.faults_of(campaign)]
@@ -179,5 +185,5 @@ def _lacks_world(campaign: Campaign) -> str | None:
     if campaign.world == "sim":
         from shaketable.harness.runtime.simulated.run import groups_of  # noqa: PLC0415 - others need none
 
-        groups_of(discovery.get("targets", campaign.target))
+        groups_of(target_of(campaign))
     return None

@@ -29,6 +29,7 @@ from pyroute2 import IPRoute, NetlinkError
 
 from shaketable.harness.contracts.capabilities import LinkShape
 from shaketable.harness.contracts.plugins import Json
+from shaketable.harness.controlled_process import MESSAGE_BYTES_MAX
 from shaketable.harness.network import enter
 from shaketable.harness.network.addresses import (
     HARNESS,
@@ -38,7 +39,6 @@ from shaketable.harness.network.addresses import (
 )
 from shaketable.harness.network.packet_links import PacketLinks
 
-MESSAGE_BYTES_MAX: Final = 64 * 1024
 FRAME_BYTES_MAX: Final = 65_536
 FRAMES_AT_ONCE_MAX: Final = 64
 """Frames of one port in a row, before the next port is served."""

@@ -17,6 +17,7 @@ from shaketable.harness.campaigns.campaign import (
     fault_options,
     faults_of,
     node_names,
+    target_of,
 )
 from shaketable.harness.contracts.abilities import (
     HasVolatileDisk,
@@ -64,7 +65,7 @@ def look(campaign: Campaign) -> Choice:
         UsageError: a fault refuses an option.
         HarnessError: a plug-in cannot be imported, or its check fails.
     """
-    target: Target = discovery.get("targets", campaign.target)
+    target = target_of(campaign)
     nodes, options = node_names(campaign), {**fault_options(campaign), **clocks_of(target)}
     faults: dict[str, Fault] = {}
     unavailable: dict[str, str] = {}

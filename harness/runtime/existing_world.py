@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, permutations
 from time import monotonic_ns
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import trio
 
-from shaketable.harness import discovery
-from shaketable.harness.campaigns.campaign import Campaign, node_names
+from shaketable.harness.campaigns.campaign import Campaign, node_names, target_of
 from shaketable.harness.contracts.abilities import RunsAlready
 from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.capabilities import Capability, Link
@@ -457,7 +456,7 @@ def build(
         UsageError: the campaign leaves no room for its faults, or none of them is available.
         HarnessError: a file cannot be written.
     """
-    target: RunningGroup = discovery.get("targets", campaign.target)
+    target = cast(RunningGroup, target_of(campaign))
     start_ns = monotonic_ns()
 
     def now_ns() -> int:

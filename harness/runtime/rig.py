@@ -15,6 +15,7 @@ from shaketable.harness.campaigns.campaign import (
     faults_of,
     needs_name_server,
     promises_of,
+    target_of,
 )
 from shaketable.harness.campaigns.schedule import Planned, encode_schedule, schedule
 from shaketable.harness.campaigns.scripts import counted
@@ -224,7 +225,7 @@ def build(
         UsageError: the campaign leaves no room for its faults.
         HarnessError: a port is in use, a file cannot be written, a target fails.
     """
-    target: Target = discovery.get("targets", campaign.target)
+    target = target_of(campaign)
     start_ns = monotonic_ns()
 
     def now_ns() -> int:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shaketable.harness import discovery
-from shaketable.harness.campaigns.campaign import Campaign, node_names
+from shaketable.harness.campaigns.campaign import Campaign, node_names, target_of
 from shaketable.harness.contracts.abilities import AdvertisesAddresses, ListensOnce
 from shaketable.harness.contracts.plugins import Address, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
@@ -60,7 +59,7 @@ def lay_out(
     Raises:
         HarnessError: a port is in use, or namespaces cannot be made.
     """
-    target = discovery.get("targets", campaign.target)
+    target = target_of(campaign)
     is_advertised = isinstance(target, AdvertisesAddresses) and target.advertises_addresses
     once = isinstance(target, ListensOnce) and target.listens_once
     if campaign.world == NETNS:

@@ -26,6 +26,7 @@ from shaketable.harness.campaigns.campaign import (
     Campaign,
     faults_of,
     promises_of,
+    target_of,
 )
 from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.clients import topics_of
@@ -378,7 +379,7 @@ def watch_for(campaign: Campaign, segments: Path, tell: Callable[[str], None]) -
     are linearizable and that acknowledged appends survive every requested fault.
     """
     try:
-        target = discovery.get("targets", campaign.target)
+        target = target_of(campaign)
         promises = promises_of(campaign, target) or target.promises
         workload = discovery.get("workloads", campaign.workload)
         faults = {name: discovery.get("faults", name) for name in faults_of(campaign)}

@@ -29,7 +29,7 @@ from shaketable.harness.serving.store_paths import (
     resolve_path,
 )
 from shaketable.harness.serving.trends import Trends, is_large
-from shaketable.reports.violation_page.building import NAME as VIOLATION
+from shaketable.reports.violation_page.page_index import NAME as VIOLATION
 
 CHUNK_BYTES: Final = 256 << 10
 QUERY_FIELDS_MAX: Final = 20

@@ -137,6 +137,12 @@ COMMANDS: Final = (
         "Write what your own target begins with: its table in shaketable.toml, a client, a test.",
     ),
     Command(
+        "install",
+        "install:install",
+        "[TARGET[@VERSION]...] [OPTIONS]",
+        "Install targets that are not ours into a cache, or list them.",
+    ),
+    Command(
         "check",
         "check:check",
         "PATH... [OPTIONS]",

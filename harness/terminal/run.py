@@ -189,6 +189,7 @@ class RunOptions:
 
     Attributes:
         target: System under test (`list targets`).
+        option: Options of the target's own (docs/targets.md), as journal=off,version=0.3.16.
         nodes: Size of the group; the nodes are n0, n1, ... 0: two to seven, as the seed says.
         faults: Comma-separated faults (`list faults`); none; all; default: those of the target.
         scenarios: Comma-separated sequences of faults (`list scenarios`) to draw beside them, none,
@@ -236,6 +237,7 @@ class RunOptions:
     """
 
     target: Annotated[str | None, _option("target", SHAKING, "NAME")] = None
+    option: Annotated[str | None, _option("option", SHAKING, "NAME=VALUE", default=False)] = None
     nodes: Annotated[int | None, _option("nodes", SHAKING, "N")] = None
     faults: Annotated[str | None, _option("faults", SHAKING, "NAMES", "--faults", "--nemesis")] = (
         None
@@ -299,4 +301,6 @@ class RunOptions:
             given["scenarios"] = parse_scenarios(self.scenarios)
         if self.victims is not None:
             given["victims"] = parse_names(self.victims)
+        if self.option is not None:
+            given["option"] = parse_names(self.option)
         return given

@@ -144,11 +144,19 @@ def leader_text(changes: int | None) -> str:
 
 
 def memory_text(memory: Sequence[tuple[str, int, int, int]]) -> str:
-    """Return the memory of our processes after the steady phase, at the end, and at most."""
+    """Return the memory of our processes after the steady phase, at the end, and at most.
+
+    What did not change, in whole MB, is said once.
+    """
     return "; ".join(
-        f"{name} {first / MB:.0f} MB, at the end {last / MB:.0f}, at most {most / MB:.0f}"
-        for name, first, last, most in memory
+        _memory_of(name, *(round(size / MB) for size in sizes)) for name, *sizes in memory
     )
+
+
+def _memory_of(name: str, first: int, last: int, most: int) -> str:
+    end = f", at the end {last}" if last != first else ""
+    peak = f", at most {most}" if most > max(first, last) else ""
+    return f"{name} {first} MB{end}{peak}"
 
 
 def note_rows(notes: Sequence[str]) -> list[tuple[str, str]]:

@@ -8,31 +8,20 @@ Source: lazyfs; ADR 0047.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
-from typing import Any, Final
+from typing import Final
 
-from shaketable.harness import guard
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.plugins import Json
+from shaketable.harness.controlled_process import ControlledProcess
 from shaketable.harness.volatile_disk import enter
 
 KEPT: Final = "kept"
 """The folder beside a disk for files that a power loss may bring back."""
 LOG: Final = "disk.log"
-READY_TIMEOUT_S: Final = 20.0
 ANSWER_TIMEOUT_S: Final = 10.0
 """A disk answers in milliseconds, and in seconds if it has to bring back thousands of files."""
-END_TIMEOUT_S: Final = 5.0
-MESSAGE_BYTES_MAX: Final = 64 * 1024
 
 
 class VolatileDisk:
@@ -53,30 +42,20 @@ class VolatileDisk:
         self._node = node
         self._folder = folder
         self._version = 0
-        self._asked = 0
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control = ours
         kept = folder.with_name(KEPT)
         self.log = folder.with_name(LOG)
         """What its process says; empty if all is well."""
-        program = (
-            sys.executable, "-P", "-m", "shaketable.harness.volatile_disk.server",
-            str(theirs.fileno()), str(folder), str(kept),
-        )  # fmt: skip
         try:
             kept.mkdir(exist_ok=True)
-            with theirs, self.log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    guard.command(program, os.getpid()),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
+            self._process = ControlledProcess(
+                f"the disk of {node}",
+                "shaketable.harness.volatile_disk.server",
+                (folder, kept),
+                self.log,
+                ANSWER_TIMEOUT_S,
+            )
         except OSError as error:
-            ours.close()
-            raise HarnessError(f"disk of {node}: cannot start its process: {error}") from error
+            raise HarnessError(f"the disk of {node} cannot be started: {error}") from error
 
     def ready(self) -> None:
         """Wait until the file system is mounted.
@@ -84,7 +63,7 @@ class VolatileDisk:
         Raises:
             HarnessError: it cannot be mounted; the message says why.
         """
-        self._receive(READY_TIMEOUT_S)
+        self._process.ready()
 
     @property
     def pid(self) -> int:
@@ -97,7 +76,7 @@ class VolatileDisk:
 
     def why_ended(self) -> str | None:
         """Return how its process ended; None while it runs."""
-        status = self._process.poll()
+        status = self._process.status
         return None if status is None else f"the disk of {self._node} ended (status {status})"
 
     # ---- orders ---------------------------------------------------------------------------------
@@ -114,18 +93,18 @@ class VolatileDisk:
             HarnessError: the process is gone, or silent.
         """
         assert not clocks, "a disk has no clock"
-        self._ask("order", disk_faults=list(disk_faults), trips=list(trips))
+        self._process.ask("order", disk_faults=list(disk_faults), trips=list(trips))
         self._version += 1
         return self._version
 
     def effects(self) -> Mapping[str, int]:
         """Return its counters by name: calls, errors, waits, what is unsynced, what was lost."""
-        counts: dict[str, int] = self._ask("effects")
+        counts: dict[str, int] = self._process.ask("effects")
         return {**counts, "control_version": self._version}
 
     def disk_fault(self, number: int) -> Mapping[str, int]:
         """Return the counters of one disk fault, also of one that is over; {} if unknown."""
-        found: dict[str, int] = self._ask("disk_fault", fault=number)
+        found: dict[str, int] = self._process.ask("disk_fault", fault=number)
         return found
 
     def lose(self) -> Mapping[str, int]:
@@ -134,7 +113,7 @@ class VolatileDisk:
         Returns {"bytes": that were lost, "entries": of folders that are others now, "sizes": of
         files that were only cut or extended}.
         """
-        lost: dict[str, int] = self._ask("lose")
+        lost: dict[str, int] = self._process.ask("lose")
         return lost
 
     @contextmanager
@@ -143,55 +122,16 @@ class VolatileDisk:
 
         Everything counts as synced then.
         """
-        self._ask("detach")
+        self._process.ask("detach")
         try:
             yield
         finally:
-            self._ask("attach")
+            self._process.ask("attach")
 
     def close(self) -> None:
         """End its process, which syncs everything and unmounts (idempotent)."""
-        self._control.close()
-        try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+        self._process.close()
         with suppress(OSError):  # what its process could not delete, or had to say, stays
             self._folder.with_name(KEPT).rmdir()
             if not self.log.stat().st_size:
                 self.log.unlink()
-
-    def _ask(self, what: str, **more: object) -> Any:
-        """Send an order and wait for the answer. Blocks: a disk answers at once."""
-        self._asked += 1
-        try:
-            self._control.settimeout(ANSWER_TIMEOUT_S)
-            self._control.send(json.dumps({"ask": what, "number": self._asked, **more}).encode())
-        except OSError as error:
-            raise HarnessError(f"disk of {self._node}: its process is gone: {error}") from error
-        return self._receive(ANSWER_TIMEOUT_S)
-
-    def _receive(self, timeout_s: float) -> Any:
-        """Wait for the answer to the last order; discard late answers to earlier ones."""
-        deadline_s = monotonic() + timeout_s
-        while True:
-            answer = self._receive_any(deadline_s - monotonic())
-            if answer.get("number", 0) != self._asked:
-                continue
-            if "error" in answer:
-                raise HarnessError(f"disk of {self._node}: {answer['error']}")
-            return answer["answer"]
-
-    def _receive_any(self, left_s: float) -> Json:
-        try:
-            self._control.settimeout(max(left_s, 1e-3))
-            message = self._control.recv(MESSAGE_BYTES_MAX)
-        except TimeoutError as error:
-            raise HarnessError(f"disk of {self._node}: its process is silent") from error
-        except OSError as error:
-            raise HarnessError(f"disk of {self._node}: its process is gone: {error}") from error
-        if not message:
-            raise HarnessError(f"disk of {self._node}: its process ended before it answered")
-        answer: Json = json.loads(message)
-        return answer

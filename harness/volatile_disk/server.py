@@ -27,13 +27,13 @@ from time import monotonic
 from typing import Any, Final
 
 from shaketable.harness import guard
+from shaketable.harness.controlled_process import MESSAGE_BYTES_MAX
 from shaketable.harness.volatile_disk import messages, mounts
 from shaketable.harness.volatile_disk.files import StoredFiles
 from shaketable.harness.volatile_disk.messages import Op, Request
 from shaketable.harness.volatile_disk.orders import Orders, Verdict
 from shaketable.harness.volatile_disk.requests import Requests, call_of
 
-MESSAGE_BYTES_MAX: Final = 64 * 1024
 REQUESTS_AT_ONCE_MAX: Final = 64
 """So many requests of the kernel in a row, before an order is looked for."""
 LOOK_EVERY_S: Final = 0.02

@@ -46,7 +46,13 @@ def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[Pro
         checkers: the verdicts of the run.
     """
     stated: Mapping[str, Any] = promises if isinstance(promises, Mapping) else {}
-    rows = [_row(which, text, checkers) for which, text in _stated(stated)]
+    # A target that says nothing of delivery has it as durable, also one that knows no messages.
+    follows = _names(stated.get("delivered_under")) == _names(stated.get("durable_under"))
+    rows = [
+        row
+        for which, text in _stated(stated)
+        if (row := _row(which, text, checkers)).judged_by or which != DELIVERED or not follows
+    ]
     if any(RULES in JUDGES.get(checker.name, ()) for checker in checkers):
         rows.append(
             _row(RULES, "Nodes and clients keep the rules of their own protocol.", checkers)

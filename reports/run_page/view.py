@@ -27,7 +27,6 @@ from shaketable.reports.availability.outages import (
 )
 from shaketable.reports.availability.recovery import kills_leader, recovery_times
 from shaketable.reports.plain_json import listed, mapping
-from shaketable.reports.plotting.lanes import leader_changes, phase_spans, role_spans
 from shaketable.reports.plotting.node_samples import Sampled, read_samples
 from shaketable.reports.run_page.chosen_operations import named_operations
 from shaketable.reports.run_page.folder import RunFiles, read_run
@@ -42,6 +41,7 @@ from shaketable.reports.run_view import (
     RunView,
     StatsRow,
 )
+from shaketable.reports.spans import leader_changes, phase_spans, role_spans
 from shaketable.reports.violation_page.building import with_pages
 
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
@@ -453,13 +453,18 @@ def drain_rows(drain: Mapping[str, Any]) -> tuple[DrainRow, ...]:
             DrainRow(
                 node=str(node),
                 role=status.get("role"),
-                term=status.get("term"),
+                term=status.get("term") or None,
                 leader=status.get("leader"),
-                committed_index=status.get("committed_index"),
-                end_index=status.get("end_index"),
+                committed_index=_index(status.get("committed_index")),
+                end_index=_index(status.get("end_index")),
             )
         )
     return tuple(rows)
+
+
+def _index(value: object) -> int | None:
+    """Return an index of `contracts.plugins.NodeStatus`; None for one that is not shown."""
+    return value if isinstance(value, int) and value >= 0 else None
 
 
 def existing_files(folder: Path) -> tuple[tuple[str, str], ...]:

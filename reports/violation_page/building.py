@@ -58,6 +58,7 @@ from shaketable.reports.violation_page.node_lines import (
     lines_around,
     read_logs,
 )
+from shaketable.reports.violation_page.page_index import FOLDER
 from shaketable.reports.violation_page.steps import minimal_operations, steps_of
 from shaketable.reports.violation_page.violation_view import (
     Entries,
@@ -374,10 +375,7 @@ PAGES_MAX: Final = 60
 """Pages of one run; the first violation of each kind and fault comes before second ones."""
 PAGES_OF_GROUP_MAX: Final = 4
 """Violations of one kind and fault that get a page."""
-FOLDER: Final = "violations"
 BROKEN: Final = "INVALID"
-NAME: Final = re.compile(r"[0-9]{3}-[a-z0-9-]{1,40}\.html")
-"""The name of a page's file: its number and the kind of its violation."""
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
 SLUG_MAX: Final = 40
 

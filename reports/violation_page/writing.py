@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from jinja2 import Environment
 from markupsafe import Markup
 
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history.run_folder import NoPlainFileError, read_plain, write_atomically
+from shaketable.harness.history.run_folder import write_atomically
 from shaketable.reports import templating
 from shaketable.reports.check_page.failing_picture import NAMES, role_of
 from shaketable.reports.check_page.page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX
@@ -24,8 +21,9 @@ from shaketable.reports.run_page.html import moment, or_nothing, span
 from shaketable.reports.run_page.view import number_text
 from shaketable.reports.run_view import RunView
 from shaketable.reports.spacetime import describe
-from shaketable.reports.violation_page.building import FOLDER, NAME, build_pages
+from shaketable.reports.violation_page.building import build_pages
 from shaketable.reports.violation_page.kept_entries import LEFT, STATES
+from shaketable.reports.violation_page.page_index import FILE, FOLDER, NAME, index_text
 from shaketable.reports.violation_page.violation_view import Entry, ViolationPage
 
 
@@ -126,60 +124,3 @@ def _hash(script: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
-
-
-# violations/index.json: the subject of each page, for readers that have no view of the run.
-
-FILE: Final = "index.json"
-FILE_BYTES_MAX: Final = 1 << 20
-
-
-class IndexedPage(msgspec.Struct, frozen=True):
-    """A page: its file in the folder, and its subject."""
-
-    file: str
-    checker: str = ""
-    kind: str = ""
-    key: str | None = None
-    offset: int | None = None
-
-
-class PageIndex(msgspec.Struct, frozen=True):
-    """The content of the file."""
-
-    pages: tuple[IndexedPage, ...] = ()
-
-
-def index_text(pages: Iterable[ViolationPage]) -> str:
-    """Return the file's text."""
-    rows = [
-        {
-            "file": page.name.rpartition("/")[2],
-            "checker": page.checker,
-            "kind": page.violation.kind,
-            "key": page.violation.key,
-            "offset": page.violation.offset,
-            "observed": page.is_observed,
-        }
-        for page in pages
-    ]
-    return json.dumps({"pages": rows}, indent=1) + "\n"
-
-
-def read_index(folder: Path) -> tuple[IndexedPage, ...]:
-    """Read the index of a folder of pages; empty if there is no valid one.
-
-    Pages with unexpected names and missing files are skipped.
-    """
-    try:
-        index = msgspec.json.decode(read_plain(folder / FILE, FILE_BYTES_MAX), type=PageIndex)
-    except (
-        NoPlainFileError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ):
-        return ()
-    return tuple(
-        page for page in index.pages if NAME.fullmatch(page.file) and (folder / page.file).is_file()
-    )

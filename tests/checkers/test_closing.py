@@ -54,14 +54,22 @@ def test_which_models_say_what_they_put():
     assert values.initial == frozenset((1, 2))
 
 
-@pytest.mark.parametrize("use_special_cases", [True, False])
-@pytest.mark.parametrize("name", RESOLVED)
-def test_closing_by_reads_changes_no_verdict(name, use_special_cases):
-    model, seen = MODELS[name], Counter()
+@pytest.fixture(scope="module", params=RESOLVED)
+def searched(request):
+    """Histories of a model, and what the search alone says: once for both ways to judge them."""
+    name, judged_alone = request.param, []
     for seed in range(600):
         rows = random_history(name, Random(f"{name} {seed}"), unknown=0.5, lies=0.6, size_max=12)
+        judged_alone.append((rows, judge(SearchAlone(MODELS[name]), rows, use_special_cases=False)))
+    return MODELS[name], judged_alone
+
+
+@pytest.mark.parametrize("use_special_cases", [True, False])
+def test_closing_by_reads_changes_no_verdict(searched, use_special_cases):
+    model, judged_alone = searched
+    seen = Counter()
+    for seed, (rows, alone) in enumerate(judged_alone):
         ours = judge(model, rows, use_special_cases=use_special_cases)
-        alone = judge(SearchAlone(model), rows, use_special_cases=False)
         assert ours.outcome is alone.outcome, f"seed {seed}"
         assert "closed_by_reads" not in alone.counts
         if closed := ours.counts.get("closed_by_reads"):

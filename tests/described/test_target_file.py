@@ -54,6 +54,7 @@ def test_families_and_faults_are_promised(tmp_path: Path) -> None:
         (LEAST + '[targets.kvs.leader]\nhttp = "a"\n', "give the path of leader, or of leads"),
         (LEAST + "size = 10\n", "targets.kvs.size: Expected `int` <= 9"),
         (LEAST + "size = -1\n", "targets.kvs.size: Expected `int` >= 0"),
+        (LEAST + 'disk = "volatil"\n', "disk: unknown disk 'volatil'; did you mean 'volatile'?"),
         (LEAST + 'extends = "kv"\n', "extends: unknown target 'kv'; did you mean 'kvs'?"),
         (LEAST + 'extends = "kvs"\n', "targets.kvs: extends: kvs extends itself"),
         (LEAST + '[targets.a]\nextends = "b"\n[targets.b]\nextends = "a"\n', "extends itself"),

@@ -54,7 +54,7 @@ def test_linearizable_reads_are_valid_under_kill_pause_and_partition(
     site: Path, tmp_path: Path
 ) -> None:
     done, stored = run(
-        site, tmp_path, "--target", "etcd", "--faults", "kill,pause,partition",
+        site, tmp_path, "--target", "my-etcd", "--faults", "kill,pause,partition",
         "--nemesis-schedule", "sequence", "--time-limit", "15", "--seed", "etcd",
         "--engine", "local",
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_serializable_reads_are_found_to_be_stale_and_clocks_untouched(
     site: Path, tmp_path: Path
 ) -> None:
     done, stored = run(
-        site, tmp_path, "--target", "etcd-serializable", "--promise", "etcd",
+        site, tmp_path, "--target", "my-etcd-serializable", "--promise", "my-etcd",
         "--faults", "partition,clock", "--nemesis-schedule", "sequence", "--victims", "one",
         "--queues", "3", "--op-timeout", "0.4", "--time-limit", "11", "--seed", "stale",
     )  # fmt: skip
@@ -99,7 +99,7 @@ def test_serializable_reads_are_found_to_be_stale_and_clocks_untouched(
 @pytest.mark.e2e
 def test_what_it_synced_survives_power_losses(site: Path, tmp_path: Path) -> None:
     done, _ = run(
-        site, tmp_path, "--target", "etcd", "--faults", "kill,power", "--time-limit", "12",
+        site, tmp_path, "--target", "my-etcd", "--faults", "kill,power", "--time-limit", "12",
         "--seed", "etcd", "--engine", "local",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

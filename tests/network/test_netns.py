@@ -19,7 +19,8 @@ from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.capabilities import Capability
 from shaketable.harness.contracts.errors import HarnessError, NamespaceNeededError, UsageError
-from shaketable.harness.network import enter, netns, probe
+from shaketable.harness.controlled_process import ControlledProcess
+from shaketable.harness.network import enter, probe
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.network.probe import CAPABILITIES, Probed
 from shaketable.harness.network.switch import Switch
@@ -56,19 +57,19 @@ def test_every_word_is_tried_and_works(rights) -> None:
     assert all(one["works"] for one in found.values()), found
 
 
-def test_a_late_answer_is_not_taken_for_that_to_the_next_question(monkeypatch) -> None:
+def test_a_late_answer_is_not_taken_for_that_to_the_next_question() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    monkeypatch.setattr(PacketNetwork, "__init__", lambda self: None)
-    monkeypatch.setattr(netns, "ANSWER_TIMEOUT_S", 0.01)
-    network = PacketNetwork()
-    network._control, network._asked = ours, 0
+    process, network = object.__new__(ControlledProcess), object.__new__(PacketNetwork)
+    process._name, process._control, process._asked = "the switch", ours, 0
+    process._answer_timeout_s = 0.01
+    network._switch = process
     with ours, theirs:
         switch = Switch((), theirs)
-        with pytest.raises(HarnessError, match=r"the switch is silent for 0\.01 s"):
+        with pytest.raises(HarnessError, match=r"the switch has been silent for 0\.01 s"):
             network.open_cuts()
         with pytest.raises(HarnessError, match="silent"):
             network.held("no such cut")
-        monkeypatch.setattr(netns, "ANSWER_TIMEOUT_S", PATIENCE_S)
+        process._answer_timeout_s = PATIENCE_S
         answers = threading.Thread(target=lambda: [switch._answer() for _ in range(3)])
         answers.start()
         try:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from shaketable.reports.plotting.lanes import NO_ANSWER, leader_changes, phase_spans, role_spans
+from shaketable.reports.spans import NO_ANSWER, leader_changes, phase_spans, role_spans
 
 
 def status(time_ns: int, node: str, role: str | None, term: int | None) -> dict:

@@ -90,6 +90,13 @@ def test_what_is_delivered_is_a_promise_of_its_own() -> None:
     assert found["kept"].verdict == "VALID"
 
 
+def test_a_target_that_says_nothing_of_messages_is_not_said_to_deliver_them() -> None:
+    same = {"durable_under": ["kill"], "delivered_under": ["kill"]}
+    assert "offset" not in rows(view("linearizable-register", "VALID"), **same)
+    assert "offset" in rows(view("log-anomalies", "VALID"), **same)
+    assert "offset" in rows(view("linearizable-register", "VALID"), delivered_under=["kill"])
+
+
 def test_hostile_promises_promise_nothing() -> None:
     for promises in (None, [], "all", {"durable_under": 7, "linearizable": {"x": 1}}):
         assert promise_rows(promises, ()) == ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -189,7 +191,7 @@ def test_a_power_loss_takes_what_was_not_synced(tmp_path: Path) -> None:
 def test_a_disk_that_ends_by_itself_is_told(tmp_path: Path) -> None:
     async def watched(member: Member) -> None:
         assert member.disk is not None
-        member.disk._process.kill()
+        os.kill(member.disk.pid, signal.SIGKILL)
         with trio.fail_after(30):
             await watch_disks({"n0": member})
 

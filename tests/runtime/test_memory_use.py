@@ -40,4 +40,12 @@ def test_what_grows_is_seen_and_who_is_gone_is_left_out(tmp_path: Path) -> None:
 def test_memory_is_told_in_megabytes() -> None:
     told = memory_text([("harness", 90_000_000, 95_400_000, 97_000_000)])
     assert told == "harness 90 MB, at the end 95, at most 97"
+    told = memory_text(
+        [
+            ("harness", 90_000_000, 90_400_000, 90_200_000),
+            ("worker-0", 86_000_000, 87_000_000, 87_000_000),
+            ("worker-1", 60_000_000, 60_000_000, 63_000_000),
+        ]
+    )
+    assert told == "harness 90 MB; worker-0 86 MB, at the end 87; worker-1 60 MB, at most 63"
     assert memory_text([]) == ""

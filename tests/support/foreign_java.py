@@ -3,9 +3,7 @@
 `programs(version)` and `servers()` fetch and compile once and keep the result in the user's cache;
 `Java` runs what is in them and ends it. Without Maven and a JDK the tests skip.
 
-    .venv/bin/python -m tests.support.foreign_java
-
-fetches everything before the tests start, so that no test's time limit includes a download.
+`tests.support.foreign_programs` has all of it fetched before the tests start.
 """
 
 from __future__ import annotations
@@ -212,7 +210,3 @@ def main() -> None:
         programs(version)
     servers()
     sys.stdout.write(f"Apache's programs are in the cache ({time.monotonic() - began:.0f} s)\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -60,7 +60,7 @@ def live_until_killed() -> None:
         ]
         while not all(b"sleep" in Path(f"/proc/{one.pid}/comm").read_bytes() for one in sleepers):
             time.sleep(0.01)
-        pids = [os.getpid(), network._process.pid, *(one.pid for one in sleepers)]
+        pids = [os.getpid(), network.pid, *(one.pid for one in sleepers)]
         told = json.dumps({"pids": pids, "spaces": [space(pid) for pid in pids]})
         sys.stdout.write(f"{told}\n")
         sys.stdout.flush()

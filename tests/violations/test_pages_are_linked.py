@@ -16,7 +16,7 @@ from shaketable.harness.serving.responses import SELF_CONTAINED, Response, Site
 from shaketable.reports.gating import junit, markdown, sarif
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.policy import Policy
-from shaketable.reports.violation_page import writing
+from shaketable.reports.violation_page import page_index
 
 PAGE = "violations/001-lost-append.html"
 
@@ -65,7 +65,7 @@ def test_a_run_without_pages_is_judged_as_before(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_index_that_makes_no_sense_names_no_page(folder: Path, text: str) -> None:
-    (folder / "violations" / writing.FILE).write_text(text)
+    (folder / "violations" / page_index.FILE).write_text(text)
     assert gated(folder).runs[0].pages == ()
 
 

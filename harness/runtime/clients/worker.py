@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from shaketable.harness import discovery
+from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.abilities import PlantsBugsBeside, RunsAlready
 from shaketable.harness.contracts.clients import (
     GroupClient,
@@ -37,7 +38,6 @@ from shaketable.harness.contracts.plugins import (
     Answer,
     Json,
     Operation,
-    Target,
     TargetClient,
     Workload,
 )
@@ -79,6 +79,7 @@ class WorkerPlan:
     `segment` is the file for its recording, `log` the file for log lines. `options` configure the
     workload. `client_factory` replaces the target's `client` (tests). `mutant` is the planted bug,
     which may be in the clients. `run` is the run's name, if the group has keys of other runs.
+    `option` are options of the target's own.
     """
 
     name: str
@@ -99,6 +100,7 @@ class WorkerPlan:
     client_factory: Callable[[Mapping[str, Address], float], TargetClient] | None = None
     mutant: str | None = None
     run: str = ""
+    option: tuple[str, ...] = ()
 
 
 def run_worker(plan: WorkerPlan, control: Any) -> None:
@@ -447,7 +449,7 @@ def _output(answer: Answer) -> int | Sequence[int] | Sequence[tuple[int, int]] |
 
 def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], TargetClient]:
     """Return the factory of the target's clients, with the planted bug."""
-    target: Target = discovery.get("targets", plan.target)
+    target = target_with(plan.target, plan.option)
     if plan.mutant is not None and isinstance(target, PlantsBugsBeside):
         return partial(target.client_of, bug=plan.mutant)
     if isinstance(target, RunsAlready):

@@ -59,6 +59,7 @@ def plan_workers(
         WorkerPlan(
             name=f"worker-{number}",
             target=campaign.target,
+            option=campaign.option,
             workload=campaign.workload,
             seed=campaign.seed,
             addresses=dict(addresses),

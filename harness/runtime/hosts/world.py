@@ -20,12 +20,11 @@ from typing import Final
 
 import trio
 
-from shaketable.harness import discovery
-from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.campaigns.campaign import Campaign, target_of
 from shaketable.harness.contracts.abilities import RunsOnHosts
 from shaketable.harness.contracts.capabilities import Capability, Link
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.contracts.plugins import NodeStatus, Target
+from shaketable.harness.contracts.plugins import NodeStatus
 from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.run_markers import scratch_prefix
@@ -181,7 +180,7 @@ async def build(
         UsageError: the campaign leaves no room for its faults, or none of them is available.
         HarnessError: a host cannot be used, or a file cannot be written.
     """
-    target: Target = discovery.get("targets", campaign.target)
+    target = target_of(campaign)
     assert isinstance(target, RunsOnHosts), "looked at when the campaign was resolved"
     start_ns = monotonic_ns()
 

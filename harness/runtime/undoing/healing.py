@@ -29,7 +29,7 @@ from typing import Final
 import trio
 
 from shaketable.harness import discovery, run_markers
-from shaketable.harness.campaigns.campaign import EXISTING, Campaign, load, node_names
+from shaketable.harness.campaigns.campaign import EXISTING, Campaign, load, node_names, target_of
 from shaketable.harness.contracts.abilities import RunsAlready, SteersNodes
 from shaketable.harness.contracts.capabilities import needs_of
 from shaketable.harness.contracts.errors import HarnessError, UsageError, clearest
@@ -249,7 +249,7 @@ def _running_group(folder: RunFolder) -> RunsAlready:
     campaign = load(folder.campaign_toml)
     where = f"heal it where the run's {FILE_NAME} is"
     try:
-        target = discovery.get("targets", campaign.target)
+        target = target_of(campaign)
     except UsageError as error:
         raise HarnessError(f"{where}: {error}") from error
     there = folder.facts().get("group", {}).get("nodes", [])
@@ -311,7 +311,7 @@ def _take_orders_back(folder: RunFolder, account: Account) -> tuple[str, ...]:
     if campaign is None or not account.open:
         return ()
     try:
-        target = discovery.get("targets", campaign.target)
+        target = target_of(campaign)
     except (HarnessError, UsageError):
         return ()
     if not isinstance(target, SteersNodes):

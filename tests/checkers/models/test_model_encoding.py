@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from shaketable.checkers.models import encoding
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import NEVER, Access, Family
 from shaketable.harness import discovery
@@ -144,3 +148,20 @@ def test_a_bag_settles_lost_dequeues_when_it_is_found_empty():
     empty = model.step(bag, Call("dequeue", output=None))
     assert (empty.size, empty.deferred) == (0, 1)
     assert model.step(empty, Call("dequeue", output=2)) is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 12, encoding.FEW_ROWS])
+def test_few_rows_are_numbered_like_many(monkeypatch, size):
+    random = Random(size)
+    for widths in ([1], [3], [2, 1, 5], [size + 1, size + 1]):
+        columns = [
+            np.array([random.randrange(-1, width) for _ in range(size)], dtype=np.int64)
+            for width in widths
+        ]
+        few = encoding.distinct(*columns)
+        with monkeypatch.context() as patched:
+            patched.setattr(encoding, "FEW_ROWS", -1)
+            many = encoding.distinct(*columns)
+        for one, other in zip(few, many, strict=True):
+            assert one.tolist() == other.tolist()
+            assert one.dtype == other.dtype

@@ -1,0 +1,121 @@
+"""Installs a pinned version of a target into the cache: from PyPI, Debian, or Go modules."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.installing.cache import folder_of, is_installed, keep, partial_folder
+from shaketable.harness.installing.commands import require, run
+from shaketable.harness.installing.pins import DebianPackage, GoModule, Package, PypiPackage
+
+Tell = Callable[[str], None]
+"""Is called with a line before each step."""
+PIP: Final = (sys.executable, "-m", "pip", "install", "--no-deps", "--require-hashes", "--no-input",
+              "--disable-pip-version-check", "--no-compile", "--quiet")  # fmt: skip
+INSTALLED: Final = "installed"
+"""The folder that is kept, in the partial one."""
+
+
+def install(cache: Path, target: str, version: str, package: Package, tell: Tell) -> Path:
+    """Install it, unless it is there; return its folder.
+
+    Raises:
+        HarnessError: a tool is missing, a checksum is wrong, or something failed; then nothing of
+            it is in the cache.
+    """
+    if is_installed(cache, target, version):
+        return folder_of(cache, target, version)
+    require(package.needs, target)
+    with partial_folder(cache) as partial:
+        if is_installed(cache, target, version):  # by another process, meanwhile
+            return folder_of(cache, target, version)
+        into = partial / INSTALLED
+        into.mkdir()
+        _install(package, version, partial, into, tell)
+        return keep(into, cache, target, version)
+
+
+@functools.singledispatch
+def _install(package: Package, version: str, work: Path, into: Path, tell: Tell) -> None:
+    """Install a package into an empty folder; `work` is for what does not stay."""
+    raise NotImplementedError(type(package).__name__)
+
+
+@_install.register
+def _(package: PypiPackage, version: str, work: Path, into: Path, tell: Tell) -> None:
+    """Let pip install it. pip refuses a file without one of the checksums."""
+    env: dict[str, str] = {}
+    tools: tuple[str, ...] = ()
+    if package.build:
+        tell(f"pip: installing what builds it ({package.build.split()[0]})")
+        _pip(package.build, work, work / "build")
+        # Without isolation: pip would fetch what builds the package without a checksum.
+        env, tools = {"PYTHONPATH": str(work / "build")}, ("--no-build-isolation",)
+    tell(f"pip: installing {package.package} {version}")
+    hashes = " ".join(f"--hash=sha256:{digest}" for digest in package.sha256)
+    _pip(f"{package.package}=={version} {hashes}", work, into, *tools, env=env)
+
+
+def _pip(requirement: str, work: Path, into: Path, *options: str, env: dict[str, str] = {}) -> None:  # noqa: B006 - not changed
+    (work / "requirements.txt").write_text(f"{requirement}\n", encoding="utf-8")
+    run([*PIP, *options, "--target", str(into), "-r", "requirements.txt"], work, env)
+
+
+@_install.register
+def _(package: DebianPackage, version: str, work: Path, into: Path, tell: Tell) -> None:
+    """Download it by apt, compare its checksum, and unpack it."""
+    architecture = run(["dpkg", "--print-architecture"], work).strip()
+    wanted = f"{package.package}={package.revision}"
+    if architecture not in package.sha256:
+        there_are = ", ".join(sorted(package.sha256))
+        raise HarnessError(f"{wanted}: no checksum is known for {architecture} (for: {there_are})")
+    tell(f"apt: downloading {wanted}")
+    _download(wanted, work, tell)
+    (file,) = work.glob("*.deb")
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    if found != package.sha256[architecture]:
+        raise HarnessError(
+            f"{file.name} is not what was pinned: its SHA-256 is {found}, expected"
+            f" {package.sha256[architecture]}; nothing was installed"
+        )
+    tell(f"dpkg-deb: unpacking {file.name}")
+    run(["dpkg-deb", "-x", str(file), str(into)], work)
+
+
+def _download(wanted: str, work: Path, tell: Tell) -> None:
+    """Download a package; if apt does not know it, with lists of our own, which need no root."""
+    try:
+        run(["apt-get", "download", wanted], work)
+    except HarnessError:
+        tell("apt: updating lists of packages in a folder of our own")
+        for folder in ("state/lists/partial", "cache/archives/partial"):
+            (work / folder).mkdir(parents=True)
+        ours = (
+            "-o", f"Dir::State={work / 'state'}", "-o", f"Dir::Cache={work / 'cache'}",
+            "-o", "APT::Sandbox::User=", "-q",
+        )  # fmt: skip
+        run(["apt-get", *ours, "update"], work)
+        run(["apt-get", *ours, "download", wanted], work)
+
+
+@_install.register
+def _(package: GoModule, version: str, work: Path, into: Path, tell: Tell) -> None:
+    """Let Go download, verify and build it."""
+    wanted = f"{package.module}@v{version}"
+    tell(f"go: downloading {shlex.quote(wanted)}")
+    said = json.loads(run(["go", "mod", "download", "-json", wanted], work))
+    if said.get("Sum") != package.sum:
+        raise HarnessError(
+            f"{wanted} is not what was pinned: its checksum is {said.get('Sum')}, expected"
+            f" {package.sum}; nothing was installed"
+        )
+    tell(f"go: building {wanted}")
+    run(["go", "install", wanted], work, {"GOBIN": str(into)})

@@ -1,0 +1,1 @@
+"""PySyncObj: a library for replicated Python objects. Its nodes are a small server of ours."""

@@ -1,0 +1,244 @@
+"""What is installed is whole and what was pinned, or is not there: with registries in folders."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.installing import installers
+from shaketable.harness.installing.cache import VARIABLE, cache_folder, is_installed
+from shaketable.harness.installing.installers import install
+from shaketable.harness.installing.pins import DebianPackage, GoModule, Package, PypiPackage
+
+SUM = f"h1:{'a' * 43}="
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package in a folder that pip takes for its only index."""
+    registry = tmp_path / "registry"
+    registry.mkdir()
+    file = registry / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("tiny.py", "VALUE = 7\n")
+        about = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+        archive.writestr("tiny-1.0.dist-info/METADATA", about)
+        archive.writestr(
+            "tiny-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(registry))
+    return file
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the only tools that are found, beside the shell's own."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def tool(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def of_wheel(file: Path) -> PypiPackage:
+    return PypiPackage(package="tiny", sha256=(hashlib.sha256(file.read_bytes()).hexdigest(),))
+
+
+def silent(_line: str) -> None:
+    """Show nothing."""
+
+
+def nothing_is_left(cache: Path) -> bool:
+    return sorted(path.name for path in cache.iterdir()) == [".lock"]
+
+
+def test_a_package_of_pypi_is_installed_once(
+    cache: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    folder = install(cache, "tiny", "1.0", of_wheel(wheel), told.append)
+    assert (folder / "tiny.py").read_text() == "VALUE = 7\n"
+    assert told == ["pip: installing tiny 1.0"]
+    assert sorted(path.name for path in cache.iterdir()) == [".lock", "tiny"]
+
+    def never(*_arguments: object) -> str:
+        raise AssertionError("it is installed already")
+
+    monkeypatch.setattr(installers, "run", never)
+    assert install(cache, "tiny", "1.0", of_wheel(wheel), never) == folder
+
+
+def test_a_file_without_the_pinned_checksum_is_refused(cache: Path, wheel: Path) -> None:
+    with pytest.raises(HarnessError, match=r"(?i)pip install failed: .*hash"):
+        install(cache, "tiny", "1.0", PypiPackage(package="tiny", sha256=("0" * 64,)), silent)
+    assert nothing_is_left(cache)
+
+
+def test_what_builds_a_package_is_pinned_and_does_not_stay(cache: Path, wheel: Path) -> None:
+    """Here a wheel is said to need a builder, which is this wheel too."""
+    pinned = of_wheel(wheel)
+    built = PypiPackage(
+        package="tiny", sha256=pinned.sha256, build=f"tiny==1.0 --hash=sha256:{pinned.sha256[0]}"
+    )
+    told: list[str] = []
+    folder = install(cache, "tiny", "1.0", built, told.append)
+    assert told == ["pip: installing what builds it (tiny==1.0)", "pip: installing tiny 1.0"]
+    assert sorted(path.name for path in folder.iterdir()) == ["tiny-1.0.dist-info", "tiny.py"]
+
+
+@pytest.mark.parametrize(
+    ("package", "line"),
+    [
+        (GoModule(module="example.org/tiny", sum=SUM), "needs go, and there is none: install Go"),
+        (
+            DebianPackage(package="tiny", revision="1", sha256={}),
+            "needs apt-get, and there is none",
+        ),
+    ],
+)
+def test_a_missing_tool_is_one_line(
+    cache: Path, bin_folder: Path, package: Package, line: str
+) -> None:
+    with pytest.raises(HarnessError, match=line):
+        install(cache, "tiny", "1.0", package, silent)
+    assert not cache.exists()
+
+
+def debian_package(folder: Path) -> Path:
+    root = folder / "root"
+    (root / "DEBIAN").mkdir(parents=True)
+    (root / "DEBIAN" / "control").write_text(
+        "Package: tiny\nVersion: 1\nArchitecture: all\nMaintainer: t <t@example.org>\n"
+        "Description: tiny\n"
+    )
+    (root / "usr" / "bin").mkdir(parents=True)
+    (root / "usr" / "bin" / "tiny").write_text("#!/bin/sh\n")
+    file = folder / "tiny_1_all.deb"
+    subprocess.run(["dpkg-deb", "--build", root, file], check=True, capture_output=True)
+    return file
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "known after an update"])
+def test_a_package_of_debian_is_unpacked(
+    cache: Path, tmp_path: Path, bin_folder: Path, is_known: bool
+) -> None:
+    """apt is a script; one that knows no package until its lists were updated asks for that."""
+    os.environ["PATH"] += ":/usr/bin:/bin"
+    file = debian_package(tmp_path)
+    until = "" if is_known else f'[ -e {tmp_path}/updated ] || {{ echo "E: none" >&2; exit 100; }}'
+    tool(
+        bin_folder,
+        "apt-get",
+        f'case "$*" in *update) touch {tmp_path}/updated; exit;; esac\n{until}\ncp {file} .',
+    )
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    architecture = subprocess.run(
+        ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    package = DebianPackage(package="tiny", revision="1", sha256={architecture: digest})
+    folder = install(cache, "tiny", "1", package, silent)
+    assert (folder / "usr" / "bin" / "tiny").is_file()
+    assert (tmp_path / "updated").exists() is not is_known
+    other = DebianPackage(package="tiny", revision="1", sha256={architecture: "0" * 64})
+    with pytest.raises(HarnessError, match=f"is not what was pinned: its SHA-256 is {digest}"):
+        install(cache, "other", "1", other, silent)
+    unknown = DebianPackage(package="tiny", revision="1", sha256={"z80": "0" * 64})
+    with pytest.raises(HarnessError, match=rf"no checksum is known for {architecture} \(for: z80"):
+        install(cache, "unknown", "1", unknown, silent)
+    assert sorted(path.name for path in cache.iterdir()) == [".lock", "tiny"]
+
+
+def test_a_module_of_go_has_the_pinned_checksum(cache: Path, bin_folder: Path) -> None:
+    tool(
+        bin_folder,
+        "go",
+        f'case $1 in mod) echo \'{{"Sum": "{SUM}"}}\';; *) echo built > $GOBIN/tiny;; esac',
+    )
+    folder = install(cache, "tiny", "1.0", GoModule(module="example.org/tiny", sum=SUM), silent)
+    assert (folder / "tiny").read_text() == "built\n"
+    other = GoModule(module="example.org/tiny", sum=f"h1:{'b' * 43}=")
+    with pytest.raises(HarnessError, match=r"example.org/tiny@v2\.0 is not what was pinned"):
+        install(cache, "tiny", "2.0", other, silent)
+    assert not is_installed(cache, "tiny", "2.0")
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from shaketable.harness.installing.installers import install
+from shaketable.harness.installing.pins import GoModule
+install(Path(sys.argv[1]), "tiny", "1.0", GoModule(module="m", sum=sys.argv[2]), lambda _: None)
+"""
+
+
+def test_an_interrupted_installation_leaves_nothing(
+    cache: Path, tmp_path: Path, bin_folder: Path
+) -> None:
+    os.mkfifo(tmp_path / "building")
+    tool(
+        bin_folder,
+        "go",
+        f'case $1 in mod) echo \'{{"Sum": "{SUM}"}}\'; exit;; esac\n'
+        f"echo half > $GOBIN/tiny; echo $$ > {tmp_path}/building; exec sleep 300",
+    )
+    argv = [sys.executable, "-P", "-c", INTERRUPTED, str(cache), SUM]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE) as process:
+        go = int((tmp_path / "building").read_text())
+        assert list(cache.glob(".partial-*/installed/tiny"))
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    with suppress(ProcessLookupError):
+        os.kill(go, 0)
+        os.kill(go, signal.SIGKILL)
+        pytest.fail("the tool outlived the installation")
+    assert process.returncode
+    assert nothing_is_left(cache)
+
+
+def test_what_a_killed_installation_left_is_deleted_by_the_next(cache: Path, wheel: Path) -> None:
+    (cache / ".partial-left" / "installed").mkdir(parents=True)
+    assert not is_installed(cache, "tiny", "1.0")
+    install(cache, "tiny", "1.0", of_wheel(wheel), silent)
+    assert sorted(path.name for path in cache.iterdir()) == [".lock", "tiny"]
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, wheel: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HarnessError, match=r"cannot install into .*--cache, or with SHAKETABLE"):
+        install(tmp_path / "file" / "cache", "tiny", "1.0", of_wheel(wheel), silent)
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({VARIABLE: "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/shaketable"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/c"}, "/c/.cache/shaketable"),
+        ({"HOME": "/c"}, "/c/.cache/shaketable"),
+    ],
+)
+def test_where_the_cache_is(environ: dict[str, str], folder: str) -> None:
+    assert cache_folder(environ) == Path(folder)

@@ -1,0 +1,26 @@
+"""Fetches the programs of others that tests use before they start.
+
+So no time limit of a test includes a download.
+
+    .venv/bin/python -m tests.support.foreign_programs
+"""
+
+from __future__ import annotations
+
+import sys
+
+from shaketable.harness.cli import run
+from tests.support import foreign_java
+
+TARGETS = ("pysyncobj", "etcd")
+"""Targets that are installed on demand, and that a test shakes."""
+
+
+def main() -> int:
+    """Fetch, compile and install; return the worst of the exit codes."""
+    foreign_java.main()
+    return max(run(["install", target]) for target in TARGETS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
