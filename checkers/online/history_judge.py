@@ -43,27 +43,41 @@ _Opened = tuple[int, str, Any, str | None, Call]
 @dataclass(slots=True)
 class _Key:
     search: KeySearch
-    first: Any
+    first: str | None
     window: list[EventLine] = field(default_factory=list)
     is_whole: bool = True
+
+    def calls_kept(self) -> list[EventLine]:
+        """Return the calls in the window of operations that may take effect after it."""
+        calls = self.search.calls
+        return [each for each in self.window if each.type == "invoke" and each.index in calls]
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
     """A key that is not linearizable.
 
-    `first` is the state at the window's start, as `--initial` takes it; the window is empty where
-    it would have been too large.
+    `first` is the state at the window's start, as `--initial` takes it (None: the model's own). The
+    window has its events from there on; it is empty where it would have been too large.
     """
 
     key: str | None
     op: int
-    first: str
+    first: str | None
     window: tuple[EventLine, ...]
 
 
 class HistoryJudge:
-    """Takes events in time order; at equal times calls come first, as in `check`."""
+    """Takes events in time order; at equal times calls come first, as in `check`.
+
+    Attributes:
+        model: what each key has to behave like.
+        events: how many were taken.
+        operations: how many were called.
+        hole: why events are known to be missing from some place on; None if they are not. What
+            comes after it is not judged, for what is missing may explain it.
+        why_lacking: why some keys are not judged; None if all are.
+    """
 
     def __init__(self, model: Model, initial: str | None, *, splits_keys: bool) -> None:
         if model.name not in MODELS:
@@ -75,6 +89,8 @@ class HistoryJudge:
         self.events = 0
         self.operations = 0
         self.why_lacking: str | None = None
+        self.hole: str | None = None
+        self._initial = initial
         self._first = model.initial(initial)
         self._splits_keys = splits_keys
         self._keys: dict[str | None, _Key] = {}
@@ -102,27 +118,39 @@ class HistoryJudge:
         Raises:
             ValueError: it is no event, or does not fit; without the place.
         """
+        if self.hole is not None:
+            return []
+        number, self.events = self.events, self.events + 1
+        if event.index is None:
+            event.index = number  # as `check` numbers operations
         if event.process is None or event.process in ("nemesis", -1):
             return []
         if event.type not in ("invoke", "ok", "fail", "info") or event.f is None:
             raise ValueError("no event (it needs process, type and f)")
         time_ns = event.time_ns if event.time_ns is not None else event.time
-        if self._latest_ns is None and not self.events:
+        if self._latest_ns is None:
             self._is_timed = time_ns is not None
         if (time_ns is not None) != self._is_timed:
             raise ValueError("some events have a time and some have none")
         if time_ns is None:
-            time_ns = self.events
+            time_ns = number
         if self._latest_ns is not None and time_ns < self._latest_ns:
             raise ValueError("its time is before that of an earlier event; use check")
         if time_ns != self._latest_ns:
             self._take_returns()
             self._latest_ns = time_ns
-        self.events += 1
         if event.type == "invoke":
             self._invoke(event)
         else:
             self._end(event)
+        found, self._found = self._found, []
+        return found
+
+    def miss(self, why: str) -> list[Violation]:
+        """Take that events are missing here; return what those before it show."""
+        if self.hole is None:
+            self._take_returns()
+            self.hole = why
         found, self._found = self._found, []
         return found
 
@@ -143,7 +171,7 @@ class HistoryJudge:
         if any(search.violated_by is not None for search in searches):
             return Outcome.INVALID
         is_unknown = any(search.why_unknown for search in searches)
-        lacks = self.why_lacking is not None or not self.operations
+        lacks = self.hole is not None or self.why_lacking is not None or not self.operations
         return Outcome.UNKNOWN if is_unknown or lacks else Outcome.VALID
 
     def doubts(self) -> list[str]:
@@ -152,7 +180,7 @@ class HistoryJudge:
             key.search.why_unknown for key in self._keys.values() if key.search.why_unknown
         )
         lines = [f"{count} {'key' if count == 1 else 'keys'}: {why}" for why, count in whys.items()]
-        return [*lines, *([self.why_lacking] if self.why_lacking else [])]
+        return [*lines, *(each for each in (self.why_lacking, self.hole) if each)]
 
     def _take_returns(self) -> None:
         returns, self._returns = self._returns, []
@@ -180,9 +208,9 @@ class HistoryJudge:
             if len(self._keys) >= KEYS_MAX:
                 self.why_lacking = f"more than {KEYS_MAX:,} keys: the others were not judged"
                 return
-            search = KeySearch(self.model.step, self.model.observers, self._first)
-            key = self._keys[name] = _Key(search, self._first)
-        op = self.events - 1
+            search = KeySearch(self.model, self._first)
+            key = self._keys[name] = _Key(search, self._initial)
+        op = event.index if event.index is not None else self.events - 1
         self.operations += 1
         self._open[process] = (op, event.f, value, name, call)
         self._keep(key, event, value)
@@ -200,8 +228,8 @@ class HistoryJudge:
         process = str(event.process)
         opened = self._open.get(process)
         if opened is None or opened[1] != event.f:
-            if self.why_lacking is None:
-                self.why_lacking = f"a {event.type} of {event.f} by {process} has no invoke"
+            self._take_returns()
+            self.hole = f"a {event.type} of {event.f} by process {process} has no invoke"
             return
         self._returns.append((self._open.pop(process), event))
 
@@ -236,37 +264,31 @@ class HistoryJudge:
         return pair
 
     def _keep(self, key: _Key, event: EventLine, value: Any) -> None:
-        if not key.is_whole:
-            return
         if len(key.window) >= WINDOW_EVENTS_MAX:
-            key.window, key.is_whole = [], False
-            return
-        key.window.append(event)
-        if self._splits_keys:
-            event.value = value
+            key.window, key.is_whole = key.calls_kept(), False
+        if key.is_whole or event.type == "invoke":  # one may take effect in a later window
+            key.window.append(event)
+            if self._splits_keys:
+                event.value = value
 
     def _note(self, name: str | None, key: _Key) -> None:
         """Report a violation; forget the window at a cut."""
         search = key.search
         if search.violated_by is not None:
-            window, key.window = tuple(key.window), []
-            self._found.append(Violation(name, search.violated_by, self._text(key.first), window))
+            window, key.window = tuple(key.window) if key.is_whole else (), []
+            self._found.append(Violation(name, search.violated_by, key.first, window))
         elif search.is_decided:
             key.window = []
         elif len(key.window) >= CONTEXT_EVENTS or not key.is_whole:
             state = search.cut_state
             if state is not None:
-                key.first, key.window, key.is_whole = state, [], True
-
-    def _text(self, state: Any) -> str:
-        if isinstance(state, tuple):
-            return json.dumps(state[0])
-        return str(state)
+                key.first, key.window, key.is_whole = _text(state), key.calls_kept(), True
 
     def to_plain(self) -> dict[str, Any]:
         """Return all of it as plain values, for a checkpoint."""
         return {
-            "numbers": [self.events, self.operations, self.why_lacking, self._latest_ns],
+            "numbers": [self.events, self.operations, self._latest_ns],
+            "missing": [self.hole, self.why_lacking],
             "is_timed": self._is_timed,
             "open": [[process, _plain(opened)] for process, opened in self._open.items()],
             "returns": [[_plain(opened), event] for opened, event in self._returns],
@@ -278,16 +300,16 @@ class HistoryJudge:
 
     def restore(self, plain: dict[str, Any], event_of: Callable[[Any], EventLine]) -> None:
         """Take what `to_plain` returned; `event_of` makes an event of its plain form."""
-        self.events, self.operations, self.why_lacking, self._latest_ns = plain["numbers"]
+        self.events, self.operations, self._latest_ns = plain["numbers"]
+        self.hole, self.why_lacking = plain["missing"]
         self._is_timed = plain["is_timed"]
         self._open = {process: _opened(each) for process, each in plain["open"]}
         self._returns = [(_opened(each), event_of(event)) for each, event in plain["returns"]]
         for name, first, window, is_whole, search_plain in plain["keys"]:
-            state = tuple(first) if isinstance(first, list) else first
-            search = KeySearch(self.model.step, self.model.observers, state)
+            search = KeySearch(self.model, self._first)
             search.restore(search_plain)
             events = [event_of(each) for each in window]
-            self._keys[name] = _Key(search, state, events, is_whole)
+            self._keys[name] = _Key(search, first, events, is_whole)
 
 
 def _plain(opened: _Opened) -> list[Any]:
@@ -298,3 +320,8 @@ def _plain(opened: _Opened) -> list[Any]:
 def _opened(plain: list[Any]) -> _Opened:
     op, f, value, name, given, expected = plain
     return op, f, value, name, Call(f, given, UNKNOWN, expected)
+
+
+def _text(state: Any) -> str:
+    """Return a state as `--initial` takes it: of a register, of texts, of a counter."""
+    return json.dumps(state[0]) if isinstance(state, tuple) else str(state)

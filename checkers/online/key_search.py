@@ -10,20 +10,40 @@ Source: Lowe, "Testing for linearizability" (just-in-time linearization); knosso
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
-from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.models.model import UNKNOWN, Call, Model
 
 CONFIGURATIONS_MAX: Final = 4_096
 """Configurations of one object; with more it is unknown."""
-UNKNOWN_OUTCOMES_MAX: Final = 32
+UNKNOWN_OUTCOMES_MAX: Final = 256
 """Operations of unknown outcome that one object keeps; with more it is unknown."""
 HELD_MAX: Final = 4_096
 """Events of one object that wait for the answer of a read or cas; with more it is unknown."""
 
 Configuration = tuple[Any, frozenset[int]]
-Step = Callable[[Any, Call], Any]
+
+
+class _Smallest:
+    """Configurations of which none has the state of another and used more of unknown outcome."""
+
+    def __init__(self, unknown_outcomes: set[int]) -> None:
+        self._unknown_outcomes = unknown_outcomes
+        self._spent: dict[tuple[Any, frozenset[int]], list[frozenset[int]]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, state: Any, used: frozenset[int]) -> bool:
+        """Add one, unless there is one that makes it redundant; return whether it was added."""
+        spent = used & self._unknown_outcomes
+        group = self._spent.setdefault((state, used - spent if spent else used), [])
+        if any(less <= spent for less in group):
+            return False
+        group.append(spent)
+        self._size += 1
+        return True
 
 
 class KeySearch:
@@ -35,14 +55,15 @@ class KeySearch:
     """
 
     __slots__ = (
-        "_answers_matter", "_entered", "_held", "_observers", "_step", "calls",
-        "configurations", "unknown_outcomes", "violated_by", "waiting", "why_unknown",
+        "_answers_matter", "_entered", "_held", "_observers", "_postpones_unknown", "_step",
+        "calls", "configurations", "unknown_outcomes", "violated_by", "waiting", "why_unknown",
     )  # fmt: skip
 
-    def __init__(self, step: Step, observers: frozenset[str], initial: Any) -> None:
-        self._step = step
-        self._observers = observers
-        self._answers_matter = observers | {"cas"}
+    def __init__(self, model: Model, initial: Any) -> None:
+        self._step = model.step
+        self._observers = model.observers
+        self._answers_matter = model.observers | {"cas"}
+        self._postpones_unknown = model.observers | model.overwriters
         self._held: deque[tuple[bool, int]] = deque()  # (is a return, operation)
         self._entered: set[int] = set()  # open ones whose call is not held
         self.waiting: set[int] = set()
@@ -59,10 +80,16 @@ class KeySearch:
 
     @property
     def cut_state(self) -> Any | None:
-        """The only state that the object can be in where nothing is open; None elsewhere."""
-        if self.calls or self._held or len(self.configurations) != 1:
+        """The only state that the object can be in, where no operation will return; else None.
+
+        The operations of unknown outcome may still take effect after it.
+        """
+        if len(self.calls) > len(self.unknown_outcomes) or self._held:
             return None
-        return next(iter(self.configurations))[0]
+        if len(self.configurations) != 1:
+            return None
+        ((state, used),) = self.configurations
+        return None if used else state
 
     def invoke(self, op: int, call: Call) -> None:
         """Take a call; its output is UNKNOWN as yet."""
@@ -138,14 +165,10 @@ class KeySearch:
         """Keep the configurations in which `op` took effect before it returned."""
         call = self.calls[op]
         configurations = self.configurations
-        if len(self._entered) == len(configurations) == 1:  # nothing else is open: the common case
-            ((state, used),) = configurations
-            after = state if used else self._step(state, call)
+        after = self._after_alone(op, call)
+        if after is not None:
             self._forget(op)
-            if after is None:
-                self._violate(op)
-            else:
-                self.configurations = {(after, frozenset())}
+            self.configurations = {(after, frozenset())}
             return
         found: set[Configuration] = set()
         seen = {each for each in configurations if op not in each[1]}
@@ -156,14 +179,37 @@ class KeySearch:
             self.configurations = self._smallest(found)
             self._require_one(op)
 
+    def _after_alone(self, op: int, call: Call) -> Any | None:
+        """Return the state after `op` where no order but one has to be tried, the common case.
+
+        Nothing else is open but operations of unknown outcome; they may as well take effect after
+        what observes, and before what overwrites they may as well not.
+        """
+        if len(self.configurations) > 1 or len(self._entered) > len(self.unknown_outcomes) + 1:
+            return None
+        ((state, used),) = self.configurations
+        if used:
+            return state if len(used) == 1 and op in used else None
+        if self.unknown_outcomes and call.f not in self._postpones_unknown:
+            return None
+        return self._step(state, call)
+
     def _linearize(
-        self, op: int, call: Call, seen: set[Configuration], found: set[Configuration]
+        self, op: int, call: Call, start: set[Configuration], found: set[Configuration]
     ) -> None:
-        """Add to `found` what can be reached from `seen` by open operations and then `op`."""
-        stack = list(seen)
+        """Add to `found` what can be reached from `start` by open operations and then `op`.
+
+        An operation of unknown outcome need not take effect: what can be reached without it, in
+        the same state, makes what was reached with it redundant.
+        """
+        reached = _Smallest(self.unknown_outcomes)
+        # Those that used fewest come first: then the others are found redundant at once.
+        queue = deque(sorted(start, key=lambda each: len(each[1])))
+        for state, used in queue:
+            reached.add(state, used)
         others = [(each, self.calls[each]) for each in self._entered if each != op]
-        while stack:
-            state, used = stack.pop()
+        while queue:
+            state, used = queue.popleft()
             after = self._step(state, call)
             if after is not None:
                 found.add((after, used))
@@ -171,26 +217,32 @@ class KeySearch:
                 moved = None if other in used else self._step(state, made)
                 if moved is None:
                     continue
-                reached = (moved, used | {other})
-                if reached not in seen:
-                    seen.add(reached)
-                    stack.append(reached)
-            if len(seen) > CONFIGURATIONS_MAX:
+                more = used | {other}
+                if reached.add(moved, more):
+                    queue.append((moved, more))
+            if len(reached) > CONFIGURATIONS_MAX:
                 self._give_up(f"more than {CONFIGURATIONS_MAX:,} configurations")
                 return
 
     def _smallest(self, found: set[Configuration]) -> set[Configuration]:
-        """Leave out those that used more operations of unknown outcome for the same state."""
-        unknown = self.unknown_outcomes
-        if not unknown or len(found) == 1:
+        """Leave out those that used more operations of unknown outcome for the same state.
+
+        What all of them used has taken effect, and is forgotten.
+        """
+        if not self.unknown_outcomes:
             return found
-        kept: dict[tuple[Any, frozenset[int]], list[frozenset[int]]] = {}
-        for state, used in sorted(found, key=lambda each: len(each[1])):
-            spent = used & unknown
-            group = kept.setdefault((state, used - unknown), [])
-            if not any(less <= spent for less in group):
-                group.append(spent)
-        return {(state, rest | spent) for (state, rest), group in kept.items() for spent in group}
+        smallest = _Smallest(self.unknown_outcomes)
+        kept = {
+            (state, used)
+            for state, used in sorted(found, key=lambda each: len(each[1]))
+            if smallest.add(state, used)
+        }
+        certain = frozenset(self.unknown_outcomes).intersection(*(used for _, used in kept))
+        if not kept or not certain:
+            return kept
+        for op in certain:
+            self._forget(op)
+        return {(state, used - certain) for state, used in kept}
 
     def _forget(self, op: int) -> None:
         self.calls.pop(op, None)

@@ -150,6 +150,12 @@ COMMANDS: Final = (
         "answered?",
     ),
     Command(
+        "watch",
+        "watch:watch",
+        "FILE --model NAME [OPTIONS]",
+        "Check a history while another program appends to it; tell the first violation at once.",
+    ),
+    Command(
         "gate",
         "gate:gate",
         "RUN... [OPTIONS]",
