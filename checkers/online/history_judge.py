@@ -46,6 +46,7 @@ class _Key:
     first: str | None
     window: list[EventLine] = field(default_factory=list)
     is_whole: bool = True
+    was_cut: bool = False
 
     def calls_kept(self) -> list[EventLine]:
         """Return the calls in the window of operations that may take effect after it."""
@@ -58,13 +59,15 @@ class Violation:
     """A key that is not linearizable.
 
     `first` is the state at the window's start, as `--initial` takes it (None: the model's own). The
-    window has its events from there on; it is empty where it would have been too large.
+    window has its events from there on; it is empty where it would have been too large. `is_part`:
+    there were others before.
     """
 
     key: str | None
     op: int
     first: str | None
     window: tuple[EventLine, ...]
+    is_part: bool
 
 
 class HistoryJudge:
@@ -98,6 +101,7 @@ class HistoryJudge:
         self._open: dict[str, _Opened] = {}
         self._latest_ns: int | None = None
         self._is_timed = True
+        self._is_settled = False
         # of the latest time: calls at that time come first
         self._returns: list[tuple[_Opened, EventLine]] = []
         self._found: list[Violation] = []
@@ -138,11 +142,24 @@ class HistoryJudge:
             raise ValueError("its time is before that of an earlier event; use check")
         if time_ns != self._latest_ns:
             self._take_returns()
-            self._latest_ns = time_ns
+            self._latest_ns, self._is_settled = time_ns, False
+        elif self._is_settled and event.type == "invoke":
+            raise ValueError("its time is that of answers which were judged already")
         if event.type == "invoke":
             self._invoke(event)
         else:
             self._end(event)
+        found, self._found = self._found, []
+        return found
+
+    def settle(self) -> list[Violation]:
+        """Judge the answers of the latest time, too; return what they show.
+
+        They wait for calls at the same time, which count as before them. To be called when none
+        will come: the clock has gone on.
+        """
+        self._take_returns()
+        self._is_settled = True
         found, self._found = self._found, []
         return found
 
@@ -276,24 +293,25 @@ class HistoryJudge:
         search = key.search
         if search.violated_by is not None:
             window, key.window = tuple(key.window) if key.is_whole else (), []
-            self._found.append(Violation(name, search.violated_by, key.first, window))
+            self._found.append(Violation(name, search.violated_by, key.first, window, key.was_cut))
         elif search.is_decided:
             key.window = []
         elif len(key.window) >= CONTEXT_EVENTS or not key.is_whole:
             state = search.cut_state
             if state is not None:
-                key.first, key.window, key.is_whole = _text(state), key.calls_kept(), True
+                key.first, key.window = _text(state), key.calls_kept()
+                key.is_whole = key.was_cut = True
 
     def to_plain(self) -> dict[str, Any]:
         """Return all of it as plain values, for a checkpoint."""
         return {
             "numbers": [self.events, self.operations, self._latest_ns],
             "missing": [self.hole, self.why_lacking],
-            "is_timed": self._is_timed,
+            "is_timed": [self._is_timed, self._is_settled],
             "open": [[process, _plain(opened)] for process, opened in self._open.items()],
             "returns": [[_plain(opened), event] for opened, event in self._returns],
             "keys": [
-                [name, key.first, key.window, key.is_whole, key.search.to_plain()]
+                [name, key.first, key.window, key.is_whole, key.was_cut, key.search.to_plain()]
                 for name, key in self._keys.items()
             ],
         }
@@ -302,14 +320,14 @@ class HistoryJudge:
         """Take what `to_plain` returned; `event_of` makes an event of its plain form."""
         self.events, self.operations, self._latest_ns = plain["numbers"]
         self.hole, self.why_lacking = plain["missing"]
-        self._is_timed = plain["is_timed"]
+        self._is_timed, self._is_settled = plain["is_timed"]
         self._open = {process: _opened(each) for process, each in plain["open"]}
         self._returns = [(_opened(each), event_of(event)) for each, event in plain["returns"]]
-        for name, first, window, is_whole, search_plain in plain["keys"]:
+        for name, first, window, is_whole, was_cut, search_plain in plain["keys"]:
             search = KeySearch(self.model, self._first)
             search.restore(search_plain)
             events = [event_of(each) for each in window]
-            self._keys[name] = _Key(search, first, events, is_whole)
+            self._keys[name] = _Key(search, first, events, is_whole, was_cut)
 
 
 def _plain(opened: _Opened) -> list[Any]:

@@ -30,6 +30,8 @@ CHECKPOINT_SHARE: Final = 0.05
 """At most this share of the time goes into checkpoints: large ones are written less often."""
 SAMPLE_BYTES: Final = 64 << 10
 """By so much of its begin a history is known again."""
+SETTLED_AFTER_S: Final = 1.0
+"""After so long without an event no further one has the time of the latest: clocks have gone on."""
 TOLD_MAX: Final = 20
 """Violations that are shown, and kept in the checkpoint; further ones are counted."""
 
@@ -82,7 +84,7 @@ class Watch:
         self.told: list[str] = []
         self.was_continued = False
         self._decode = msgspec.json.Decoder(EventLine).decode
-        self._saved_s = time.monotonic()
+        self._saved_s = self._latest_s = time.monotonic()
         self._save_took_s = 0.0
         kept = self._kept()
         self.file = GrowingFile(given.path, 0 if kept is None else kept.place)
@@ -116,8 +118,17 @@ class Watch:
                 found += self.judge.take(self._decode(line))
             except (msgspec.DecodeError, ValueError) as error:
                 found += self.judge.miss(f"line {self.lines:,} cannot be judged: {error}")
+        if lines:
+            self._latest_s = time.monotonic()
+        elif self.quiet_s >= SETTLED_AFTER_S:
+            found += self.judge.settle()
         self.found += len(found)
         return len(lines), found
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long there was nothing new."""
+        return time.monotonic() - self._latest_s
 
     def tell(self, sentence: str) -> None:
         """Keep what was said of a violation."""

@@ -93,7 +93,6 @@ def _follow(
 ) -> None:
     """Judge what comes until Ctrl-C, the end of a pipe, or a time without anything new."""
     with _progress(watched) as progress:
-        latest_s = time.monotonic()
         while not is_over:
             lines, found = watched.step(POLL_S)
             if found:
@@ -101,10 +100,9 @@ def _follow(
             watched.save(is_due=bool(found))
             progress()
             if lines:
-                latest_s = time.monotonic()
                 continue
-            quiet_s = time.monotonic() - latest_s
-            if watched.file.is_ended or (until_quiet_s is not None and quiet_s >= until_quiet_s):
+            is_quiet = until_quiet_s is not None and watched.quiet_s >= until_quiet_s
+            if watched.file.is_ended or is_quiet:
                 return
             if not watched.file.is_pipe:
                 time.sleep(POLL_S)
@@ -121,9 +119,8 @@ class _Shown:
 
     def take(self, watched: Watch, found: list[Violation]) -> None:
         """Show these, and keep what was said of them."""
-        for violation in found:
-            if len(watched.told) >= TOLD_MAX:
-                return
+        before = len(self._checked)
+        for violation in found[: TOLD_MAX - len(watched.told)]:
             key = "" if violation.key is None else f", key {violation.key}"
             where = printable(f"{self._given.path}{key}")
             one = self._explained(violation)
@@ -136,7 +133,7 @@ class _Shown:
                 show_one(self._out, one, is_alone=True, has_page=self._html is not None)
                 self._checked.append(one)
             watched.tell(sentence)
-        if self._html is not None and self._checked:
+        if self._html is not None and len(self._checked) > before:
             write_page(self._out, self._checked, self._html)
 
     def _explained(self, violation: Violation) -> CheckedHistory | None:
@@ -145,7 +142,11 @@ class _Shown:
             return None
         events = b"".join(msgspec.json.encode(each) + b"\n" for each in violation.window)
         settings = checking.CheckSettings(
-            model=self._given.model, initial=violation.first, partition_by="none", engine="local"
+            model=self._given.model,
+            initial=violation.first,
+            partition_by="none",
+            engine="local",
+            is_part=violation.is_part,
         )
         engine = engines.Engine("local", "")
         try:
