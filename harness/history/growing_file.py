@@ -58,7 +58,7 @@ class GrowingFile:
 
     @property
     def rest(self) -> bytes:
-        """The begin of a line whose end is not there yet."""
+        """What there is of a line that has no end yet."""
         return self._rest
 
     @property

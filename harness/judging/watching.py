@@ -29,7 +29,7 @@ CHECKPOINT_EVERY_S: Final = 5.0
 CHECKPOINT_SHARE: Final = 0.05
 """At most this share of the time goes into checkpoints: large ones are written less often."""
 SAMPLE_BYTES: Final = 64 << 10
-"""By so much of its begin a history is known again."""
+"""By so much of its start a history is known again."""
 SETTLED_AFTER_S: Final = 1.0
 """After so long without an event no further one has the time of the latest: clocks have gone on."""
 TOLD_MAX: Final = 20
@@ -138,7 +138,7 @@ class Watch:
     def finish(self, *, is_whole: bool) -> list[Violation]:
         """Take the end; return what it shows. `is_whole`: the writer has ended, too.
 
-        The begin of a line is a sign that the history was cut, unless it is still being written.
+        A line without an end is a sign that the history was cut, unless it is still being written.
         """
         found = []
         if is_whole and self.file.rest.strip():
@@ -210,7 +210,7 @@ class Watch:
 
 
 def _sample(path: Path, place: int) -> str:
-    """Return a digest of a history's begin; of what was read of it, at most."""
+    """Return a digest of a history's start; of what was read of it, at most."""
     try:
         with path.open("rb") as file:
             return hashlib.sha256(file.read(min(place, SAMPLE_BYTES))).hexdigest()

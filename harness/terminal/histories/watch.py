@@ -25,7 +25,7 @@ from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
 from shaketable.harness.judging import checking, engines
 from shaketable.harness.judging.watching import TOLD_MAX, Watch, WatchSettings
 from shaketable.harness.run_markers import scratch_prefix
-from shaketable.harness.terminal.check import STYLES, show_one, write_page
+from shaketable.harness.terminal.histories.check import STYLES, show_one, write_page
 from shaketable.harness.terminal.output import Output
 from shaketable.harness.untrusted_text import printable
 from shaketable.reports.check_page.checked_history import CheckedHistory
@@ -52,11 +52,11 @@ def watch(
     ] = None,
     html: Annotated[Path | None, Parameter(metavar="FILE", show_default=False)] = None,
 ) -> int:
-    """Check a history while it grows, in bounded memory: the first violation is told at once.
+    """Check a history while another program appends to it; tell the first violation at once.
 
     The history is a file of JSON lines (docs/checking.md), an event each, in the order of their
-    times, to which another program appends; or a pipe. Ctrl-C ends the watch; the verdict is that
-    of `check` on what was there. A key with too many unknown outcomes is unknown.
+    times; or a pipe. Memory is bounded. Ctrl-C ends the watch; the verdict is that of `check` on
+    what was there. A key with too many unknown outcomes is unknown.
 
     For example:
     ./shaketable watch history.jsonl --model cas-register --checkpoint watch.state
