@@ -186,8 +186,9 @@ def test_a_module_of_go_has_the_pinned_checksum(cache: Path, bin_folder: Path) -
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 from shaketable.harness.installing.installers import install
 from shaketable.harness.installing.pins import GoModule
 install(Path(sys.argv[1]), "tiny", "1.0", GoModule(module="m", sum=sys.argv[2]), lambda _: None)

@@ -19,7 +19,10 @@ def test_what_was_acknowledged_survives_as_its_policy_says(
     tmp_path: Path, ack: str, outcome: Outcome
 ) -> None:
     run = play(ack, 1, "0", tmp_path, rate_hz=300.0)
-    assert run.losses == run.biting >= 1, "where no unsynced byte vanished nothing is shown"
+    # With fsync only what is on its way is unsynced: a loss between two appends takes nothing.
+    certain = run.losses if ack == "page-cache" else 1
+    assert run.losses >= run.biting >= certain, "where no unsynced byte vanished nothing is shown"
+    assert run.biting
     assert run.vanished_bytes > 0
     assert run.durability.outcome is outcome, run.durability.summary
     assert {finding.kind for finding in run.durability.findings} <= {"lost-append"}

@@ -18,12 +18,12 @@ from fake_target import FakeTarget, make_client
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns import schedule
+from shaketable.harness.campaigns import target_options
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.runtime import availability, rig, sites
+from shaketable.harness.runtime import availability, rig
 from shaketable.harness.runtime.observer import Counts, Observer
 from shaketable.harness.runtime.supervisor import RunResult, run_campaign
 
@@ -87,11 +87,8 @@ def patch(setattr_: Any) -> None:
         plans = plan_workers(*arguments)
         return [dataclasses.replace(plan, client_factory=make_client) for plan in plans]
 
-    setattr_(rig, "discovery", FakeDiscovery)
-    setattr_(campaigns, "discovery", FakeDiscovery)
-    setattr_(availability, "discovery", FakeDiscovery)
-    setattr_(sites, "discovery", FakeDiscovery)
-    setattr_(schedule, "discovery", FakeDiscovery)
+    for module in (rig, campaigns, availability, target_options):
+        setattr_(module, "discovery", FakeDiscovery)
     setattr_(rig, "plan_workers", plan)
 
 
