@@ -144,10 +144,16 @@ COMMANDS: Final = (
     ),
     Command(
         "check",
-        "check:check",
+        "histories.check:check",
         "PATH... [OPTIONS]",
         "Check recorded histories: did the clients see what a sequential object could have "
         "answered?",
+    ),
+    Command(
+        "watch",
+        "histories.watch:watch",
+        "FILE --model NAME [OPTIONS]",
+        "Check a history while another program appends to it; tell the first violation at once.",
     ),
     Command(
         "gate",

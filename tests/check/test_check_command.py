@@ -20,8 +20,8 @@ from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import cli
 from shaketable.harness.history.foreign import read_history, source
 from shaketable.harness.judging import checking
-from shaketable.harness.terminal import check as check_terminal
-from shaketable.harness.terminal.check import bytes_of
+from shaketable.harness.terminal.histories import check as check_terminal
+from shaketable.harness.terminal.histories.check import bytes_of
 
 VALID_EDN = """[{:process 0, :type :invoke, :f :write, :value 3}
  {:process 0, :type :ok, :f :write, :value 3}

@@ -21,7 +21,7 @@ from shaketable.checkers.engine.judge import CheckJob
 from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.gating.reading import read
 from shaketable.harness.judging import checking
-from shaketable.harness.terminal import check as check_terminal
+from shaketable.harness.terminal.histories import check as check_terminal
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.policy import Policy
 

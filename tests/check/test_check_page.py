@@ -10,7 +10,7 @@ from check_samples import anomalies, checked, hostile, invalid, long_history, un
 
 from shaketable.checkers.api import check
 from shaketable.harness.contracts.verdict import Outcome, Verdict
-from shaketable.harness.terminal.check import _why
+from shaketable.harness.terminal.histories.check import _why
 from shaketable.reports.check_page.checked_history import failing_part
 from shaketable.reports.check_page.failing_picture import lay_out
 from shaketable.reports.check_page.page import render_page

@@ -19,7 +19,7 @@ from shaketable.harness.history.foreign import jepsen, read_history
 from shaketable.harness.history.foreign.edn import EdnError, parse
 from shaketable.harness.history.foreign.source import open_source
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.terminal import check as check_terminal
+from shaketable.harness.terminal.histories import check as check_terminal
 
 EDN = """[{:process 0, :type :invoke, :f :write, :value 3}
  {:process 0, :type :ok, :f :write, :value 3}

@@ -22,6 +22,7 @@ RUN = {
     "check history.edn": 0,
     "check store/latest history.jsonl jepsen.log --html page.html": 0,
     "check queue.jsonl --model fifo-queue --time-budget 5": 1,
+    "watch history.jsonl --model cas-register --checkpoint watch.state --until-quiet 2s": 0,
     "list models": 0,
     "list faults": 0,
     "run --help": 0,

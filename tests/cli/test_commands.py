@@ -74,7 +74,11 @@ BEFORE = {
     "shaketable.harness.terminal.session": ("shaketable.reports.run_view", "bokeh", "pyspark"),
     "shaketable": ("shaketable.harness", "numpy", "importlib.metadata"),
     "shaketable.harness.terminal.commands": ("importlib.metadata", "shaketable.harness.described"),
-    "shaketable.harness.terminal.check": ("trio", "bokeh", "shaketable.harness.judging.judge"),
+    "shaketable.harness.terminal.histories.check": (
+        "trio",
+        "bokeh",
+        "shaketable.harness.judging.judge",
+    ),
     "shaketable.harness.terminal.matrix": ("shaketable.reports.run_view", "pyarrow", "bokeh"),
     "shaketable.harness.runtime.supervisor": ("pyarrow", "numba", "pyroute2", "shaketable.system"),
     "shaketable.harness.runtime.clients.worker": ("pyarrow", "numba", "shaketable.system"),

@@ -1,0 +1,345 @@
+"""Judges the events of a history one by one, each key by a search of its own. Pure.
+
+Models: register, cas-register, kv, counter. Of each key the latest events are kept from a cut on,
+where nothing was open and one state was possible, so that a violation can be shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter as Counts
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shaketable.checkers.models.model import UNKNOWN, Call, Model
+from shaketable.checkers.online.key_search import KeySearch
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import Outcome
+from shaketable.harness.history.foreign.columns import (
+    is_columns,
+    key_text,
+    ok_output,
+    parse_invoke,
+    split_key,
+)
+from shaketable.harness.history.foreign.jsonl import EventLine
+
+MODELS: Final = ("register", "cas-register", "kv", "counter")
+"""Models whose histories are judged while they grow."""
+KEYS_MAX: Final = 100_000
+"""Keys that are told apart; events of further ones are not judged."""
+OPEN_MAX: Final = 100_000
+"""Clients with an open operation."""
+CONTEXT_EVENTS: Final = 64
+"""Events of a key that are kept at least, if it has so many."""
+WINDOW_EVENTS_MAX: Final = 4_096
+"""Events of a key that are kept at most; with more a violation is told without a page."""
+
+
+_Opened = tuple[int, str, Any, str | None, Call]
+
+
+@dataclass(slots=True)
+class _Key:
+    search: KeySearch
+    first: str | None
+    window: list[EventLine] = field(default_factory=list)
+    is_whole: bool = True
+    was_cut: bool = False
+
+    def calls_kept(self) -> list[EventLine]:
+        """Return the calls in the window of operations that may take effect after it."""
+        calls = self.search.calls
+        return [each for each in self.window if each.type == "invoke" and each.index in calls]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A key that is not linearizable.
+
+    `first` is the state at the window's start, as `--initial` takes it (None: the model's own). The
+    window has its events from there on; it is empty where it would have been too large. `is_part`:
+    there were others before.
+    """
+
+    key: str | None
+    op: int
+    first: str | None
+    window: tuple[EventLine, ...]
+    is_part: bool
+
+
+class HistoryJudge:
+    """Takes events in time order; at equal times calls come first, as in `check`.
+
+    Attributes:
+        model: what each key has to behave like.
+        events: how many were taken.
+        operations: how many were called.
+        hole: why events are known to be missing from some place on; None if they are not. What
+            comes after it is not judged, for what is missing may explain it.
+        why_lacking: why some keys are not judged; None if all are.
+    """
+
+    def __init__(self, model: Model, initial: str | None, *, splits_keys: bool) -> None:
+        if model.name not in MODELS:
+            raise UsageError(
+                f"the model {model.name} is not judged while a history grows, only"
+                f" {', '.join(MODELS)}; use check"
+            )
+        self.model = model
+        self.events = 0
+        self.operations = 0
+        self.why_lacking: str | None = None
+        self.hole: str | None = None
+        self._initial = initial
+        self._first = model.initial(initial)
+        self._splits_keys = splits_keys
+        self._keys: dict[str | None, _Key] = {}
+        # process -> operation, f, value, key, call
+        self._open: dict[str, _Opened] = {}
+        self._latest_ns: int | None = None
+        self._is_timed = True
+        self._is_settled = False
+        # of the latest time: calls at that time come first
+        self._returns: list[tuple[_Opened, EventLine]] = []
+        self._found: list[Violation] = []
+
+    @property
+    def keys(self) -> int:
+        """How many keys there are."""
+        return len(self._keys)
+
+    @property
+    def open(self) -> int:
+        """How many operations have no end as yet."""
+        return len(self._open)
+
+    def take(self, event: EventLine) -> list[Violation]:
+        """Take the next event; return what it shows.
+
+        Raises:
+            ValueError: it is no event, or does not fit; without the place.
+        """
+        if self.hole is not None:
+            return []
+        number, self.events = self.events, self.events + 1
+        if event.index is None:
+            event.index = number  # as `check` numbers operations
+        if event.process is None or event.process in ("nemesis", -1):
+            return []
+        if event.type not in ("invoke", "ok", "fail", "info") or event.f is None:
+            raise ValueError("no event (it needs process, type and f)")
+        time_ns = event.time_ns if event.time_ns is not None else event.time
+        if self._latest_ns is None:
+            self._is_timed = time_ns is not None
+        if (time_ns is not None) != self._is_timed:
+            raise ValueError("some events have a time and some have none")
+        if time_ns is None:
+            time_ns = number
+        if self._latest_ns is not None and time_ns < self._latest_ns:
+            raise ValueError("its time is before that of an earlier event; use check")
+        if time_ns != self._latest_ns:
+            self._take_returns()
+            self._latest_ns, self._is_settled = time_ns, False
+        elif self._is_settled and event.type == "invoke":
+            raise ValueError("its time is that of answers which were judged already")
+        if event.type == "invoke":
+            self._invoke(event)
+        else:
+            self._end(event)
+        found, self._found = self._found, []
+        return found
+
+    def settle(self) -> list[Violation]:
+        """Judge the answers of the latest time, too; return what they show.
+
+        They wait for calls at the same time, which count as before them. To be called when none
+        will come: the clock has gone on.
+        """
+        self._take_returns()
+        self._is_settled = True
+        found, self._found = self._found, []
+        return found
+
+    def miss(self, why: str) -> list[Violation]:
+        """Take that events are missing here; return what those before it show."""
+        if self.hole is None:
+            self._take_returns()
+            self.hole = why
+        found, self._found = self._found, []
+        return found
+
+    def finish(self) -> list[Violation]:
+        """Take the end of the history."""
+        self._take_returns()
+        for name, key in self._keys.items():
+            was_decided = key.search.is_decided
+            key.search.finish()
+            if not was_decided:
+                self._note(name, key)
+        found, self._found = self._found, []
+        return found
+
+    def outcome(self) -> Outcome:
+        """Return the verdict so far."""
+        searches = [key.search for key in self._keys.values()]
+        if any(search.violated_by is not None for search in searches):
+            return Outcome.INVALID
+        is_unknown = any(search.why_unknown for search in searches)
+        lacks = self.hole is not None or self.why_lacking is not None or not self.operations
+        return Outcome.UNKNOWN if is_unknown or lacks else Outcome.VALID
+
+    def doubts(self) -> list[str]:
+        """Return why keys are unknown, each reason once."""
+        whys = Counts(
+            key.search.why_unknown for key in self._keys.values() if key.search.why_unknown
+        )
+        lines = [f"{count} {'key' if count == 1 else 'keys'}: {why}" for why, count in whys.items()]
+        return [*lines, *(each for each in (self.why_lacking, self.hole) if each)]
+
+    def _take_returns(self) -> None:
+        returns, self._returns = self._returns, []
+        for opened, event in returns:
+            self._close(opened, event.type, event)
+
+    def _invoke(self, event: EventLine) -> None:
+        assert event.f is not None
+        if event.f not in self.model.fs:
+            raise ValueError(f"{event.f} is no operation of the model {self.model.name}")
+        process = str(event.process)
+        if process in self._open:
+            self._close(self._open.pop(process), "info", None)
+        if len(self._open) >= OPEN_MAX:
+            raise ValueError(f"more than {OPEN_MAX:,} clients have an open operation")
+        name, value = self._key_and_value(event, event.value)
+        if is_columns(value):
+            call = Call(event.f, value.get("input"), UNKNOWN, value.get("expected"))
+        else:
+            given = parse_invoke(event.f, value)
+            call = Call(event.f, given.input, UNKNOWN, given.expected)
+        self._require_input(call)
+        key = self._keys.get(name)
+        if key is None:
+            if len(self._keys) >= KEYS_MAX:
+                self.why_lacking = f"more than {KEYS_MAX:,} keys: the others were not judged"
+                return
+            search = KeySearch(self.model, self._first)
+            key = self._keys[name] = _Key(search, self._initial)
+        op = event.index if event.index is not None else self.events - 1
+        self.operations += 1
+        self._open[process] = (op, event.f, value, name, call)
+        self._keep(key, event, value)
+        key.search.invoke(op, call)
+
+    def _require_input(self, call: Call) -> None:
+        if call.f == "add" and type(call.input) is not int:
+            raise ValueError("add takes a whole number")
+        if isinstance(call.input, (list, dict)) or isinstance(call.expected, (list, dict)):
+            raise ValueError(  # noqa: TRY004 - see `take`
+                "its value is a list or an object; for pairs [key value] say --partition-by key"
+            )
+
+    def _end(self, event: EventLine) -> None:
+        process = str(event.process)
+        opened = self._open.get(process)
+        if opened is None or opened[1] != event.f:
+            self._take_returns()
+            self.hole = f"a {event.type} of {event.f} by process {process} has no invoke"
+            return
+        self._returns.append((self._open.pop(process), event))
+
+    def _close(self, opened: _Opened, kind: str, event: EventLine | None) -> None:
+        op, f, called, name, call = opened
+        value = None if event is None else self._key_and_value(event, event.value)[1]
+        key = self._keys[name]
+        if key.search.is_decided:
+            return
+        if event is not None:
+            self._keep(key, event, value)
+        if kind == "ok":
+            is_split = is_columns(value)
+            output = dict(value or {}).get("output") if is_split else ok_output(f, called, value)
+            key.search.ok(op, Call(f, call.input, output, call.expected))
+        elif kind == "fail":
+            key.search.fail(op)
+        else:
+            key.search.info(op)
+        self._note(name, key)
+
+    def _key_and_value(self, event: EventLine, value: Any) -> tuple[str | None, Any]:
+        if event.key is not None:
+            return key_text(event.key), value
+        if not self._splits_keys or (value is None and event.type != "invoke"):
+            return None, value
+        pair = split_key(value)
+        if pair is None:
+            if event.type == "invoke":
+                raise ValueError("no [key value] to split by")
+            return None, value
+        return pair
+
+    def _keep(self, key: _Key, event: EventLine, value: Any) -> None:
+        if len(key.window) >= WINDOW_EVENTS_MAX:
+            key.window, key.is_whole = key.calls_kept(), False
+        if key.is_whole or event.type == "invoke":  # one may take effect in a later window
+            key.window.append(event)
+            if self._splits_keys:
+                event.value = value
+
+    def _note(self, name: str | None, key: _Key) -> None:
+        """Report a violation; forget the window at a cut."""
+        search = key.search
+        if search.violated_by is not None:
+            window, key.window = tuple(key.window) if key.is_whole else (), []
+            self._found.append(Violation(name, search.violated_by, key.first, window, key.was_cut))
+        elif search.is_decided:
+            key.window = []
+        elif len(key.window) >= CONTEXT_EVENTS or not key.is_whole:
+            state = search.cut_state
+            if state is not None:
+                key.first, key.window = _text(state), key.calls_kept()
+                key.is_whole = key.was_cut = True
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return all of it as plain values, for a checkpoint."""
+        return {
+            "numbers": [self.events, self.operations, self._latest_ns],
+            "missing": [self.hole, self.why_lacking],
+            "is_timed": [self._is_timed, self._is_settled],
+            "open": [[process, _plain(opened)] for process, opened in self._open.items()],
+            "returns": [[_plain(opened), event] for opened, event in self._returns],
+            "keys": [
+                [name, key.first, key.window, key.is_whole, key.was_cut, key.search.to_plain()]
+                for name, key in self._keys.items()
+            ],
+        }
+
+    def restore(self, plain: dict[str, Any], event_of: Callable[[Any], EventLine]) -> None:
+        """Take what `to_plain` returned; `event_of` makes an event of its plain form."""
+        self.events, self.operations, self._latest_ns = plain["numbers"]
+        self.hole, self.why_lacking = plain["missing"]
+        self._is_timed, self._is_settled = plain["is_timed"]
+        self._open = {process: _opened(each) for process, each in plain["open"]}
+        self._returns = [(_opened(each), event_of(event)) for each, event in plain["returns"]]
+        for name, first, window, is_whole, was_cut, search_plain in plain["keys"]:
+            search = KeySearch(self.model, self._first)
+            search.restore(search_plain)
+            events = [event_of(each) for each in window]
+            self._keys[name] = _Key(search, first, events, is_whole, was_cut)
+
+
+def _plain(opened: _Opened) -> list[Any]:
+    op, f, value, name, call = opened
+    return [op, f, value, name, call.input, call.expected]
+
+
+def _opened(plain: list[Any]) -> _Opened:
+    op, f, value, name, given, expected = plain
+    return op, f, value, name, Call(f, given, UNKNOWN, expected)
+
+
+def _text(state: Any) -> str:
+    """Return a state as `--initial` takes it: of a register, of texts, of a counter."""
+    return json.dumps(state[0]) if isinstance(state, tuple) else str(state)

@@ -1,0 +1,218 @@
+"""Judges a history of JSON lines while another program appends to it.
+
+What was judged is kept in a checkpoint, if one is wanted: a watch that was killed is started again
+with it, and goes on there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from shaketable.checkers.linearizability.model_choice import model_named
+from shaketable.checkers.online.history_judge import HistoryJudge, Violation
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import Outcome
+from shaketable.harness.history.foreign.jsonl import EventLine
+from shaketable.harness.history.foreign.read import PartitionBy
+from shaketable.harness.history.growing_file import STDIN, GrowingFile
+from shaketable.harness.history.run_folder import write_atomically
+
+FORMAT: Final = 1
+CHECKPOINT_EVERY_S: Final = 5.0
+CHECKPOINT_SHARE: Final = 0.05
+"""At most this share of the time goes into checkpoints: large ones are written less often."""
+SAMPLE_BYTES: Final = 64 << 10
+"""By so much of its start a history is known again."""
+SETTLED_AFTER_S: Final = 1.0
+"""After so long without an event no further one has the time of the latest: clocks have gone on."""
+TOLD_MAX: Final = 20
+"""Violations that are shown, and kept in the checkpoint; further ones are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSettings:
+    """What is watched, and against what it is judged; see `judging.checking.CheckSettings`."""
+
+    path: Path
+    model: str
+    initial: str | None = None
+    partition_by: PartitionBy | None = None
+    checkpoint: Path | None = None
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a watch has to know to go on. `told` has a sentence for each violation shown."""
+
+    format: int
+    model: str
+    initial: str | None
+    partition_by: str | None
+    place: int
+    lines: int
+    sample: str
+    told: list[str]
+    found: int
+    judge: dict[str, Any]
+
+
+class Watch:
+    """One watch, from its start, or from its checkpoint.
+
+    Attributes:
+        judge: what is known.
+        lines: how many were read.
+        found: how many violations there are.
+        told: a sentence for each of the first ones, to be kept; see `tell`.
+        was_continued: it goes on from a checkpoint.
+
+    Raises:
+        UsageError: the history cannot be read, or the checkpoint is of another one; one line.
+    """
+
+    def __init__(self, given: WatchSettings) -> None:
+        self._given = given
+        model = model_named(given.model)
+        self.judge = HistoryJudge(model, given.initial, splits_keys=given.partition_by == "key")
+        self.lines = self.found = 0
+        self.told: list[str] = []
+        self.was_continued = False
+        self._decode = msgspec.json.Decoder(EventLine).decode
+        self._saved_s = self._latest_s = time.monotonic()
+        self._save_took_s = 0.0
+        kept = self._kept()
+        self.file = GrowingFile(given.path, 0 if kept is None else kept.place)
+        if kept is not None:
+            self._continue(kept)
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        """Close the file."""
+        self.file.__exit__(None, None, None)
+
+    def step(self, wait_s: float) -> tuple[int, list[Violation]]:
+        """Judge what is there; return how many lines that was, and what they show.
+
+        Raises:
+            HarnessError: the file was cut or replaced, or cannot be read.
+        """
+        found: list[Violation] = []
+        lines = self.file.lines(wait_s)
+        for line in lines:
+            self.lines += 1
+            if not line.strip():
+                continue
+            try:
+                found += self.judge.take(self._decode(line))
+            except (msgspec.DecodeError, ValueError) as error:
+                found += self.judge.miss(f"line {self.lines:,} cannot be judged: {error}")
+        if lines:
+            self._latest_s = time.monotonic()
+        elif self.quiet_s >= SETTLED_AFTER_S:
+            found += self.judge.settle()
+        self.found += len(found)
+        return len(lines), found
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long there was nothing new."""
+        return time.monotonic() - self._latest_s
+
+    def tell(self, sentence: str) -> None:
+        """Keep what was said of a violation."""
+        if len(self.told) < TOLD_MAX:
+            self.told.append(sentence)
+
+    def finish(self, *, is_whole: bool) -> list[Violation]:
+        """Take the end; return what it shows. `is_whole`: the writer has ended, too.
+
+        A line without an end is a sign that the history was cut, unless it is still being written.
+        """
+        found = []
+        if is_whole and self.file.rest.strip():
+            found += self.judge.miss(f"line {self.lines + 1:,} has no end")
+        found += self.judge.finish()
+        self.found += len(found)
+        return found
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict so far."""
+        return self.judge.outcome()
+
+    def save(self, *, is_due: bool = False) -> None:
+        """Write the checkpoint, if there is to be one and it is time (`is_due`: in any case).
+
+        Raises:
+            HarnessError: it cannot be written.
+        """
+        now_s = time.monotonic()
+        every_s = max(CHECKPOINT_EVERY_S, self._save_took_s / CHECKPOINT_SHARE)
+        if self._given.checkpoint is None or not (is_due or now_s - self._saved_s >= every_s):
+            return
+        kept = Checkpoint(
+            format=FORMAT,
+            model=self._given.model,
+            initial=self._given.initial,
+            partition_by=self._given.partition_by,
+            place=self.file.place,
+            lines=self.lines,
+            sample=_sample(self._given.path, self.file.place),
+            told=self.told,
+            found=self.found,
+            judge=self.judge.to_plain(),
+        )
+        write_atomically(self._given.checkpoint, msgspec.json.encode(kept))
+        self._saved_s = time.monotonic()
+        self._save_took_s = self._saved_s - now_s
+
+    def _kept(self) -> Checkpoint | None:
+        """Return the checkpoint, if there is one. Raises UsageError: it is no good here."""
+        path, given = self._given.checkpoint, self._given
+        if path is None:
+            return None
+        if given.path == STDIN:
+            raise UsageError("--checkpoint is for a file: a pipe cannot be continued")
+        try:
+            kept = msgspec.json.decode(path.read_bytes(), type=Checkpoint)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{path}: no checkpoint of a watch ({error}); delete it") from error
+        if kept.format != FORMAT:
+            raise UsageError(f"{path}: of another version of shaketable; delete it to start anew")
+        if (kept.model, kept.initial, kept.partition_by) != (
+            given.model, given.initial, given.partition_by,
+        ):  # fmt: skip
+            raise UsageError(f"{path}: of a watch with other options; delete it to start anew")
+        if kept.sample != _sample(given.path, kept.place):
+            raise UsageError(f"{path}: not of {given.path}; delete it to start anew")
+        return kept
+
+    def _continue(self, kept: Checkpoint) -> None:
+        self.judge.restore(kept.judge, lambda each: msgspec.convert(each, EventLine))
+        self.lines, self.found, self.told = kept.lines, kept.found, list(kept.told)
+        self.was_continued = True
+
+
+def _sample(path: Path, place: int) -> str:
+    """Return a digest of a history's start; of what was read of it, at most."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(min(place, SAMPLE_BYTES))).hexdigest()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""Commands that judge histories of any origin: `check` and `watch`."""

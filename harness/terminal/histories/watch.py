@@ -1,0 +1,241 @@
+"""The command `watch`: judge a history while another program appends to it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final, Literal
+
+import msgspec
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from shaketable.checkers.online.history_judge import Violation
+from shaketable.harness.campaigns.durations import to_seconds
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
+from shaketable.harness.judging import checking, engines
+from shaketable.harness.judging.watching import TOLD_MAX, Watch, WatchSettings
+from shaketable.harness.run_markers import scratch_prefix
+from shaketable.harness.terminal.histories.check import STYLES, show_one, write_page
+from shaketable.harness.terminal.output import Output
+from shaketable.harness.untrusted_text import printable
+from shaketable.reports.check_page.checked_history import CheckedHistory
+
+POLL_S: Final = 0.2
+"""How often a file is looked at where nothing is new; a violation is told so much later."""
+LINE_EVERY_S: Final = 10.0
+"""Without a terminal progress is printed at this interval, and on one redrawn twice a second."""
+REDRAWN_EVERY_S: Final = 0.5
+ModelName = Literal["register", "cas-register", "kv", "counter"]
+
+
+def watch(
+    path: Annotated[Path, Parameter(allow_leading_hyphen=True)],
+    *,
+    model: Annotated[ModelName, Parameter(metavar="NAME")],
+    initial: Annotated[str | None, Parameter(metavar="STATE", show_default=False)] = None,
+    partition_by: Annotated[
+        Literal["key", "none"] | None, Parameter(metavar="HOW", show_default=False)
+    ] = None,
+    checkpoint: Annotated[Path | None, Parameter(metavar="FILE", show_default=False)] = None,
+    until_quiet: Annotated[
+        float | None, Parameter(metavar="S", show_default=False, converter=to_seconds)
+    ] = None,
+    html: Annotated[Path | None, Parameter(metavar="FILE", show_default=False)] = None,
+) -> int:
+    """Check a history while another program appends to it; tell the first violation at once.
+
+    The history is a file of JSON lines (docs/checking.md), an event each, in the order of their
+    times; or a pipe. Memory is bounded. Ctrl-C ends the watch; the verdict is that of `check` on
+    what was there. A key with too many unknown outcomes is unknown.
+
+    For example:
+    ./shaketable watch history.jsonl --model cas-register --checkpoint watch.state
+    ./my-test | ./shaketable watch - --model counter --initial 0
+
+    Args:
+        path: The file; - reads from standard input.
+        model: Sequential model of each key.
+        initial: First state of each key, as the model takes it, such as 0.
+        partition_by: key: values are [key value], each key an object; none: as the events say.
+        checkpoint: Keep there what was judged; a watch that was killed goes on from it.
+        until_quiet: End when nothing was appended for so long; by default only Ctrl-C ends it.
+        html: Write a page there that shows the first violations.
+    """
+    given = WatchSettings(
+        path=path, model=model, initial=initial, partition_by=partition_by, checkpoint=checkpoint
+    )
+    if html is not None and not html.parent.is_dir():
+        raise UsageError(f"{html}: no folder {html.parent}")
+    out = Output(highlight=False)
+    with Watch(given) as watched, _ended_by_ctrl_c() as is_over:
+        shown = _Shown(out, given, html)
+        if watched.was_continued:
+            out.print(Text(f"goes on after line {watched.lines:,}", style="dim"))
+        _follow(watched, shown, is_over, until_quiet)
+        watched.save(is_due=True)
+        shown.take(watched, watched.finish(is_whole=not is_over))
+        _show_end(out, given.path, watched)
+        return EXIT_BY_OUTCOME[watched.outcome]
+
+
+def _follow(
+    watched: Watch, shown: _Shown, is_over: list[bool], until_quiet_s: float | None
+) -> None:
+    """Judge what comes until Ctrl-C, the end of a pipe, or a time without anything new."""
+    with _progress(watched) as progress:
+        while not is_over:
+            lines, found = watched.step(POLL_S)
+            if found:
+                shown.take(watched, found)
+            watched.save(is_due=bool(found))
+            progress()
+            if lines:
+                continue
+            is_quiet = until_quiet_s is not None and watched.quiet_s >= until_quiet_s
+            if watched.file.is_ended or is_quiet:
+                return
+            if not watched.file.is_pipe:
+                time.sleep(POLL_S)
+
+
+class _Shown:
+    """Shows violations as `check` shows them, and collects those of the page."""
+
+    def __init__(self, out: Output, given: WatchSettings, html: Path | None) -> None:
+        self._out = out
+        self._given = given
+        self._html = html
+        self._checked: list[CheckedHistory] = []
+
+    def take(self, watched: Watch, found: list[Violation]) -> None:
+        """Show these, and keep what was said of them."""
+        before = len(self._checked)
+        for violation in found[: TOLD_MAX - len(watched.told)]:
+            key = "" if violation.key is None else f", key {violation.key}"
+            where = printable(f"{self._given.path}{key}")
+            one = self._explained(violation)
+            if one is None:
+                sentence = f"{where}: no order lets operation {violation.op} return"
+                self._out.print(Text("INVALID", style=STYLES["INVALID"]), Text(f" {sentence}"))
+            else:
+                one = replace(one, path=where)
+                sentence = f"{where}: {one.verdicts[0].summary}"
+                show_one(self._out, one, is_alone=True, has_page=self._html is not None)
+                self._checked.append(one)
+            watched.tell(sentence)
+        if self._html is not None and len(self._checked) > before:
+            write_page(self._out, self._checked, self._html)
+
+    def _explained(self, violation: Violation) -> CheckedHistory | None:
+        """Return what `check` says of the events around it; None if they do not show it."""
+        if not violation.window:
+            return None
+        events = b"".join(msgspec.json.encode(each) + b"\n" for each in violation.window)
+        settings = checking.CheckSettings(
+            model=self._given.model,
+            initial=violation.first,
+            partition_by="none",
+            engine="local",
+            is_part=violation.is_part,
+        )
+        engine = engines.Engine("local", "")
+        try:
+            with tempfile.TemporaryDirectory(prefix=scratch_prefix("watch")) as folder:
+                part = Path(folder) / "part.jsonl"
+                part.write_bytes(events)
+                one = checking.check_path(part, settings, lambda _: engine, lambda _: None)
+        except (OSError, HarnessError, UsageError):  # a full disk hides no violation
+            return None
+        finally:
+            engine.stop()
+        return one if one.outcome is Outcome.INVALID else None
+
+
+def _show_end(out: Output, path: Path, watched: Watch) -> None:
+    verdict, judge = watched.outcome, watched.judge
+    keys = "1 key" if judge.keys == 1 else f"{judge.keys:,} keys"
+    said = {
+        Outcome.VALID: f"{judge.operations:,} operations on {keys} are linearizable",
+        Outcome.INVALID: f"{watched.found:,} of {keys} cannot be put in order",
+        Outcome.UNKNOWN: "; ".join(judge.doubts()) or "there is no operation",
+    }[verdict]
+    line = Text(verdict.name, style=STYLES[verdict.name])
+    line.append(printable(f"  {path}: {said}"), style="not bold default")
+    out.print(line, soft_wrap=not out.is_terminal)
+    if verdict is Outcome.INVALID:
+        for doubt in judge.doubts():
+            out.print(Text(f"  not judged: {printable(doubt)}", style="dim"), soft_wrap=True)
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[list[bool]]:
+    """Give a list that gets an element at the first Ctrl-C; the second one interrupts."""
+    is_over: list[bool] = []
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        if is_over:
+            raise KeyboardInterrupt
+        is_over.append(True)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield is_over
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress(watched: Watch) -> Iterator[_Progress]:
+    """Show on stderr how far the watch is."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal and not console.is_dumb_terminal:
+        with console.status("") as status:
+
+            def redraw(text: str) -> None:
+                status.update(Text(text, style="dim"))
+
+            yield _Progress(watched, REDRAWN_EVERY_S, redraw)
+    else:
+        yield _Progress(watched, LINE_EVERY_S, _print_line)
+
+
+def _print_line(text: str) -> None:
+    print(f"shaketable: {text}", file=sys.stderr, flush=True)  # noqa: T201 - this is the CLI
+
+
+class _Progress:
+    """Says how far a watch is, when it is called and it is time."""
+
+    def __init__(self, watched: Watch, every_s: float, show: Callable[[str], None]) -> None:
+        self._watched = watched
+        self._show = show
+        self._every_s = every_s
+        self._began_s = self._said_s = time.monotonic()
+        self._operations = watched.judge.operations
+
+    def __call__(self) -> None:
+        """Say it if it is time."""
+        now_s = time.monotonic()
+        passed_s = now_s - self._said_s
+        if passed_s < self._every_s:
+            return
+        judge = self._watched.judge
+        rate_hz = (judge.operations - self._operations) / passed_s
+        self._said_s, self._operations = now_s, judge.operations
+        behind = self._watched.file.behind_bytes
+        late = f", {behind / 1e6:,.1f} MB behind" if behind > 1e5 else ""
+        self._show(
+            f"{now_s - self._began_s:.0f} s  {judge.operations:,} operations, {rate_hz:,.0f}/s,"
+            f" {judge.keys:,} keys, {judge.open:,} open{late};"
+            f" {self._watched.outcome.name.lower()} so far"
+        )
