@@ -6,22 +6,25 @@ Source: DESIGN.md decision 11.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.plugins import CheckContext, FaultWindow
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 
 NAME = "vacuity"
 OPERATIONS_INSIDE_MIN = 50
 """Operations that must have succeeded while a fault that took effect was in force.
 
-In a group of one node, also those after it: such a group serves nothing while its node is down, and
-a kill is tested by what the node serves when it is back.
+Also those after it if it took down all nodes, or the group has only one: such a group serves
+nothing meanwhile, and the fault is tested by what the nodes serve when they are back.
 """
+TAKES_DOWN: Final = frozenset({"damage", "kill", "pause", "power", "rollback", "wipe"})
+"""Faults that leave no victim serving."""
 
 
 class Vacuity:
@@ -36,10 +39,10 @@ class Vacuity:
         is_ok = pc.equal(tables["operations"]["outcome"], "ok").to_numpy()
         calls = tables["operations"]["call_ns"].to_numpy()
         inside = np.zeros(len(calls), dtype=np.bool_)
-        is_alone = len(context.nodes) == 1
         for window in context.windows:
             if window.took_effect:
-                inside |= (calls >= window.start_ns) & (is_alone | (calls <= window.stop_ns))
+                is_after = _counts_after(window, context)
+                inside |= (calls >= window.start_ns) & (is_after | (calls <= window.stop_ns))
         done = int((inside & is_ok).sum())
         return Findings().table({"operations": len(calls), "inside": done})
 
@@ -52,14 +55,20 @@ class Vacuity:
 PLUGIN = Vacuity()
 
 
+def _counts_after(window: FaultWindow, context: CheckContext) -> bool:
+    """Return whether operations after a fault test it, because none can succeed under it."""
+    took_down_all = window.name in TAKES_DOWN and set(window.victims) >= set(context.nodes)
+    return took_down_all or len(context.nodes) == 1
+
+
 def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
     """Decide whether the faults tested the group enough for its verdicts to mean anything.
 
     Args:
         context: the faults that were configured and those that were injected.
         operations: operations of the run.
-        inside: those invoked while a fault that took effect was in force (in a group of one node,
-            or after it), and ok: an operation without an answer tests nothing.
+        inside: those invoked while a fault that took effect was in force, or after one that took
+            down all nodes, and ok: an operation without an answer tests nothing.
 
     Returns:
         UNKNOWN if faults were configured and none took effect, if a kind was injected and never
@@ -78,7 +87,7 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
         "operations_inside": inside,
     }
     asked = ", ".join(context.faults_asked)
-    after = " or after" if len(context.nodes) == 1 else ""
+    after = " or after" if any(_counts_after(window, context) for window in effective) else ""
     if not context.faults_asked:
         return Verdict(NAME, Outcome.VALID, "no faults were requested", counts=counts)
     data = {key: names for key, names in (("never_bit", without), ("never_done", missing)) if names}

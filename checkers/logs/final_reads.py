@@ -76,9 +76,12 @@ class FinalReads:
         clean = f"{how}; {all_} {acknowledged:,} acknowledged appends were looked at, and are"
         doubts = []
         if missing := sums.get("not_found"):
-            doubts.append(
-                f"{how}; {missing:,} of {seen:,} were not found, by reads that may be stale"
-            )
+            doubt = f"{how}; {missing:,} of {seen:,} were not found, by reads that may be stale"
+            why = why_unpromised(context)
+            if why is None:
+                doubts.append(doubt)
+            else:  # there is no promise to doubt
+                clean = f"{doubt}; {why}"
         verdict = settle(
             NAME, gathered, context, clean=clean, doubts=doubts,
             observed=lambda _kind: why_unpromised(context),

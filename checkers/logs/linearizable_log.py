@@ -64,6 +64,11 @@ REFUSED_MAX = 3
 """Failed appends that a finding names if no other append can have taken an offset."""
 ABSENCE_KINDS = frozenset(("phantom-read", "unexplained-offset"))
 """Kinds that an incomplete history may cause: the invocation may be missing from it."""
+OF_A_WHOLE_LOG = frozenset(
+    ("negative-offset", "phantom-read", "aborted-read", "duplicate", "unexplained-offset")
+)
+"""Kinds that no loss explains. The others show as well where a log that has lost its last entries
+goes on: it gives their offsets again, and is shorter than it was."""
 
 _MESSAGES = {
     "negative-offset": "{this} is about offset {place}, which no log has",
@@ -228,9 +233,9 @@ class _Subject:
 
 
 def _why_observed(context: CheckContext, kind: str) -> str | None:
-    if kind.endswith(WITH_LOGS):
-        return why_unpromised(context)  # a log that may lose entries proves nothing
-    return "the target does not promise it" if kind.endswith(UNPROMISED) else None
+    if kind.endswith(UNPROMISED):
+        return "the target does not promise it"
+    return None if kind in OF_A_WHOLE_LOG else why_unpromised(context)
 
 
 def _beyond(judged: Iterable[Anomaly], more: Iterable[Anomaly]) -> list[Anomaly]:

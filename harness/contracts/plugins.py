@@ -46,6 +46,7 @@ class FaultWindow:
         evidence: what shows that.
         began_ns: just before it was applied (the SIGKILL sent, the leader asked), in ns; None if
             the history does not record it.
+        victims: the nodes that it was aimed at, as far as recorded.
     """
 
     fault: int
@@ -56,6 +57,7 @@ class FaultWindow:
     took_effect: bool
     evidence: str
     began_ns: int | None = None
+    victims: tuple[str, ...] = ()
 
     @property
     def from_ns(self) -> int:

@@ -197,7 +197,15 @@ def _window(
         took_effect=bool(stop.get("bit", False)) if stop else False,
         evidence=evidence if start else f"{evidence} ({NOT_BEGUN})".strip(),
         began_ns=_began_ns(known, start_ns),
+        victims=_victims(known),
     )
+
+
+def _victims(known: dict[str, Any]) -> tuple[str, ...]:
+    """Return the nodes that it was aimed at, if its plan says so."""
+    plan = known.get("plan")
+    victims = plan.get("victims") if isinstance(plan, dict) else None
+    return tuple(map(str, victims)) if isinstance(victims, list) else ()
 
 
 def _began_ns(known: dict[str, Any], start_ns: int) -> int | None:

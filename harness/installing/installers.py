@@ -22,6 +22,10 @@ PIP: Final = (sys.executable, "-m", "pip", "install", "--no-deps", "--require-ha
               "--disable-pip-version-check", "--no-compile", "--quiet")  # fmt: skip
 INSTALLED: Final = "installed"
 """The folder that is kept, in the partial one."""
+PROGRAMS: Final = "usr/sbin"
+"""Where in it a built program is: where Debian has servers."""
+LIBRARY: Final = "library"
+"""Where in it is what clients import."""
 
 
 def install(cache: Path, target: str, version: str, package: Package, tell: Tell) -> Path:
@@ -40,6 +44,9 @@ def install(cache: Path, target: str, version: str, package: Package, tell: Tell
         into = partial / INSTALLED
         into.mkdir()
         _install(package, version, partial, into, tell)
+        if not isinstance(package, PypiPackage) and package.library:
+            tell(f"pip: installing what clients import ({package.library.split()[0]})")
+            _pip(package.library, partial, into / LIBRARY)
         return keep(into, cache, target, version)
 
 
@@ -118,4 +125,4 @@ def _(package: GoModule, version: str, work: Path, into: Path, tell: Tell) -> No
             f" {package.sum}; nothing was installed"
         )
     tell(f"go: building {wanted}")
-    run(["go", "install", wanted], work, {"GOBIN": str(into)})
+    run(["go", "install", wanted], work, {"GOBIN": str(into / PROGRAMS)})

@@ -43,11 +43,13 @@ class DebianPackage(msgspec.Struct, frozen=True, tag_field="from", tag="debian",
         package: its name.
         revision: its version, as apt has it.
         sha256: the checksum of its file for each architecture (dpkg's names).
+        library: requirement of what clients import, with its hash, if they need one.
     """
 
     package: str
     revision: str
     sha256: Mapping[str, SHA256]
+    library: str = ""
 
     needs = ("apt-get", "dpkg-deb", "dpkg")
 
@@ -58,10 +60,12 @@ class GoModule(msgspec.Struct, frozen=True, tag_field="from", tag="go", kw_only=
     Attributes:
         module: the path of the module, whose root is the program.
         sum: its checksum as go.sum has it; those of what it depends on are in Go's database.
+        library: as of a package of Debian.
     """
 
     module: str
     sum: Annotated[str, msgspec.Meta(pattern="^h1:.{44}$")]
+    library: str = ""
 
     needs = ("go",)
 

@@ -15,10 +15,13 @@ from typing import ClassVar, Final
 import msgspec
 
 from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.contracts.program import PROGRAM
+from shaketable.harness.described.client import FunctionClient
 from shaketable.harness.described.on_volatile_disk import TargetOnVolatileDisk
 from shaketable.harness.described.target_file import TargetTable, read
 from shaketable.harness.installing.cache import cache_folder, folder_of, is_installed
+from shaketable.harness.installing.installers import LIBRARY
 from shaketable.harness.installing.pins import pinned
 
 FILE_NAME: Final = "target.toml"
@@ -55,6 +58,13 @@ class TargetOnDemand(TargetOnVolatileDisk):
         is_first = self.version == next(iter(pinned()[self.name]))
         what = self.name if is_first else f"{self.name}@{self.version}"
         return f"{self.name} {self.version} is not installed: {PROGRAM} install {what}"
+
+    def client(self, addresses: Mapping[str, Address], timeout_s: float) -> FunctionClient:
+        """Return a client, which can import what was installed for it."""
+        library = str(self.installed / LIBRARY)
+        if library not in sys.path:
+            sys.path.append(library)
+        return super().client(addresses, timeout_s)
 
     def further_values(self) -> Mapping[str, str]:
         """Return where its program is. Raises HarnessError if it is not installed."""

@@ -85,3 +85,10 @@ def test_a_loss_under_a_fault_that_was_not_promised_is_observed(tmp_path: Path) 
     verdict = judge(tmp_path, read(1, 1, None), promises=promises, **struck("wipe"))
     assert verdict.outcome is Outcome.VALID
     assert [finding.kind for finding in verdict.observed] == ["lost-append"]
+    stale = replace(STALE, durable_under=frozenset({"kill"}))
+    verdict = judge(tmp_path, read(1, 1, None), promises=stale, **struck("wipe"))
+    assert verdict.outcome is Outcome.VALID
+    assert verdict.summary.endswith(
+        "1 of 1 were not found, by reads that may be stale; the target promises no durability"
+        " under wipe"
+    )

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.logs.linearizable_log import PLUGIN
+from shaketable.checkers.logs.linearizable_log import OF_A_WHOLE_LOG, PLUGIN
 from shaketable.checkers.special.log_order import anomalies, load_queue, repeated_value
 from shaketable.harness.contracts.verdict import Outcome
 from tests.support.checker_histories import (
@@ -20,6 +20,7 @@ from tests.support.checker_histories import (
     op,
     parse,
     random_history,
+    struck,
     table,
 )
 
@@ -69,6 +70,46 @@ def test_agrees_with_brute_force():
         seen.update(found or ["clean"])
     assert set(seen) >= KINDS - {"negative-offset", "aborted-read"} | {"clean"}
     assert min(seen.values()) > 5
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+def test_what_a_loss_explains_is_observed_under_a_fault_that_may_lose(tmp_path, path):
+    text = path.read_text()
+    _, *kinds = text.splitlines()[0].removeprefix("#").split()
+    verdict = judge(tmp_path, parse(text), promises=PROMISES, **struck("rollback"))
+    judged = {finding.kind for finding in verdict.findings}
+    assert judged == set(kinds) & OF_A_WHOLE_LOG
+    assert {finding.kind for finding in verdict.observed} == set(kinds) - OF_A_WHOLE_LOG
+
+
+def losing_log(rng):
+    """Let a log, asked by one client at a time, lose its last entries now and then."""
+    log, rows, value = [], [], 0
+    for at in range(0, 2 * rng.randint(5, 40), 2):
+        what = rng.choice(("append", "append", "read", "end", "lose"))
+        if what == "append":
+            rows.append(op(len(rows), "append", at, at + 1, input=value, offset=len(log)))
+            log.append(value)
+            value += 1
+        elif what == "read":
+            offset = rng.randint(0, len(log) + 1)
+            output = log[offset] if offset < len(log) else None
+            rows.append(op(len(rows), "read", at, at + 1, output=output, offset=offset))
+        elif what == "end":
+            rows.append(op(len(rows), "end", at, at + 1, output=len(log)))
+        else:
+            del log[rng.randint(0, len(log)) :]
+    return rows
+
+
+def test_a_log_that_may_lose_its_end_is_never_accused(tmp_path):
+    seen = Counter()
+    for seed in range(200):
+        rows = losing_log(Random(seed)) or [op(0, "append", 0, 1, input=0, offset=0)]
+        verdict = judge(tmp_path, rows, promises=PROMISES, **struck("rollback"))
+        assert verdict.outcome is not Outcome.INVALID, (seed, verdict.summary)
+        seen.update({finding.kind for finding in verdict.observed} or {"clean"})
+    assert set(seen) >= {"offset-given-twice", "stale-read", "stale-end", "clean"}
 
 
 def test_big_offsets_cost_no_memory(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shaketable.checkers import stats, vacuity
@@ -9,7 +11,7 @@ from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.vacuity import OPERATIONS_INSIDE_MIN
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import Outcome
-from tests.support.checker_histories import job, op
+from tests.support.checker_histories import context, job, op
 
 
 def window(fault, name, start, stop, took_effect=True):
@@ -108,14 +110,26 @@ def test_vacuous(tmp_path, asked, windows, outcome, text):
 
 
 def test_in_a_group_of_one_node_what_succeeds_after_a_fault_counts(tmp_path):
-    context = {"faults_asked": ("kill",), "windows": (window(0, "kill", 0, 3000),)}
-    _, verdict = judge(tmp_path, rows(), nodes=("n0",), **context)
+    struck = {"faults_asked": ("kill",), "windows": (window(0, "kill", 0, 3000),)}
+    _, verdict = judge(tmp_path, rows(), nodes=("n0",), **struck)
     assert verdict.outcome is Outcome.VALID
     assert verdict.counts["operations_inside"] == 180
     before = (window(0, "kill", 150_000, 151_000),)
-    _, verdict = judge(tmp_path, rows(), nodes=("n0",), **context | {"windows": before})
+    _, verdict = judge(tmp_path, rows(), nodes=("n0",), **struck | {"windows": before})
     assert verdict.summary.startswith("only 45 operations succeeded while a fault was in")
     assert "or after, at least 50" in verdict.summary
+
+
+def test_what_succeeds_after_a_fault_that_took_down_all_nodes_counts(tmp_path):
+    def counted(name, *victims):
+        windows = (replace(window(0, name, 0, 3000), victims=victims),)
+        _, verdict = judge(tmp_path, rows(), faults_asked=(name,), windows=windows)
+        return verdict.counts["operations_inside"]
+
+    nodes = context().nodes
+    inside = counted("power", nodes[0])
+    assert counted("partition", *nodes) == inside < OPERATIONS_INSIDE_MIN
+    assert counted("power", *nodes) == counted("kill", *nodes) == 180
 
 
 def test_operations_inside_overlapping_windows_count_once(tmp_path):

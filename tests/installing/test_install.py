@@ -175,10 +175,11 @@ def test_a_module_of_go_has_the_pinned_checksum(cache: Path, bin_folder: Path) -
     tool(
         bin_folder,
         "go",
-        f'case $1 in mod) echo \'{{"Sum": "{SUM}"}}\';; *) echo built > $GOBIN/tiny;; esac',
+        f'case $1 in mod) echo \'{{"Sum": "{SUM}"}}\'; exit;; esac\n'
+        "mkdir -p $GOBIN; echo built > $GOBIN/tiny",
     )
     folder = install(cache, "tiny", "1.0", GoModule(module="example.org/tiny", sum=SUM), silent)
-    assert (folder / "tiny").read_text() == "built\n"
+    assert (folder / "usr/sbin/tiny").read_text() == "built\n"
     other = GoModule(module="example.org/tiny", sum=f"h1:{'b' * 43}=")
     with pytest.raises(HarnessError, match=r"example.org/tiny@v2\.0 is not what was pinned"):
         install(cache, "tiny", "2.0", other, silent)
@@ -203,12 +204,12 @@ def test_an_interrupted_installation_leaves_nothing(
         bin_folder,
         "go",
         f'case $1 in mod) echo \'{{"Sum": "{SUM}"}}\'; exit;; esac\n'
-        f"echo half > $GOBIN/tiny; echo $$ > {tmp_path}/building; exec sleep 300",
+        f"mkdir -p $GOBIN; echo half > $GOBIN/tiny; echo $$ > {tmp_path}/building; exec sleep 300",
     )
     argv = [sys.executable, "-P", "-c", INTERRUPTED, str(cache), SUM]
     with subprocess.Popen(argv, stderr=subprocess.PIPE) as process:
         go = int((tmp_path / "building").read_text())
-        assert list(cache.glob(".partial-*/installed/tiny"))
+        assert list(cache.glob(".partial-*/installed/usr/sbin/tiny"))
         process.send_signal(signal.SIGINT)
         process.communicate()
     with suppress(ProcessLookupError):

@@ -1,0 +1,1 @@
+"""The target nats: a cluster of NATS servers, whose streams JetStream replicates."""
