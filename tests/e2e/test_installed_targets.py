@@ -27,7 +27,7 @@ def test_a_target_is_installed_and_keeps_its_promises(
     installed = shaketable("install", target)  # it is there: tests/support/foreign_programs.py
     assert installed.returncode == 0, installed.stdout + installed.stderr
     assert is_installed(cache_folder(), target, version)
-    options = "--engine local --rate 100 --steady 1 --time-limit 8 --seed 1 --scenarios none"
+    options = "--engine local --rate 200 --steady 1 --time-limit 10 --seed 1 --scenarios none"
     chosen = ("--option", f"version={version}")
     done = shaketable("run", "--target", target, *options.split(), *chosen, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
