@@ -16,6 +16,10 @@ from random import Random
 
 import pytest
 
+from shaketable.harness.contracts.verdict import Outcome
+from shaketable.harness.judging.watching import WatchSettings
+from shaketable.harness.terminal.histories.watch import Shown, impossible_read
+from shaketable.harness.terminal.output import Output
 from tests.support.shaketable_runs import shaketable
 
 WAIT_S = 60.0
@@ -167,6 +171,14 @@ def test_a_proof_stands_whatever_is_missing_after_it() -> None:
     done = piped(lines([*WRITE, *STALE]) + "rubbish\n", *REGISTER, "--initial", "0")
     assert done.returncode == 1
     assert "  not judged: line 5 cannot be judged" in done.stdout
+
+
+@pytest.mark.parametrize("model", ["register", "cas-register", "kv", "counter"])
+def test_what_it_gets_ready_with_is_a_violation(model: str) -> None:
+    given = WatchSettings(path=Path("-"), model=model)
+    explained = Shown(Output(), given, None).explained(impossible_read(model))
+    assert explained is not None
+    assert explained.outcome is Outcome.INVALID
 
 
 def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from shaketable.checkers.online.history_judge import Violation
 from shaketable.harness.campaigns.durations import to_seconds
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
+from shaketable.harness.history.foreign.jsonl import EventLine
 from shaketable.harness.judging import checking, engines
 from shaketable.harness.judging.watching import TOLD_MAX, Watch, WatchSettings
 from shaketable.harness.run_markers import scratch_prefix
@@ -78,7 +79,7 @@ def watch(
         raise UsageError(f"{html}: no folder {html.parent}")
     out = Output(highlight=False)
     with Watch(given) as watched, _ended_by_ctrl_c() as is_over:
-        shown = _Shown(out, given, html)
+        shown = Shown(out, given, html)
         if watched.was_continued:
             out.print(Text(f"goes on after line {watched.lines:,}", style="dim"))
         _follow(watched, shown, is_over, until_quiet)
@@ -88,9 +89,7 @@ def watch(
         return EXIT_BY_OUTCOME[watched.outcome]
 
 
-def _follow(
-    watched: Watch, shown: _Shown, is_over: list[bool], until_quiet_s: float | None
-) -> None:
+def _follow(watched: Watch, shown: Shown, is_over: list[bool], until_quiet_s: float | None) -> None:
     """Judge what comes until Ctrl-C, the end of a pipe, or a time without anything new."""
     with _progress(watched) as progress:
         while not is_over:
@@ -104,11 +103,12 @@ def _follow(
             is_quiet = until_quiet_s is not None and watched.quiet_s >= until_quiet_s
             if watched.file.is_ended or is_quiet:
                 return
+            shown.get_ready()
             if not watched.file.is_pipe:
                 time.sleep(POLL_S)
 
 
-class _Shown:
+class Shown:
     """Shows violations as `check` shows them, and collects those of the page."""
 
     def __init__(self, out: Output, given: WatchSettings, html: Path | None) -> None:
@@ -116,6 +116,13 @@ class _Shown:
         self._given = given
         self._html = html
         self._checked: list[CheckedHistory] = []
+        self._is_ready = False
+
+    def get_ready(self) -> None:
+        """Load what explains a violation while nothing is to judge: it takes a second or two."""
+        if not self._is_ready:
+            self._is_ready = True
+            self.explained(impossible_read(self._given.model))
 
     def take(self, watched: Watch, found: list[Violation]) -> None:
         """Show these, and keep what was said of them."""
@@ -123,7 +130,7 @@ class _Shown:
         for violation in found[: TOLD_MAX - len(watched.told)]:
             key = "" if violation.key is None else f", key {violation.key}"
             where = printable(f"{self._given.path}{key}")
-            one = self._explained(violation)
+            one = self.explained(violation)
             if one is None:
                 sentence = f"{where}: no order lets operation {violation.op} return"
                 self._out.print(Text("INVALID", style=STYLES["INVALID"]), Text(f" {sentence}"))
@@ -136,7 +143,7 @@ class _Shown:
         if self._html is not None and len(self._checked) > before:
             write_page(self._out, self._checked, self._html)
 
-    def _explained(self, violation: Violation) -> CheckedHistory | None:
+    def explained(self, violation: Violation) -> CheckedHistory | None:
         """Return what `check` says of the events around it; None if they do not show it."""
         if not violation.window:
             return None
@@ -159,6 +166,16 @@ class _Shown:
         finally:
             engine.stop()
         return one if one.outcome is Outcome.INVALID else None
+
+
+def impossible_read(model: str) -> Violation:
+    """Return a read of what nothing has put there, as the model has it: an example to explain."""
+    read = {"f": "get", "value": "7"} if model == "kv" else {"f": "read", "value": 7}
+    window = tuple(
+        EventLine(type=kind, process=0, key="k", time=at, **read)
+        for at, kind in enumerate(("invoke", "ok"))
+    )
+    return Violation(None, 0, None, window, is_part=False)
 
 
 def _show_end(out: Output, path: Path, watched: Watch) -> None:
