@@ -125,7 +125,7 @@ def settle(
     seen = {kind: n for kind, n in sorted(gathered.totals.items()) if kind in excused}
     parts = [", ".join(f"{n} {kind}" for kind, n in breaches.items())] if breaches else []
     parts += reasons or ([] if breaches else [NOTHING_BROKEN if seen else clean])
-    parts += [f"observed, not counted: {n} {kind} ({excused[kind]})" for kind, n in seen.items()]
+    parts += _observed_parts(seen, excused)
     if seen and context.promises.documented:
         parts.append(f"documented: {context.promises.documented}")
     outcome = Outcome.INVALID if breaches else Outcome.UNKNOWN if reasons else Outcome.VALID
@@ -163,6 +163,17 @@ def just_before(context: CheckContext, time_ns: int) -> FaultWindow | None:
 def fault_name(window: FaultWindow) -> str:
     """Return a fault's name for messages: "partition 3 (isolate leader n1)"."""
     return f"{window.name} {window.fault} ({window.description})"
+
+
+def _observed_parts(seen: Mapping[str, int], excused: Mapping[str, str]) -> list[str]:
+    """Return what was observed and not counted, a part for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for kind, n in seen.items():
+        name = kind.partition(" (")[0]  # without what a checker adds, such as why
+        by_reason.setdefault(excused[kind], []).append(f"{n} {name}")
+    return [
+        f"observed, not counted: {', '.join(kinds)} ({why})" for why, kinds in by_reason.items()
+    ]
 
 
 def _share(kept: Iterable[Finding], kinds: Collection[str]) -> tuple[Finding, ...]:

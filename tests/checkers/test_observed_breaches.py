@@ -103,3 +103,17 @@ def test_observed_kinds_are_counted_and_told_with_what_is_documented():
     )  # fmt: skip
     assert again.outcome is Outcome.INVALID
     assert again.findings_total == 300
+
+
+def test_observed_kinds_with_one_reason_are_told_together():
+    findings = Findings()
+    for kind in ("stale-read (not promised)", "stale-end", "lost-message"):
+        findings.add(kind, range(2), lambda _n, kind=kind: Finding(kind, "gone"))
+    verdict = settle(
+        "x", gather(findings.table({})), context(), clean="",
+        observed=lambda kind: "a loss" if kind == "lost-message" else "no promise",
+    )  # fmt: skip
+    assert verdict.summary == (
+        f"{NOTHING_BROKEN}; observed, not counted: 2 lost-message (a loss); observed, not"
+        " counted: 2 stale-end, 2 stale-read (no promise)"
+    )
