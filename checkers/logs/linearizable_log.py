@@ -64,7 +64,7 @@ REFUSED_MAX = 3
 """Failed appends that a finding names if no other append can have taken an offset."""
 ABSENCE_KINDS = frozenset(("phantom-read", "unexplained-offset"))
 """Kinds that an incomplete history may cause: the invocation may be missing from it."""
-OF_A_WHOLE_LOG = frozenset(
+NEVER_BY_LOSS = frozenset(
     ("negative-offset", "phantom-read", "aborted-read", "duplicate", "unexplained-offset")
 )
 """Kinds that no loss explains. The others show as well where a log that has lost its last entries
@@ -235,7 +235,7 @@ class _Subject:
 def _why_observed(context: CheckContext, kind: str) -> str | None:
     if kind.endswith(UNPROMISED):
         return "the target does not promise it"
-    return None if kind in OF_A_WHOLE_LOG else why_unpromised(context)
+    return None if kind in NEVER_BY_LOSS else why_unpromised(context)
 
 
 def _beyond(judged: Iterable[Anomaly], more: Iterable[Anomaly]) -> list[Anomaly]:

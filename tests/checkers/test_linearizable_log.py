@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.logs.linearizable_log import OF_A_WHOLE_LOG, PLUGIN
+from shaketable.checkers.logs.linearizable_log import NEVER_BY_LOSS, PLUGIN
 from shaketable.checkers.special.log_order import anomalies, load_queue, repeated_value
 from shaketable.harness.contracts.verdict import Outcome
 from tests.support.checker_histories import (
@@ -78,8 +78,8 @@ def test_what_a_loss_explains_is_observed_under_a_fault_that_may_lose(tmp_path, 
     _, *kinds = text.splitlines()[0].removeprefix("#").split()
     verdict = judge(tmp_path, parse(text), promises=PROMISES, **struck("rollback"))
     judged = {finding.kind for finding in verdict.findings}
-    assert judged == set(kinds) & OF_A_WHOLE_LOG
-    assert {finding.kind for finding in verdict.observed} == set(kinds) - OF_A_WHOLE_LOG
+    assert judged == set(kinds) & NEVER_BY_LOSS
+    assert {finding.kind for finding in verdict.observed} == set(kinds) - NEVER_BY_LOSS
 
 
 def losing_log(rng):
