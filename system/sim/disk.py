@@ -114,10 +114,14 @@ class Inode:
         """Bytes of writes that a crash may lose."""
         return sum(len(change.data) for change in self._journal if change.data is not None)
 
-    @property
-    def has_unsynced_data(self) -> bool:
-        """Whether a crash may lose anything but zeros."""
-        return any(change.data is not None and any(change.data) for change in self._journal)
+    def unsynced_between(self, start: int, stop: int) -> int:
+        """Return how many bytes of writes from `start` to `stop` a crash may lose."""
+        count = 0
+        for change in self._journal:
+            if change.data is not None:
+                end = change.position + len(change.data)
+                count += max(0, min(stop, end) - max(start, change.position))
+        return count
 
     def lose_unsynced(self, rng: Random) -> int:
         """Keep all, some or no unsynced writes, whole or by sector; return the bytes lost."""

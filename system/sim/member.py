@@ -738,7 +738,7 @@ class Flush:
 
     def _note_saved(self, checkpoint: BrokerCheckpoint) -> None:
         member = self._member
-        check_saved(member.name, member.disk.platter, ROOT, self._files)
+        check_saved(member.name, member.disk.platter, ROOT, checkpoint, self._files)
         member.saved_index = max(member.saved_index, checkpoint.applied_index)
 
     def _watermark_due(self) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from shaketable.system.broker.broker_state import BrokerState, encode_state
 from shaketable.system.mutants import Mutant
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.protocol import Compact
@@ -39,24 +40,43 @@ def key_file(name_ms: int, earliest_ms: int) -> SimpleNamespace:
     return SimpleNamespace(name_ms=name_ms, earliest_ms=earliest_ms)
 
 
+def checkpoint(first_offset: int = 0, end_offset: int = 0) -> SimpleNamespace:
+    """Return what a checkpoint covers of the topic t's queue 0."""
+    ranges = {(b"t", 0): (first_offset, end_offset)}
+    return SimpleNamespace(state=encode_state(BrokerState(ranges, {}, {})))
+
+
 def test_what_a_checkpoint_covers_is_durable_first():
     disk = SimDisk()
     disk.make_dirs("/store/consumequeue/t/0")
-    file = disk.create("/store/consumequeue/t/0/00", 100)
-    file.pwrite([b"unit"], 0)
+    file = disk.create("/store/consumequeue/t/0/00000000000000000000", 200)
+    file.pwrite([bytes(20)], 40)
     with broken("checkpoint-covers-what-is-durable"):
-        check_saved("n0", disk.platter, "/store", NO_KEYS)
+        check_saved("n0", disk.platter, "/store", checkpoint(0, 3), NO_KEYS)
+    for outside in (checkpoint(0, 2), checkpoint(3, 5), checkpoint(3, 3)):
+        check_saved("n0", disk.platter, "/store", outside, NO_KEYS)
     file.sync()
-    check_saved("n0", disk.platter, "/store", NO_KEYS)
+    check_saved("n0", disk.platter, "/store", checkpoint(0, 3), NO_KEYS)
+
+
+def test_keys_that_a_checkpoint_covers_are_durable_first():
+    disk = SimDisk()
+    disk.make_dirs("/store/index")
+    file = disk.create("/store/index/20260101000000000", 100)
+    file.pwrite([b"key"], 40)
+    with broken("checkpoint-covers-what-is-durable"):
+        check_saved("n0", disk.platter, "/store", checkpoint(), NO_KEYS)
+    file.sync()
+    check_saved("n0", disk.platter, "/store", checkpoint(), NO_KEYS)
 
 
 def test_key_files_are_named_by_their_first_message():
     platter = SimDisk().platter
     good = SimpleNamespace(_saved_keys=(key_file(5, 5), key_file(6, 2)))
-    check_saved("n0", platter, "/store", good)
+    check_saved("n0", platter, "/store", checkpoint(), good)
     for files in ((key_file(4, 5),), (key_file(5, 5), key_file(5, 5))):
         with broken("key-files-are-named-by-time"):
-            check_saved("n0", platter, "/store", SimpleNamespace(_saved_keys=files))
+            check_saved("n0", platter, "/store", checkpoint(), SimpleNamespace(_saved_keys=files))
 
 
 def test_a_start_uses_the_checkpoint_that_was_saved():

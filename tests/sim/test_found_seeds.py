@@ -71,6 +71,8 @@ FOUND_IN_CHAINS = {
     1020449: "a disk that failed for a second cost a node that had once been damaged its place",
     1010369: "late responses told of entries that a follower had, and of others that it lacked",
     1040158: "a view of where a file ends returned a message that had just been truncated",
+    1066051: "a killed process left a unit, of an entry long expired, that no checkpoint covers",
+    1066120: "the same, in another queue",
     1000277: "a leader that stepped down was expected to hold pulls as long as it may",
 }
 

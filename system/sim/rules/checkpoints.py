@@ -10,32 +10,51 @@ from __future__ import annotations
 from itertools import pairwise
 from operator import attrgetter
 
+from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.raft.batch import LogEnd
-from shaketable.system.sim.disk import Platter
+from shaketable.system.sim.disk import Inode, Platter
 from shaketable.system.sim.rules.violation import Violated
-from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles, Ranges
 from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.consume_queue_files import UNIT_BYTES, topic_folder
 from shaketable.system.store.disk import DiskFull, StoreError
 
 _key_files = attrgetter("_saved_keys")
 _watermark = attrgetter("_watermark.record.end")
 
 
-def check_saved(name: str, platter: Platter, root: str, files: CheckpointFiles) -> None:
+def check_saved(
+    name: str, platter: Platter, root: str, checkpoint: BrokerCheckpoint, files: CheckpointFiles
+) -> None:
     """Raise Violated where a checkpoint was saved before what it covers was durable.
 
-    It does not cover zeros after a queue's end. A process that wrote some may be killed before it
-    syncs them; the next one finds nothing to zero, and a start after a loss of power does.
+    It covers the key files, and the units between each queue's first and end offset. What a killed
+    process left outside of them, without a sync, every start cuts off.
     """
-    covered = (f"{root}/consumequeue/", f"{root}/index/")
     for path, inode in platter.inodes.items():
-        if inode.has_unsynced_data and path.startswith(covered):
-            raise Violated(
-                "checkpoint-covers-what-is-durable",
-                f"{inode.unsynced_bytes} bytes of {path} are not, as it is saved",
-                name,
-            )
+        if not inode.unsynced_bytes:
+            continue
+        lost = 0
+        if path.startswith(f"{root}/index/"):
+            lost = inode.unsynced_bytes
+        elif path.startswith(f"{root}/consumequeue/"):
+            lost = _unsynced_units(path, inode, root, ranges_of(checkpoint.state))
+        if lost:
+            text = f"{lost} bytes of {path} are not, as it is saved"
+            raise Violated("checkpoint-covers-what-is-durable", text, name)
     _check_names(name, files)
+
+
+def _unsynced_units(path: str, inode: Inode, root: str, ranges: Ranges) -> int:
+    """Return how many bytes of a queue's file are within the queue's range and not durable."""
+    folder, _, file_name = path.rpartition("/")
+    for (topic, queue_id), (first_offset, end_offset) in ranges.items():
+        if folder == f"{root}/consumequeue/{topic_folder(topic)}/{queue_id}":
+            start = int(file_name)
+            return inode.unsynced_between(
+                first_offset * UNIT_BYTES - start, end_offset * UNIT_BYTES - start
+            )
+    return 0
 
 
 def _check_names(name: str, files: CheckpointFiles) -> None:

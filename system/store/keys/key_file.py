@@ -197,6 +197,7 @@ class KeyFileWriter:
         Returns False if that is impossible, because an item of a slot's chain is damaged.
         """
         if has_header(self._file, self._sizes, self.header):
+            self._file.sync()  # a process that was killed may have written it just now
             return True
         if self._file.size != self._sizes.file_bytes:
             return False
