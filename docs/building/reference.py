@@ -18,6 +18,7 @@ from shaketable.harness.campaigns.scenarios import SCENARIOS
 from shaketable.harness.contracts.abilities import PlantedBug
 from shaketable.harness.contracts.capabilities import family_of, needs_of
 from shaketable.harness.contracts.finding_kinds import FINDING_KINDS
+from shaketable.harness.museum.published_bugs import published_bugs
 
 _INTRODUCTIONS: Final[Mapping[str, str]] = {
     "targets": "What can be shaken. `docs/your-own-system.md` adds your own, `docs/promises.md` has"
@@ -42,6 +43,7 @@ def pages() -> Mapping[str, str]:
         "scenarios": scenarios,
         "campaigns": campaigns,
         "planted-bugs": bugs,
+        "published-bugs": published,
         "findings": findings,
         "python": python,
     }
@@ -120,6 +122,24 @@ def bugs() -> str:
 def _bugs(members: Iterable[PlantedBug]) -> str:
     rows = [(code(bug.name), prose(bug.breaks), prose(bug.source or "")) for bug in members]
     return table(("bug", "what it breaks", "after"), rows)
+
+
+def published() -> str:
+    """Return the page of the published bugs of real systems."""
+    parts = [
+        "# Published bugs\n",
+        "Bugs of real systems that `shaketable museum NAME` shows again; `docs/museum.md` has how"
+        " often.\n",
+    ]
+    for bug in published_bugs().values():
+        told = bug.told
+        parts += [f"## {bug.name}\n", f"**{prose(told.title)}.**\n"]
+        parts += [f"**Promised.** {prose(told.promised)}\n"]
+        parts += [f"**What happens.** {prose(told.happens)}\n"]
+        parts += [f"**Where a client sees it.** {prose(told.seen)}\n"]
+        parts += [f"**Fixed by** {prose(told.fixed_by)}.\n"]
+        parts += [f"Published: {', '.join(f'<{source}>' for source in told.sources)}\n"]
+    return "\n".join(parts)
 
 
 def findings() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -44,11 +44,11 @@ def is_installed(cache: Path, target: str, version: str) -> bool:
 
 
 @contextmanager
-def partial_folder(cache: Path) -> Iterator[Path]:
+def partial_folder(cache: Path, tell: Callable[[str], None]) -> Iterator[Path]:
     """Give an empty folder to install into; what is left of it at the end is deleted.
 
-    One process at a time installs, others wait; so what an earlier one has left is of one that was
-    killed, and is deleted too.
+    One process at a time installs, others say so and wait; so what an earlier one has left is of
+    one that was killed, and is deleted too.
 
     Raises:
         HarnessError: the cache cannot be written.
@@ -56,7 +56,11 @@ def partial_folder(cache: Path) -> Iterator[Path]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                tell("waiting for another installation into this cache")
+                fcntl.flock(lock, fcntl.LOCK_EX)
             for left in cache.glob(f"{PARTIAL}*"):
                 shutil.rmtree(left, ignore_errors=True)
             # A name of its own: a tool that outlived a killed process cannot write into it.

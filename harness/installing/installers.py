@@ -38,7 +38,7 @@ def install(cache: Path, target: str, version: str, package: Package, tell: Tell
     if is_installed(cache, target, version):
         return folder_of(cache, target, version)
     require(package.needs, target)
-    with partial_folder(cache) as partial:
+    with partial_folder(cache, tell) as partial:
         if is_installed(cache, target, version):  # by another process, meanwhile
             return folder_of(cache, target, version)
         into = partial / INSTALLED
@@ -125,4 +125,23 @@ def _(package: GoModule, version: str, work: Path, into: Path, tell: Tell) -> No
             f" {package.sum}; nothing was installed"
         )
     tell(f"go: building {wanted}")
-    run(["go", "install", wanted], work, {"GOBIN": str(into / PROGRAMS)})
+    if package.main:
+        _build_main(package, wanted, work, into)
+    else:
+        run(["go", "install", wanted], work, {"GOBIN": str(into / PROGRAMS)})
+
+
+def _build_main(package: GoModule, wanted: str, work: Path, into: Path) -> None:
+    """Build a program of our own that does nothing but call the package's Main."""
+    source = work / "main"
+    source.mkdir()
+    (source / "main.go").write_text(
+        f'package main\n\nimport (\n\t"os"\n\n\tprogram "{package.module}/{package.main}"\n)\n\n'
+        "func main() { program.Main(os.Args) }\n",
+        encoding="utf-8",
+    )
+    run(["go", "mod", "init", "shaketable/program"], source)
+    run(["go", "get", wanted], source)
+    run(["go", "mod", "tidy"], source)
+    (into / package.program).parent.mkdir(parents=True)
+    run(["go", "build", "-o", str(into / package.program), "."], source)

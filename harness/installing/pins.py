@@ -60,11 +60,16 @@ class GoModule(msgspec.Struct, frozen=True, tag_field="from", tag="go", kw_only=
     Attributes:
         module: the path of the module, whose root is the program.
         sum: its checksum as go.sum has it; those of what it depends on are in Go's database.
+        main: the package in it whose Main takes the arguments: then the program is one that calls
+            it, as Go does not build a program of a module that replaces others.
+        program: where the program is put, if not at usr/sbin by the module's name.
         library: as of a package of Debian.
     """
 
     module: str
     sum: Annotated[str, msgspec.Meta(pattern="^h1:.{44}$")]
+    main: str = ""
+    program: str = ""
     library: str = ""
 
     needs = ("go",)

@@ -143,6 +143,12 @@ COMMANDS: Final = (
         "Install targets that are not ours into a cache, or list them.",
     ),
     Command(
+        "museum",
+        "museum:museum",
+        "[NAME...] [OPTIONS]",
+        "Show published bugs of real systems again, or list them.",
+    ),
+    Command(
         "check",
         "histories.check:check",
         "PATH... [OPTIONS]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -16,7 +17,7 @@ import pytest
 
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.installing import installers
-from shaketable.harness.installing.cache import VARIABLE, cache_folder, is_installed
+from shaketable.harness.installing.cache import LOCK, VARIABLE, cache_folder, is_installed
 from shaketable.harness.installing.installers import install
 from shaketable.harness.installing.pins import DebianPackage, GoModule, Package, PypiPackage
 
@@ -184,6 +185,40 @@ def test_a_module_of_go_has_the_pinned_checksum(cache: Path, bin_folder: Path) -
     with pytest.raises(HarnessError, match=r"example.org/tiny@v2\.0 is not what was pinned"):
         install(cache, "tiny", "2.0", other, silent)
     assert not is_installed(cache, "tiny", "2.0")
+
+
+def test_a_program_that_go_does_not_build_is_called_from_one_of_ours(
+    cache: Path, bin_folder: Path
+) -> None:
+    os.environ["PATH"] += ":/usr/bin:/bin"
+    tool(
+        bin_folder,
+        "go",
+        f'case $1:$2 in mod:download) echo \'{{"Sum": "{SUM}"}}\';;\n'
+        'build:*) cat main.go > "$3";; esac',
+    )
+    module = GoModule(module="example.org/tiny", sum=SUM, main="tinymain", program="usr/bin/tiny")
+    source = (install(cache, "tiny", "1.0", module, silent) / "usr/bin/tiny").read_text()
+    assert 'program "example.org/tiny/tinymain"' in source
+    assert "program.Main(os.Args)" in source
+
+
+def test_a_second_installation_says_that_it_waits_for_the_first(
+    cache: Path, bin_folder: Path
+) -> None:
+    cache.mkdir()
+    told: list[str] = []
+    with (cache / LOCK).open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+
+        def tell(line: str) -> None:
+            told.append(line)
+            if "waiting" in line:
+                fcntl.flock(first, fcntl.LOCK_UN)
+
+        tool(bin_folder, "go", f'echo \'{{"Sum": "{SUM}"}}\'')
+        install(cache, "tiny", "1.0", GoModule(module="example.org/tiny", sum=SUM), tell)
+    assert told[0] == "waiting for another installation into this cache"
 
 
 INTERRUPTED = """

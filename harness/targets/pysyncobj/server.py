@@ -24,9 +24,8 @@ NEVER: Final = 1_000_000_000
 """Entries, and seconds, after which the log is compacted if it is not to be."""
 RECONNECT_S: Final = 0.5
 """PySyncObj's own is 5 s, longer than most faults."""
-TICK_S: Final = 0.01
-SEND_S: Final = 0.02
-"""PySyncObj's own are 0.05 and 0.1 s: a command waits for the next of them. With each command sent
+SEND_TICKS: Final = 2
+"""Entries are sent every second tick, as by PySyncObj's own 50 and 100 ms. With each command sent
 at once (`appendEntriesUseBatch` off) one of two groups did not catch up after the faults."""
 REPLICATED: Final = (
     "read", "write", "cas", "append", "read_at", "end", "add", "elements", "increment", "count",
@@ -98,8 +97,8 @@ def configuration(given: argparse.Namespace) -> SyncObjConf:
     conf = {
         "bindAddress": given.bind,
         "commandsWaitLeader": False,  # refused at once, rather than applied after the client left
-        "autoTickPeriod": TICK_S,
-        "appendEntriesPeriod": SEND_S,
+        "autoTickPeriod": given.tick_ms / 1000,
+        "appendEntriesPeriod": SEND_TICKS * given.tick_ms / 1000,
         "connectionRetryTime": RECONNECT_S,
         "logCompactionMinEntries": NEVER if compacted == "off" else int(compacted),
     }
@@ -213,6 +212,7 @@ def main() -> None:
     parser.add_argument("--journal", required=True)
     parser.add_argument("--compaction-entries", required=True)
     parser.add_argument("--reads", required=True)
+    parser.add_argument("--tick-ms", required=True, type=int)
     given = parser.parse_args()
     sys.path.insert(0, given.library)
     logging.basicConfig(
