@@ -19,7 +19,8 @@ from datetime import timedelta
 import shaketable
 
 QUICK = dict(
-    world="sim", workload="log", faults=["partition"], concurrency="4n", engine="local", seed="1"
+    world="sim", workload="log", faults=["partition"], concurrency="4n", engine="local", seed="1",
+    rate=100,
 )
 
 @shaketable.campaign(time_limit=timedelta(seconds=6), **QUICK)

@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 GONE_WITHIN_S = 5
 START_WAIT_S = 60
 MUTANT = ("--mutant", "ack-before-quorum")
+PACED = ("--rate", "250")
+"""Clients as fast as they can take both cores, and show nothing more."""
 
 
 def processes_naming(text: str) -> list[str]:
@@ -69,7 +71,7 @@ def is_alive(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def clean_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("clean") / "store"
-    done = shaketable("run", "--store", store, "--seed", "e2e", "--time-limit", "25")
+    done = shaketable("run", "--store", store, "--seed", "e2e", "--time-limit", "25", *PACED)
     assert done.returncode == 0, done.stdout + done.stderr
     (store / "printed.txt").write_text(done.stdout + done.stderr)
     return store
@@ -160,7 +162,7 @@ def test_node_files_that_are_gone_are_no_loss(clean_run: Path, tmp_path: Path) -
 @pytest.mark.parametrize(("faults", "seed"), [("partition", "1"), ("kill,pause,partition", "2")])
 def test_a_planted_bug_is_found_and_shown(tmp_path: Path, faults: str, seed: str) -> None:
     store = tmp_path / "store"
-    shaken = ("--faults", faults, "--seed", seed, "--time-limit", "22")
+    shaken = ("--faults", faults, "--seed", seed, "--time-limit", "22", *PACED)
     done = shaketable("run", "--store", store, *MUTANT, *shaken, "--engine", "local")
     assert done.returncode == 1, done.stdout + done.stderr
     run = (store / "latest").resolve()
@@ -182,7 +184,7 @@ def test_a_planted_bug_is_found_and_shown(tmp_path: Path, faults: str, seed: str
 
 def test_the_planted_bug_hides_without_shaking(tmp_path: Path) -> None:
     done = shaketable(
-        "run", "--store", tmp_path / "s", *MUTANT, "--faults", "none", "--time-limit", "10",
+        "run", "--store", tmp_path / "s", *MUTANT, *PACED, "--faults", "none", "--time-limit", "10",
         "--engine", "local",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

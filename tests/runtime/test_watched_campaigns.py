@@ -78,7 +78,7 @@ def test_a_planted_bug_is_seen_while_clients_work_and_may_end_the_run(tmp_path: 
 
 
 def test_of_a_combined_workload_the_log_alone_is_watched(tmp_path: Path) -> None:
-    combined = {"workload": "combined", "concurrency": "6n", "rate_hz": 400.0}
+    combined = {"workload": "combined", "concurrency": "6n", "rate_hz": 200.0}
     _, notes, facts = run(tmp_path, campaign(**combined))
     assert facts["seen_live"]["count"] == 0
     _, notes, facts = run(tmp_path, campaign(**combined, mutant="ack-before-quorum"))
