@@ -19,7 +19,10 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
         "docs/checking", "docs/python", "docs/models", "docs/gate", "docs/store", "docs/doctor",
         "docs/calibration", "docs/extending", "docs/deployments", "docs/upgrading",
     ),
-    "Found in other systems": ("docs/findings/nats-2.9.10-compare-and-publish",),
+    "Found in other systems": (
+        "docs/findings/nats-2.9.10-compare-and-publish",
+        "docs/findings/rocketmq-5.3.3-killed-broker",
+    ),
     "Reference": (
         "docs/reference/commands", "docs/reference/exit-codes", "docs/reference/shaketable-toml",
         "docs/reference/campaign-toml", "docs/reference/python", "docs/reference/targets",
