@@ -21,7 +21,7 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     ),
     "Found in other systems": (
         "docs/findings/nats-2.9.10-compare-and-publish",
-        "docs/findings/rocketmq-5.3.3-killed-broker",
+        "docs/findings/rocketmq-killed-broker",
     ),
     "Reference": (
         "docs/reference/commands", "docs/reference/exit-codes", "docs/reference/shaketable-toml",

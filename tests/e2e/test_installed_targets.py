@@ -21,7 +21,7 @@ LONG = (
 )
 """For one that misses its leader after 6 s: its successor is to acknowledge under the fault.
 
-It is not killed: a broker of 5.3.3 loses messages by that (docs/findings).
+It is not killed: a broker loses messages by that (docs/findings/rocketmq-killed-broker.md).
 """
 
 

@@ -30,7 +30,6 @@ from shaketable.system.remoting.command import (
 from shaketable.system.remoting.frame import FrameBuffer
 
 TIMEOUT_S = 30.0
-LEADS_WITHIN_S = 60.0
 [TARGET] = [each for each in PLUGINS if each.name == "rocketmq"]
 FOLDER = TARGET.file.parent
 
@@ -180,7 +179,8 @@ def node(installed: TargetOnDemand, tmp_path: Path) -> Iterator[Node]:
     """A group of one, which leads once it has started."""
     port, peer = free_port(), free_port()
     argv = [
-        sys.executable, FOLDER / "broker.py", installed.installed / "jars", "async", "128",
+        sys.executable, str(FOLDER / "broker.py"), str(installed.installed / "jars"),
+        "async", "128",
         "brokerIP1=127.0.0.1", "bindAddress=127.0.0.1", f"listenPort={port}",
         f"storePathRootDir={tmp_path / 'data'}", "dLegerSelfId=n0",
         f"dLegerPeers=n0-127.0.0.1:{peer}",
@@ -224,7 +224,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, FOLDER / "broker.py", "/jars", *arguments]
+    argv = [sys.executable, str(FOLDER / "broker.py"), "/jars", *arguments]
     return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
 
 
