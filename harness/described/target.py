@@ -84,9 +84,9 @@ class DescribedTarget:
         self.listens_once = table.one_port
         self._table = table
         self._last: dict[str, tuple[float, NodeStatus | None]] = {}
-        self._leads: dict[str, bool] = {}  # by each node's last answer
+        self._leads: dict[str, int] = {}  # those that say they lead, and their terms
         self._node_of: dict[str, str] = {}  # by the ids that the group gave to its nodes
-        self._outputs: dict[str, _Output] = {}
+        self._outputs: dict[tuple[str, str], _Output] = {}  # by node and what is looked for
 
     @cached_property
     def client_type(self) -> type[FunctionClient]:
@@ -181,6 +181,7 @@ class DescribedTarget:
         """Ask a node; None if it is not ready. Without a way to ask, it has no role."""
         with trio.move_on_after(timeout_s):
             if not await self._is_ready(layout, timeout_s):
+                self._leads.pop(layout.node, None)
                 return None
             leader = self._table.leader
             if leader is None:
@@ -246,15 +247,19 @@ class DescribedTarget:
         if ready is None:
             return await _accepts(at)
         if ready.log:
-            file = layout.directory / NODE_LOG
-            output = self._outputs.get(layout.node)
-            if output is None or output.file != file:  # of this run
-                output = self._outputs[layout.node] = _Output(file, ready.log)
-            return await trio.to_thread.run_sync(output.has_line)
+            return await self._printed(layout, ready.log) is not None
         values, here = self._values(layout), self.file.parent
         if ready.http:
             return await _fetched(filled(ready.http, values), timeout_s) is not None
         return await _output([filled(word, values) for word in ready.command], here) is not None
+
+    async def _printed(self, layout: NodeLayout, pattern: str) -> Mapping[str, Any] | None:
+        """Return the groups of the last line that a node has printed and that matches."""
+        file = layout.directory / NODE_LOG
+        output = self._outputs.get((layout.node, pattern))
+        if output is None or output.file != file:  # of this run
+            output = self._outputs[layout.node, pattern] = _Output(file, pattern)
+        return await trio.to_thread.run_sync(output.last)
 
     async def _rarely(
         self, layout: NodeLayout, leader: Leader, timeout_s: float
@@ -271,23 +276,27 @@ class DescribedTarget:
     async def _asked(
         self, layout: NodeLayout, leader: Leader, timeout_s: float
     ) -> NodeStatus | None:
+        answer = await self._answer(layout, leader, timeout_s)
+        self._leads.pop(layout.node, None)
+        if answer is None:
+            return None
+        if leader.leads and _is_true(at_path(answer, leader.leads)):
+            self._leads[layout.node] = _term(leader, answer)
+        if leader.id:
+            self._node_of[str(at_path(answer, leader.id))] = layout.node
+        return status_of(layout, leader, answer, _newest(self._leads), self._node_of)
+
+    async def _answer(self, layout: NodeLayout, leader: Leader, timeout_s: float) -> Any:
+        """Return what a node says of who leads; None if it says nothing."""
+        if leader.log:
+            return await self._printed(layout, leader.log)
         values, here = self._values(layout), self.file.parent
         if leader.http:
             body = filled(leader.body, values)
             text = await _fetched(filled(leader.http, values), timeout_s, body)
         else:
             text = await _output([filled(word, values) for word in leader.command], here)
-        self._leads[layout.node] = False
-        if text is None:
-            return None
-        answer = json.loads(text)
-        if leader.leads:
-            self._leads[layout.node] = _is_true(at_path(answer, leader.leads))
-        if leader.id:
-            self._node_of[str(at_path(answer, leader.id))] = layout.node
-        leading = [node for node, leads in self._leads.items() if leads]
-        only = leading[0] if len(leading) == 1 else None
-        return status_of(layout, leader, answer, only, self._node_of)
+        return None if text is None else json.loads(text)
 
 
 def is_set_up(layout: NodeLayout) -> Path:
@@ -320,7 +329,7 @@ def status_of(
     found = _at_path_or_none if leader.id else at_path
     led = ids.get(str(found(answer, leader.leader))) if leader.leader else leading
     role = "leader" if led == layout.node else "follower" if led else "candidate"
-    term = int(str(found(answer, leader.term) or 0)) if leader.term else 0
+    term = _term(leader, answer)
     indexes = (leader.committed, leader.end)
     committed, end = (int(str(found(answer, path) or 0)) if path else -1 for path in indexes)
     return NodeStatus(layout.node, role, term, led, committed, max(end, committed))
@@ -341,6 +350,18 @@ def at_path(answer: object, path: str) -> Any:
         else:
             raise ValueError(f"the answer has no {path!r}: {json.dumps(answer)[:200]}")
     return at
+
+
+def _term(leader: Leader, answer: object) -> int:
+    found = _at_path_or_none if leader.id else at_path  # see `status_of`
+    return int(str(found(answer, leader.term) or 0)) if leader.term else 0
+
+
+def _newest(leads: Mapping[str, int]) -> str | None:
+    """Return the node that leads the highest term; None if two do: the older one is not known."""
+    highest = max(leads.values(), default=0)
+    newest = [node for node, term in leads.items() if term == highest]
+    return newest[0] if len(newest) == 1 else None
 
 
 def _at_path_or_none(answer: object, path: str) -> Any:
@@ -380,24 +401,24 @@ class _Output:
         self.file = file
         self._pattern = re.compile(pattern, re.MULTILINE)
         self._position = 0
-        self._is_there = False
+        self._last: Mapping[str, Any] | None = None
 
-    def has_line(self) -> bool:
-        """Return whether a line that matches was printed since the node was started last."""
+    def last(self) -> Mapping[str, Any] | None:
+        """Return the groups of the last line that matches since the node was started last."""
         try:
             with self.file.open("rb") as output:
                 output.seek(self._position)
                 read = output.read()
         except OSError:
-            return False
+            return None
         whole = read[: read.rfind(b"\n") + 1]
         self._position += len(whole)
         begins = [found.end() for found in STARTS.finditer(whole)]
         if begins:
-            self._is_there, whole = False, whole[begins[-1] :]
-        text = whole.decode(errors="replace")
-        self._is_there = self._is_there or self._pattern.search(text) is not None
-        return self._is_there
+            self._last, whole = None, whole[begins[-1] :]
+        for found in self._pattern.finditer(whole.decode(errors="replace")):
+            self._last = found.groupdict()
+        return self._last
 
 
 async def _fetched(url: str, timeout_s: float, body: str = "") -> str | None:

@@ -73,19 +73,18 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if sum(map(bool, (self.http, self.log, self.command))) != 1:
             raise ValueError("give one of http, log and command")
-        try:
-            re.compile(self.log)
-        except re.error as error:
-            raise ValueError(f"log is no regular expression: {error}") from None
+        _regular_expression(self.log)
 
 
 class Leader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to ask a node who leads: a URL or a command that answers JSON.
+    """How to ask a node who leads: a URL or a command that answers JSON, or its output.
 
     Attributes:
         http: the URL.
         body: what is posted to it; without it, it is a GET.
         command: the command.
+        log: a regular expression; the last line of the node's output that matches is the answer,
+            and the names of its groups are the paths in it.
         leader: path of the leader in the answer, as this node knows it: its id or an address.
         id: path of the id that the group itself has given to this node, if it gives them; `leader`
             may be one, and is left out of an answer, or null, while none leads.
@@ -98,6 +97,7 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http: str = ""
     body: str = ""
     command: tuple[str, ...] = ()
+    log: str = ""
     leader: str = ""
     id: str = ""
     leads: str = ""
@@ -106,12 +106,20 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     end: str = ""
 
     def __post_init__(self) -> None:
-        if bool(self.http) == bool(self.command):
-            raise ValueError("give http or command")
+        if sum(map(bool, (self.http, self.command, self.log))) != 1:
+            raise ValueError("give one of http, command and log")
         if self.body and not self.http:
             raise ValueError("body is posted to http")
         if not (self.leader or self.leads):
             raise ValueError("give the path of leader, or of leads")
+        if self.log:
+            self._check_groups(_regular_expression(self.log))
+
+    def _check_groups(self, log: re.Pattern[str]) -> None:
+        """Check that what is taken from a line is a group of its expression."""
+        for path in (self.leader, self.id, self.leads, self.term, self.committed, self.end):
+            if path and path not in log.groupindex:
+                raise ValueError(f"log has no group (?P<{printable(path)}>...)")
 
 
 class Commands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -326,6 +334,8 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 )
         if self.ready is not None and self.ready.log:
             raise ValueError("ready.log: nodes' output is on their hosts; use http or command")
+        if self.leader is not None and self.leader.log:
+            raise ValueError("leader.log: nodes' output is on their hosts; use http or command")
         if self.disk:
             raise ValueError("disk is for nodes on this machine; leave it out, or hosts")
 
@@ -342,6 +352,8 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 raise ValueError(f"{name} is for nodes that shaketable starts")
         if self.ready is not None and self.ready.log:
             raise ValueError("ready.log: the output of nodes that run already is not known")
+        if self.leader is not None and self.leader.log:
+            raise ValueError("leader.log: the output of nodes that run already is not known")
         if self.commands.pause and self.ready is None:
             raise ValueError(
                 "commands.pause needs ready.http or ready.command: the kernel accepts connections"
@@ -430,6 +442,13 @@ def _extended(
 def filled(template: str, values: Mapping[str, str]) -> str:
     """Return a text with its placeholders replaced."""
     return _PLACEHOLDER.sub(lambda found: values[found[1]], template)
+
+
+def _regular_expression(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"log is no regular expression: {error}") from None
 
 
 def _check_placeholders(key: str, template: str, known: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the tools that install: pip, apt, dpkg and Go, each with a limit and its output kept."""
+"""Runs the tools that install (pip, apt, dpkg, Go, Maven), with a limit and their output kept."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ HOW_TO_GET: Final[Mapping[str, str]] = {
     "dpkg": "it is a tool of Debian and its derivatives; this target cannot be installed here",
     "dpkg-deb": "it is a tool of Debian and its derivatives; this target cannot be installed here",
     "go": "install Go 1.24 or newer (Debian: apt install golang-go; or go.dev/dl)",
+    "mvn": "install Maven (Debian: apt install maven; or maven.apache.org)",
+    "java": "install Java (Debian: apt install default-jre-headless), or set JAVA_HOME",
 }
 """What to do if a tool is missing."""
 
@@ -43,8 +45,17 @@ def require(tools: Sequence[str], target: str) -> None:
                     f"{target} needs pip in this Python, and {sys.executable} has none;"
                     " add it: python -m ensurepip"
                 )
-        elif shutil.which(tool) is None:
-            raise HarnessError(f"{target} needs {tool}, and there is none: {HOW_TO_GET[tool]}")
+        elif (why := why_missing(tool, target)) is not None:
+            raise HarnessError(why)
+
+
+def why_missing(tool: str, target: str) -> str | None:
+    """Return a line that says that a command is missing, and what to do; None if it is there."""
+    home = os.environ.get("JAVA_HOME") if tool == "java" else None
+    if shutil.which(tool, path=f"{home}/bin" if home else None) is not None:
+        return None
+    where = f" in {home}/bin (JAVA_HOME)" if home else ""
+    return f"{target} needs {tool}, and there is none{where}: {HOW_TO_GET[tool]}"
 
 
 def run(argv: Sequence[str], folder: Path, env: Mapping[str, str] = NO_ENV) -> str:

@@ -1,4 +1,4 @@
-"""Installs a pinned version of a target into the cache: from PyPI, Debian, or Go modules."""
+"""Installs a pinned version of a target into the cache: from PyPI, Debian, Go or Maven."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from typing import Final
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.installing.cache import folder_of, is_installed, keep, partial_folder
 from shaketable.harness.installing.commands import require, run
-from shaketable.harness.installing.pins import DebianPackage, GoModule, Package, PypiPackage
+from shaketable.harness.installing.pins import (
+    DebianPackage,
+    GoModule,
+    MavenArtifact,
+    Package,
+    PypiPackage,
+)
 
 Tell = Callable[[str], None]
 """Is called with a line before each step."""
@@ -26,6 +32,19 @@ PROGRAMS: Final = "usr/sbin"
 """Where in it a built program is: where Debian has servers."""
 LIBRARY: Final = "library"
 """Where in it is what clients import."""
+JARS: Final = "jars"
+"""Where in it is a program for Java."""
+COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+PROJECT: Final = """<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>shaketable</groupId><artifactId>installed</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencies><dependency>
+    <groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>
+  </dependency></dependencies>
+</project>
+"""
+"""What Maven is to fetch: a project that depends on one artifact."""
 
 
 def install(cache: Path, target: str, version: str, package: Package, tell: Tell) -> Path:
@@ -145,3 +164,28 @@ def _build_main(package: GoModule, wanted: str, work: Path, into: Path) -> None:
     run(["go", "mod", "tidy"], source)
     (into / package.program).parent.mkdir(parents=True)
     run(["go", "build", "-o", str(into / package.program), "."], source)
+
+
+@_install.register
+def _(package: MavenArtifact, version: str, work: Path, into: Path, tell: Tell) -> None:
+    """Let Maven fetch the artifact and what it depends on, and compare all of their checksums."""
+    group, name = package.artifact.split(":")
+    project = PROJECT.format(group=group, name=name, version=version)
+    (work / "pom.xml").write_text(project, encoding="utf-8")
+    jars = into / JARS
+    tell(f"mvn: downloading {package.artifact}:{version} and what it depends on")
+    run(["mvn", "-B", "-q", "--strict-checksums", COPY, f"-DoutputDirectory={jars}"], work)
+    found = _checksum_of(jars)
+    if found != package.sha256:
+        raise HarnessError(
+            f"{package.artifact}:{version} and what it depends on are not what was pinned: the"
+            f" SHA-256 of their checksums is {found}, expected {package.sha256}; nothing was"
+            " installed"
+        )
+
+
+def _checksum_of(jars: Path) -> str:
+    """Return the checksum of the files' checksums and names (`MavenArtifact.sha256`)."""
+    files = sorted(jars.glob("*.jar"))
+    lines = (f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,5 +1,6 @@
 """What can be installed: for each target its versions, where they come from, their checksums. Pure.
 
+Each kind of package says which tools it `needs` to be installed, and which it `runs_with`.
 One file pins all of them: pins.toml, beside this one.
 """
 
@@ -34,6 +35,7 @@ class PypiPackage(msgspec.Struct, frozen=True, tag_field="from", tag="pypi", kw_
     build: str = ""
 
     needs = ("pip",)
+    runs_with = ()
 
 
 class DebianPackage(msgspec.Struct, frozen=True, tag_field="from", tag="debian", kw_only=True):
@@ -52,6 +54,7 @@ class DebianPackage(msgspec.Struct, frozen=True, tag_field="from", tag="debian",
     library: str = ""
 
     needs = ("apt-get", "dpkg-deb", "dpkg")
+    runs_with = ()
 
 
 class GoModule(msgspec.Struct, frozen=True, tag_field="from", tag="go", kw_only=True):
@@ -73,9 +76,27 @@ class GoModule(msgspec.Struct, frozen=True, tag_field="from", tag="go", kw_only=
     library: str = ""
 
     needs = ("go",)
+    runs_with = ()
 
 
-Package = PypiPackage | DebianPackage | GoModule
+class MavenArtifact(msgspec.Struct, frozen=True, tag_field="from", tag="maven", kw_only=True):
+    """A program of Maven Central: the jar of an artifact, and those that it depends on.
+
+    Attributes:
+        artifact: its group and its name, as group:name.
+        sha256: the checksum of the checksums of all jars, as `sha256sum *.jar | sha256sum` has it.
+        library: as of a package of Debian.
+    """
+
+    artifact: Annotated[str, msgspec.Meta(pattern="^[^:]+:[^:]+$")]
+    sha256: SHA256
+    library: str = ""
+
+    needs = ("mvn", "java")
+    runs_with = ("java",)
+
+
+Package = PypiPackage | DebianPackage | GoModule | MavenArtifact
 Pins = Mapping[str, Mapping[str, Package]]
 """Target -> version -> what is installed."""
 

@@ -21,6 +21,7 @@ from shaketable.harness.described.client import FunctionClient
 from shaketable.harness.described.on_volatile_disk import TargetOnVolatileDisk
 from shaketable.harness.described.target_file import TargetTable, read
 from shaketable.harness.installing.cache import cache_folder, folder_of, is_installed
+from shaketable.harness.installing.commands import why_missing
 from shaketable.harness.installing.installers import LIBRARY
 from shaketable.harness.installing.pins import pinned
 
@@ -52,9 +53,11 @@ class TargetOnDemand(TargetOnVolatileDisk):
         return folder_of(cache_folder(), self.name, self.version)
 
     def why_not_installed(self) -> str | None:
-        """Return how to install it; None if it is installed."""
+        """Return how to install it, or what it runs with; None if it can run."""
         if is_installed(cache_folder(), self.name, self.version):
-            return None
+            needed = pinned()[self.name][self.version].runs_with
+            missing = (why_missing(tool, self.name) for tool in needed)
+            return next(filter(None, missing), None)
         is_first = self.version == next(iter(pinned()[self.name]))
         what = self.name if is_first else f"{self.name}@{self.version}"
         return f"{self.name} {self.version} is not installed: {PROGRAM} install {what}"

@@ -249,6 +249,38 @@ def test_a_command_tells_who_leads(tmp_path: Path) -> None:
     assert asked(target, layout_of(tmp_path)) == NodeStatus("n1", "leader", 0, "n1", -1, -1)
 
 
+def test_a_node_s_output_says_whether_it_leads(tmp_path: Path, server: Any) -> None:
+    """The last line counts, of this start; of two that say so the one of the higher term leads."""
+    more = "[targets.kvs.leader]\nlog = 'now (?P<role>[A-Z]+) of (?P<term>[0-9]+)'\n"
+    target = target_of(tmp_path, more + 'leads = "role"\nterm = "term"\n')
+    first, second = (layout_of(tmp_path, server[1], name) for name in ("n1", "n2"))
+
+    def printed(layout: NodeLayout, text: str) -> None:
+        with (layout.directory / "node.log").open("a") as log:
+            log.write(text)
+
+    assert asked(target, first) is None
+    printed(first, "now FOLLOWER of 1\nnow LEADER of 2\nnow FOLL")
+    assert asked(target, first) == NodeStatus("n1", "leader", 2, "n1", -1, -1)
+    printed(second, "now LEADER of 3\n")
+    assert asked(target, second) == NodeStatus("n2", "leader", 3, "n2", -1, -1)
+    assert asked(target, first) == NodeStatus("n1", "follower", 2, "n2", -1, -1)
+    printed(second, "--- shaketable: n2 incarnation 2 starts at 1.000 s\nstarting\n")
+    assert asked(target, second) is None
+    assert asked(target, first) == NodeStatus("n1", "leader", 2, "n1", -1, -1)
+
+
+def test_a_node_that_does_not_answer_leads_no_more(tmp_path: Path, server: Any) -> None:
+    handler, port = server
+    target = target_of(tmp_path, LEADER + 'leads = "role"\n')
+    handler.body = b'{"role": "leader"}'
+    first = layout_of(tmp_path, port)
+    assert asked(target, first) == NodeStatus("n1", "leader", 0, "n1", -1, -1)
+    assert asked(target, layout_of(tmp_path, 1)) is None  # n1, where nothing listens
+    second = layout_of(tmp_path, port, "n2")
+    assert asked(target, second) == NodeStatus("n2", "leader", 0, "n2", -1, -1)
+
+
 @pytest.mark.parametrize("command", ["false", "no-such-program-anywhere"])
 def test_a_command_that_fails_means_not_ready(tmp_path: Path, command: str) -> None:
     target = target_of(tmp_path, f'[targets.kvs.ready]\ncommand = ["{command}"]\n')

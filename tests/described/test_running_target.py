@@ -158,6 +158,7 @@ def test_each_run_has_keys_of_its_own(tmp_path: Path) -> None:
         (NODES, "one_port = true", "one_port is for nodes that shaketable starts"),
         (NODES, "size = 2", "size is for nodes that shaketable starts"),
         (NODES, "ready = { log = 'x' }", "ready.log: the output of nodes that run already"),
+        (NODES, "leader = { log = '(?P<a>x)', leads = 'a' }", "leader.log: the output of nodes"),
         (NODES, "ready = { http = 'http://{peer}' }", "unknown placeholder {peer}"),
         (NODES, "commands = { kill = ['x'] }", "commands.kill needs commands.start as well"),
         (NODES, "commands = { cut = ['x'], heal = ['x'] }", "needs commands.dropped as well"),

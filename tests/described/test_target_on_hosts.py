@@ -87,6 +87,11 @@ def test_destinations(given: str, address: str, arguments: tuple[str, ...]) -> N
         ('start = ["./server"]', HOSTS, "start: './server' is on the hosts: give an absolute path"),
         ('start = ["{here}/server"]', HOSTS, "start has an unknown placeholder {here}"),
         (f"{START}\nready = {{ log = 'x' }}", HOSTS, "ready.log: nodes' output is on their hosts"),
+        (
+            f"{START}\nleader = {{ log = '(?P<a>x)', leads = 'a' }}",
+            HOSTS,
+            "leader.log: nodes' output is on their hosts",
+        ),
         ('nodes = ["a:1"]', HOSTS, "hosts: nodes that run already are not started"),
     ],
 )

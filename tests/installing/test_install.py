@@ -18,8 +18,15 @@ import pytest
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.installing import installers
 from shaketable.harness.installing.cache import LOCK, VARIABLE, cache_folder, is_installed
+from shaketable.harness.installing.commands import why_missing
 from shaketable.harness.installing.installers import install
-from shaketable.harness.installing.pins import DebianPackage, GoModule, Package, PypiPackage
+from shaketable.harness.installing.pins import (
+    DebianPackage,
+    GoModule,
+    MavenArtifact,
+    Package,
+    PypiPackage,
+)
 
 SUM = f"h1:{'a' * 43}="
 
@@ -118,6 +125,7 @@ def test_what_builds_a_package_is_pinned_and_does_not_stay(cache: Path, wheel: P
             DebianPackage(package="tiny", revision="1", sha256={}),
             "needs apt-get, and there is none",
         ),
+        (MavenArtifact(artifact="org:tiny", sha256="0" * 64), "needs mvn, and there is none: inst"),
     ],
 )
 def test_a_missing_tool_is_one_line(
@@ -219,6 +227,49 @@ def test_a_second_installation_says_that_it_waits_for_the_first(
         tool(bin_folder, "go", f'echo \'{{"Sum": "{SUM}"}}\'')
         install(cache, "tiny", "1.0", GoModule(module="example.org/tiny", sum=SUM), tell)
     assert told[0] == "waiting for another installation into this cache"
+
+
+MVN = """
+for argument in "$@"; do case $argument in -DoutputDirectory=*) to=${argument#*=};; esac; done
+wanted='<groupId>org</groupId><artifactId>tiny</artifactId><version>1.0</version>'
+grep -q "$wanted" pom.xml || exit 1
+mkdir $to; printf a > $to/B.jar; printf b > $to/a.jar
+"""
+
+
+def test_jars_of_maven_have_the_pinned_checksum_together(
+    cache: Path, tmp_path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(bin_folder, "mvn", MVN)
+    tool(bin_folder, "java", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    other = MavenArtifact(artifact="org:tiny", sha256="0" * 64)
+    with pytest.raises(
+        HarnessError, match=r"org:tiny:1\.0 and what it depends on are not what was"
+    ):
+        install(cache, "tiny", "1.0", other, silent)
+    assert nothing_is_left(cache)
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    (jars / "B.jar").write_text("a")
+    (jars / "a.jar").write_text("b")
+    said = subprocess.run(
+        "LC_ALL=C; sha256sum *.jar | sha256sum", shell=True, cwd=jars, capture_output=True,
+        text=True, check=True, env={"PATH": "/usr/bin:/bin"},
+    ).stdout  # fmt: skip
+    package = MavenArtifact(artifact="org:tiny", sha256=said.split()[0])
+    folder = install(cache, "tiny", "1.0", package, silent)
+    assert sorted(path.name for path in (folder / "jars").iterdir()) == ["B.jar", "a.jar"]
+
+
+def test_java_is_that_of_java_home(
+    tmp_path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(bin_folder, "java", "")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    assert f"none in {tmp_path}/home/bin (JAVA_HOME)" in str(why_missing("java", "tiny"))
+    monkeypatch.delenv("JAVA_HOME")
+    assert why_missing("java", "tiny") is None
 
 
 INTERRUPTED = """

@@ -30,6 +30,21 @@ def test_what_is_pinned_is_a_target_and_the_reverse() -> None:
         assert target.client_type.functions.names  # its client can be imported
 
 
+@pytest.mark.parametrize(
+    ("target", "option", "kept"),
+    [
+        ("nats", "sync_interval=2m", False),
+        ("nats", "sync_interval=always", True),
+        ("rocketmq", "flush=async", False),
+        ("rocketmq", "flush=sync", True),
+    ],
+)
+def test_what_survives_a_loss_of_power(target: str, option: str, kept: bool) -> None:
+    """Options take from the promises alone: what one of them keeps has to be promised first."""
+    promises = target_with(target, (option,)).promises
+    assert ("power" in promises.durable_under) is kept
+
+
 def test_the_page_has_each_target_its_options_and_versions() -> None:
     page = (Path(__file__).parents[2] / "docs" / "targets.md").read_text(encoding="utf-8")
     for target in PLUGINS:

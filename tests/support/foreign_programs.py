@@ -12,7 +12,7 @@ import sys
 from shaketable.harness.cli import run
 from tests.support import foreign_java
 
-TARGETS = ("pysyncobj", "etcd", "nats")
+TARGETS = ("pysyncobj", "etcd", "nats", "rocketmq")
 """Targets that are installed on demand, and that a test shakes."""
 
 
