@@ -72,21 +72,25 @@ def _follow(judge: _Judge, folder: RunFolder, pipe: Any) -> None:
     pipe.send(("ready",))
     is_busy = False
     with GrowingSegments(folder.segments) as segments:
-        while judge.why_left is None:
+        while True:
             is_asked = pipe.poll(0 if is_busy else None)
             if is_asked:
                 segments.note(pipe.recv()[1])
             events = segments.take()
             judge.take(events)
             is_busy = bool(events)
+            if judge.why_left is not None:
+                return
             if segments.hole is not None:
                 judge.leave(segments.hole)
-            elif segments.unread_bytes > UNREAD_BYTES_MAX:
+                return
+            if segments.unread_bytes > UNREAD_BYTES_MAX:
                 judge.leave(f"it was more than {UNREAD_BYTES_MAX >> 20} MiB behind the recordings")
-            elif segments.is_over:
+                return
+            if segments.is_over:
                 judge.finish()
                 return
-            elif is_asked:
+            if is_asked:
                 pipe.send(("judged", judge.operations))
 
 

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, read_plain
 
@@ -34,10 +33,13 @@ class _Line(msgspec.Struct):
 def judge_agreement(folder: RunFolder, verdicts: Sequence[Verdict]) -> Verdict | None:
     """Return a verdict on a disagreement with these; None if there is none, or nothing to compare.
 
-    Raises:
-        HarnessError: online.jsonl cannot be read.
+    It is unknown if what was found cannot be read any more: it may have been a proof.
     """
-    lines = _lines(folder)
+    try:
+        lines = _lines(folder)
+    except (NoPlainFileError, msgspec.DecodeError) as error:
+        why = f"what was found while the run went on cannot be read: {error}"
+        return Verdict(NAME, Outcome.UNKNOWN, f"{folder.online_jsonl.name}: {why}")
     by_name = {verdict.checker: verdict for verdict in verdicts}
     if not lines or lines[0].checker not in by_name:
         return None
@@ -73,8 +75,5 @@ def _lines(folder: RunFolder) -> list[_Line]:
     """Return the lines of online.jsonl, without a torn last one; none if there is no such file."""
     if not folder.online_jsonl.exists():
         return []
-    try:
-        data = read_plain(folder.online_jsonl, BYTES_MAX)
-        return [msgspec.json.decode(line, type=_Line) for line in data.split(b"\n")[:-1]]
-    except (NoPlainFileError, msgspec.DecodeError) as error:
-        raise HarnessError(f"cannot read {folder.online_jsonl}: {error}") from error
+    data = read_plain(folder.online_jsonl, BYTES_MAX)
+    return [msgspec.json.decode(line, type=_Line) for line in data.split(b"\n")[:-1]]
