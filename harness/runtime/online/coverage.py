@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from shaketable.checkers.linearizability.linearizable import Linearizable
-from shaketable.checkers.online.history_judge import MODELS
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import Campaign, faults_of, promises_of, target_of
 from shaketable.harness.contracts.capabilities import family_of
 from shaketable.harness.contracts.clients import topics_of
 from shaketable.harness.contracts.plugins import CheckContext, FaultWindow
 from shaketable.harness.history.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from shaketable.checkers.linearizability.linearizable import Linearizable
 
 OF_LOGS: Final = "linearizable-log"
 """The checker of which live sightings (ADR 35) find a part."""
@@ -101,6 +102,9 @@ def coverage_of(campaign: Campaign) -> Coverage:
 
 def _is_online(checker: Any) -> bool:
     """Return whether a checker has a model that is judged event by event, from its usual start."""
+    from shaketable.checkers.linearizability.linearizable import Linearizable  # noqa: PLC0415 - takes time to load; most runs need it at their end
+    from shaketable.checkers.online.history_judge import MODELS  # noqa: PLC0415 - likewise
+
     return (
         isinstance(checker, Linearizable)
         and checker.model.name in MODELS
