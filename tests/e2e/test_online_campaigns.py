@@ -47,6 +47,7 @@ def test_the_first_violation_is_told_and_ends_the_run(tmp_path: Path) -> None:
     results = json.loads((latest / "results.json").read_text())
     assert results["checkers"]["linearizable-register"]["valid"] is False
     assert "online" not in results["checkers"], "it agrees with the check"
+    assert all(v["at_ns"] < v["told_ns"] for v in facts["online"]["violations"])
     accused = {v["key"] for v in facts["online"]["violations"]}
     found = results["checkers"]["linearizable-register"]["findings"]
     assert accused == {finding["key"] for finding in found}

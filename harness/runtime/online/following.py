@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final, Self
 
 import trio
@@ -31,6 +31,7 @@ class OnlineRun:
 
     Attributes:
         has_clients: clients were started, so all recordings are there.
+        told_ns: when each violation was told to the user, since the run's start.
         on_first: is called with the first violation, in a few words; None: the run goes on.
     """
 
@@ -38,6 +39,7 @@ class OnlineRun:
     judge: OnlineJudge | None
     has_clients: bool = False
     on_first: Callable[[str], None] | None = None
+    told_ns: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, rig: Rig, program: JudgeProgram | None) -> Self:
@@ -91,7 +93,10 @@ class OnlineRun:
             "operations": self.judge.operations,
             "outcome": self.judge.outcome,
             "left": self.judge.why_left,
-            "violations": [asdict(told) for told in self.judge.told[:KEPT_MAX]],
+            "violations": [
+                {**asdict(told), "told_ns": told_ns}
+                for told, told_ns in zip(self.judge.told[:KEPT_MAX], self.told_ns, strict=False)
+            ],
         }
 
     async def _follow(self, judge: OnlineJudge) -> None:
@@ -116,6 +121,7 @@ class OnlineRun:
         note = self.rig.observer.note
         before = len(self.judge.told) - len(told)
         for number, violation in enumerate(told, before + 1):
+            self.told_ns.append(self.rig.facts.now_ns())
             if number <= REPORTED_MAX:
                 note(f"violation: key {violation.key}: {violation.sentence}")
             elif number == REPORTED_MAX + 1:
