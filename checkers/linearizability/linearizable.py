@@ -105,6 +105,10 @@ class Linearizable:
         self.initial: State = model.initial(_initial_text(initial))
         self.use_special_cases = use_special_cases
 
+    def why_observed(self, context: CheckContext) -> str | None:
+        """Return why a history that is not linearizable breaks no promise of this run, or None."""
+        return self._observed(NOT_LINEARIZABLE, context)
+
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Decide one partition; return a row "checked", and a finding unless it is VALID."""
         decider = self._decider(context)

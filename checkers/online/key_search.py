@@ -10,9 +10,11 @@ Source: Lowe, "Testing for linearizability" (just-in-time linearization); knosso
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from shaketable.checkers.models.model import UNKNOWN, Call, Model
+from shaketable.checkers.models.register import REFUSED
 
 CONFIGURATIONS_MAX: Final = 4_096
 """Configurations of one object; with more it is unknown."""
@@ -46,6 +48,36 @@ class _Smallest:
         return True
 
 
+class _Settled:
+    """Gives the answers that fit a state, of operations that change none: reads, refused cas."""
+
+    def __init__(
+        self,
+        step: Callable[[Any, Call], Any | None],
+        others: Sequence[tuple[int, Call]],
+        observers: frozenset[str],
+    ) -> None:
+        self._step = step
+        self._known = [
+            (op, call)
+            for op, call in others
+            if call.output is not UNKNOWN
+            and (call.f in observers or (call.f == "cas" and call.output == REFUSED))
+        ]
+        self._by_state: dict[Any, frozenset[int]] = {}
+
+    def __call__(self, state: Any, used: frozenset[int]) -> frozenset[int]:
+        """Return `used`, and those of known answer that fit."""
+        if not self._known:
+            return used
+        fitting = self._by_state.get(state)
+        if fitting is None:
+            fitting = self._by_state[state] = frozenset(
+                op for op, call in self._known if self._step(state, call) is not None
+            )
+        return used | fitting if fitting else used
+
+
 class KeySearch:
     """What is known of one object after the events so far.
 
@@ -55,13 +87,15 @@ class KeySearch:
     """
 
     __slots__ = (
-        "_answers_matter", "_entered", "_held", "_observers", "_postpones_unknown", "_step",
+        "_answers_matter", "_entered", "_held", "_observers", "_overwriters",
+        "_postpones_unknown", "_step",
         "calls", "configurations", "unknown_outcomes", "violated_by", "waiting", "why_unknown",
     )  # fmt: skip
 
     def __init__(self, model: Model, initial: Any) -> None:
         self._step = model.step
         self._observers = model.observers
+        self._overwriters = model.overwriters
         self._answers_matter = model.observers | {"cas"}
         self._postpones_unknown = model.observers | model.overwriters
         self._held: deque[tuple[bool, int]] = deque()  # (is a return, operation)
@@ -199,27 +233,42 @@ class KeySearch:
     ) -> None:
         """Add to `found` what can be reached from `start` by open operations and then `op`.
 
-        An operation of unknown outcome need not take effect: what can be reached without it, in
-        the same state, makes what was reached with it redundant.
+        Three rules keep them few. An operation of unknown outcome need not take effect: what can be
+        reached without it, in the same state, makes what was reached with it redundant. One that
+        overwrites is tried only where what comes right after does not overwrite it. A read, or a
+        cas that was refused, is answered in the first state that its answer fits: it has to be,
+        and nothing is lost by it.
         """
+        others = [(each, self.calls[each]) for each in self._entered if each != op]
+        settled = _Settled(self._step, others, self._observers)
         reached = _Smallest(self.unknown_outcomes)
         # Those that used fewest come first: then the others are found redundant at once.
-        queue = deque(sorted(start, key=lambda each: len(each[1])))
-        for state, used in queue:
-            reached.add(state, used)
-        others = [(each, self.calls[each]) for each in self._entered if each != op]
+        queue: deque[tuple[Any, frozenset[int], bool]] = deque()
+        for state, used in sorted(start, key=lambda each: len(each[1])):
+            more = settled(state, used)
+            if reached.add(state, more):
+                queue.append((state, more, False))
+        overwriters, unknown = self._overwriters, self.unknown_outcomes
+        overwrites = call.f in overwriters
+        steps = [(each, made, made.f in overwriters, each in unknown) for each, made in others]
+        if overwrites and all(is_blind for _, _, is_blind, _ in steps):
+            steps = [other for other in steps if not other[3]]
         while queue:
-            state, used = queue.popleft()
-            after = self._step(state, call)
+            state, used, is_in_vain = queue.popleft()
+            after = None if is_in_vain and overwrites else self._step(state, call)
             if after is not None:
-                found.add((after, used))
-            for other, made in others:
-                moved = None if other in used else self._step(state, made)
+                found.add((after, settled(after, used)))
+            for other, made, is_blind, is_unknown in steps:
+                if other in used or (is_in_vain and is_blind):
+                    continue
+                moved = self._step(state, made)
                 if moved is None:
                     continue
-                more = used | {other}
+                with_other = used | {other}
+                more = settled(moved, with_other)
                 if reached.add(moved, more):
-                    queue.append((moved, more))
+                    in_vain = is_blind and is_unknown and more == with_other
+                    queue.append((moved, more, in_vain))
             if len(reached) > CONFIGURATIONS_MAX:
                 self._give_up(f"more than {CONFIGURATIONS_MAX:,} configurations")
                 return

@@ -132,8 +132,9 @@ class Campaign(
         data_file_bytes: size of the log's data files; small, so that a short run crosses many file
             boundaries.
         index_file_bytes: size of the log's index files; small for the same reason.
-        stop_at_first_violation: whether a violation that is seen live ends the chaos phase (for a
-            log, under faults that the target promises to survive).
+        online: whether operations are judged while the campaign runs, as far as they can be.
+        stop_at_first_violation: whether a violation that is seen while it runs ends the chaos
+            phase; what can be judged online then is.
         seed: all random choices derive from it; None: generate one and print it.
         store: where runs are kept.
         engine: what checks the history: Spark, or the same checks in one process, without Java,
@@ -176,6 +177,7 @@ class Campaign(
     limits: Literal["usual", "low"] = "usual"
     data_file_bytes: int = 1 << 20
     index_file_bytes: int = 1 << 18
+    online: bool = False
     stop_at_first_violation: bool = False
     seed: str | None = None
     store: str = "store"

@@ -113,6 +113,14 @@ class Recorder:
         extra = msgspec.json.encode(value).decode()
         self._writer.write_one(Event(self._now_ns(), NEMESIS, "info", f, extra=extra))
 
+    def recorded_ns(self) -> int:
+        """Return a time before which nothing will be recorded any more: all that was is written.
+
+        An event gets its time and is written in one go, so between two calls there is none that
+        has its time and is not written.
+        """
+        return max(self._clock_ns() - self._start_ns, self._last_ns + 1)
+
     def close(self) -> int:
         """Write the closing record; return the number of events. Idempotent."""
         return self._writer.close()

@@ -123,6 +123,16 @@ class RunFolder:
         return self.path / "history" / "recorded.json"
 
     @property
+    def online_jsonl(self) -> Path:
+        """What was found while the run went on; absent unless it was judged then."""
+        return self.path / "online.jsonl"
+
+    @property
+    def online_html(self) -> Path:
+        """The page of the first of these violations; absent if there was none."""
+        return self.path / "online.html"
+
+    @property
     def results_json(self) -> Path:
         """The verdicts."""
         return self.path / "results.json"

@@ -208,6 +208,11 @@ def whole_events(data: bytes) -> tuple[list[Event], int, bool]:
     return events, at, True
 
 
+def is_closing(rest: bytes, count: int) -> bool:
+    """Return whether `rest`, what follows `count` events, is the closing frame and no more."""
+    return _closing(rest) == count
+
+
 def judge_end(path: Path, size: int, at: int, count: int, why: str | None) -> SegmentEnd:
     """Classify the end of a segment.
 

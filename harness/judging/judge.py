@@ -36,6 +36,7 @@ from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.judging import log_entries, undisturbed
 from shaketable.harness.judging.engines import Engine
 from shaketable.harness.judging.invariants import judge_invariants
+from shaketable.harness.judging.online_agreement import judge_agreement
 from shaketable.harness.runtime import availability
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def judge(
     client_violations = _client_violations(folder, job.context) if campaign.world == "sim" else ()
     own = judge_invariants(folder, target, job.context, client_violations)
     verdicts = [*([] if own is None else [own]), *found, judge_run_as_planned(folder)]
+    disagreement = judge_agreement(folder, verdicts)
+    verdicts += [] if disagreement is None else [disagreement]
     judged = Results(
         campaign=campaign,
         promises=campaigns.promises_of(campaign, target) or target.promises,

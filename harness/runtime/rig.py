@@ -139,6 +139,10 @@ class RunWorkers(Protocol):
         """Return when (from, to, in ns of the run) the client processes themselves stalled."""
         ...
 
+    def recorded(self) -> Mapping[str, int | None]:
+        """Return how far each segment is complete; see `GrowingSegments.note`."""
+        ...
+
     def waiting(self) -> tuple[str, ...]:
         """Return what clients wait for or gave up, a line each; () if unknown here."""
         ...

@@ -41,6 +41,8 @@ from shaketable.harness.runtime.hosts import world as on_hosts
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.nemesis import Tally
 from shaketable.harness.runtime.observer import RETRY, Counts, Observer
+from shaketable.harness.runtime.online.following import OnlineRun
+from shaketable.harness.runtime.online.judge_process import JudgeProgram
 from shaketable.harness.runtime.processes.process_files import resident_bytes
 from shaketable.harness.runtime.rig import Rig, build
 
@@ -79,14 +81,19 @@ class _Progress:
     watch: Watch | None = None
     stopped_at: str | None = None
 
+    def stop_at(self, text: str) -> None:
+        """End the chaos: a violation was seen."""
+        if self.stopped_at is None:
+            self.stopped_at = text
+            self.shaking.cancel()
+
     def look(self, is_to_stop: bool) -> None:
         """Look for violations while clients work; end the chaos at the first one if asked to."""
         if self.watch is None:
             return
         self.watch.look()
-        if is_to_stop and self.watch.seen and self.stopped_at is None:
-            self.stopped_at = self.watch.seen[0].text
-            self.shaking.cancel()
+        if is_to_stop and self.watch.seen:
+            self.stop_at(self.watch.seen[0].text)
 
 
 async def run_campaign(
@@ -96,6 +103,7 @@ async def run_campaign(
     *,
     base_port: int | None = None,
     command: Sequence[str] = (),
+    judge: JudgeProgram | None = None,
 ) -> RunResult:
     """Run a resolved campaign into its folder. Must be called in the main thread.
 
@@ -105,13 +113,14 @@ async def run_campaign(
         observer: is notified of phases, faults, leaders and counts.
         base_port: first of the loopback ports for the nodes; None: free ones.
         command: the command line, for run.json.
+        judge: what judges the run while it goes on, if anything of it can be.
 
     Raises:
         UsageError: the campaign cannot be run as it is.
         HarnessError: the run could not be set up or done; one line says why.
     """
     return await run_rig(
-        await assemble(campaign, folder, observer, base_port=base_port, command=command)
+        await assemble(campaign, folder, observer, base_port=base_port, command=command), judge
     )
 
 
@@ -134,12 +143,14 @@ async def assemble(
     return build(campaign, folder, observer, base_port=base_port, command=command)
 
 
-async def run_rig(rig: Rig) -> RunResult:
-    """Run an assembled rig in any world. Raises as `run_campaign` does."""
+async def run_rig(rig: Rig, judge: JudgeProgram | None = None) -> RunResult:
+    """Run an assembled rig in any world. Arguments and errors are those of `run_campaign`."""
     memory_log = Lines(rig.folder.memory_jsonl)
-    progress = _Progress(MemoryUse(memory_log, rig.workers.pids, rig.facts.now_ns))
+    online = OnlineRun.of(rig, judge)
+    progress = _Progress(MemoryUse(memory_log, partial(_pids, rig, online), rig.facts.now_ns))
+    online.on_first = progress.stop_at if rig.campaign.stop_at_first_violation else None
     progress.watch = watch_for(rig.campaign, rig.folder.segments, rig.observer.note)
-    if progress.watch is None and rig.campaign.stop_at_first_violation:
+    if progress.watch is None and not online.is_judged and rig.campaign.stop_at_first_violation:
         rig.observer.note(NOT_WATCHED)  # else a user may wait for it until the time limit
     try:
         with _one_line():
@@ -147,10 +158,11 @@ async def run_rig(rig: Rig) -> RunResult:
                 nursery.start_soon(_listen_for_signals, rig, progress, nursery.cancel_scope)
                 for service in rig.services:
                     await nursery.start(service)
-                try:
-                    await _run_phases(rig, progress)
-                finally:
-                    await _tear_down(rig, progress)
+                async with online.judged():
+                    try:
+                        await _run_phases(rig, progress, online)
+                    finally:
+                        await _tear_down(rig, progress)
                 nursery.cancel_scope.cancel()
     except BaseException as error:
         rig.facts.update(status="failed", error=f"{type(error).__name__}: {error}")
@@ -158,20 +170,25 @@ async def run_rig(rig: Rig) -> RunResult:
     finally:
         memory_log.close()
         rig.close()
-    return _conclude(rig, progress)
+    return _conclude(rig, progress, online)
 
 
-async def _run_phases(rig: Rig, progress: _Progress) -> None:
+def _pids(rig: Rig, online: OnlineRun) -> Mapping[str, int]:
+    return {**rig.workers.pids(), **online.pids}
+
+
+async def _run_phases(rig: Rig, progress: _Progress, online: OnlineRun) -> None:
     campaign = rig.campaign
     look = partial(progress.look, campaign.stop_at_first_violation)
     with progress.shaking:
         with _phase(rig, "setup", None):
             is_served = await phases.set_up(rig)
+            await online.ready()
         if not is_served:
             return
         async with phases.reporting_counts(rig, look), progress.memory.recorded(campaign.steady_s):
             began = trio.current_time()
-            progress.has_clients = True
+            progress.has_clients = online.has_clients = True
             await rig.workers.generate()
             with _phase(rig, "steady", campaign.steady_s):
                 await phases.steady(rig, began)
@@ -207,7 +224,7 @@ async def _tear_down(rig: Rig, progress: _Progress) -> None:
         rig.facts.update(segments=segments, stalls=rig.workers.stalls())
 
 
-def _conclude(rig: Rig, progress: _Progress) -> RunResult:
+def _conclude(rig: Rig, progress: _Progress, online: OnlineRun) -> RunResult:
     result = RunResult(
         folder=rig.folder,
         status="interrupted" if progress.is_interrupted else "complete",
@@ -230,6 +247,7 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
         problems=list(result.problems),
         seen_live=_seen_live(progress),
         stopped_at=progress.stopped_at,
+        **({"online": online.facts()} if online.is_judged else {}),
         memory=progress.memory.summary(),
     )
     return result
@@ -291,8 +309,7 @@ REPORTED_MAX: Final = 5
 KEPT_MAX: Final = 100
 """The first ones are kept for run.json; all are counted."""
 NOT_WATCHED: Final = (
-    "--stop-at-first-violation has no effect: only appends and reads of a log (workloads log and"
-    " combined) are watched live, under faults that the target promises to survive"
+    "--stop-at-first-violation has no effect: nothing of this campaign is judged before its end"
 )
 JUDGED: Final = frozenset({"append", "read", "end"})
 CHECKER: Final = "linearizable-log"

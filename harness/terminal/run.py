@@ -53,6 +53,7 @@ def run(
     ./shaketable run
     ./shaketable run --nodes 5 --faults kill,partition --time-limit 60 --seed 7
     ./shaketable run --mutant ack-before-quorum
+    ./shaketable run --workload register --online --time-limit 1h
 
     Args:
         campaign: A campaign file, whose keys are the options below with underscores; or the name
@@ -219,8 +220,10 @@ class RunOptions:
         op_timeout: After this many seconds without an answer an operation's outcome is unknown.
         seed: What everything is drawn from; printed, so that a run can be repeated.
         test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
-        stop_at_first_violation: End the shaking at the first violation that is seen live (of a
-            log, under faults that the target promises to survive).
+        online: Judge operations while the campaign runs, and tell the first violation at once; what
+            can only be judged at the end is named.
+        stop_at_first_violation: End the shaking at the first violation that is told while it runs,
+            heal, and judge; with it --online is not needed.
         name: Folder under the store.
         store: Where runs are kept.
         engine: spark, or local: the same checks in one process, without Java.
@@ -268,6 +271,9 @@ class RunOptions:
 
     seed: Annotated[str | None, _option("seed", RUNS, "SEED", default=False)] = None
     test_count: Annotated[int, Parameter(group=RUNS, metavar="N", show_default=False)] = 1
+    online: Annotated[
+        bool | None, Parameter(name="--online", group=RUNS, negative="", show_default=False)
+    ] = None
     stop_at_first_violation: Annotated[
         bool | None,
         Parameter(name="--stop-at-first-violation", group=RUNS, negative="", show_default=False),

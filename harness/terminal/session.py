@@ -27,7 +27,7 @@ from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging import judge
+from shaketable.harness.judging import judge, online_agreement
 from shaketable.harness.judging.engines import Engine
 from shaketable.harness.runtime import availability
 from shaketable.harness.terminal.display import Display, make_display
@@ -96,6 +96,10 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     out.print(_heading(campaign), soft_wrap=True)
     for line in availability.tell(choice.unavailable):
         out.print(Text(line), soft_wrap=True)
+    if is_judged_online(campaign):
+        from shaketable.harness.runtime.online.coverage import coverage_of  # noqa: PLC0415 - its checkers take time to load
+
+        out.print(Text(coverage_of(campaign).line, style="dim"), soft_wrap=True)
     display = make_display(out, engine.warm_up)
     with run_markers.working_in(folder.path), logged_to(folder), _ended_by_signals():
         try:
@@ -130,8 +134,20 @@ def _run(
             display.use_clock(time.monotonic_ns)
     from shaketable.harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - see above
 
-    run = partial(run_campaign, campaign, folder, display, base_port=base_port, command=command)
+    judge = None
+    if is_judged_online(campaign):
+        from shaketable.harness.judging.online import run_online  # noqa: PLC0415 - see above
+
+        judge = run_online
+    run = partial(
+        run_campaign, campaign, folder, display, base_port=base_port, command=command, judge=judge
+    )
     return trio.run(run)
+
+
+def is_judged_online(campaign: Campaign) -> bool:
+    """Return whether a campaign is to be judged while it runs, as far as that can be."""
+    return campaign.online or campaign.stop_at_first_violation
 
 
 def judge_stored(
@@ -163,6 +179,9 @@ def _judged(
 ) -> tuple[Outcome, RunView]:
     """Judge a stored run and write its report; return the outcome, and what the report shows."""
     results = judge.judge(folder, campaign, engine, display.checking)
+    for verdict in results.verdicts:
+        if verdict.checker == online_agreement.NAME:
+            display.note(verdict.summary)
     display.checking("writing the report")
     return results.outcome, judge.render(folder).view
 

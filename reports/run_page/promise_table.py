@@ -31,6 +31,7 @@ JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
     "run-as-planned": (MEANT,),
     "vacuity": (MEANT,),
     "stats": (MEANT,),
+    "online": (LINEARIZABLE,),
 }
 """Promises that each of our checkers judges; other checkers judge what the target excludes."""
 

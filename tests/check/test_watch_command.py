@@ -17,9 +17,7 @@ from random import Random
 import pytest
 
 from shaketable.harness.contracts.verdict import Outcome
-from shaketable.harness.judging.watching import WatchSettings
-from shaketable.harness.terminal.histories.watch import Shown, impossible_read
-from shaketable.harness.terminal.output import Output
+from shaketable.harness.judging.explaining import explain, impossible_read
 from tests.support.shaketable_runs import shaketable
 
 WAIT_S = 60.0
@@ -136,7 +134,7 @@ def piped(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("text", "said", "code"),
     [
-        (lines(WRITE), "VALID  -: 1 operations on 1 key are linearizable", 0),
+        (lines(WRITE), "VALID  -: 1 operation on 1 key is linearizable", 0),
         ("", "UNKNOWN  -: there is no operation", 2),
         (lines(WRITE)[:-9], "UNKNOWN  -: line 2 has no end", 2),
         (lines(WRITE[:1]) + "rubbish\n", "line 2 cannot be judged: JSON is malformed", 2),
@@ -175,8 +173,7 @@ def test_a_proof_stands_whatever_is_missing_after_it() -> None:
 
 @pytest.mark.parametrize("model", ["register", "cas-register", "kv", "counter"])
 def test_what_it_gets_ready_with_is_a_violation(model: str) -> None:
-    given = WatchSettings(path=Path("-"), model=model)
-    explained = Shown(Output(), given, None).explained(impossible_read(model))
+    explained = explain(impossible_read(model), model)
     assert explained is not None
     assert explained.outcome is Outcome.INVALID
 
@@ -201,7 +198,7 @@ def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:
         [line] = done.stderr.strip().splitlines()
         assert said in line
     with watching(path, *REGISTER) as process:
-        until(process, " 1 operations")  # a cut of what it had not read yet is none
+        until(process, " 1 operation,")  # a cut of what it had not read yet is none
         path.write_text("")
         assert "it was cut: it has 0 bytes" in until(process, "it was cut")
         assert process.wait(WAIT_S) == 255

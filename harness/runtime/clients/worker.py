@@ -108,7 +108,8 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
 
     `control` is this end of a multiprocess Pipe. Messages are tuples. To the worker: ("generate",),
     ("stop",), ("finals", until_ns), ("close",). From it: ("ready",), ("counts", ok, fail, info),
-    ("generated",), ("finals", missed), ("closed", events), ("failed", line).
+    ("recorded", until_ns), ("generated",), ("finals", missed), ("closed", events), ("failed",
+    line).
     """
     die_with_parent(plan.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
@@ -334,6 +335,7 @@ class Worker:
             if awake_ns - asleep_ns > (REPORT_INTERVAL_S + STALL_MIN_S) * 1e9:
                 self._control.send(("stalled", asleep_ns, awake_ns))
             self._control.send(("counts", *self._counts()))
+            self._control.send(("recorded", self._recorder.recorded_ns()))
 
     def _trio_time(self, at_ns: int) -> float:
         """Convert a time of the run's clock into trio's."""

@@ -147,6 +147,14 @@ class WorkerGroup:
         self._listen()
         return sorted(stall for handle in self._handles for stall in handle.stalls)
 
+    def recorded(self) -> Mapping[str, int | None]:
+        """Return how far each segment is complete; see `GrowingSegments.note`. Never blocks."""
+        self._listen()
+        return {
+            handle.plan.segment.name: None if handle.has_recorded_all else handle.recorded_ns
+            for handle in self._handles
+        }
+
     def waiting(self) -> tuple[str, ...]:
         """Return (): only the worker processes know what clients wait for."""
         return ()
@@ -243,6 +251,7 @@ class _Handle:
     messages: dict[str, list[Any]] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     stalls: list[tuple[int, int]] = field(default_factory=list)
+    recorded_ns: int = -1
     is_gone: bool = False  # one end of the pipe is closed
     is_late: bool = False  # it did not close its recording when told to
     is_killed: bool = False  # by us, while it was there
@@ -274,6 +283,8 @@ class _Handle:
                 word, *arguments = self.pipe.recv()
                 if word == "counts":
                     self.counts = Counts(*arguments)
+                elif word == "recorded":
+                    self.recorded_ns = arguments[0]
                 elif word == "stalled":
                     if len(self.stalls) < STALLS_MAX:
                         self.stalls.append((arguments[0], arguments[1]))
@@ -290,6 +301,11 @@ class _Handle:
         if self.is_gone and not self.is_killed and "closed" not in self.messages:
             return f"{self.plan.name}: ended by itself ({self._how()})"
         return None
+
+    @property
+    def has_recorded_all(self) -> bool:
+        """Whether its segment is closed, or its process has ended."""
+        return "closed" in self.messages or (self.is_gone and not self.is_alive())
 
     def is_alive(self) -> bool:
         return bool(self.process.is_alive())

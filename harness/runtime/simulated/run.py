@@ -239,6 +239,10 @@ class SimulatedWorkers:
         """Return []: no virtual time passes while clients compute."""
         return []
 
+    def recorded(self) -> Mapping[str, int | None]:
+        """Return nothing: a simulated run is over before it is worth following."""
+        return {}
+
     def waiting(self) -> tuple[str, ...]:
         """Return what clients wait for, or gave up, a line each."""
         return () if self._worker is None else self._worker.waiting()

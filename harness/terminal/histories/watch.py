@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,19 +12,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, Literal
 
-import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
 from shaketable.checkers.online.history_judge import Violation
 from shaketable.harness.campaigns.durations import to_seconds
-from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
-from shaketable.harness.history.foreign.jsonl import EventLine
-from shaketable.harness.judging import checking, engines
+from shaketable.harness.judging.explaining import explain, impossible_read
 from shaketable.harness.judging.watching import TOLD_MAX, Watch, WatchSettings
-from shaketable.harness.run_markers import scratch_prefix
 from shaketable.harness.terminal.histories.check import STYLES, show_one, write_page
 from shaketable.harness.terminal.output import Output
 from shaketable.harness.untrusted_text import printable
@@ -122,7 +118,7 @@ class Shown:
         """Load what explains a violation while nothing is to judge: it takes a second or two."""
         if not self._is_ready:
             self._is_ready = True
-            self.explained(impossible_read(self._given.model))
+            explain(impossible_read(self._given.model), self._given.model)
 
     def take(self, watched: Watch, found: list[Violation]) -> None:
         """Show these, and keep what was said of them."""
@@ -130,7 +126,7 @@ class Shown:
         for violation in found[: TOLD_MAX - len(watched.told)]:
             key = "" if violation.key is None else f", key {violation.key}"
             where = printable(f"{self._given.path}{key}")
-            one = self.explained(violation)
+            one = explain(violation, self._given.model)
             if one is None:
                 sentence = f"{where}: no order lets operation {violation.op} return"
                 self._out.print(Text("INVALID", style=STYLES["INVALID"]), Text(f" {sentence}"))
@@ -143,46 +139,18 @@ class Shown:
         if self._html is not None and len(self._checked) > before:
             write_page(self._out, self._checked, self._html)
 
-    def explained(self, violation: Violation) -> CheckedHistory | None:
-        """Return what `check` says of the events around it; None if they do not show it."""
-        if not violation.window:
-            return None
-        events = b"".join(msgspec.json.encode(each) + b"\n" for each in violation.window)
-        settings = checking.CheckSettings(
-            model=self._given.model,
-            initial=violation.first,
-            partition_by="none",
-            engine="local",
-            is_part=violation.is_part,
-        )
-        engine = engines.Engine("local", "")
-        try:
-            with tempfile.TemporaryDirectory(prefix=scratch_prefix("watch")) as folder:
-                part = Path(folder) / "part.jsonl"
-                part.write_bytes(events)
-                one = checking.check_path(part, settings, lambda _: engine, lambda _: None)
-        except (OSError, HarnessError, UsageError):  # a full disk hides no violation
-            return None
-        finally:
-            engine.stop()
-        return one if one.outcome is Outcome.INVALID else None
 
-
-def impossible_read(model: str) -> Violation:
-    """Return a read of what nothing has put there, as the model has it: an example to explain."""
-    read = {"f": "get", "value": "7"} if model == "kv" else {"f": "read", "value": 7}
-    window = tuple(
-        EventLine(type=kind, process=0, key="k", time=at, **read)
-        for at, kind in enumerate(("invoke", "ok"))
-    )
-    return Violation(None, 0, None, window, is_part=False)
+def counted(number: int, what: str) -> str:
+    """Return "1 operation", "2 operations"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _show_end(out: Output, path: Path, watched: Watch) -> None:
     verdict, judge = watched.outcome, watched.judge
-    keys = "1 key" if judge.keys == 1 else f"{judge.keys:,} keys"
+    keys = counted(judge.keys, "key")
+    are = "is" if judge.operations == 1 else "are"
     said = {
-        Outcome.VALID: f"{judge.operations:,} operations on {keys} are linearizable",
+        Outcome.VALID: f"{counted(judge.operations, 'operation')} on {keys} {are} linearizable",
         Outcome.INVALID: f"{watched.found:,} of {keys} cannot be put in order",
         Outcome.UNKNOWN: "; ".join(judge.doubts()) or "there is no operation",
     }[verdict]
@@ -252,7 +220,7 @@ class _Progress:
         behind = self._watched.file.behind_bytes
         late = f", {behind / 1e6:,.1f} MB behind" if behind > 1e5 else ""
         self._show(
-            f"{now_s - self._began_s:.0f} s  {judge.operations:,} operations, {rate_hz:,.0f}/s,"
-            f" {judge.keys:,} keys, {judge.open:,} open{late};"
+            f"{now_s - self._began_s:.0f} s  {counted(judge.operations, 'operation')},"
+            f" {rate_hz:,.0f}/s, {counted(judge.keys, 'key')}, {judge.open:,} open{late};"
             f" {self._watched.outcome.name.lower()} so far"
         )
