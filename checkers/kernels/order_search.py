@@ -30,7 +30,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from shaketable.checkers.kernels.search_moves import mix
+from shaketable.checkers.kernels.search_vectors import mix
 from shaketable.harness.compiled import compiled, inlined
 
 Int64s = npt.NDArray[np.int64]

@@ -71,7 +71,7 @@ from shaketable.checkers.kernels.search_arrays import (
     History,
     Steps,
 )
-from shaketable.checkers.kernels.search_history import VALUE, move_to, step_forward
+from shaketable.checkers.kernels.search_history import VALUE, VECTOR, move_to, step_forward
 from shaketable.checkers.kernels.search_memo import add_node, is_covered, spend
 from shaketable.checkers.kernels.search_moves import (
     has,
@@ -81,6 +81,7 @@ from shaketable.checkers.kernels.search_moves import (
     push_moves,
     step,
 )
+from shaketable.checkers.kernels.search_vectors import is_hindered
 from shaketable.harness.compiled import bare, compiled, inlined
 
 
@@ -258,6 +259,14 @@ def _overwritten_value(h: History, a: Arena, parent: int, move: int) -> int:
 
 
 @inlined
+def _kind_of(h: History, parent: int, move: int) -> int:
+    """Return the kind of the operation that a move lets take effect, -1 if it lets none."""
+    if parent < 0 or move == DROP:
+        return -1
+    return int(h.op[move, KIND] if move >= 0 else h.unknown_kind[FIRST_UNKNOWN - move])
+
+
+@inlined
 def _visit(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
     """Try the move on top of the stack: visit the node that it leads to.
 
@@ -279,6 +288,8 @@ def _visit(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
         # Doomed: no continuation satisfies some need. Covered: memoised, or dominated by a node
         # that was. Either way nothing is lost by not expanding it.
         hopeless = h.facts[FAMILY] == VALUE and is_doomed(h, c, a, e, state, used, was)
+        if h.facts[FAMILY] == VECTOR:
+            hopeless = is_hindered(h, c, a, t, node, _kind_of(h, parent, move))
         hopeless = hopeless or is_covered(h, c, a, node, chain_max)
         count = 0 if hopeless else list_moves(h, c, a, t, e, node)
         if t.facts[MISSING_COUNT]:

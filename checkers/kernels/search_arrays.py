@@ -40,7 +40,9 @@ KINDS = 7
 FIRST_LACKING = 8
 """VALUE: the first return of an operation that needs a value which no operation called before
 could have produced; -1 if there is none."""
-FACTS = 9
+DEPTH = 9
+"""VECTOR: how many levels the tree of a vector has."""
+FACTS = 10
 
 
 # ---- columns of History.event
@@ -118,6 +120,8 @@ class History(NamedTuple):
         need: VALUE: the operations that need a value, by value, then by call.
         room: VALUE: for each value, and each number of calls that produce it plus returns that
             consume it, the least difference (calls - returns) from there to the end.
+        change: VECTOR: what the kinds do, rows of (problem.Does, entry, value). Those of a kind are
+            from its A to its B in `does`.
         facts: scalars, see above.
     """
 
@@ -130,6 +134,7 @@ class History(NamedTuple):
     value: Int32s
     need: Int32s
     room: Int32s
+    change: Int32s
     facts: Int64s
 
 
@@ -257,25 +262,36 @@ class Arena(NamedTuple):
 # ---- Steps.facts
 FILLED = 0
 MISSING_COUNT = 1
+"""TABLE: how many pairs are in `missing`; VECTOR: how often there was no room for a pair."""
 STATES = 2
+"""VECTOR: how many pairs there are."""
 STEPS_FACTS = 3
 MISSING_MAX = 4096
+PATH_LEVELS = 32
+"""The most levels of a tree: entries have numbers of 31 bits."""
+PATH_ROOM = PATH_LEVELS + 3 + 4 * (PATH_LEVELS + 2)
 
 
 class Steps(NamedTuple):
-    """The known steps of a model whose states are numbers (Family.TABLE).
+    """The known steps of a model whose states are numbers (Family.TABLE), or its known vectors.
 
     Attributes:
         key: state * kinds + kind, -1 where empty; a hash table by open addressing, its size a
-            power of two.
-        after: the state after that step, IMPOSSIBLE where it cannot happen.
+            power of two. Of vectors a pair: the number of its left half, then that of its right
+            one, 32 bits each.
+        after: the state after that step, IMPOSSIBLE where it cannot happen; the pair's number.
         missing: pairs of state and kind that a kernel asked for.
+        pair: VECTOR: the pairs by number.
+        path: VECTOR: room for one step: trees from the root to an entry, and from PATH_LEVELS
+            on for comparisons.
         facts: scalars, see above.
     """
 
     key: Int64s
     after: Int32s
     missing: Int32s
+    pair: Int64s
+    path: Int64s
     facts: Int64s
 
 

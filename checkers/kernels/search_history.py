@@ -58,6 +58,8 @@ from shaketable.harness.compiled import bare, compiled, inlined
 
 VALUE = 1
 """problem.Family.VALUE."""
+VECTOR = 2
+"""problem.Family.VECTOR."""
 READ = 0
 REFUSED = 1
 WRITE = 2

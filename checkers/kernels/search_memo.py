@@ -34,7 +34,7 @@ from shaketable.checkers.kernels.search_arrays import (
     History,
     Int32s,
 )
-from shaketable.checkers.kernels.search_moves import mix
+from shaketable.checkers.kernels.search_vectors import mix
 from shaketable.harness.compiled import bare, compiled, inlined
 
 Node = tuple[int, int, int, int]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from shaketable.checkers.kernels.search_arrays import (
@@ -56,19 +54,11 @@ from shaketable.checkers.kernels.search_arrays import (
     Steps,
     Words,
 )
-from shaketable.checkers.kernels.search_history import CAS, READ, VALUE, WRITE, consumes
+from shaketable.checkers.kernels.search_history import CAS, READ, VALUE, VECTOR, WRITE, consumes
+from shaketable.checkers.kernels.search_vectors import is_nearer, mix, vector_step
 from shaketable.harness.compiled import bare, compiled, inlined
 
-# Steps of the model: computed here for a single value, looked up for other states.
-
-
-@inlined
-def mix(x: Any) -> Any:
-    """Spread the bits of a number (the finalizer of splitmix64)."""
-    y = np.uint64(x)
-    y = (y ^ (y >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    y = (y ^ (y >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return y ^ (y >> np.uint64(31))
+# Steps of the model: computed for a single value and for vectors, looked up for other states.
 
 
 @bare
@@ -96,6 +86,8 @@ def step(h: History, t: Steps, state: int, kind: int) -> int:
     A missing step is noted in `t`; the caller drops its work and returns to the driver, which
     asks the model.
     """
+    if h.facts[FAMILY] == VECTOR:
+        return vector_step(h, t, state, kind)
     if h.facts[FAMILY] != VALUE:
         return _known_step(h, t, state, kind)
     code = h.does[kind, CODE]
@@ -123,10 +115,10 @@ def add_steps(key: Int64s, after: Int32s, count: Int64s, keys: Int64s, states: I
 
 UNLIMITED = 2**40
 """How often a window may use an indeterminate operation of a kind: without limit."""
-RANKS = 5
+RANKS = 7
 """Moves are tried by rank: 0 drops an optional operation; 1 passes the return by an operation of
 known outcome, 2 does not pass it yet; 3 and 4 are the same by indeterminate operations, which are
-scarce."""
+scarce; 5 and 6 are as 2 and 4, but lead away from what the return needs."""
 
 
 @inlined
@@ -305,6 +297,14 @@ def _passes(h: History, c: Cursor, t: Steps, e: int, before: int, state: int) ->
 
 
 @inlined
+def _leads_on(h: History, t: Steps, e: int, before: int, after: int, k: int) -> bool:
+    """True if a move may help the operation that returns at e; where that is not known, too."""
+    return bool(
+        h.facts[FAMILY] != VECTOR or is_nearer(h, t, before, after, k, int(h.event[e, WHO]))
+    )
+
+
+@inlined
 def _has_absorbable(h: History, c: Cursor, i: int) -> bool:
     """True if an open overwriter other than i is still required."""
     words = h.facts[WORDS]
@@ -349,7 +349,9 @@ def _known_moves(
                     c.kind_stamp[optional, k] = tick
                     passing = h.event[e, WHO] == i or _passes(h, c, t, e, state, after)
                     a.move[count, 0] = i
-                    a.move[count, 1] = 1 if passing else 2
+                    a.move[count, 1] = (
+                        1 if passing else 2 if _leads_on(h, t, e, state, after, k) else 5
+                    )
                     count += 1
         i = int(c.open[i, NEXT])
     return count
@@ -392,7 +394,8 @@ def _unknown_moves(
         if after < 0 or not _is_worthwhile(h, c, FIRST_UNKNOWN - place, e, state, after):
             continue
         a.move[count, 0] = FIRST_UNKNOWN - place
-        a.move[count, 1] = 3 if _passes(h, c, t, e, state, after) else 4
+        passing = _passes(h, c, t, e, state, after)
+        a.move[count, 1] = 3 if passing else 4 if _leads_on(h, t, e, state, after, k) else 6
         count += 1
     return count
 

@@ -34,7 +34,8 @@ from shaketable.checkers.kernels.search_arrays import (
     Steps,
 )
 from shaketable.checkers.kernels.search_history import move_to, step_forward
-from shaketable.checkers.kernels.search_moves import mix, step
+from shaketable.checkers.kernels.search_moves import step
+from shaketable.checkers.kernels.search_vectors import mix
 from shaketable.harness.compiled import bare, compiled, inlined
 
 NOT_ABSORBED = -1

@@ -21,11 +21,12 @@ from shaketable.checkers.special import (
     permits,
     priority_order,
     queue_patterns,
+    register_groups,
     set_levels,
     stack_order,
     stack_words,
-    sums,
     two_ends,
+    value_counts,
     zones,
 )
 from shaketable.checkers.special.decision import Accusation, Decision
@@ -48,12 +49,17 @@ def _stack(problem: Problem, limits: Limits) -> Decision | None:
     return stack_order.decide(problem, limits) or stack_words.decide(problem, limits)
 
 
+def _unordered_queue(problem: Problem, limits: Limits) -> Decision | None:
+    """Decide an unordered queue by bad patterns, or by counting where values repeat."""
+    return queue_patterns.decide_bag(problem, limits) or value_counts.decide(problem, limits)
+
+
 BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "register": zones.decide,
     "cas-register": zones.decide,
     "fifo-queue": _fifo_queue,
-    "unordered-queue": queue_patterns.decide_bag,
-    "counter": sums.decide,
+    "unordered-queue": _unordered_queue,
+    "multi-register": register_groups.decide,
     "set": set_levels.decide,
     "stack": _stack,
     "deque": two_ends.refute_deque,

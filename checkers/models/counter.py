@@ -5,11 +5,15 @@ Source: Jepsen's counter workload, as a model (its checker only bounds the reads
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.models.encoding import NOTHING, load_columns, table_problem
+from shaketable.checkers.models.encoding import NOTHING, Columns, load_columns, table_problem
 from shaketable.checkers.models.model import UNKNOWN, Call
-from shaketable.checkers.search.problem import Problem, State
+from shaketable.checkers.models.vectors import VALUE_MAX, Change, Entries
+from shaketable.checkers.search.problem import Bools, Does, Problem, State
 from shaketable.harness.contracts.errors import UsageError
 
 
@@ -41,7 +45,7 @@ class Counter:
         is_add = columns.is_f("add")
         columns.require(is_add & (columns.input == NOTHING), "number to add")
         columns.require(~is_add & (columns.output == NOTHING), "sum that it read")
-        return table_problem(self, columns, initial)
+        return table_problem(self, columns, initial, form=_form_of(columns, is_add, initial))
 
     def describe_state(self, state: State) -> str:
         """Describe the sum."""
@@ -55,6 +59,47 @@ class Counter:
     def why_not(self, state: State, call: Call) -> str:
         """Explain why a read cannot happen: "it read 3, the counter is at 2"."""
         return f"it read {call.output}, the counter is at {state}"
+
+
+class Sum:
+    """A sum as a vector of one entry: by how much it exceeds the least that it can be."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def entries(self, state: Any) -> Entries:
+        """Return the vector that a sum is."""
+        return {ENTRY: state - self._least} if state != self._least else {}
+
+    def state(self, entries: Entries) -> State:
+        """Return the sum that a vector is."""
+        return entries.get(ENTRY, 0) + self._least
+
+    def changes(self, call: Call) -> tuple[Change, ...]:
+        """Return what a call does."""
+        if call.f == "add":
+            return ((Does.ADD, ENTRY, int(call.input)),)
+        # Less than the least: an entry is never that, and the search gets as far as it can.
+        return ((Does.EXPECT, ENTRY, call.output - self._least),)
+
+
+ENTRY = "sum"
+
+
+def _form_of(columns: Columns, is_add: Bools, initial: State) -> Sum | None:
+    """Return a counter's form, None if its sums differ by more than an entry can hold."""
+    assert isinstance(initial, int), "a counter's state is its sum"
+    numbers, count = np.unique(columns.input[is_add], return_counts=True)
+    amounts = columns.values.take(numbers.tolist())
+    sums = [amount * n for amount, n in zip(amounts, count.tolist(), strict=True)
+            if type(amount) is int]  # fmt: skip
+    shown = columns.values.take(np.unique(columns.output[~is_add]).tolist())
+    is_whole = len(sums) == len(amounts) and all(
+        type(each) in (int, type(UNKNOWN)) for each in shown
+    )
+    least = initial + sum(each for each in sums if each < 0)
+    most = initial + sum(each for each in sums if each > 0)
+    return Sum(least) if is_whole and most - least <= VALUE_MAX else None
 
 
 PLUGIN = Counter()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.models.vectors import VectorForm, vectors_of_calls
 from shaketable.checkers.search.problem import (
     NEVER,
     Access,
@@ -30,6 +31,7 @@ from shaketable.checkers.search.problem import (
     ModelError,
     Problem,
     State,
+    Vectors,
     error_line,
     short_repr,
 )
@@ -374,9 +376,13 @@ def encode_calls(model: Stepping, operations: pa.Table, initial: State) -> Probl
 
 
 def table_problem(
-    model: Stepping, columns: Columns, initial: State, observes: Bools | None = None
+    model: Stepping,
+    columns: Columns,
+    initial: State,
+    observes: Bools | None = None,
+    form: VectorForm | None = None,
 ) -> Problem:
-    """Make a problem whose states are the model's own (Family.TABLE).
+    """Make a problem whose states are the model's own (Family.TABLE), or vectors.
 
     Args:
         model: the model, called once for each new pair of state and kind.
@@ -384,6 +390,7 @@ def table_problem(
         initial: the first state.
         observes: where an operation changes nothing though its name is not in `observers`
             (a dequeue that found nothing).
+        form: the same model in terms of vectors, if it has one: then Family.VECTOR.
 
     The kinds' `code` is the index of the operation's name in sorted(model.fs), `a` and `b` are
     the numbers of its input and output (ABSENT if unknown, NOTHING for None).
@@ -405,7 +412,7 @@ def table_problem(
         overwrites=_is_named(f, columns.names, model.overwriters),
     )
     return Problem(
-        family=Family.TABLE,
+        family=Family.TABLE if form is None else Family.VECTOR,
         initial=0,
         values=0,
         kind=kind,
@@ -414,7 +421,7 @@ def table_problem(
         op=columns.op,
         kinds=kinds,
         start=initial,
-        step=StepByKind(model.step, columns, first),
+        step=StepByKind(model.step, columns, first, form),
     )
 
 
@@ -527,10 +534,14 @@ class StepByKind:
     """A model's step by kind of operation, for Problem.step. Calls are built on first use."""
 
     def __init__(
-        self, step: Callable[[State, Call], State | None], columns: Columns, first: Ints
+        self,
+        step: Callable[[State, Call], State | None],
+        columns: Columns,
+        first: Ints,
+        form: VectorForm | None = None,
     ) -> None:
-        """Take the model's step, the operations, and a row of each kind."""
-        self._step, self._columns, self._first = step, columns, first
+        """Take the model's step, the operations, a row of each kind, and its form as vectors."""
+        self._step, self._columns, self._first, self._form = step, columns, first, form
         self._calls: dict[int, Call] = {}
 
     def __call__(self, state: State, kind: int) -> State | None:
@@ -550,7 +561,12 @@ class StepByKind:
 
     def only(self, kinds: Ints) -> StepByKind:
         """Return the step restricted to these kinds, renumbered in this order."""
-        return StepByKind(self._step, self._columns, self._first[kinds])
+        return StepByKind(self._step, self._columns, self._first[kinds], self._form)
+
+    def vectors(self, start: State) -> Vectors:
+        """Return what the kinds do to a vector that is `start` at first (Family.VECTOR)."""
+        assert self._form is not None, "only a model with a form as vectors has such problems"
+        return vectors_of_calls(self._form, map(self.call, range(len(self._first))), start)
 
     def value(self, number: int) -> Any:
         """Return the value of a number of `Kinds.a` or `Kinds.b` (Family.TABLE)."""

@@ -5,6 +5,7 @@ Source: Herlihy & Shavit 2008, The Art of Multiprocessor Programming, chapter 9;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +26,10 @@ from shaketable.checkers.models.set import (
     describe_read,
     elements_of,
     require_lists,
+    seen_elements,
 )
-from shaketable.checkers.search.problem import Problem, State
+from shaketable.checkers.models.vectors import Change, Elements
+from shaketable.checkers.search.problem import Does, Problem, State
 
 
 class MembershipSet:
@@ -65,7 +68,7 @@ class MembershipSet:
         columns.require(~is_read & (columns.input == NOTHING), "element")
         require_lists(columns)
         require_yes_or_no(columns, self.fs - {"read"})
-        return table_problem(self, columns, initial)
+        return table_problem(self, columns, initial, form=Answers())
 
     def describe_state(self, state: Any) -> str:
         """Describe what the set holds: its first few elements."""
@@ -85,6 +88,21 @@ class MembershipSet:
         there = "is in the set" if call.input in state else "is not in the set"
         says = "yes" if answered(call) else "no"
         return f"it answered {says}, and {format_value(call.input)} {there}; {holds}"
+
+
+class Answers(Elements):
+    """A set as a vector; an answer tells whether the element was there."""
+
+    def changes(self, call: Call) -> Sequence[Change]:
+        """Return what a call does."""
+        if call.f == "read":
+            return seen_elements(call)
+        said = answered(call)
+        was_there = said if call.f != "add" or said is None else not said
+        needs = () if was_there is None else ((Does.EXPECT, call.input, int(was_there)),)
+        if call.f == "contains":
+            return needs
+        return (*needs, (Does.SET, call.input, int(call.f == "add")))
 
 
 PLUGIN = MembershipSet()

@@ -6,6 +6,7 @@ Source: Abdulla et al. 2025 (arXiv 2509.17795), multisets; Guava's Multiset.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from shaketable.checkers.models.encoding import (
 )
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.models.set import require_lists
-from shaketable.checkers.search.problem import Problem, State
+from shaketable.checkers.models.vectors import Change, Entries, whole
+from shaketable.checkers.search.problem import Does, Problem, State
 from shaketable.harness.contracts.errors import UsageError
 
 Counts = frozenset[tuple[Any, int]]
@@ -76,7 +78,7 @@ class Multiset:
             count = columns.values[int(columns.output[row])]
             if type(count) is not int:
                 raise UsageError(f"operation {columns.op[row]} (count) has no whole number")
-        return table_problem(self, columns, initial)
+        return table_problem(self, columns, initial, form=Copies())
 
     def describe_state(self, state: Any) -> str:
         """Describe what the multiset holds: its first few elements."""
@@ -112,6 +114,33 @@ def count_of(held: Counts, value: Any) -> int:
 
 def _counts(output: Any) -> Counts:
     return frozenset(Counter(output or ()).items())
+
+
+class Copies:
+    """A multiset as a vector: how often each element is there."""
+
+    def entries(self, state: Any) -> Entries:
+        """Return the vector that a multiset is."""
+        return dict(state)
+
+    def state(self, entries: Entries) -> State:
+        """Return the multiset that a vector is."""
+        return frozenset(entries.items())
+
+    def changes(self, call: Call) -> Sequence[Change]:
+        """Return what a call does."""
+        if call.f == "read":
+            return () if call.output is UNKNOWN else whole(Counter(call.output or ()))
+        if call.f == "add":
+            return ((Does.ADD, call.input, 1),)
+        if call.f == "count":
+            return () if call.output is UNKNOWN else ((Does.EXPECT, call.input, call.output),)
+        said = answered(call)
+        if call.f == "remove" and said is not False:
+            return ((Does.LOWER, call.input, 1) if said is None else (Does.ADD, call.input, -1),)
+        if said is None:
+            return ()
+        return ((Does.AT_LEAST, call.input, 1) if said else (Does.EXPECT, call.input, 0),)
 
 
 PLUGIN = Multiset()

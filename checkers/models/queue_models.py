@@ -5,7 +5,9 @@ Source: knossos.model FIFOQueue, UnorderedQueue; Herlihy & Wing 1990, section 3.
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +24,8 @@ from shaketable.checkers.models.encoding import (
     table_problem,
 )
 from shaketable.checkers.models.model import QUEUE, UNKNOWN, Call, Values, whole_numbers
-from shaketable.checkers.search.problem import Problem, State
+from shaketable.checkers.models.vectors import Change, Entries
+from shaketable.checkers.search.problem import Does, Problem, State
 
 
 class FifoQueue:
@@ -160,7 +163,7 @@ class UnorderedQueue:
         found_nothing = ~is_enqueue & (columns.output == NOTHING)
         if bool((~is_enqueue & (columns.output == ABSENT)).any()):
             found_nothing[:] = False  # finding the queue empty then changes `deferred`
-        return table_problem(self, columns, initial, observes=found_nothing)
+        return table_problem(self, columns, initial, observes=found_nothing, form=Contents())
 
     def describe_state(self, state: Any) -> str:
         """Describe what the queue holds."""
@@ -178,6 +181,41 @@ class UnorderedQueue:
         if call.output is None:
             return f"it found the queue empty, there was {self.describe_state(state)}"
         return f"it took {format_value(call.output)}, there was {self.describe_state(state)}"
+
+
+class _Fact(enum.Enum):
+    """An entry that is about no value."""
+
+    SIZE = enum.auto()
+    DEFERRED = enum.auto()
+
+
+SIZE, DEFERRED = _Fact.SIZE, _Fact.DEFERRED
+
+
+class Contents:
+    """An unordered queue as a vector: how often it holds each value, its size, what is deferred."""
+
+    def entries(self, state: Any) -> Entries:
+        """Return the vector that a queue is."""
+        bag: Bag = state
+        facts = {SIZE: bag.size, DEFERRED: bag.deferred}
+        return dict(bag.held) | {fact: count for fact, count in facts.items() if count}
+
+    def state(self, entries: Entries) -> State:
+        """Return the queue that a vector is."""
+        held = frozenset(pair for pair in entries.items() if not isinstance(pair[0], _Fact))
+        return Bag(held, entries.get(SIZE, 0), entries.get(DEFERRED, 0))
+
+    def changes(self, call: Call) -> Sequence[Change]:
+        """Return what a call does."""
+        if call.f == "enqueue":
+            return ((Does.ADD, call.input, 1), (Does.ADD, SIZE, 1))
+        if call.output is UNKNOWN:
+            return ((Does.ADD, DEFERRED, 1),)
+        if call.output is not None:
+            return ((Does.ADD, call.output, -1), (Does.ADD, SIZE, -1))
+        return ((Does.DRAIN, DEFERRED, SIZE),)
 
 
 PLUGINS = (FifoQueue(), UnorderedQueue())

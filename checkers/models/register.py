@@ -6,6 +6,7 @@ Source: knossos.model Register.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,8 @@ from shaketable.checkers.models.encoding import (
     value_problem,
 )
 from shaketable.checkers.models.model import REGISTER, UNKNOWN, Call, Values, whole_numbers
-from shaketable.checkers.search.problem import Access, Bools, Ints, Problem, State
+from shaketable.checkers.models.vectors import Change, Entries
+from shaketable.checkers.search.problem import Access, Bools, Does, Ints, Problem, State
 from shaketable.harness.contracts.errors import UsageError
 
 Holding = tuple[Any]
@@ -207,7 +209,7 @@ class MultiRegister:
         if (reads_only & ~columns.is_ok).any():  # indeterminate, and they change nothing
             ids = pa.array(columns.op[reads_only & ~columns.is_ok])
             return self.encode(_without(operations, ids), initial)
-        return table_problem(self, columns, initial, observes=reads_only)
+        return table_problem(self, columns, initial, observes=reads_only, form=ByName())
 
     def describe_state(self, state: Any) -> str:
         """Describe what the registers hold: "x = 1, y = 2"."""
@@ -235,6 +237,47 @@ class MultiRegister:
                     f" which holds {format_value(held.get(name))}"
                 )
         return "it can happen"
+
+
+class ByName:
+    """Registers as a vector: the number of each one's value, 0 for nothing."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {None: 0}
+        self._values: list[Any] = [None]
+
+    def _number(self, value: Any) -> int:
+        """Return the number of a value, a new one if it has none yet."""
+        number = self._numbers.setdefault(value, len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+        return number
+
+    def entries(self, state: Any) -> Entries:
+        """Return the vector that registers are."""
+        return {name: self._number(value) for name, value in state}
+
+    def state(self, entries: Entries) -> State:
+        """Return the registers that a vector is."""
+        return frozenset((name, self._values[number]) for name, number in entries.items())
+
+    def changes(self, call: Call) -> Sequence[Change]:
+        """Return what a transaction needs, then what it writes; NEVER if it contradicts itself."""
+        is_seen = call.output is not UNKNOWN
+        needed: dict[Any, int] = {}
+        written: dict[Any, int] = {}
+        for f, name, value in call.output if is_seen else call.input:
+            if f in READS and not is_seen:
+                continue
+            number = self._number(value)
+            if f in WRITES:
+                written[name] = number
+                continue
+            held = written[name] if name in written else needed.setdefault(name, number)
+            if held != number:
+                return ((Does.NEVER, None, 0),)
+        needs = [(Does.EXPECT, name, number) for name, number in needed.items()]
+        return (*needs, *((Does.SET, name, number) for name, number in written.items()))
 
 
 def _is_plain(value: Any) -> bool:

@@ -5,7 +5,7 @@ Source: knossos.model Set; Jepsen's set workloads.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,8 @@ from shaketable.checkers.models.encoding import (
     table_problem,
 )
 from shaketable.checkers.models.model import SET, UNKNOWN, Call, Values, whole_numbers
-from shaketable.checkers.search.problem import Problem, State
+from shaketable.checkers.models.vectors import Change, Elements, whole
+from shaketable.checkers.search.problem import Does, Problem, State
 from shaketable.harness.contracts.errors import UsageError
 
 
@@ -75,7 +76,7 @@ class Set:
         is_read = columns.is_f("read")
         columns.require(~is_read & (columns.input == NOTHING), "element")
         require_lists(columns)
-        return table_problem(self, columns, initial)
+        return table_problem(self, columns, initial, form=Members())
 
     def describe_state(self, state: Any) -> str:
         """Describe what the set holds: its first few elements."""
@@ -108,6 +109,21 @@ def require_lists(columns: Columns) -> None:
             raise UsageError(
                 f"operation {columns.op[row]} (read) returned {value!r}, not a list of elements"
             )
+
+
+class Members(Elements):
+    """A set as a vector."""
+
+    def changes(self, call: Call) -> Sequence[Change]:
+        """Return what a call does."""
+        if call.f == "read":
+            return seen_elements(call)
+        return ((Does.SET, call.input, int(call.f == "add")),)
+
+
+def seen_elements(call: Call) -> Sequence[Change]:
+    """Return what a read of all elements needs."""
+    return () if call.output is UNKNOWN else whole(dict.fromkeys(call.output or (), 1))
 
 
 PLUGIN = Set()

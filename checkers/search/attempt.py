@@ -15,6 +15,7 @@ from shaketable.checkers.kernels.search_arrays import (
     BEST,
     CODE,
     DEEPEST,
+    DEPTH,
     DOES_COLUMNS,
     EVENT,
     EVENT_COLUMNS,
@@ -76,9 +77,11 @@ from shaketable.checkers.search.problem import (
     ModelError,
     Problem,
     State,
+    Vectors,
     error_line,
     short_repr,
 )
+from shaketable.checkers.search.vectors import VectorTable, depth_of, vectors_of, write_vectors
 
 SLICE_NODES = 20_000
 """Nodes between two checks of the clock: some hundredths of a second."""
@@ -113,8 +116,14 @@ class Setting:
         self.problem = problem
         self.is_over = is_over
         self.memory = Memory(bytes_max)
-        self.arranged = arrange(problem, self.memory)
-        self.table = StepTable(problem, self.memory)
+        vectors = vectors_of(problem)
+        self.arranged = arrange(problem, self.memory, vectors)
+        self.table: StepTable | VectorTable
+        if vectors is None:
+            self.table = StepTable(problem, self.memory)
+        else:
+            self.table = VectorTable(problem, vectors, self.memory)
+            write_vectors(self.arranged.history, vectors, self.table)
         self.nodes = 0
 
 
@@ -230,16 +239,23 @@ class StepTable:
         self._overwrites = problem.kinds.overwrites.tolist()
         self._left: dict[int, int] = {}
         self.states: list[State] = []
+        self.first = 0
         self._number: dict[State, int] = {}
         rows, missing = (STEPS_FIRST, MISSING_MAX) if problem.family is Family.TABLE else (1, 1)
         self.arrays = Steps(
             key=np.full(rows, -1, np.int64),
             after=np.empty(rows, np.int32),
             missing=np.empty((missing, 2), np.int32),
+            pair=np.empty(0, np.int64),
+            path=np.empty(0, np.int64),
             facts=np.zeros(STEPS_FACTS, np.int64),
         )
         memory.take_all(self.arrays)
         self.number(problem.start)
+
+    def __getitem__(self, number: int, /) -> State:
+        """Return the state of that number."""
+        return self.states[number]
 
     def number(self, state: State) -> int:
         """Return the number of a state, a new one for a new state."""
@@ -359,8 +375,8 @@ class Arranged:
     unknown: Ints
 
 
-def arrange(problem: Problem, memory: Memory) -> Arranged:
-    """Sort the problem's operations by time.
+def arrange(problem: Problem, memory: Memory, vectors: Vectors | None = None) -> Arranged:
+    """Sort the problem's operations by time; `vectors` is what the kinds do (Family.VECTOR).
 
     Raises:
         MemorySpentError: the arrays do not fit the budget.
@@ -379,7 +395,7 @@ def arrange(problem: Problem, memory: Memory) -> Arranged:
     if loose:
         return_order = return_order[: return_order.size - int((returned_ns == NEVER).sum())]
     events = call_order.size + return_order.size + unknown_order.size
-    history = _history(problem, known, events, counted.size, unknown_kind)
+    history = _history(problem, vectors, known, events, counted.size, unknown_kind)
     history.op[known.size - loose :, OPTIONAL] = INDETERMINATE
     build(history, call_order, return_order, unknown_order, unknown_place, times)
     memory.take(-sorting)
@@ -391,8 +407,9 @@ def arrange(problem: Problem, memory: Memory) -> Arranged:
 
 
 def _history(
-    problem: Problem, known: Ints, events: int, counted: int, unknown_kind: npt.NDArray[np.int32]
-) -> History:
+    problem: Problem, vectors: Vectors | None, known: Ints, events: int, counted: int,
+    unknown_kind: npt.NDArray[np.int32],
+) -> History:  # fmt: skip
     """Allocate a history, and fill in what does not depend on the order of events."""
     n = known.size
     kinds = problem.kinds
@@ -413,6 +430,11 @@ def _history(
     does = np.empty((kinds.code.size, DOES_COLUMNS), np.int32)
     does[:, CODE], does[:, A], does[:, B] = kinds.code, kinds.a, kinds.b
     does[:, OBSERVES], does[:, OVERWRITES] = kinds.observes, kinds.overwrites
+    change = np.empty((0, 3), np.int32)
+    if vectors is not None:
+        change = vectors.change.copy()  # WHOLE is to have numbers of vectors as its values
+        does[:, A], does[:, B] = vectors.first[:-1], vectors.first[1:]
+        facts[DEPTH] = depth_of(vectors)
     return History(
         event=np.empty((events, EVENT_COLUMNS), np.int32),
         op=op,
@@ -424,6 +446,7 @@ def _history(
         need=np.empty(n if of_values else 0, np.int32),
         # Each call may leave a value, and each return end its stay; one more for each value.
         room=np.empty(events + of_values if of_values else 0, np.int32),
+        change=change,
         facts=facts,
     )
 

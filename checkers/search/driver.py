@@ -104,7 +104,7 @@ def _part(attempt: Attempt, method: str, start: int, stop: int, states: tuple[St
     run = attempt.run_best()
     if run is not None:
         (prefix_start,) = _states_of(setting, [run.first])
-        prefix = follow(problem, run, prefix_start)
+        prefix = follow(problem, run, prefix_start, setting.table)
     return Part(
         method=method,
         first_ns=_time_ns(setting, start),
@@ -133,7 +133,7 @@ def _states_of(setting: Setting, numbers: list[int]) -> tuple[State, ...]:
     """Return states as the model has them; a value is produced by a chain of operations."""
     problem = setting.problem
     if problem.family is not Family.VALUE:
-        return tuple(setting.table.states[number] for number in numbers)
+        return tuple(setting.table[number] for number in numbers)
     by = _producing_kinds(problem)
     return tuple(_produced_state(problem, by, number) for number in numbers)
 
@@ -198,7 +198,8 @@ def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: i
         return Found(Outcome.UNKNOWN, 0, 0, why="time")
     try:
         setting = Setting(problem, is_over, memory_bytes_max)
-        attempt = Attempt(setting, problem.initial if problem.family is Family.VALUE else 0)
+        is_value = problem.family is Family.VALUE
+        attempt = Attempt(setting, problem.initial if is_value else setting.table.first)
     except MemorySpentError:
         return Found(Outcome.UNKNOWN, 0, memory_bytes_max, why="memory")
     try:
@@ -224,7 +225,7 @@ def _decide(setting: Setting, attempt: Attempt) -> Witness | Part:
     while True:
         status = attempt.run(pace.stall)
         if status == LINEARIZED:
-            return replay(setting.problem, attempt.run_found())
+            return replay(setting.problem, attempt.run_found(), setting.table)
         try:
             # Even if the search is exhausted, a window gives a shorter counterexample.
             if pace.stuck(attempt.deepest) or status == REFUTED:

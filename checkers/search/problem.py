@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,8 @@ class Family(enum.IntEnum):
     """None: `Problem.step` is called once for each pair of state and kind, and memoised."""
     VALUE = 1
     """One value, numbered 0 .. `Problem.values` - 1: the codes of Access."""
+    VECTOR = 2
+    """Whole numbers, most of them 0: the codes of Does. `Problem.step` is a VectorStep."""
 
 
 class Access(enum.IntEnum):
@@ -73,6 +76,62 @@ class Access(enum.IntEnum):
     """Possible where the value is `a`; it is `b` then."""
 
 
+class Does(enum.IntEnum):
+    """What a part of an operation does to one entry of a vector (Family.VECTOR)."""
+
+    EXPECT = 0
+    """Possible where the entry is the value."""
+    AT_LEAST = 1
+    """Possible where the entry is the value or more."""
+    SET = 2
+    """The entry is the value then."""
+    ADD = 3
+    """The value is added to the entry; possible where it stays 0 or more."""
+    LOWER = 4
+    """The entry is less by the value then, but no less than 0."""
+    WHOLE = 5
+    """Possible where the vector is the one at that place of `Vectors.seen`."""
+    DRAIN = 6
+    """Possible where the entry is not less than the entry whose number is the value, which is the
+    sum of all others; it is less by that sum then, and all others are 0."""
+    NEVER = 7
+    """Possible nowhere."""
+
+
+class Vectors(NamedTuple):
+    """What the kinds of a problem do to a vector.
+
+    Attributes:
+        change: rows of (Does, entry, value), shape (changes, 3), by kind.
+        first: where those of each kind start, and the end.
+        seen_start: where the rows of each vector that was seen start, and the end; vector 0 is
+            the first state.
+        seen: rows of (entry, value) of what is not 0 in them, by ascending entry.
+        entries: how many entries there are.
+        state_of: the state as the model has it, of the entries that are not 0.
+    """
+
+    change: npt.NDArray[np.int32]
+    first: Ints
+    seen_start: Ints
+    seen: npt.NDArray[np.int32]
+    entries: int
+    state_of: Callable[[dict[int, int]], State]
+
+
+@runtime_checkable
+class VectorStep(Protocol):
+    """A step whose states are vectors too, for compiled code."""
+
+    def __call__(self, state: State, kind: int) -> State | None:
+        """Return the state after an operation of that kind, None where it cannot happen."""
+        ...
+
+    def vectors(self, start: State) -> Vectors:
+        """Return what the kinds do to a vector that is `start` at first."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Kinds:
     """The distinct operations of a problem: two of the same kind differ only in their times.
@@ -80,7 +139,7 @@ class Kinds:
     Arrays with an element for each kind.
 
     Attributes:
-        code: what it does, in the terms of the problem's family (Access for VALUE).
+        code: what it does: Access for VALUE, else the place of its name in sorted(model.fs).
         a: first argument of that code.
         b: second argument.
         observes: True if it never changes any state.
@@ -103,8 +162,8 @@ class Problem:
 
     Attributes:
         family: which compiled code steps through the states.
-        initial: the first state: a value's number for VALUE, unused for TABLE.
-        values: how many values there are (VALUE), 0 for TABLE.
+        initial: the first state: a value's number for VALUE, unused for others.
+        values: how many values there are (VALUE), 0 for others.
         kind: which of `kinds` it is.
         call_ns: when it was called.
         return_ns: when it returned; NEVER if it is indeterminate. Intervals are closed: at equal
@@ -130,6 +189,14 @@ class Problem:
 # The answer of the search: a verdict with its proof, or the undecided part and the reason.
 
 
+class States(Protocol):
+    """States by number, as the model has them."""
+
+    def __getitem__(self, number: int, /) -> State:
+        """Return the state of that number."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Witness:
     """A linearization: operations in an order in which they could have happened one by one.
@@ -142,7 +209,7 @@ class Witness:
 
     op: Ints
     state: npt.NDArray[np.int32]
-    states: tuple[State, ...]
+    states: States
 
     def __len__(self) -> int:
         """Return how many operations it holds."""

@@ -40,7 +40,7 @@ from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign.columns import TRANSACTION
 from shaketable.harness.history.foreign.read import Format, PartitionBy
 from shaketable.harness.history.foreign.source import Source, open_source
-from shaketable.harness.judging import engines
+from shaketable.harness.judging import against, engines
 from shaketable.harness.run_markers import scratch_prefix
 from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings
 
@@ -75,7 +75,8 @@ class CheckSettings:
     `time_budget_s` covers a whole history, from reading it on, without the start of a Spark
     session. None means TIME_BUDGET_S; through Spark, where a history may be of any size, that is
     the budget of each object. `is_part`: the history begins in the middle of another, so what is
-    found may not be said of all that ever happened.
+    found may not be said of all that ever happened. `against` is the program of a reference that
+    judges each object too (`against.build`).
     """
 
     model: str | None = None
@@ -87,6 +88,7 @@ class CheckSettings:
     engine: EngineKind = "auto"
     spark_master: str = "local[*]"
     is_part: bool = False
+    against: Path | None = None
 
 
 Engines = Callable[[str], engines.Engine]
@@ -117,6 +119,8 @@ def check_path(
         verdicts = [verdict_on_nothing(source.history)]
     else:
         verdicts = _judge(source, model, settings, engine_of(kind), budget_from_s, progress)
+    if settings.against is not None:
+        verdicts.append(_compared(source, model, settings, settings.against, progress))
     is_chosen = settings.model is None and model is not None and model.name == TRANSACTIONAL
     if is_chosen and any(verdict.outcome is not Outcome.VALID for verdict in verdicts):
         notes.append(
@@ -283,6 +287,43 @@ def _judge(
                 job = CheckJob(files, {}, _no_log, limited, tuple(checkers))
                 verdicts += engine.run(job, progress)
     return [with_history_state(verdict, history, source.outcomes["ok"]) for verdict in verdicts]
+
+
+def _compared(
+    source: Source,
+    model: Model | None,
+    settings: CheckSettings,
+    program: Path,
+    progress: Callable[[str], None],
+) -> Verdict:
+    """Judge each object by a reference as well.
+
+    Raises:
+        UsageError: the history is judged without a model, or the reference cannot judge it.
+    """
+    if model is None:
+        raise UsageError(
+            f"{source.history.path}: --against compares verdicts on a model, and this history is"
+            " judged without one; give it: --model NAME"
+        )
+    initial = source.history.initial if settings.initial is None else settings.initial
+    time_s = TIME_BUDGET_S if settings.time_budget_s is None else settings.time_budget_s
+    context = CheckContext(
+        nodes=(),
+        committed={},
+        promises=_all_promises(source.fs),
+        search=SearchBudget(time_s, settings.memory_budget_bytes),
+        clock_unix_s=budget_clock_s,
+        initial=initial,
+    )
+    operations = source.history.operations
+    if source.files:
+        if source.rows > against.OPERATIONS_MAX:
+            raise UsageError(against.too_many(source.rows))
+        operations = pa.concat_tables([pq.read_table(file) for file in source.files])
+    first = Linearizable(model, initial).initial
+    with _with_path(source):
+        return against.compare(program, operations, model, first, context, progress)
 
 
 def _all_promises(fs: frozenset[str]) -> Promises:

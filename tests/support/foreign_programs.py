@@ -7,9 +7,12 @@ So no time limit of a test includes a download.
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 from shaketable.harness.cli import run
+from shaketable.harness.installing.cache import cache_folder
+from shaketable.harness.judging import against
 from tests.support import foreign_java
 
 TARGETS = ("pysyncobj", "etcd", "nats", "rocketmq")
@@ -19,6 +22,8 @@ TARGETS = ("pysyncobj", "etcd", "nats", "rocketmq")
 def main() -> int:
     """Fetch, compile and install; return the worst of the exit codes."""
     foreign_java.main()
+    if shutil.which("go"):
+        against.build(cache_folder(), print)
     return max(run(["install", target]) for target in TARGETS)
 
 

@@ -27,7 +27,8 @@ TICK_NS = 1_000_000
 class Operation:
     """One operation; `returned` is None where the outcome stayed unknown.
 
-    `key` and `text`, what is put or was got, are those of a key-value store.
+    `key` and `text`, what is put or was got, are those of a key-value store; `extra` is what
+    no column can hold.
     """
 
     process: int
@@ -40,6 +41,7 @@ class Operation:
     offset: int | None = None
     key: str = "x"
     text: str | None = None
+    extra: dict[str, object] | None = None
 
 
 def intervals(rng: Random, count: int, clients: int, unknown: float) -> list[Operation]:
@@ -270,6 +272,87 @@ def kv(
     return sorted(operations, key=lambda o: o.called)
 
 
+def counter(seed: int, count: int, clients: int, unknown: float) -> list[Operation]:
+    """Return adds of -2 to 5, and reads of the sum."""
+    rng = Random(seed)
+    total = 0
+    operations = intervals(rng, count, clients, unknown)
+    for o in operations:
+        happens = o.f != "none"
+        o.f = rng.choice(("add", "read"))
+        if o.f == "read":
+            o.output = total if o.returned is not None else None
+            continue
+        o.input = rng.choice((-2, -1, 1, 2, 3, 4, 5))
+        total += o.input if happens else 0
+    return sorted(operations, key=lambda o: o.called)
+
+
+def removing_set(
+    seed: int, count: int, clients: int, unknown: float, elements: int = 20
+) -> list[Operation]:
+    """Return adds, removes and reads of all elements of a set of few elements."""
+    rng = Random(seed)
+    held: set[int] = set()
+    operations = intervals(rng, count, clients, unknown)
+    for o in operations:
+        happens = o.f != "none"
+        o.f = rng.choice(("add", "remove", "read"))
+        if o.f == "read":
+            o.extra = {"output": sorted(held)} if o.returned is not None else None
+            continue
+        o.input = rng.randrange(elements)
+        if happens:
+            (held.add if o.f == "add" else held.discard)(o.input)
+    return sorted(operations, key=lambda o: o.called)
+
+
+def unordered_queue(
+    seed: int, count: int, clients: int, unknown: float, values: int = 10
+) -> list[Operation]:
+    """Return enqueues of few different values, and dequeues, of a short queue of no order."""
+    rng = Random(seed)
+    held: list[int] = []
+    operations = intervals(rng, count, clients, unknown)
+    for o in operations:
+        happens = o.f != "none"
+        o.f = "enqueue" if rng.random() < 0.5 - 0.05 * (len(held) - 3) else "dequeue"
+        if o.f == "enqueue":
+            o.input = rng.randrange(values)
+            held += [o.input] if happens else []
+        elif held and happens:
+            value = held.pop(rng.randrange(len(held)))
+            o.output = value if o.returned is not None else None
+    return sorted(operations, key=lambda o: o.called)
+
+
+def multi_register(
+    seed: int, count: int, clients: int, unknown: float, names: int = 10, together: int = 2
+) -> list[Operation]:
+    """Return transactions that read or write up to `together` of the registers, of 5 values."""
+    rng = Random(seed)
+    held: dict[str, int] = {}
+    operations = intervals(rng, count, clients, unknown)
+    for o in operations:
+        happens = o.f != "none"
+        o.f = "txn"
+        asked: list[list[object]] = []
+        answered: list[list[object]] = []
+        for name in rng.sample(range(names), rng.randint(1, together)):
+            if rng.random() < 0.5:
+                asked.append(["r", f"x{name}", None])
+                answered.append(["r", f"x{name}", held.get(f"x{name}")])
+                continue
+            asked.append(["w", f"x{name}", rng.randrange(5)])
+            answered.append(asked[-1])
+            if happens:
+                held[f"x{name}"] = answered[-1][2]  # type: ignore[assignment]
+        o.extra = {"input": asked}
+        if o.returned is not None:
+            o.extra["output"] = answered
+    return sorted(operations, key=lambda o: o.called)
+
+
 def as_table(operations: list[Operation]) -> pa.Table:
     """Return them as OPERATIONS."""
     columns = {name: [None] * len(operations) for name in OPERATIONS.names}
@@ -284,6 +367,8 @@ def as_table(operations: list[Operation]) -> pa.Table:
 
 
 def _extra(o: Operation) -> str | None:
+    if o.extra is not None:
+        return json.dumps(o.extra)
     if o.text is None:
         return None
     if o.f == "get":

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -28,7 +28,9 @@ from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome, Verdict, join, worst_exit
 from shaketable.harness.error_output import print_harness_error
 from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.installing.cache import cache_folder
 from shaketable.harness.judging import checking, engines
+from shaketable.harness.judging.against import build, require_reference
 from shaketable.harness.judging.checking import CheckSettings, EngineKind
 from shaketable.harness.terminal import completion
 from shaketable.harness.terminal.output import INDENT, Output, show_rows
@@ -77,6 +79,7 @@ class CheckOptions:
         initial: First state of each object, as the model takes it, such as 0, [1, 2], held.
         partition_by: key: values are [key value], each key an object; none: all is one object.
         checkers: Comma-separated checkers of anomalies (`list checkers`): alone, or beside a model.
+        against: porcupine: let it judge each object too, and tell where verdicts differ; needs Go.
         time_budget: Seconds for each history, 60 by default; what is undecided then is unknown.
         memory_budget: What the search of one object may hold: 512MB, 2GB.
         engine: local, spark, or auto: spark for more than 2 million operations.
@@ -92,6 +95,7 @@ class CheckOptions:
     initial: Annotated[str | None, _option(WHAT, "STATE")] = None
     partition_by: Annotated[Literal["key", "none"] | None, _option(WHAT, "HOW")] = None
     checkers: Annotated[str | None, _option(WHAT, "NAMES")] = None
+    against: Annotated[str | None, _option(WHAT, "NAME")] = None
     time_budget: Annotated[float | None, _option(SPENDING, "S")] = None
     memory_budget: Annotated[str, Parameter(group=SPENDING, metavar="SIZE")] = "512MB"
     engine: Annotated[EngineKind, Parameter(group=SPENDING, metavar="NAME")] = "auto"
@@ -148,6 +152,7 @@ def check(
     ./shaketable check history.edn --partition-by key --html page.html
     ./shaketable check queue.jsonl --model fifo-queue --time-budget 5
     ./shaketable check events.jsonl --checkers total-queue --json -
+    ./shaketable check history.edn --against porcupine
 
     Args:
         paths: Files or folders that hold a history each.
@@ -158,12 +163,17 @@ def check(
     if not paths:
         raise UsageError(f"check takes the PATH of a history; see {PROGRAM} check --help")
     checking.require_checkers(settings.checkers)
+    if given.against is not None:
+        require_reference(given.against)
     for path in (given.json, given.html):
         _require_writable(path, paths)
     if given.json is not None and given.html is not None:
         _require_other(given.json, given.html)
     if settings.model is not None:
         model_named(settings.model)
+    if given.against is not None:
+        with _progress() as progress:
+            settings = replace(settings, against=build(cache_folder(), progress))
     _leave_pandas_out()
     out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []

@@ -48,7 +48,7 @@ def test_every_special_case_has_a_good_and_a_bad_history():
     shown = {(history.method, history.verdict) for history in GOLDEN.values()}
     methods = (
         "zones", "fifo", "bag", "set-levels", "log-offsets", "bottoms", "words", "priorities",
-        "permits", "elements", "ends",
+        "permits", "elements", "ends", "counts", "register-groups",
     )  # fmt: skip
     both = {(m, v) for m in methods for v in ("valid", "invalid")}
     assert shown >= both - {("ends", "valid")}  # it refutes only
