@@ -60,7 +60,7 @@ def test_a_promise_is_kept_under_the_lock_of_the_run(
 
     def judge_it(_folder: object, campaign: Campaign, *_: object) -> SimpleNamespace:
         judged_by.append(campaign.promise)
-        return SimpleNamespace(outcome="valid")
+        return SimpleNamespace(outcome="valid", verdicts=())
 
     def note_lock(path: Path, content: bytes | str) -> None:
         with run_markers.try_exclusive(run.path) as is_free:
