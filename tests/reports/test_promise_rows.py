@@ -114,7 +114,7 @@ def test_every_checker_of_ours_is_said_to_judge_something() -> None:
             }
     assert {"durability", "committed-prefix", "vacuity", "stats"} <= names
     # One is made for the model that it judges, the others are the run's own.
-    assert set(JUDGES) - names == {"linearizable", "invariants", "run-as-planned"}
+    assert set(JUDGES) - names == {"linearizable", "invariants", "online", "run-as-planned"}
     assert DURABLE in JUDGES["durability"]
     assert LINEARIZABLE in JUDGES["linearizable-register"]
     assert JUDGES["vacuity"] == (MEANT,)
