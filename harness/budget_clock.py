@@ -10,15 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
+COMPILES_AFTER_S: Final = 1.0
+"""Machine code is loaded faster: what takes longer is compiled."""
 
-class _Depth(threading.local):
-    """How often a thread is inside of `uncounted`: what it compiles may compile more."""
-
-    depth = 0
-
-
-_HERE = _Depth()
+_begin_s_by_thread: dict[int, float] = {}
 _uncounted_s = 0.0
 
 
@@ -26,14 +23,21 @@ _uncounted_s = 0.0
 def uncounted() -> Iterator[None]:
     """Leave the time that the block takes out of all budgets of this process."""
     global _uncounted_s  # noqa: PLW0603 - of the process, as what is compiled is
-    began_s = time.time()
-    _HERE.depth += 1
+    thread = threading.get_ident()
+    if thread in _begin_s_by_thread:  # what is compiled may compile more
+        yield
+        return
+    _begin_s_by_thread[thread] = time.time()
     try:
         yield
     finally:
-        _HERE.depth -= 1
-        if not _HERE.depth:
-            _uncounted_s += time.time() - began_s
+        _uncounted_s += time.time() - _begin_s_by_thread.pop(thread)
+
+
+def is_compiling() -> bool:
+    """Return whether some thread of this process compiles a kernel, for a line of progress."""
+    now_s = time.time()
+    return any(now_s - begin_s > COMPILES_AFTER_S for begin_s in tuple(_begin_s_by_thread.values()))
 
 
 def budget_clock_s() -> float:

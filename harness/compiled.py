@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,11 @@ _UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
 
 @functools.cache
 def _check_once(folder: Path) -> None:
+    if sys.dont_write_bytecode and not os.environ.get(
+        "NUMBA_CACHE_DIR"
+    ):  # Python made no folder, numba will
+        with contextlib.suppress(OSError):
+            (folder / "__pycache__").mkdir(exist_ok=True)
     delete_stale_cache(folder)
 
 
@@ -61,14 +67,16 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     The machine code is cached beside the source or in NUMBA_CACHE_DIR; where neither is writable,
     or the source is in a zip file, each process compiles it again.
     """
+    return _uninterrupted(_cached(function, {"nogil": True}))
+
+
+def _cached(function: Callable[P, R], options: dict[str, Any]) -> Any:
     source = Path(function.__code__.co_filename)
-    if not source.is_file():
-        return _uninterrupted(numba.njit(nogil=True)(function))
-    _check_once(source.parent)
-    try:
-        return _uninterrupted(numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # "cannot cache function": no writable folder for the cache
-        return _uninterrupted(numba.njit(nogil=True)(function))
+    if source.is_file():
+        _check_once(source.parent)
+        with contextlib.suppress(RuntimeError):  # "cannot cache function": no writable folder
+            return numba.njit(cache=True, **options)(function)
+    return numba.njit(**options)(function)
 
 
 def _uninterrupted(kernel: Any) -> Callable[P, R]:
@@ -116,8 +124,9 @@ def bare(function: Callable[P, R]) -> Callable[P, R]:
 
     Numba counts references to every array of every tuple at each call, which would cost ten times
     the work of the part itself. Leaving that out is safe where no array is created or kept.
+    The part is cached as kernels are, so that the next kernel which calls it does not compile it.
     """
-    part: Callable[P, R] = numba.njit(**_UNCOUNTED)(function)
+    part: Callable[P, R] = _cached(function, _UNCOUNTED)
     return part
 
 

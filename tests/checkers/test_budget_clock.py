@@ -9,7 +9,7 @@ import pytest
 
 from shaketable.checkers.engine.judge import with_clock
 from shaketable.harness import budget_clock
-from shaketable.harness.budget_clock import budget_clock_s, uncounted
+from shaketable.harness.budget_clock import budget_clock_s, is_compiling, uncounted
 from shaketable.harness.compiled import compiled
 from tests.support.checker_histories import job
 
@@ -55,6 +55,18 @@ def test_time_counts_again_after_an_error(clock: Clock) -> None:
         interrupted()
     clock.now_s += 2
     assert budget_clock_s() - began_s == 2
+
+
+def test_what_takes_longer_than_loading_is_compiled(clock: Clock) -> None:
+    assert not is_compiling()
+    with uncounted():
+        clock.now_s += 0.9
+        assert not is_compiling()
+        with uncounted():
+            clock.now_s += 0.2
+            assert is_compiling()
+        assert is_compiling()
+    assert not is_compiling()
 
 
 def test_compiling_a_kernel_is_not_counted() -> None:

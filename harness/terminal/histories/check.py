@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shaketable.checkers.linearizability.model_choice import model_named
+from shaketable.harness.budget_clock import is_compiling
 from shaketable.harness.campaigns.durations import to_seconds
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.program import PROGRAM
@@ -346,7 +347,8 @@ def _progress() -> Iterator[Callable[[str], None]]:
             def redraw() -> None:
                 while not stop.wait(0.5):
                     elapsed = time.monotonic() - start_s
-                    status.update(Text(f"{step[0]}, {elapsed:.0f} s", style="dim"))
+                    line = f"{step[0]}{_compiling()}, {elapsed:.0f} s"
+                    status.update(Text(line, style="dim"))
 
             def set_step(text: str) -> None:
                 step[0] = text
@@ -364,6 +366,10 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield set_printed_step
 
 
+def _compiling() -> str:
+    return "; compiling what it needs, once for this version" if is_compiling() else ""
+
+
 @contextmanager
 def _periodic_lines() -> Iterator[Callable[[str], None]]:
     step = [""]
@@ -373,7 +379,8 @@ def _periodic_lines() -> Iterator[Callable[[str], None]]:
     def print_line() -> None:
         while not stop.wait(LINE_EVERY_S):
             elapsed = time.monotonic() - start_s
-            print(f"shaketable: {step[0]} ({elapsed:.0f} s)", file=sys.stderr, flush=True)  # noqa: T201 - this is the CLI
+            line = f"shaketable: {step[0]}{_compiling()} ({elapsed:.0f} s)"
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the CLI
 
     def set_step(text: str) -> None:
         step[0] = text
