@@ -25,8 +25,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
-"""Numba options that disable reference counting; numba supports but does not document them."""
+_PART: dict[str, Any] = {
+    "nogil": True,
+    "_nrt": False,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+"""Numba options of what only kernels call: no reference counting, and no way to call it from Python
+or C. Numba supports but does not document them."""
 
 
 @functools.cache
@@ -79,6 +85,12 @@ def _cached(function: Callable[P, R], options: dict[str, Any]) -> Any:
     return numba.njit(**options)(function)
 
 
+def is_cached(kernel: Callable[..., Any]) -> bool:
+    """Return whether the next process will load the kernel; True also where nothing is kept."""
+    file = getattr(kernel._cache, "_cache_file", None)  # type: ignore[attr-defined]  # noqa: SLF001 - of numba, which has no public way to ask
+    return file is None or bool(file._load_index())  # noqa: SLF001 - as above
+
+
 def _uninterrupted(kernel: Any) -> Callable[P, R]:
     """Let signals wait while numba compiles or loads the kernel.
 
@@ -126,11 +138,11 @@ def bare(function: Callable[P, R]) -> Callable[P, R]:
     the work of the part itself. Leaving that out is safe where no array is created or kept.
     The part is cached as kernels are, so that the next kernel which calls it does not compile it.
     """
-    part: Callable[P, R] = _cached(function, _UNCOUNTED)
+    part: Callable[P, R] = _cached(function, _PART)
     return part
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a small part as `bare` does, and inline it into its callers."""
-    part: Callable[P, R] = numba.njit(forceinline=True, **_UNCOUNTED)(function)
+    part: Callable[P, R] = numba.njit(forceinline=True, **_PART)(function)
     return part

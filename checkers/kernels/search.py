@@ -69,6 +69,7 @@ from shaketable.checkers.kernels.search_arrays import (
     B,
     Cursor,
     History,
+    Int64s,
     Steps,
 )
 from shaketable.checkers.kernels.search_history import VALUE, VECTOR, move_to, step_forward
@@ -82,6 +83,18 @@ from shaketable.checkers.kernels.search_moves import (
     step,
 )
 from shaketable.checkers.kernels.search_vectors import is_hindered
+from shaketable.checkers.kernels.search_windows import (
+    CHAIN_MAX,
+    NODES_VISITED,
+    PHASE,
+    RUNNING,
+    STALL,
+    VISITS_MAX,
+    WHOLE,
+    WIDEN,
+    begin_window,
+    end_window,
+)
 from shaketable.harness.compiled import bare, compiled, inlined
 
 
@@ -186,30 +199,15 @@ def _root(h: History, c: Cursor, a: Arena) -> None:
         c.child[words + w] = c.open_mask[MUTATORS, w] if a.at[IS_WINDOW] else np.uint64(0)
 
 
-@bare
-def _make_child(
-    h: History, c: Cursor, a: Arena, t: Steps, parent: int, move: int
-) -> tuple[int, int, int, int]:
-    """Apply a move to a node; return the event, state, used row and flags of the child.
+@inlined
+def _apply(
+    h: History, c: Cursor, a: Arena, t: Steps, before: int, used: int, move: int
+) -> tuple[int, int, int]:
+    """Let an operation take effect; return the state and used row after it, and flags.
 
-    The child's masks are in c.child. Without a parent, `move` is the first state.
+    The flags count if the return that forces a move is not satisfied by it.
     """
-    if parent < 0:
-        _root(h, c, a)
-        return _advance(h, c, a, t, move), move, 0, 0
     words = h.facts[WORDS]
-    # One integer type throughout: numba compiles the parts below once for each.
-    e, before = int(a.node[parent, EVENT]), int(a.node[parent, STATE])
-    used = int(a.node[parent, USED])
-    move_to(h, c, e)
-    for w in range(2 * words):
-        c.child[w] = a.mask[parent, w]
-    forcing = h.op[h.event[e, WHO], SLOT]
-    forcing_bit = np.uint64(1) << np.uint64(forcing & 63)
-    if move == DROP:  # the operation that returns is optional: it never happens
-        c.child[words + (forcing >> 6)] &= ~forcing_bit
-        step_forward(h, c)
-        return _advance(h, c, a, t, before), before, used, 0
     skippable = True
     if move >= 0:
         k = int(h.op[move, KIND])
@@ -229,25 +227,55 @@ def _make_child(
         for w in range(words):
             c.child[words + w] |= c.open_mask[OVERWRITERS, w] & ~c.child[w]
     gain = state != before and _observe(h, c, t, state)
-    if c.child[forcing >> 6] & forcing_bit:  # the forcing return is satisfied: pass it
-        c.child[forcing >> 6] ^= forcing_bit
-        step_forward(h, c)
-        return _advance(h, c, a, t, state), state, used, 0
     # GAINLESS: nothing was gained by this move, and if an overwriter follows, the same node is
     # reached (or one that covers it) without it. So no overwriter is tried after it.
-    return e, state, used, MIDWAY | (GAINLESS if skippable and not gain else 0)
+    return state, used, MIDWAY | (GAINLESS if skippable and not gain else 0)
+
+
+@bare
+def _make_child(
+    h: History, c: Cursor, a: Arena, t: Steps, parent: int, move: int
+) -> tuple[int, int, int, int]:
+    """Apply a move to a node; return the event, state, used row and flags of the child.
+
+    The child's masks are in c.child. Without a parent, `move` is the first state.
+    """
+    if parent < 0:
+        _root(h, c, a)
+        state, used = move, 0
+    else:
+        words = h.facts[WORDS]
+        e, state, used = a.node[parent, EVENT], a.node[parent, STATE], a.node[parent, USED]
+        move_to(h, c, e)
+        for w in range(2 * words):
+            c.child[w] = a.mask[parent, w]
+        forcing = h.op[h.event[e, WHO], SLOT]
+        forcing_bit = np.uint64(1) << np.uint64(forcing & 63)
+        if move == DROP:  # the operation that returns is optional: it never happens
+            c.child[words + (forcing >> 6)] &= ~forcing_bit
+        else:
+            state, used, flags = _apply(h, c, a, t, state, used, move)
+            if not c.child[forcing >> 6] & forcing_bit:
+                return int(e), state, used, flags
+            c.child[forcing >> 6] ^= forcing_bit  # the forcing return is satisfied: pass it
+        step_forward(h, c)
+    return _advance(h, c, a, t, state), state, used, 0
 
 
 @inlined
-def _lacks(h: History, a: Arena) -> int:
-    """Return which array must grow before the next move, LINEARIZED if none."""
+def _can_visit(a: Arena, goal: Int64s) -> int:
+    """Return SLICE_OVER if a node can be visited, else an answer or which array must grow."""
+    if a.at[TOP] == 0:  # every configuration was tried
+        return REFUTED
+    if goal[PHASE] <= WIDEN and a.at[VISITED] - a.at[PROGRESS] > goal[STALL]:
+        return STALLED
     if a.at[NODES] == a.node.shape[0]:
         return NEEDS_NODES
     if a.at[TOP] + a.move.shape[0] > a.stack.shape[0]:
         return NEEDS_STACK
     if a.at[USED_COUNT] == a.used.shape[0]:
         return NEEDS_USED
-    return LINEARIZED
+    return SLICE_OVER
 
 
 @inlined
@@ -267,8 +295,27 @@ def _kind_of(h: History, parent: int, move: int) -> int:
 
 
 @inlined
-def _visit(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
-    """Try the move on top of the stack: visit the node that it leads to.
+def _is_hopeless(
+    h: History,
+    c: Cursor,
+    a: Arena,
+    t: Steps,
+    node: tuple[int, int, int, int],
+    parent: int,
+    move: int,
+) -> bool:
+    """True if no continuation of this node satisfies what is still needed."""
+    if h.facts[FAMILY] == VALUE:
+        was = node[1] if parent < 0 else _overwritten_value(h, a, parent, move)
+        return is_doomed(h, c, a, node[0], node[1], node[2], was)
+    if h.facts[FAMILY] == VECTOR:
+        return is_hindered(h, c, a, t, node, _kind_of(h, parent, move))
+    return False
+
+
+@inlined
+def _visit(h: History, c: Cursor, a: Arena, t: Steps, goal: Int64s) -> int:
+    """Visit the node that the move on top of the stack leads to.
 
     Returns LINEARIZED, NEEDS_STEPS (the move stays on the stack then) or SLICE_OVER.
     """
@@ -279,71 +326,63 @@ def _visit(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
         a.at[TOP] = top
         return SLICE_OVER
     t.facts[MISSING_COUNT] = 0
-    e, state, used, flags = _make_child(h, c, a, t, parent, move)
+    node = _make_child(h, c, a, t, parent, move)
+    e = node[0]
     if t.facts[MISSING_COUNT]:
         return NEEDS_STEPS
-    node = (e, state, used, flags)
-    was = state if parent < 0 else _overwritten_value(h, a, parent, move)
-    if e < a.at[STOP]:
-        # Doomed: no continuation satisfies some need. Covered: memoised, or dominated by a node
-        # that was. Either way nothing is lost by not expanding it.
-        hopeless = h.facts[FAMILY] == VALUE and is_doomed(h, c, a, e, state, used, was)
-        if h.facts[FAMILY] == VECTOR:
-            hopeless = is_hindered(h, c, a, t, node, _kind_of(h, parent, move))
-        hopeless = hopeless or is_covered(h, c, a, node, chain_max)
-        count = 0 if hopeless else list_moves(h, c, a, t, e, node)
-        if t.facts[MISSING_COUNT]:
-            return NEEDS_STEPS
-        a.at[VISITED] += 1
-        a.at[TOP] = top
-        if e > a.at[DEEPEST]:
-            a.at[DEEPEST] = e
-            a.at[PROGRESS] = a.at[VISITED]
-        if not hopeless:
-            push_moves(a, a.at[NODES], count)
-            y = add_node(h, c, a, node, parent, move)
-            if a.at[BEST] < 0 or e > a.node[a.at[BEST], EVENT]:
-                a.at[BEST] = y
-        return SLICE_OVER
-    a.at[LAST] = add_node(h, c, a, node, parent, move)
-    return LINEARIZED
-
-
-@bare
-def run_on(
-    h: History, c: Cursor, a: Arena, t: Steps, visits_max: int, stall: int, chain_max: int
-) -> int:
-    """Continue the search, as `run` does; called from kernels."""
-    for _ in range(visits_max):
-        if a.at[TOP] == 0:  # every configuration was tried
-            return REFUTED
-        if a.at[VISITED] - a.at[PROGRESS] > stall:
-            return STALLED
-        status = _lacks(h, a)
-        if status == LINEARIZED:
-            status = _visit(h, c, a, t, chain_max)
-        if status != SLICE_OVER:
-            return status
+    if e == a.at[STOP]:
+        a.at[LAST] = add_node(h, c, a, node, parent, move)
+        return LINEARIZED
+    # Hopeless or covered (memoised, or dominated by a node that was): either way nothing is lost
+    # by not expanding it.
+    is_over = _is_hopeless(h, c, a, t, node, parent, move)
+    is_over = is_over or is_covered(h, c, a, node, goal[CHAIN_MAX])
+    count = 0 if is_over else list_moves(h, c, a, t, e, node)
+    if t.facts[MISSING_COUNT]:
+        return NEEDS_STEPS
+    a.at[VISITED] += 1
+    goal[NODES_VISITED] += 1
+    a.at[TOP] = top
+    if e > a.at[DEEPEST]:
+        a.at[DEEPEST] = e
+        a.at[PROGRESS] = a.at[VISITED]
+    if not is_over:
+        push_moves(a, a.at[NODES], count)
+        added = add_node(h, c, a, node, parent, move)
+        if a.at[BEST] < 0 or e > a.node[a.at[BEST], EVENT]:
+            a.at[BEST] = added
     return SLICE_OVER
 
 
 @compiled
-def run(
-    h: History, c: Cursor, a: Arena, t: Steps, visits_max: int, stall: int, chain_max: int
-) -> int:
+def run(h: History, c: Cursor, a: Arena, t: Steps, goal: Int64s) -> int:
     """Continue the search until there is an answer, or the driver must act; return the status.
+
+    Windows are searched here as well, for numba optimises what a function calls anew with each
+    function that calls it: every layer above this one would cost another ten seconds of compiling.
 
     Args:
         h: the problem.
         c: at any place.
         a: what was found so far; its stack holds what is still to try.
         t: the known steps of Family.TABLE.
-        visits_max: return SLICE_OVER after so many nodes.
-        stall: return STALLED after so many nodes without progress.
-        chain_max: with how many nodes of the same event and state a new one is compared.
+        goal: whether to search the whole history or windows of it, and its limits.
 
     Returns:
         LINEARIZED, REFUTED, STALLED, SLICE_OVER, or one of the NEEDS. After the last two a
         further call continues where this one ended.
     """
-    return run_on(h, c, a, t, visits_max, stall, chain_max)
+    is_whole = goal[PHASE] == WHOLE
+    for _ in range(goal[VISITS_MAX]):
+        if not is_whole and not goal[RUNNING]:
+            status = begin_window(h, a, goal)
+            if status != SLICE_OVER:
+                return status
+        status = _can_visit(a, goal)
+        if status == SLICE_OVER:
+            status = _visit(h, c, a, t, goal)
+        if status != SLICE_OVER:
+            is_answer = status in (LINEARIZED, REFUTED, STALLED)
+            if is_whole or not is_answer or end_window(a, goal, status):
+                return status
+    return SLICE_OVER

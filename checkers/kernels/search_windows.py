@@ -1,4 +1,4 @@
-"""Refutes a history by a window: finds one that cannot be passed, and shortens it.
+"""Chooses windows that may refute a history: finds one that cannot be passed, and shortens it.
 
 A window is searched from its start in every state that matters, with the most favourable
 assumptions about what happened before (the top configuration: open observers done, mutators
@@ -9,7 +9,6 @@ the counterexample. One that can be passed proves nothing, and a wider one is tr
 
 from __future__ import annotations
 
-from shaketable.checkers.kernels.search import run_on
 from shaketable.checkers.kernels.search_arrays import (
     FIRST_PRODUCED,
     INDETERMINATE,
@@ -23,24 +22,22 @@ from shaketable.checkers.kernels.search_arrays import (
     REFUTED,
     RETURN,
     RETURNED,
-    STALLED,
+    SLICE_OVER,
     START,
     STOP,
     TOP,
     VALUES,
-    VISITED,
     WHAT,
     Arena,
     Cursor,
     History,
     Int64s,
-    Steps,
 )
 from shaketable.checkers.kernels.search_history import move_to
 from shaketable.checkers.kernels.search_memo import clear
 from shaketable.harness.compiled import bare, compiled, inlined
 
-# ---- scalars of a refutation
+# ---- what the search is to do, and how far it is: the scalars of a goal
 PHASE = 0
 RUNNING = 1
 """1 while a window is being tried."""
@@ -51,22 +48,24 @@ FROM = 4
 TO = 5
 """The shortest window so far that cannot be passed, or the end to try in TO."""
 STALL = 6
+"""The search is stuck after so many nodes without progress."""
 NODES_VISITED = 7
-"""In all windows."""
 VISITS_MAX = 8
 """How many nodes a call may visit."""
 CHAIN_MAX = 9
-REFUTATION_FACTS = 10
+"""With how many nodes of the same event and state a new one is compared."""
+GOAL_FACTS = 10
 # ---- values of PHASE
-WIDEN = 0
-SHORTEN_END = 1
-SHORTEN_START = 2
-SHOW = 3
+WHOLE = 0
+"""The whole history is searched, not windows."""
+WIDEN = 1
+SHORTEN_END = 2
+SHORTEN_START = 3
+SHOW = 4
 
 EVENTS_BEYOND = 64
 """A window ends at most so many events, and eight for each operation that is open there, after the
 place where the search is stuck: far enough for those operations to return."""
-NO_STALL = 2**62
 
 
 @inlined
@@ -94,26 +93,6 @@ def _push_states(h: History, a: Arena, start: int) -> bool:
     return True
 
 
-@bare
-def _search_window(
-    h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s, start: int, stop: int
-) -> int:
-    """Start or continue the search of the window from `start` to before `stop`."""
-    if not refutation[RUNNING]:
-        clear(a)
-        if not _push_states(h, a, start):
-            return NEEDS_STACK
-        a.at[START], a.at[STOP], a.at[IS_WINDOW] = start, stop, 1
-        refutation[RUNNING] = 1
-    stall = refutation[STALL] if refutation[PHASE] == WIDEN else NO_STALL
-    visited = a.at[VISITED]
-    status = run_on(h, c, a, t, refutation[VISITS_MAX], stall, refutation[CHAIN_MAX])
-    refutation[NODES_VISITED] += a.at[VISITED] - visited
-    if status in (LINEARIZED, REFUTED, STALLED):
-        refutation[RUNNING] = 0
-    return status
-
-
 @inlined
 def _return_before(h: History, at: int, not_before: int) -> int:
     """Return the last return at or before event `at`; -1 if it is before `not_before`."""
@@ -124,7 +103,7 @@ def _return_before(h: History, at: int, not_before: int) -> int:
 
 @compiled
 def start_refutation(
-    h: History, c: Cursor, deepest: int, width: int, stall: int, refutation: Int64s
+    h: History, c: Cursor, deepest: int, width: int, stall: int, goal: Int64s
 ) -> None:
     """Prepare to refute the history by a window that ends about event `deepest`.
 
@@ -140,11 +119,12 @@ def start_refutation(
         if h.op[i, OPTIONAL] != INDETERMINATE:
             last = max(last, h.op[i, RETURNED])
         i = c.open[i, NEXT]
-    refutation[:VISITS_MAX] = 0
-    refutation[LOW] = width
-    refutation[FROM] = deepest
-    refutation[TO] = min(last, deepest + EVENTS_BEYOND + 8 * count, h.event.shape[0] - 1) + 1
-    refutation[STALL] = stall
+    goal[:NODES_VISITED] = 0
+    goal[PHASE] = WIDEN
+    goal[LOW] = width
+    goal[FROM] = deepest
+    goal[TO] = min(last, deepest + EVENTS_BEYOND + 8 * count, h.event.shape[0] - 1) + 1
+    goal[STALL] = stall
 
 
 @inlined
@@ -157,84 +137,82 @@ def _return_after(h: History, at: int, not_after: int) -> int:
 
 
 @inlined
-def _widen(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int:
-    """Double the width until a window cannot be passed, or is too wide for the stall limit.
+def _window(h: History, goal: Int64s) -> tuple[int, int]:
+    """Return the next window: its start, -1 if no wider one is left, and where it stops.
 
-    Passing a window takes at least about a node for every two events, the call and return of an
-    operation. So the limit, in nodes, bounds the width too: what the windows cost stays in
-    proportion to what the search spent at this place. No answer depends on it.
+    Both ends are found by bisection: a window that contains one that cannot be passed cannot be
+    passed either.
     """
-    while True:
-        start = _return_before(h, refutation[FROM] - refutation[LOW], 1)
+    if goal[PHASE] == WIDEN:
+        return _return_before(h, goal[FROM] - goal[LOW], 1), goal[TO]
+    if goal[PHASE] == SHORTEN_END:
+        if goal[LOW] < goal[HIGH]:
+            return goal[FROM], (goal[LOW] + goal[HIGH]) // 2
+        goal[TO] = goal[HIGH]
+        goal[PHASE] = SHORTEN_START
+        goal[LOW], goal[HIGH] = goal[FROM], goal[TO] - 1
+    if goal[PHASE] == SHORTEN_START:
+        half = (goal[LOW] + goal[HIGH] + 1) // 2
+        start = _return_before(h, half, goal[LOW] + 1)
         if start < 0:
-            return LINEARIZED
-        status = _search_window(h, c, a, t, refutation, start, refutation[TO])
-        if status == REFUTED:
-            refutation[PHASE] = SHORTEN_END
-            refutation[FROM] = start
-            refutation[LOW], refutation[HIGH] = start + 1, refutation[TO]
-        elif status == LINEARIZED and refutation[LOW] < refutation[STALL]:
-            refutation[LOW] *= 2
-            continue
-        return status
+            start = _return_after(h, half, goal[HIGH])
+        if start >= 0:
+            return start, goal[TO]
+        goal[FROM] = goal[LOW]
+        goal[PHASE] = SHOW
+    return goal[FROM], goal[TO]
 
 
-@inlined
-def _shorten_end(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int:
-    """Find the earliest end of a window that cannot be passed, by bisection.
+@bare
+def begin_window(h: History, a: Arena, goal: Int64s) -> int:
+    """Set the arena up for the next window.
 
-    Monotone: a window that contains one that cannot be passed cannot be passed either.
+    Returns SLICE_OVER (the window is to be searched), LINEARIZED (none is left that could be
+    refuted), or NEEDS_STACK.
     """
-    while refutation[LOW] < refutation[HIGH]:
-        middle = (refutation[LOW] + refutation[HIGH]) // 2
-        status = _search_window(h, c, a, t, refutation, refutation[FROM], middle)
-        if status == REFUTED:
-            refutation[HIGH] = middle
-        elif status == LINEARIZED:
-            refutation[LOW] = middle + 1
-        else:
-            return status
-    refutation[TO] = refutation[HIGH]
-    refutation[PHASE] = SHORTEN_START
-    refutation[LOW], refutation[HIGH] = refutation[FROM], refutation[TO] - 1
-    return REFUTED
+    start, stop = _window(h, goal)
+    if start < 0:
+        return LINEARIZED
+    clear(a)
+    if not _push_states(h, a, start):
+        return NEEDS_STACK
+    a.at[START], a.at[STOP], a.at[IS_WINDOW] = start, stop, 1
+    goal[RUNNING] = 1
+    return SLICE_OVER
 
 
-@inlined
-def _shorten_start(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int:
-    """Find the latest return that starts a window which cannot be passed, by bisection."""
-    while True:
-        half = (refutation[LOW] + refutation[HIGH] + 1) // 2
-        middle = _return_before(h, half, refutation[LOW] + 1)
-        if middle < 0:
-            middle = _return_after(h, half, refutation[HIGH])
-        if middle < 0:
-            refutation[FROM] = refutation[LOW]
-            refutation[PHASE] = SHOW
-            return REFUTED
-        status = _search_window(h, c, a, t, refutation, middle, refutation[TO])
-        if status == REFUTED:
-            refutation[LOW] = middle
-        elif status == LINEARIZED:
-            refutation[HIGH] = middle - 1
-        else:
-            return status
+@bare
+def end_window(a: Arena, goal: Int64s, status: int) -> bool:
+    """Take in how the search of a window ended; return whether that is the answer.
 
-
-@compiled
-def continue_refutation(h: History, c: Cursor, a: Arena, t: Steps, refutation: Int64s) -> int:
-    """Continue a refutation: widen a window, shorten its end, then its start, and search it.
-
-    Returns REFUTED (the shortest window is the arena's START to STOP), LINEARIZED or STALLED (no
-    window was found), SLICE_OVER, or one of the NEEDS.
+    REFUTED is, for the shortest window, which is then the arena's START to STOP. While windows
+    widen, LINEARIZED or STALLED is, if a wider one is not worth it. Passing a window takes at
+    least about a node for every two events, the call and return of an operation. So the limit of
+    nodes without progress bounds the width too: what the windows cost stays in proportion to what
+    the search spent at this place. No verdict depends on it.
     """
-    status = REFUTED
-    if refutation[PHASE] == WIDEN:
-        status = _widen(h, c, a, t, refutation)
-    if status == REFUTED and refutation[PHASE] == SHORTEN_END:
-        status = _shorten_end(h, c, a, t, refutation)
-    if status == REFUTED and refutation[PHASE] == SHORTEN_START:
-        status = _shorten_start(h, c, a, t, refutation)
-    if status == REFUTED:
-        status = _search_window(h, c, a, t, refutation, refutation[FROM], refutation[TO])
-    return status
+    goal[RUNNING] = 0
+    start, stop = a.at[START], a.at[STOP]
+    if goal[PHASE] == WIDEN:
+        if status == REFUTED:
+            goal[PHASE] = SHORTEN_END
+            goal[FROM] = start
+            goal[LOW], goal[HIGH] = start + 1, goal[TO]
+            return False
+        if status == LINEARIZED and goal[LOW] < goal[STALL]:
+            goal[LOW] *= 2
+            return False
+        return True
+    if goal[PHASE] == SHORTEN_END:
+        if status == REFUTED:
+            goal[HIGH] = stop
+        else:
+            goal[LOW] = stop + 1
+        return False
+    if goal[PHASE] == SHORTEN_START:
+        if status == REFUTED:
+            goal[LOW] = start
+        else:
+            goal[HIGH] = start - 1
+        return False
+    return True

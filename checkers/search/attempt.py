@@ -69,6 +69,13 @@ from shaketable.checkers.kernels.search_history import NO_EVENT, build, split_in
 from shaketable.checkers.kernels.search_memo import defer, rehash_nodes, rehash_used
 from shaketable.checkers.kernels.search_moves import add_steps
 from shaketable.checkers.kernels.search_trace import name_operations, trace
+from shaketable.checkers.kernels.search_windows import (
+    CHAIN_MAX,
+    GOAL_FACTS,
+    NODES_VISITED,
+    STALL,
+    VISITS_MAX,
+)
 from shaketable.checkers.search.budget import Memory, TimeSpentError
 from shaketable.checkers.search.problem import (
     NEVER,
@@ -85,7 +92,8 @@ from shaketable.checkers.search.vectors import VectorTable, depth_of, vectors_of
 
 SLICE_NODES = 20_000
 """Nodes between two checks of the clock: some hundredths of a second."""
-CHAIN_MAX = 4096
+COMPARED_MAX = 4096
+"""With so many nodes of the same event and state a new one is compared."""
 ASIDE_BYTES = 40
 """Memory for each move on the stack while moves are reordered."""
 
@@ -133,6 +141,9 @@ class Attempt:
     def __init__(self, setting: Setting, first: int | None = None) -> None:
         self.setting = setting
         self.arena = new_arena(setting.arranged.history, setting.memory, first)
+        self.goal = np.zeros(GOAL_FACTS, np.int64)
+        """What the kernel is to do: to search the whole history, if nothing else is set."""
+        self.goal[VISITS_MAX], self.goal[CHAIN_MAX] = SLICE_NODES, COMPARED_MAX
 
     @property
     def deepest(self) -> int:
@@ -140,19 +151,24 @@ class Attempt:
         return int(self.arena.at[DEEPEST])
 
     def run(self, stall: int) -> int:
-        """Continue the search until LINEARIZED, REFUTED or STALLED; return which.
+        """Search the whole history until LINEARIZED, REFUTED or STALLED; return which.
 
         Raises:
             TimeSpentError: the time is over.
             MemorySpentError: it needs more memory than the budget has.
         """
+        self.goal[STALL] = stall
+        return self.run_to_goal()
+
+    def run_to_goal(self) -> int:
+        """Continue towards the goal until LINEARIZED, REFUTED or STALLED; raises as `run` does."""
         s = self.setting
         h, c = s.arranged.history, s.arranged.cursor
         while True:
-            visited = int(self.arena.at[VISITED])
-            status = run(h, c, self.arena, s.table.arrays, SLICE_NODES, stall, CHAIN_MAX)
-            s.nodes += int(self.arena.at[VISITED]) - visited
-            if self.is_answer(status):
+            visited = int(self.goal[NODES_VISITED])
+            status = run(h, c, self.arena, s.table.arrays, self.goal)
+            s.nodes += int(self.goal[NODES_VISITED]) - visited
+            if self._is_answer(status):
                 return status
 
     def defer_moves(self, back: int) -> None:
@@ -175,7 +191,7 @@ class Attempt:
         memory.take(-aside)
         a.at[PROGRESS] = a.at[VISITED]
 
-    def is_answer(self, status: int) -> bool:
+    def _is_answer(self, status: int) -> bool:
         """Return True if a kernel's status is an answer; else supply what it needs.
 
         Raises:
@@ -208,7 +224,7 @@ class Attempt:
         size = arranged.operation.size + arranged.unknown.size
         order = np.empty((2, size), np.int32)
         first, count = trace(h, arranged.cursor, self.arena, table.arrays, last, order)
-        order = order[:, :count]
+        order = np.ascontiguousarray(order[:, :count])  # one layout, compiled once
         place = np.empty(count, np.int64)
         while not name_operations(
             h, table.arrays, first, order, arranged.operation, arranged.unknown, place

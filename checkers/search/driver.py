@@ -29,17 +29,7 @@ from shaketable.checkers.kernels.search_arrays import (
     WHO,
 )
 from shaketable.checkers.kernels.search_history import CAS, WRITE
-from shaketable.checkers.kernels.search_windows import (
-    CHAIN_MAX,
-    FROM,
-    NODES_VISITED,
-    REFUTATION_FACTS,
-    TO,
-    VISITS_MAX,
-    continue_refutation,
-    start_refutation,
-)
-from shaketable.checkers.search import attempt as attempts
+from shaketable.checkers.kernels.search_windows import FROM, TO, start_refutation
 from shaketable.checkers.search.attempt import Attempt, Setting
 from shaketable.checkers.search.budget import MemorySpentError, TimeSpentError
 from shaketable.checkers.search.problem import NEVER, Family, Found, Part, Problem, State, Witness
@@ -252,7 +242,6 @@ class Windows:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._attempt: Attempt | None = None
-        self._quest = np.zeros(REFUTATION_FACTS, np.int64)
 
     def never_produced(self) -> Attempt | None:
         """Refute by the first operation that needs a value which nothing had produced, if any."""
@@ -276,20 +265,14 @@ class Windows:
         return self._refute(deepest, stall)
 
     def _refute(self, deepest: int, stall: int, stop: int | None = None) -> Attempt | None:
-        s = self._setting
-        h, c, refutation = s.arranged.history, s.arranged.cursor, self._quest
+        arranged = self._setting.arranged
         if self._attempt is None:
-            self._attempt = Attempt(s)
-        start_refutation(h, c, deepest, EVENTS_FIRST, stall, refutation)
+            self._attempt = Attempt(self._setting)
+        goal = self._attempt.goal
+        start_refutation(arranged.history, arranged.cursor, deepest, EVENTS_FIRST, stall, goal)
         if stop is not None:
-            refutation[FROM], refutation[TO] = deepest, stop
-        refutation[VISITS_MAX], refutation[CHAIN_MAX] = attempts.SLICE_NODES, attempts.CHAIN_MAX
-        while True:
-            visited = int(refutation[NODES_VISITED])
-            status = continue_refutation(h, c, self._attempt.arena, s.table.arrays, refutation)
-            s.nodes += int(refutation[NODES_VISITED]) - visited
-            if self._attempt.is_answer(status):
-                return self._attempt if status == REFUTED else None
+            goal[FROM], goal[TO] = deepest, stop
+        return self._attempt if self._attempt.run_to_goal() == REFUTED else None
 
 
 # How long a search stays where it is stuck, and how far it then goes back.

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
+from shaketable.checkers.engine.compiling import Compiling
 from shaketable.checkers.engine.java import find_java
 from shaketable.checkers.engine.judge import CheckJob, Progress
 from shaketable.checkers.engine.local import run_local
@@ -35,6 +36,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._is_preparing = False
         self._error: Exception | None = None
+        self._compiling: Compiling | None = None
 
     def require_java(self, env: Mapping[str, str]) -> None:
         """Check now, before the campaign, that Spark will find a suitable Java.
@@ -44,6 +46,11 @@ class Engine:
         """
         if self.kind == SPARK and self._master.startswith("local"):
             find_java(env)
+
+    def compile_ahead(self) -> None:
+        """Compile the kernels of the search in the background, if none is cached; idempotent."""
+        if self._compiling is None:
+            self._compiling = Compiling()
 
     def warm_up(self) -> None:
         """Start Spark in the background if the check needs it; idempotent."""
@@ -87,6 +94,9 @@ class Engine:
             UsageError: no suitable Java; the Spark master cannot be reached.
             HarnessError: the operations cannot be read.
         """
+        if self._compiling is not None and self._compiling.is_running():
+            progress("compiling the kernels of the search, once for this version (a minute)")
+            self._compiling.wait()
         if self._spark is None:
             return run_local(job, progress)
         self.wait(progress)
@@ -95,10 +105,12 @@ class Engine:
         return self._spark.run(job, progress)
 
     def stop(self) -> None:
-        """Stop the JVM, if there is one; idempotent.
+        """Stop what compiles, and the JVM if there is one; idempotent.
 
         Does not wait for one that is still starting: it ends with this process.
         """
+        if self._compiling is not None:
+            self._compiling.stop()
         if self._thread is not None and self._thread.is_alive():
             return
         if self._spark is not None:

@@ -1,4 +1,4 @@
-"""Machine code of kernels is not used beyond the sources that it was compiled from."""
+"""Machine code of kernels is kept for the next process, as long as it is that of their sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness.compiled import delete_stale_cache
+from shaketable.checkers.engine import compiling
+from shaketable.checkers.kernels import search, search_trace, search_windows
+from shaketable.harness import discovery
+from shaketable.harness.compiled import delete_stale_cache, is_cached
+from shaketable.harness.judging.engines import LOCAL, Engine
+from tests.support.checker_histories import job
+from tests.support.model_fuzz import compare
 
 
 def test_a_change_to_any_kernel_forgets_what_was_kept(tmp_path: Path) -> None:
@@ -81,3 +87,46 @@ def calls(folder: Path, no_bytecode: str, expression: str) -> list[str]:
         timeout=120,
     )
     return ended.stdout.split("\n")[:2]
+
+
+KERNELS_OF_THE_SEARCH = (
+    search.run, search_windows.start_refutation, search_trace.trace, search_trace.name_operations,
+)  # fmt: skip
+
+
+def test_what_is_compiled_ahead_is_all_that_searches_call() -> None:
+    compiling.compile_kernels()
+    ahead = [kernel.signatures for kernel in KERNELS_OF_THE_SEARCH]  # type: ignore[attr-defined]
+    assert [len(signatures) for signatures in ahead] == [1, 1, 1, 1]
+    assert all(map(is_cached, KERNELS_OF_THE_SEARCH))
+    for model in ("cas-register", "counter", "fifo-queue", "mutex"):
+        for seed in range(12):
+            compare(discovery.get("models", model), seed)
+    assert ahead == [kernel.signatures for kernel in KERNELS_OF_THE_SEARCH]  # type: ignore[attr-defined]
+
+
+def test_nothing_is_compiled_ahead_where_all_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "is_cached", lambda _: True)
+    ahead = compiling.Compiling()
+    assert not ahead.is_running()
+    ahead.wait()
+
+
+def test_a_check_says_that_it_waits_for_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "is_cached", lambda _: False)
+    steps: list[str] = []
+    engine = Engine(LOCAL, "")
+    engine.compile_ahead()
+    assert engine.run(job(tmp_path, [], []), steps.append) == []
+    assert steps[0].startswith("compiling the kernels of the search")
+    engine.stop()
+
+
+def test_what_compiles_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "is_cached", lambda _: False)
+    ahead = compiling.Compiling()
+    assert ahead.is_running()
+    ahead.stop()
+    assert not ahead.is_running()
