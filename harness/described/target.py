@@ -64,6 +64,7 @@ LINEARIZABLE: Final = {
     "register": ("read", "write", "cas"),
     "read-write-register": ("read", "write"),
     "log": ("append", "read", "end"),
+    "work-queue": ("enqueue", "dequeue"),
 }
 
 

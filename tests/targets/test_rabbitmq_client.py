@@ -17,10 +17,13 @@ from typing import Any
 
 import pytest
 
+from shaketable.checkers.anomalies.promises import why_not_promised
+from shaketable.harness.campaigns.target_options import target_with
 from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.described.client import Node
 from shaketable.harness.installing.installers import LIBRARY
 from shaketable.harness.targets.on_demand import PLUGINS, TargetOnDemand
+from tests.support.checker_histories import context, struck
 
 TIMEOUT_S = 60.0
 [TARGET] = [each for each in PLUGINS if each.name == "rabbitmq"]
@@ -177,6 +180,21 @@ def test_a_node_that_is_gone_is_a_session_that_does_not_open(client: ModuleType)
         port = free.getsockname()[1]
     with pytest.raises(Exception):  # noqa: B017, PT011 - `described.client` makes it a definite error
         asked(client, port, lambda session: client.dequeue(session, "a/0"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "confirms", "is_broken"),
+    [
+        ("lost-element", "on", True),
+        ("lost-element", "off", False),
+        ("unexpected-element", "on", True),
+        ("duplicated-element", "on", False),  # it is delivered at least once
+    ],
+)
+def test_what_breaks_a_promise(kind: str, confirms: str, is_broken: bool) -> None:
+    promises = target_with("rabbitmq", (f"confirms={confirms}",)).promises
+    about = context(promises=promises, **struck("kill", "partition", "pause", "power"))
+    assert (why_not_promised(kind, about) is None) is is_broken
 
 
 def test_a_node_is_configured_and_started(tmp_path: Path) -> None:
