@@ -19,6 +19,10 @@ from typing import Final
 
 CONFIG: Final = Path("rabbitmq.conf")
 MODULE: Final = Path(__file__).with_name("shaketable_node.erl")
+LOOKUPS: Final = Path("inetrc")
+LOOKUPS_TEXT: Final = '{lookup, [file]}.\n{host, {127,0,0,1}, ["localhost"]}.\n'
+"""Names of listeners are looked up as a node starts: a network namespace may have no name server,
+and then that takes ten seconds."""
 HOST: Final = "localhost"
 """Of the nodes' names: where they are says the module."""
 DISCOVERY: Final = "cluster_formation.classic_config"
@@ -52,6 +56,7 @@ def main(
     listener = {"listeners.tcp.1": f"{client_host}:{client_port}"}
     lines = {**SETTINGS, **listener, **nodes, **given}
     CONFIG.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()))
+    LOOKUPS.write_text(LOOKUPS_TEXT)
     erlang = Path(installed, "usr/lib/erlang")
     programs = _only(erlang, "erts-*/bin")
     home = _only(Path(installed, "usr/lib/rabbitmq/lib"), "rabbitmq_server-*")
@@ -78,6 +83,7 @@ def environment(erlang: Path, programs: Path, home: Path, name: str, data: str) 
     return {
         "ROOTDIR": str(erlang), "BINDIR": str(programs), "EMU": "beam", "PROGNAME": "erl",
         "ERL_LIBS": str(home / "plugins"), "HOME": str(here), "LC_ALL": "C.UTF-8",
+        "ERL_INETRC": str(here / LOOKUPS),
         "RABBITMQ_HOME": str(home), "RABBITMQ_NODENAME": name, "RABBITMQ_MNESIA_BASE": data,
         "RABBITMQ_LOG_BASE": str(here), "RABBITMQ_LOGS": "-",
         "RABBITMQ_CONF_ENV_FILE": os.devnull, "RABBITMQ_CONFIG_FILE": str(here / CONFIG),
