@@ -39,7 +39,8 @@ SETTINGS: Final = {
 LOADED: Final = (
     '{{ok, Module, Binary}} = compile:file("{module}", [binary, report]),'
     '{{module, _}} = code:load_binary(Module, "{module}", Binary),'
-    "{{ok, _}} = net_kernel:start(['{name}', shortnames])."
+    "Options = #{{name_domain => shortnames, net_ticktime => {tick_s}}},"
+    "{{ok, _}} = net_kernel:start('{name}', Options)."
 )
 """Before RabbitMQ boots, which finds that the node has its name and starts no epmd."""
 
@@ -68,10 +69,10 @@ def main(
         "+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none",
         "-start_epmd", "false", "-erl_epmd_port", peer_port, "-epmd_module", MODULE.stem,
         "-peers", members, "-setcookie", "shaketable",
-        "-kernel", "inet_dist_use_interface", f"{{{address}}}", "net_ticktime", tick_s,
+        "-kernel", "inet_dist_use_interface", f"{{{address}}}",
         "-kernel", "prevent_overlapping_partitions", "false",
         "-syslog", "logger", "[]", "-syslog", "syslog_error_logger", "false",
-        "-eval", LOADED.format(module=MODULE, name=f"{node}@{HOST}"),
+        "-eval", LOADED.format(module=MODULE, name=f"{node}@{HOST}", tick_s=tick_s),
         "-s", "rabbit", "boot", "-s", MODULE.stem, "say_when_joined",
     ]  # fmt: skip
     os.execv(programs / "erlexec", argv)  # noqa: S606 - the node is this process
