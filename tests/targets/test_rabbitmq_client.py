@@ -175,6 +175,32 @@ def test_without_confirms_a_message_is_only_sent(client: ModuleType, port: int) 
     assert asked(client, port, ask, confirms="off") == "7"
 
 
+def test_a_session_that_does_not_open_in_time_is_closed_later(
+    client: ModuleType, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pika fails if it is closed while it opens. This node accepts it and says nothing."""
+    monkeypatch.setattr(client, "GIVEN_UP_TIMEOUT_S", 1.0)
+    made: list[Any] = []
+    session_type = client.Session
+
+    def make(node: Node) -> Any:
+        made.append(session_type(node))
+        return made[-1]
+
+    monkeypatch.setattr(client, "Session", make)
+
+    async def run(port: int) -> None:
+        with pytest.raises(TimeoutError):
+            await client.open(Node("n0", Address("127.0.0.1", port), 0.5, OPTIONS))
+        while not made[0].connection.is_closed:
+            await asyncio.sleep(0.05)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as mute:
+        asyncio.run(run(mute.getsockname()[1]))
+    assert made[0].is_given_up
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_a_node_that_is_gone_is_a_session_that_does_not_open(client: ModuleType) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]

@@ -27,6 +27,8 @@ OPEN_SHARE: Final = 0.35
 DECLARE_SHARE: Final = 0.25
 GET_SHARE: Final = 0.4
 """Of an operation's time, what its steps may take: they end before it does, and are definite."""
+GIVEN_UP_TIMEOUT_S: Final = 15.0
+"""How long a connection that is no longer waited for may take to open, and be closed."""
 PERSISTENT: Final = 2
 """The delivery mode of messages that are written to disk (AMQP)."""
 
@@ -53,6 +55,7 @@ class Session:
         waiting: what the operation that runs waits for.
         declared: the queues that exist.
         is_returned: the message that was published last came back.
+        is_given_up: it was closed before it was open, which pika cannot do: it closes as it opens.
     """
 
     node: Node
@@ -61,6 +64,7 @@ class Session:
     waiting: asyncio.Future[Any] | None = None
     declared: set[str] = field(default_factory=set)
     is_returned: bool = False
+    is_given_up: bool = False
 
     @property
     def confirms(self) -> bool:
@@ -72,6 +76,12 @@ class Session:
         self.waiting = asyncio.get_running_loop().create_future()
         ask()
         return await self.waiting
+
+    def opened(self, connection: Any) -> None:
+        """Go on with an open connection; close it if no operation waits for it any more."""
+        if self.is_given_up:
+            connection.close()
+        self.answer()
 
     def answer(self, given: object = None) -> None:
         """End the wait with a result."""
@@ -92,11 +102,13 @@ async def open(node: Node) -> Session:  # noqa: A001 - the name of the operation
     logging.getLogger("pika").setLevel(logging.CRITICAL)  # errors are those of the operations
     session = Session(node)
     # Without heartbeats: operations have a limit of their own.
-    parameters = ConnectionParameters(node.host, node.port, heartbeat=0)
+    parameters = ConnectionParameters(
+        node.host, node.port, heartbeat=0, stack_timeout=GIVEN_UP_TIMEOUT_S
+    )
 
     def connect() -> None:
         session.connection = AsyncioConnection(
-            parameters, session.answer, session.fail, session.fail
+            parameters, session.opened, session.fail, session.fail
         )
 
     try:
@@ -121,9 +133,9 @@ async def open(node: Node) -> Session:  # noqa: A001 - the name of the operation
 
 async def close(session: Session) -> None:
     """Close the connection; the node may never answer that."""
-    connection = session.connection
-    if connection is not None and not (connection.is_closing or connection.is_closed):
-        connection.close()
+    session.is_given_up = True
+    if session.connection is not None and session.connection.is_open:
+        session.connection.close()
 
 
 async def enqueue(session: Session, key: str, value: int) -> None:
