@@ -45,8 +45,8 @@ class WorkQueue:
 
     Queues are "shaketable-work/0" to "shaketable-work/n-1"; values are unique: client c of n
     enqueues c, n + c, 2n + c, .... A dequeue returns an element, which is then taken, or nothing if
-    the queue is empty. After the heal each queue is drained by one client: it dequeues until
-    nothing has come for five seconds.
+    the queue is empty. After the heal all queues are drained, each by the clients that share it:
+    they dequeue until nothing has come for five seconds.
     """
 
     name = "work-queue"
@@ -64,7 +64,7 @@ class WorkQueue:
         return each_client(lambda client: operations(self._generate(seed, client, clients)))
 
     def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
-        """Drain all queues, each by one client, also one that this worker knows nothing of."""
+        """Drain all queues, also those that this worker knows nothing of; all clients help."""
         return each_client(partial(self._drain, clients))
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
@@ -116,7 +116,8 @@ class WorkQueue:
                 yield Operation("dequeue", key)
 
     def _drain(self, clients: int, client: int) -> Generator:
-        numbers = range(client, self.spread.keys, clients)
+        queues = self.spread.keys
+        numbers = range(client, queues, clients) if clients < queues else [client % queues]
         return concat(*(Drained(self._key(number)) for number in numbers))
 
     def _key(self, number: int) -> str:

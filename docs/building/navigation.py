@@ -23,7 +23,6 @@ SECTIONS: Final[Mapping[str, Sequence[str]]] = {
         "docs/museum", "docs/reference/published-bugs",
         "docs/findings/nats-2.9.10-compare-and-publish",
         "docs/findings/pysyncobj-0.3.17-compaction",
-        "docs/findings/rabbitmq-3.10.8-power-loss",
         "docs/findings/rocketmq-killed-broker",
     ),
     "Reference": (

@@ -68,8 +68,18 @@ def test_values_are_unique_and_some_stay() -> None:
     assert 0 < sum(map(len, table.queues.values())) < len(values) / 2
 
 
+@pytest.mark.parametrize(("queues", "clients"), [(1, 3), (2, 3), (3, 3), (5, 3), (5, 1), (4, 9)])
+def test_every_queue_is_drained_and_every_client_helps(queues: int, clients: int) -> None:
+    final = WorkQueue().configured({"queues": queues}).final_generator("7", clients, ())  # type: ignore[attr-defined]
+    played = play(final, clients)
+    assert {each.operation.key for each in played} == {
+        f"shaketable-work/{number}" for number in range(queues)
+    }
+    assert {each.client for each in played} == set(range(clients))
+
+
 @pytest.mark.parametrize("late_s", [0.0, 3.0])
-def test_a_queue_is_drained_by_one_client_until_nothing_comes(late_s: float) -> None:
+def test_a_queue_is_drained_until_nothing_comes(late_s: float) -> None:
     """Also what comes back late is taken: the wait starts anew."""
     table, late = Table(), [99]
     worked(table, 500)
@@ -86,7 +96,6 @@ def test_a_queue_is_drained_by_one_client_until_nothing_comes(late_s: float) -> 
     by_queue: dict[str, list[Played]] = {}
     for each in played:
         by_queue.setdefault(each.operation.key, []).append(each)
-    assert [len({each.client for each in its}) for its in by_queue.values()] == [1, 1]
     for key, its in by_queue.items():
         waited_s = its[-1].return_ns / NS
         assert waited_s >= EMPTY_FOR_S + (late_s if key.endswith("/0") else 0.0)

@@ -243,12 +243,19 @@ def test_a_node_is_configured_and_started(tmp_path: Path) -> None:
     assert pairs["-peers"] == "n0=127.0.0.1:2345"
     assert pairs["inet_dist_use_interface"] == "{127,0,0,1}"
     assert "net_ticktime => 30}" in pairs["-eval"]
+    assert arguments[-1] == "sync_when_joined"
     lines = (tmp_path / "rabbitmq.conf").read_text().splitlines()
     settings = dict(line.split(" = ", 1) for line in lines)
     assert settings["listeners.tcp.1"] == "127.0.0.1:1234"
     assert settings["cluster_formation.classic_config.nodes.1"] == "n0@localhost"
     assert settings["cluster_partition_handling"] == "ignore"
     assert "net_tick_s" not in settings
+    (tmp_path / "data" / "n0").mkdir(parents=True)
+    again = subprocess.run(
+        command(installed, 1234, 2345, tmp_path / "data"),
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert again.stdout.splitlines()[-1] == "say_when_joined"
 
 
 def test_what_is_not_installed_whole_is_one_line(tmp_path: Path) -> None:

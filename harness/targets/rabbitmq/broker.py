@@ -58,6 +58,7 @@ def main(
     lines = {**SETTINGS, **listener, **nodes, **given}
     CONFIG.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()))
     LOOKUPS.write_text(LOOKUPS_TEXT)
+    is_new = not any(Path(data).glob("*"))
     erlang = Path(installed, "usr/lib/erlang")
     programs = _only(erlang, "erts-*/bin")
     home = _only(Path(installed, "usr/lib/rabbitmq/lib"), "rabbitmq_server-*")
@@ -73,7 +74,8 @@ def main(
         "-kernel", "prevent_overlapping_partitions", "false",
         "-syslog", "logger", "[]", "-syslog", "syslog_error_logger", "false",
         "-eval", LOADED.format(module=MODULE, name=f"{node}@{HOST}", tick_s=tick_s),
-        "-s", "rabbit", "boot", "-s", MODULE.stem, "say_when_joined",
+        "-s", "rabbit", "boot",
+        "-s", MODULE.stem, "sync_when_joined" if is_new else "say_when_joined",
     ]  # fmt: skip
     os.execv(programs / "erlexec", argv)  # noqa: S606 - the node is this process
 

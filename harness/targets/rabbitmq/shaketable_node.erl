@@ -10,7 +10,7 @@
 
 -export([start_link/0, register_node/2, register_node/3, listen_port_please/2, names/1,
          address_please/3, port_please/2, port_please/3]).
--export([say_when_joined/0]).
+-export([say_when_joined/0, sync_when_joined/0]).
 
 %% The version of the protocol between nodes that OTP 23 and later speak.
 -define(DISTRIBUTION_VERSION, 6).
@@ -43,12 +43,31 @@ port_please(Name, _Host, _Timeout) ->
 
 %% A node that is up may have made a cluster of its own: no queue may be declared before all are in
 %% one. Nodes that are down are members, too.
-say_when_joined() -> spawn(fun() -> wait_for(length(peers())) end).
+say_when_joined() -> spawn(fun() -> wait(), say() end).
 
-wait_for(Size) ->
-    case length(rabbit_nodes:all()) of
-        Size -> io:format("in a cluster of ~b~n", [Size]);
-        _ -> timer:sleep(?LOOK_AGAIN_AFTER_MS), wait_for(Size)
+%% The same of a node that is new: as if its cluster had been formed long ago. RabbitMQ syncs little of
+%% what a node writes then, and a power loss seconds later would test that alone.
+sync_when_joined() -> spawn(fun() -> wait(), sync(), say() end).
+
+say() -> io:format("in a cluster of ~b~n", [length(peers())]).
+
+wait() ->
+    case length(rabbit_nodes:all()) =:= length(peers()) of
+        true -> ok;
+        false -> timer:sleep(?LOOK_AGAIN_AFTER_MS), wait()
+    end.
+
+%% Files may come and go meanwhile: whatever the program says of them, the others are synced.
+sync() ->
+    Arguments = [os:getenv("RABBITMQ_MNESIA_BASE"), "-exec", "sync", "{}", "+"],
+    Find = open_port({spawn_executable, os:find_executable("find")},
+                     [{args, Arguments}, exit_status, stderr_to_stdout]),
+    ended(Find).
+
+ended(Port) ->
+    receive
+        {Port, {exit_status, _}} -> ok;
+        {Port, {data, _}} -> ended(Port)
     end.
 
 peers() ->
