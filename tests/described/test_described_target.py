@@ -150,8 +150,10 @@ def test_its_functions_choose_workload_and_promises(tmp_path: Path) -> None:
     assert target.default_workload == "register"
     assert target.promises.linearizable == {"read", "write", "cas"}
     queue = "def enqueue(session, key, value): ...\ndef dequeue(session, key): ...\n"
-    of_queue = target_of(tmp_path)
-    (tmp_path / "client.py").write_text(queue)  # it is read when it is asked for
+    other = tmp_path / "queue"
+    other.mkdir()
+    of_queue = target_of(other)
+    (other / "client.py").write_text(queue)  # it is read when it is asked for
     assert of_queue.default_workload == "work-queue"
     promised = context(promises=of_queue.promises, **struck("kill"))
     assert why_not_promised("lost-element", promised) is None
