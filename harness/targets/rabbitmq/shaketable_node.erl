@@ -52,10 +52,14 @@ sync_when_joined() -> spawn(fun() -> wait(), sync(), say() end).
 say() -> io:format("in a cluster of ~b~n", [length(peers())]).
 
 wait() ->
-    case length(rabbit_nodes:all()) =:= length(peers()) of
+    case is_complete() of
         true -> ok;
         false -> timer:sleep(?LOOK_AGAIN_AFTER_MS), wait()
     end.
+
+%% After a partition RabbitMQ may stop and start within the node: then it cannot be asked.
+is_complete() ->
+    try length(rabbit_nodes:all()) =:= length(peers()) catch _:_ -> false end.
 
 %% Files may come and go meanwhile: whatever the program says of them, the others are synced.
 sync() ->
