@@ -134,6 +134,24 @@ class CounterClient(Protocol):
 
 
 @runtime_checkable
+class QueueClient(Protocol):
+    """A client of one queue for each key, whose elements are taken in any order."""
+
+    async def enqueue(self, key: str, value: int) -> None:
+        """Put an element into the queue."""
+        ...
+
+    async def dequeue(self, key: str) -> int | None:
+        """Take an element out of the queue and return it; None if the queue is empty.
+
+        Raises:
+            DefiniteError: nothing was taken, and whatever was on its way is in the queue again.
+            IndefiniteError: an element may be gone, and no client was given it.
+        """
+        ...
+
+
+@runtime_checkable
 class LogClient(Protocol):
     """A client of one log for each key: the operations of `TargetClient`."""
 

@@ -200,6 +200,16 @@ async def _count(self: FunctionClient, key: str) -> int:
     return _number_or_none("count", await self._call("count", key)) or 0
 
 
+async def _enqueue(self: FunctionClient, key: str, value: int) -> None:
+    """Put an element into the queue."""
+    await self._call("enqueue", key, value)
+
+
+async def _dequeue(self: FunctionClient, key: str) -> int | None:
+    """Take an element out of the queue."""
+    return _number_or_none("dequeue", await self._call("dequeue", key))
+
+
 _METHODS: Final[Mapping[str, tuple[str, Any]]] = {
     "get": ("read", _get),
     "put": ("write", _put),
@@ -211,5 +221,7 @@ _METHODS: Final[Mapping[str, tuple[str, Any]]] = {
     "elements": ("elements", _elements),
     "increment": ("increment", _increment),
     "count": ("count", _count),
+    "enqueue": ("enqueue", _enqueue),
+    "dequeue": ("dequeue", _dequeue),
 }
 """A client's method -> the function that it calls, and the method itself."""

@@ -21,6 +21,8 @@ OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "elements": ("session", "key"),
     "increment": ("session", "key", "amount"),  # a counter for each key
     "count": ("session", "key"),
+    "enqueue": ("session", "key", "value"),  # a queue for each key
+    "dequeue": ("session", "key"),
 }
 """Functions that are operations, and their arguments."""
 CHANGE_NOTHING: Final = frozenset({"read", "read_at", "end", "elements", "count"})

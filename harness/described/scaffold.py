@@ -13,6 +13,7 @@ OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "log": ("append", "read_at", "end"),
     "set": ("add", "elements"),
     "counter": ("increment", "count"),
+    "work-queue": ("enqueue", "dequeue"),
 }
 """The functions of a client by workload."""
 START: Final = "./server --id {id} --listen {client} --peers {members} --data {data}"
@@ -31,6 +32,8 @@ _BODIES: Final = {
     "elements": ("session, key", "Return all elements of the set, as they are now."),
     "increment": ("session, key, amount", "Add an amount to the counter of that key."),
     "count": ("session, key", "Return the value of the counter."),
+    "enqueue": ("session, key, value", "Put a whole number into the queue of that key."),
+    "dequeue": ("session, key", "Take a number out of the queue; None if it is empty."),
 }
 
 

@@ -48,6 +48,7 @@ WORKLOADS: Final = (
     ("log", ("append", "read_at", "end")),
     ("set", ("add", "elements")),
     ("counter", ("increment", "count")),
+    ("work-queue", ("enqueue", "dequeue")),
 )
 """Workloads and the functions that they need; the first that is served is the default."""
 USUAL_FAULTS: Final = {
@@ -63,6 +64,7 @@ LINEARIZABLE: Final = {
     "register": ("read", "write", "cas"),
     "read-write-register": ("read", "write"),
     "log": ("append", "read", "end"),
+    "work-queue": ("enqueue", "dequeue"),
 }
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -97,29 +97,34 @@ def _pip(requirement: str, work: Path, into: Path, *options: str, env: dict[str,
 
 @_install.register
 def _(package: DebianPackage, version: str, work: Path, into: Path, tell: Tell) -> None:
-    """Download it by apt, compare its checksum, and unpack it."""
+    """Download it and what it depends on by apt, compare the checksums, and unpack all."""
     architecture = run(["dpkg", "--print-architecture"], work).strip()
-    wanted = f"{package.package}={package.revision}"
-    if architecture not in package.sha256:
-        there_are = ", ".join(sorted(package.sha256))
-        raise HarnessError(f"{wanted}: no checksum is known for {architecture} (for: {there_are})")
-    tell(f"apt: downloading {wanted}")
-    _download(wanted, work, tell)
-    (file,) = work.glob("*.deb")
-    found = hashlib.sha256(file.read_bytes()).hexdigest()
-    if found != package.sha256[architecture]:
-        raise HarnessError(
-            f"{file.name} is not what was pinned: its SHA-256 is {found}, expected"
-            f" {package.sha256[architecture]}; nothing was installed"
-        )
-    tell(f"dpkg-deb: unpacking {file.name}")
-    run(["dpkg-deb", "-x", str(file), str(into)], work)
+    packages = (package, *package.depends)
+    for each in packages:
+        if each.checksum(architecture) is None:
+            there_are = ", ".join(sorted(each.sha256))
+            raise HarnessError(
+                f"{each.wanted}: no checksum is known for {architecture} (for: {there_are})"
+            )
+    more = f" and {len(package.depends)} that it depends on" if package.depends else ""
+    tell(f"apt: downloading {package.wanted}{more}")
+    _download([each.wanted for each in packages], work, tell)
+    for each in packages:
+        (file,) = work.glob(f"{each.package}_*.deb")
+        found, expected = hashlib.sha256(file.read_bytes()).hexdigest(), each.checksum(architecture)
+        if found != expected:
+            raise HarnessError(
+                f"{file.name} is not what was pinned: its SHA-256 is {found}, expected {expected};"
+                " nothing was installed"
+            )
+        tell(f"dpkg-deb: unpacking {file.name}")
+        run(["dpkg-deb", "-x", str(file), str(into)], work)
 
 
-def _download(wanted: str, work: Path, tell: Tell) -> None:
-    """Download a package; if apt does not know it, with lists of our own, which need no root."""
+def _download(wanted: Sequence[str], work: Path, tell: Tell) -> None:
+    """Download packages; if apt does not know one, with lists of our own, which need no root."""
     try:
-        run(["apt-get", "download", wanted], work)
+        run(["apt-get", "download", *wanted], work)
     except HarnessError:
         tell("apt: updating lists of packages in a folder of our own")
         for folder in ("state/lists/partial", "cache/archives/partial"):
@@ -129,7 +134,7 @@ def _download(wanted: str, work: Path, tell: Tell) -> None:
             "-o", "APT::Sandbox::User=", "-q",
         )  # fmt: skip
         run(["apt-get", *ours, "update"], work)
-        run(["apt-get", *ours, "download", wanted], work)
+        run(["apt-get", *ours, "download", *wanted], work)
 
 
 @_install.register

@@ -38,19 +38,38 @@ class PypiPackage(msgspec.Struct, frozen=True, tag_field="from", tag="pypi", kw_
     runs_with = ()
 
 
-class DebianPackage(msgspec.Struct, frozen=True, tag_field="from", tag="debian", kw_only=True):
-    """A package of Debian, which is unpacked and not installed.
+class DebianFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A package of Debian as it is downloaded.
 
     Attributes:
         package: its name.
         revision: its version, as apt has it.
-        sha256: the checksum of its file for each architecture (dpkg's names).
-        library: requirement of what clients import, with its hash, if they need one.
+        sha256: the checksum of its file for each architecture (dpkg's names, also "all").
     """
 
     package: str
     revision: str
     sha256: Mapping[str, SHA256]
+
+    @property
+    def wanted(self) -> str:
+        """Its name and version, as apt takes them."""
+        return f"{self.package}={self.revision}"
+
+    def checksum(self, architecture: str) -> str | None:
+        """Return the checksum for an architecture; None if none is known."""
+        return self.sha256.get(architecture) or self.sha256.get("all")
+
+
+class DebianPackage(DebianFile, frozen=True, tag_field="from", tag="debian", kw_only=True):
+    """A package of Debian, which is unpacked and not installed.
+
+    Attributes:
+        depends: those that it depends on and that a system may lack; unpacked beside it.
+        library: requirement of what clients import, with its hash, if they need one.
+    """
+
+    depends: tuple[DebianFile, ...] = ()
     library: str = ""
 
     needs = ("apt-get", "dpkg-deb", "dpkg")

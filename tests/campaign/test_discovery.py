@@ -61,7 +61,7 @@ def test_built_ins_are_found_by_their_package() -> None:
         "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-keys", "queue-offsets",
         "queue-operators", "queue-ordered", "queue-push",
-        "queue-push-ordered", "read-write-register", "register", "set",
+        "queue-push-ordered", "read-write-register", "register", "set", "work-queue",
     ]  # fmt: skip
     assert built_in["queue"] is message_queue.PLUGINS[0]
     assert discovery.get("workloads", "log") is log.PLUGIN
@@ -79,7 +79,7 @@ def test_external_plug_ins_are_found_by_entry_point(
         "other", "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-keys", "queue-offsets",
         "queue-operators", "queue-ordered", "queue-push",
-        "queue-push-ordered", "read-write-register", "register", "set",
+        "queue-push-ordered", "read-write-register", "register", "set", "work-queue",
     ]  # fmt: skip
     other = discovery.get("workloads", "other")
     assert other.name == "other"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from shaketable.checkers.anomalies.promises import why_not_promised
 from shaketable.harness import described, discovery
 from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.contracts.abilities import HasSize
@@ -22,6 +23,7 @@ from shaketable.harness.described.running import targets_of
 from shaketable.harness.described.target import DescribedTarget, at_path
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.runtime import sites
+from tests.support.checker_histories import context, struck
 
 CLIENT = "def read(s, k): ...\ndef write(s, k, v): ...\ndef cas(s, k, e, v): ...\n"
 TABLE = '[targets.kvs]\nstart = [{start}]\nclient = "client.py"\n{more}\n'
@@ -147,6 +149,17 @@ def test_its_functions_choose_workload_and_promises(tmp_path: Path) -> None:
     target = target_of(tmp_path)
     assert target.default_workload == "register"
     assert target.promises.linearizable == {"read", "write", "cas"}
+    queue = "def enqueue(session, key, value): ...\ndef dequeue(session, key): ...\n"
+    other = tmp_path / "queue"
+    other.mkdir()
+    of_queue = target_of(other)
+    (other / "client.py").write_text(queue)  # it is read when it is asked for
+    assert of_queue.default_workload == "work-queue"
+    promised = context(promises=of_queue.promises, **struck("kill"))
+    assert why_not_promised("lost-element", promised) is None
+
+
+def test_what_it_promises_can_be_given(tmp_path: Path) -> None:
     given = '[targets.kvs.promises]\nlinearizable = ["write"]\nnote = "So it says."'
     assert target_of(tmp_path, given).promises.linearizable == {"write"}
 

@@ -12,6 +12,7 @@ import trio
 from shaketable.harness.contracts.clients import (
     CounterClient,
     LogClient,
+    QueueClient,
     ReadWriteClient,
     RegisterClient,
     SetClient,
@@ -151,6 +152,7 @@ def test_each_style_answers_and_is_given_up_in_time(tmp_path: Path, style: str) 
         ("append read_at end", (LogClient,), (ReadWriteClient,)),
         ("add elements", (SetClient,), (CounterClient,)),
         ("increment count", (CounterClient,), (SetClient,)),
+        ("enqueue dequeue", (QueueClient,), (LogClient,)),
     ],
 )
 def test_a_client_is_what_its_functions_serve(

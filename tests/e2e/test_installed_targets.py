@@ -31,6 +31,7 @@ It is not killed: a broker loses messages by that (docs/findings/rocketmq-killed
         ("pysyncobj", "version=0.3.17", "linearizable-register", " leads in term ", USUAL),
         ("etcd", "version=3.4.23", "linearizable-register", " leads in term ", USUAL),
         ("nats", "version=2.9.10", "linearizable-log", "not known who led", RARE),
+        ("rabbitmq", "version=3.10.8", "total-queue", "not known who led", RARE),
         ("rocketmq", "version=5.3.3", "linearizable-log", " term 2", LONG),
     ],
 )

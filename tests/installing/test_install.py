@@ -21,6 +21,7 @@ from shaketable.harness.installing.cache import LOCK, VARIABLE, cache_folder, is
 from shaketable.harness.installing.commands import why_missing
 from shaketable.harness.installing.installers import install
 from shaketable.harness.installing.pins import (
+    DebianFile,
     DebianPackage,
     GoModule,
     MavenArtifact,
@@ -136,16 +137,16 @@ def test_a_missing_tool_is_one_line(
     assert not cache.exists()
 
 
-def debian_package(folder: Path) -> Path:
-    root = folder / "root"
+def debian_package(folder: Path, name: str = "tiny") -> Path:
+    root = folder / f"root-{name}"
     (root / "DEBIAN").mkdir(parents=True)
     (root / "DEBIAN" / "control").write_text(
-        "Package: tiny\nVersion: 1\nArchitecture: all\nMaintainer: t <t@example.org>\n"
-        "Description: tiny\n"
+        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: t <t@example.org>\n"
+        f"Description: {name}\n"
     )
     (root / "usr" / "bin").mkdir(parents=True)
-    (root / "usr" / "bin" / "tiny").write_text("#!/bin/sh\n")
-    file = folder / "tiny_1_all.deb"
+    (root / "usr" / "bin" / name).write_text("#!/bin/sh\n")
+    file = folder / f"{name}_1_all.deb"
     subprocess.run(["dpkg-deb", "--build", root, file], check=True, capture_output=True)
     return file
 
@@ -178,6 +179,35 @@ def test_a_package_of_debian_is_unpacked(
     with pytest.raises(HarnessError, match=rf"no checksum is known for {architecture} \(for: z80"):
         install(cache, "unknown", "1", unknown, silent)
     assert sorted(path.name for path in cache.iterdir()) == [".lock", "tiny"]
+
+
+def test_what_a_package_of_debian_depends_on_is_unpacked_beside_it(
+    cache: Path, tmp_path: Path, bin_folder: Path
+) -> None:
+    """And is refused with it if it is not what was pinned."""
+    os.environ["PATH"] += ":/usr/bin:/bin"
+    tiny, base = debian_package(tmp_path), debian_package(tmp_path, "tiny-base")
+    wanted = 'test "$*" = "download tiny=1 tiny-base=1" || exit 1'
+    tool(bin_folder, "apt-get", f"{wanted}\ncp {tiny} {base} .")
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (tiny, base)]
+
+    def package(of_base: str) -> DebianPackage:
+        base = DebianFile(package="tiny-base", revision="1", sha256={"all": of_base})
+        return DebianPackage(
+            package="tiny", revision="1", sha256={"all": digests[0]}, depends=(base,)
+        )
+
+    told: list[str] = []
+    folder = install(cache, "tiny", "1", package(digests[1]), told.append)
+    assert sorted(path.name for path in (folder / "usr/bin").iterdir()) == ["tiny", "tiny-base"]
+    assert told == [
+        "apt: downloading tiny=1 and 1 that it depends on",
+        "dpkg-deb: unpacking tiny_1_all.deb",
+        "dpkg-deb: unpacking tiny-base_1_all.deb",
+    ]
+    with pytest.raises(HarnessError, match=r"tiny-base_1_all\.deb is not what was pinned"):
+        install(cache, "other", "1", package("0" * 64), silent)
+    assert not is_installed(cache, "other", "1")
 
 
 def test_a_module_of_go_has_the_pinned_checksum(cache: Path, bin_folder: Path) -> None:

@@ -35,6 +35,8 @@ def test_what_is_pinned_is_a_target_and_the_reverse() -> None:
     [
         ("nats", "sync_interval=2m", False),
         ("nats", "sync_interval=always", True),
+        ("rabbitmq", "confirms=on", True),
+        ("rabbitmq", "confirms=off", False),
         ("rocketmq", "flush=async", False),
         ("rocketmq", "flush=sync", True),
     ],

@@ -381,8 +381,11 @@ class Client:
         done = NOTHING if self._worker.is_stepped else "ok"
         missed = 0
         while (due := await dispatcher.next(self.slot)) is not None:
-            operation, failed = due.operation, 0
-            while (outcome := (await self.step(operation))[0]) != done:
+            operation, failed, answer = due.operation, 0, NO_ANSWER
+            while True:
+                outcome, answer = await self.step(operation)
+                if outcome == done:
+                    break
                 failed += outcome != "ok"
                 self._tried = (operation, failed)
                 if failed >= FINAL_ATTEMPTS_MAX and self._worker.gives_up:
@@ -393,9 +396,7 @@ class Client:
                 if outcome != "ok":
                     await trio.sleep(self._backoff_s())
             self._tried = None
-            dispatcher.update(
-                Completion(self.slot, operation, "ok", NO_ANSWER, dispatcher.now_ns())
-            )
+            dispatcher.update(Completion(self.slot, operation, "ok", answer, dispatcher.now_ns()))
         self.finished = missed == 0
 
     async def step(self, operation: Operation) -> tuple[str, Answer]:
