@@ -9,6 +9,7 @@ import shlex
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,8 +65,11 @@ LINEARIZABLE: Final = {
     "register": ("read", "write", "cas"),
     "read-write-register": ("read", "write"),
     "log": ("append", "read", "end"),
+    "set": ("add", "read"),
+    "counter": ("add", "read"),
     "work-queue": ("enqueue", "dequeue"),
 }
+"""The operations of each workload, which are promised to be linearizable by default."""
 
 
 class DescribedTarget:
@@ -109,8 +113,11 @@ class DescribedTarget:
     @cached_property
     def default_workload(self) -> str:
         """The workload that it is shaken with if none is named."""
-        served = [name for name, functions in WORKLOADS if self._serves(functions)]
-        return self._table.workload or (served[0] if served else WORKLOADS[0][0])
+        return self._table.workload or next(iter(self._served()), WORKLOADS[0][0])
+
+    def _served(self) -> list[str]:
+        """Return the workloads for which its client has the functions."""
+        return [name for name, functions in WORKLOADS if self._serves(functions)]
 
     @cached_property
     def promises(self) -> Promises:
@@ -118,7 +125,7 @@ class DescribedTarget:
         given = self._table.promises
         linearizable = given.linearizable
         if linearizable is None:
-            linearizable = frozenset(LINEARIZABLE.get(self.default_workload, ()))
+            linearizable = frozenset(chain(*(LINEARIZABLE[name] for name in self._served())))
         promises = Promises(
             durable_under=given.faults,
             linearizable=linearizable,

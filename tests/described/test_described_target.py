@@ -149,14 +149,26 @@ def test_its_functions_choose_workload_and_promises(tmp_path: Path) -> None:
     target = target_of(tmp_path)
     assert target.default_workload == "register"
     assert target.promises.linearizable == {"read", "write", "cas"}
-    queue = "def enqueue(session, key, value): ...\ndef dequeue(session, key): ...\n"
-    other = tmp_path / "queue"
-    other.mkdir()
-    of_queue = target_of(other)
-    (other / "client.py").write_text(queue)  # it is read when it is asked for
-    assert of_queue.default_workload == "work-queue"
-    promised = context(promises=of_queue.promises, **struck("kill"))
-    assert why_not_promised("lost-element", promised) is None
+
+
+@pytest.mark.parametrize(
+    ("functions", "workload", "loss"),
+    [
+        ("enqueue(session, key, value) dequeue(session, key)", "work-queue", "lost-element"),
+        ("add(session, key, value) elements(session, key)", "set", "lost-element"),
+        ("increment(session, key, amount) count(session, key)", "counter", "lost-add"),
+    ],
+)
+def test_a_loss_is_a_breach_whatever_its_client_serves(
+    tmp_path: Path, functions: str, workload: str, loss: str
+) -> None:
+    target = target_of(tmp_path)
+    defined = functions.replace(") ", "): ...\n").split("\n")
+    client = "".join(f"def {each.removesuffix(': ...')}: ...\n" for each in defined)
+    (tmp_path / "client.py").write_text(client)  # it is read when it is asked for
+    assert target.default_workload == workload
+    promised = context(promises=target.promises, **struck("kill"))
+    assert why_not_promised(loss, promised) is None
 
 
 def test_what_it_promises_can_be_given(tmp_path: Path) -> None:
