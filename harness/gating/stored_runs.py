@@ -28,7 +28,7 @@ from shaketable.harness.history.export import (
     load_operations,
 )
 from shaketable.harness.history.run_folder import NoPlainFileError, RunFolder, read_plain
-from shaketable.reports.availability.outages import ClientActivity, active_until
+from shaketable.reports.availability import ClientActivity, active_until, phase_spans
 from shaketable.reports.gating.policy import CEILINGS, Policy
 from shaketable.reports.gating.rulings import Conclusion, FaultEffects, RunFacts
 from shaketable.reports.gating.run_measures import (
@@ -37,7 +37,6 @@ from shaketable.reports.gating.run_measures import (
     measure_loss,
     measure_operations,
 )
-from shaketable.reports.spans import phase_spans
 from shaketable.reports.violation_page.page_index import read_index
 
 NS_PER_S: Final = 1e9

@@ -41,7 +41,7 @@ from shaketable.harness.runtime import availability
 
 if TYPE_CHECKING:
     from shaketable.reports import Report
-    from shaketable.reports.availability.outages import ClientActivity
+    from shaketable.reports.availability import ClientActivity
 
 
 log = logging.getLogger(__name__)
@@ -110,25 +110,28 @@ def _client_violations(folder: RunFolder, context: CheckContext) -> tuple[Broken
 
 def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
     """Measure how soon writes went on after kills of the leader; None if there were none."""
-    from shaketable.reports.availability import recovery  # noqa: PLC0415 - only where a run is judged
-    from shaketable.reports.availability.elections import aimed_plans  # noqa: PLC0415
+    from shaketable.reports import availability  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.elections import aimed_plans  # noqa: PLC0415
 
-    if not any(window.name == recovery.KILL for window in exported.windows):
+    if not any(window.name == availability.KILL for window in exported.windows):
         return None
-    found = recovery.measure_failover(
+    found = availability.measure_failover(
         load_operations(folder, FAILOVER_COLUMNS),
         exported.windows,
         aimed_plans(exported.nemesis),
         campaign.nodes,
         _client_activity(folder, campaign, exported.end_ns),
     )
-    return None if found is None else recovery.failover_json(found)
+    return None if found is None else availability.failover_json(found)
 
 
 def _client_activity(folder: RunFolder, campaign: Campaign, end_ns: int) -> ClientActivity | None:
     """Return when clients worked, if run.json has it; needs the exported events."""
-    from shaketable.reports.availability.outages import ClientActivity, active_until  # noqa: PLC0415
-    from shaketable.reports.spans import phase_spans  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.availability import (  # noqa: PLC0415 - only where a run is judged
+        ClientActivity,
+        active_until,
+        phase_spans,
+    )
 
     phases = phase_spans(folder.facts().get("phases"), end_ns)
     until_ns = active_until(phases, campaign.time_limit_s)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import LATEST, RunFolder
 from shaketable.harness.matrix.folder import FaultCount, MatrixFolder, Outcome
-from shaketable.reports.availability.recovery import summarise
+from shaketable.reports.availability import summarise
 from shaketable.reports.run_page.view import build_view
 
 VERDICTS: Final = (ExitCode.VALID, ExitCode.INVALID, ExitCode.UNKNOWN)

@@ -27,8 +27,7 @@ from shaketable.harness.runtime.simulated.run import groups_of, run_simulated
 from shaketable.harness.runtime.supervisor import RunResult
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.terminal import summary
-from shaketable.reports.availability.outages import active_until
-from shaketable.reports.spans import phase_spans
+from shaketable.reports.availability import active_until, phase_spans
 from shaketable.system.sim.rules.violation import Violated
 
 CAMPAIGN = Campaign(

@@ -1,6 +1,7 @@
-"""Measure how soon another node led after a fault that hit the leader. Pure functions.
+"""Who led when: the nodes' roles as spans of time, changes of the leader, and elections. Pure.
 
-An election ends when polling first sees the new leader, which is never before it really led.
+Read by pages, gates and the judge; without what draws them, which takes long to import. An election
+ends when polling first sees the new leader, which is never before it really led.
 """
 
 from __future__ import annotations
@@ -8,12 +9,48 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.harness.contracts.plugins import NO_ROLE, FaultWindow
 from shaketable.reports.run_view import RoleSpan
+
+NO_ANSWER = "no answer"
+"""The role of a node that does not answer the poll."""
+
+
+def role_spans(status: Iterable[Mapping[str, Any]], end_ns: int) -> tuple[RoleSpan, ...]:
+    """Turn polled changes of the nodes' roles into spans; equal role and term make one span."""
+    changes: dict[str, list[tuple[int, str, int | None]]] = {}
+    for row in sorted(status, key=lambda row: int(row.get("time_ns", 0))):
+        role = str(row.get("role") or NO_ANSWER).lower()
+        has_term = role not in (NO_ANSWER, NO_ROLE) and row.get("term") is not None
+        term = int(row["term"]) if has_term else None
+        lane = changes.setdefault(str(row.get("node")), [])
+        if not lane or lane[-1][1:] != (role, term):
+            lane.append((int(row.get("time_ns", 0)), role, term))
+    spans = []
+    for node in sorted(changes):
+        lane = changes[node]
+        stops = [start_ns for start_ns, _, _ in lane[1:]] + [max(end_ns, lane[-1][0])]
+        for (start_ns, role, term), stop_ns in zip(lane, stops, strict=True):
+            spans.append(RoleSpan(node, role, term, start_ns, stop_ns))
+    return tuple(spans)
+
+
+def leader_changes(lanes: Iterable[RoleSpan]) -> int:
+    """Count changes of the leader from term to term; in time if the target has no terms.
+
+    Terms and times without a leader are skipped.
+    """
+    led = [span for span in lanes if span.role == "leader"]
+    in_time = [span.node for span in sorted(led, key=lambda span: span.start_ns)]
+    leaders = {span.term: span.node for span in led if span.term}
+    nodes = [leaders[term] for term in sorted(leaders)] or in_time
+    return sum(before != after for before, after in pairwise(nodes))
+
 
 LEADER = "leader"
 
