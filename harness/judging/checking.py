@@ -328,7 +328,7 @@ def _compared(
 
 def _all_promises(fs: frozenset[str]) -> Promises:
     """Return promises that exclude every anomaly, since the system declared none."""
-    from shaketable.checkers.anomalies.promises import ANOMALIES  # noqa: PLC0415 - only where one is
+    from shaketable.checkers.anomalies.log_rules import ANOMALIES  # noqa: PLC0415 - only where one is
 
     return Promises(linearizable=fs, excludes=ANOMALIES)
 

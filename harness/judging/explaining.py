@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from shaketable.checkers.online.history_judge import Violation
+from shaketable.checkers.online import Violation
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.foreign.jsonl import EventLine

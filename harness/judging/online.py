@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online.history_judge import HistoryJudge, Violation
+from shaketable.checkers.online import HistoryJudge, Violation
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.verdict import Finding
 from shaketable.harness.guard import die_with_parent

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from shaketable.checkers.linearizability.model_choice import model_named
-from shaketable.checkers.online.history_judge import HistoryJudge, Violation
+from shaketable.checkers.online import HistoryJudge, Violation
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.foreign.jsonl import EventLine

@@ -103,7 +103,7 @@ def coverage_of(campaign: Campaign) -> Coverage:
 def _is_online(checker: Any) -> bool:
     """Return whether a checker has a model that is judged event by event, from its usual start."""
     from shaketable.checkers.linearizability.linearizable import Linearizable  # noqa: PLC0415 - takes time to load; most runs need it at their end
-    from shaketable.checkers.online.history_judge import MODELS  # noqa: PLC0415 - likewise
+    from shaketable.checkers.online import MODELS  # noqa: PLC0415 - likewise
 
     return (
         isinstance(checker, Linearizable)

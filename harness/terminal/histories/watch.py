@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from shaketable.checkers.online.history_judge import Violation
+from shaketable.checkers.online import Violation
 from shaketable.harness.campaigns.durations import to_seconds
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
