@@ -27,7 +27,7 @@ from shaketable.harness.contracts.program import PROGRAM
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, Outcome
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judging import judge, online_agreement
+from shaketable.harness.judging import judge
 from shaketable.harness.judging.engines import Engine
 from shaketable.harness.runtime import availability
 from shaketable.harness.terminal.display import Display, make_display
@@ -180,7 +180,7 @@ def _judged(
     """Judge a stored run and write its report; return the outcome, and what the report shows."""
     results = judge.judge(folder, campaign, engine, display.checking)
     for verdict in results.verdicts:
-        if verdict.checker == online_agreement.NAME:
+        if verdict.checker == judge.AGREEMENT:
             display.note(verdict.summary)
     display.checking("writing the report")
     return results.outcome, judge.render(folder).view

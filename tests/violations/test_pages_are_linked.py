@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shaketable import reports
-from shaketable.harness.gating.stored_runs import read
+from shaketable.harness.gating.reading import read_stored
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.serving.responses import SELF_CONTAINED, Response, Site
 from shaketable.reports import junit
@@ -30,7 +30,7 @@ def folder(lost: Any) -> Path:
 
 
 def gated(folder: Path) -> Any:
-    facts = read(RunFolder(folder), str(folder), Policy())
+    facts = read_stored(RunFolder(folder), str(folder), Policy())
     return decide(Policy(), [facts], date(2026, 11, 22))
 
 
