@@ -26,8 +26,7 @@ from shaketable.harness.history.growing_segments import GrowingSegments
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.history.segments import Event
 from shaketable.harness.judging.checking import explain, impossible_read
-from shaketable.harness.runtime.online.coverage import OnlinePlan
-from shaketable.harness.runtime.online.judge_process import NAME, TEXT_MAX
+from shaketable.harness.runtime.online import NAME, TEXT_MAX, OnlinePlan
 from shaketable.reports.check_page.checked_history import CheckedHistory
 from shaketable.reports.check_page.page import render_page
 

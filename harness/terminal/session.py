@@ -97,7 +97,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     for line in availability.tell(choice.unavailable):
         out.print(Text(line), soft_wrap=True)
     if is_judged_online(campaign):
-        from shaketable.harness.runtime.online.coverage import coverage_of  # noqa: PLC0415 - its checkers take time to load
+        from shaketable.harness.runtime.online import coverage_of  # noqa: PLC0415 - its checkers take time to load
 
         out.print(Text(coverage_of(campaign).line, style="dim"), soft_wrap=True)
     display = make_display(out, engine.warm_up)

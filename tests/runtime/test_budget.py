@@ -10,7 +10,7 @@ from shaketable.harness.faults.network import cuts
 from shaketable.harness.faults.process import signals, transfer
 from shaketable.harness.faults.victims import VICTIMS, pick_victims
 from shaketable.harness.plugin_calls import PlugInError
-from shaketable.harness.runtime.budget import Budget
+from shaketable.harness.runtime.nemesis import Budget
 
 FIVE = ("n0", "n1", "n2", "n3", "n4")
 

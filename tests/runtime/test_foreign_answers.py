@@ -14,8 +14,8 @@ from shaketable.harness import plugin_calls
 from shaketable.harness.contracts.plugins import Evidence
 from shaketable.harness.faults.process import signals, transfer
 from shaketable.harness.plugin_calls import PlugInError, as_plugin_error
-from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import open_faults
+from shaketable.harness.runtime.nemesis import Budget
 
 
 @pytest.fixture

@@ -11,9 +11,13 @@ from nemesis_stage import NODES, Stage, planned
 
 from shaketable.harness.contracts.plugins import Evidence
 from shaketable.harness.faults.process import signals
-from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import open_faults
-from shaketable.harness.runtime.nemesis import APPLY_TIMEOUT_S, LEADER_WAIT_S, UNDO_ATTEMPTS_MAX
+from shaketable.harness.runtime.nemesis import (
+    APPLY_TIMEOUT_S,
+    LEADER_WAIT_S,
+    UNDO_ATTEMPTS_MAX,
+    Budget,
+)
 
 
 @pytest.fixture
