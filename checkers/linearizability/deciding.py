@@ -14,20 +14,15 @@ from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import Found, ModelError, Part, Problem, State
 from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special import (
-    elements,
-    fifo_pairs,
-    kv_texts,
+    counting,
     log_order,
-    permits,
     priority_order,
-    queue_patterns,
-    register_groups,
-    set_levels,
-    stack_order,
-    stack_words,
+    queues,
+    registers,
+    sets,
+    stacks,
+    texts,
     two_ends,
-    value_counts,
-    zones,
 )
 from shaketable.checkers.special.decision import Accusation, Decision
 from shaketable.harness.contracts.errors import UsageError
@@ -39,36 +34,36 @@ from shaketable.harness.contracts.verdict import Outcome
 
 def _fifo_queue(problem: Problem, limits: Limits) -> Decision | None:
     """Decide a FIFO queue by bad patterns where they suffice, else by an order of its pairs."""
-    if queue_patterns.has_peeks(problem):
+    if queues.has_peeks(problem):
         return two_ends.refute_queue(problem, limits)
-    return queue_patterns.decide_fifo(problem, limits) or fifo_pairs.decide(problem, limits)
+    return queues.decide_fifo(problem, limits) or queues.decide_by_pairs(problem, limits)
 
 
 def _stack(problem: Problem, limits: Limits) -> Decision | None:
     """Decide a stack by its bottoms if values are unique, else by words if clients are few."""
-    return stack_order.decide(problem, limits) or stack_words.decide(problem, limits)
+    return stacks.decide_by_bottoms(problem, limits) or stacks.decide_by_words(problem, limits)
 
 
 def _unordered_queue(problem: Problem, limits: Limits) -> Decision | None:
     """Decide an unordered queue by bad patterns, or by counting where values repeat."""
-    return queue_patterns.decide_bag(problem, limits) or value_counts.decide(problem, limits)
+    return queues.decide_bag(problem, limits) or counting.decide_bag(problem, limits)
 
 
 BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
-    "register": zones.decide,
-    "cas-register": zones.decide,
+    "register": registers.decide,
+    "cas-register": registers.decide,
     "fifo-queue": _fifo_queue,
     "unordered-queue": _unordered_queue,
-    "multi-register": register_groups.decide,
-    "set": set_levels.decide,
+    "multi-register": registers.decide_groups,
+    "set": sets.decide,
     "stack": _stack,
     "deque": two_ends.refute_deque,
     "priority-queue": priority_order.Order(largest_first=True).decide,
     "min-priority-queue": priority_order.Order(largest_first=False).decide,
-    "semaphore": permits.decide,
-    "membership-set": elements.decide_set,
-    "multiset": elements.decide_multiset,
-    "kv": kv_texts.decide,
+    "semaphore": counting.decide_semaphore,
+    "membership-set": sets.decide_set,
+    "multiset": sets.decide_multiset,
+    "kv": texts.decide,
 }
 """The special case for each model that has one, by the model's name."""
 
