@@ -16,7 +16,7 @@ from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.campaigns.schedule import decode_schedule
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import Evidence, Json, World
-from shaketable.harness.faults.process.signals import Kill
+from shaketable.harness.faults.process import Kill
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.export import load_operations
 from shaketable.harness.history.run_folder import RunFolder

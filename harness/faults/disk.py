@@ -1,22 +1,315 @@
-"""Faults of the data that a node has stored: wipe, damage, rollback."""
+"""Faults of disks: errors, full, slow, stalled; power loss; data wiped, damaged, rolled back.
+
+Disks that fail, fill up, get slow or stall: the fault is injected into the node's own disk calls,
+and the node counts its effects (`InjectsDiskFaults`). A node that ends because of it is started
+again when it is healed.
+
+Power loss: everything that a node had not synced is gone; of several nodes at once. For processes
+without root, the node's disk keeps unsynced writes in process memory (campaign: `disk =
+"volatile"`), so SIGKILL is a power loss. The lost bytes are counted in a file that outlives the
+process. A program that is not ours is killed, and its disk (`harness.volatile_disk`) forgets what
+it had not synced, names of files too. If nothing unsynced was lost, the fault had no effect.
+
+Source: HARNESSES.md section 5; charybdefs; libfiu; `strace -e inject`; lazyfs (clear cache on
+kill); etcd's robustness tests; "All File Systems Are Not Created Equal" (OSDI 2014).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 import trio
 
 from shaketable.harness.contracts import capabilities
 from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage, StoresFiles
-from shaketable.harness.contracts.capabilities import Capability, InjectsDiskFaults
+from shaketable.harness.contracts.capabilities import (
+    Capability,
+    DiskFaultSpec,
+    InjectsDiskFaults,
+    LosesPower,
+)
 from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Json, Target, World
 from shaketable.harness.faults.victims import (
     SINGLE,
     UNDO_TIMEOUT_S,
     NodeFault,
+    ended,
+    restart_struck,
     undone_if_it_fails,
+    who_leads,
 )
+
+VARIANTS = ("leader", "one", "minority")
+
+Judge = Callable[[DiskFaultSpec, Mapping[str, Json]], tuple[bool, str]]
+"""Decides from the effects on each node whether the fault took effect; describes the evidence."""
+
+
+@dataclass(eq=False)
+class DiskFault(NodeFault):
+    """Inject a fault into the disks of some nodes; implements `contracts.plugins.Fault`.
+
+    Attributes:
+        name: the fault's name.
+        summary: the text that `list` shows.
+        needs: the capabilities that a world must have.
+        draw_spec: draws the fields of a `DiskFaultSpec` that are not the default.
+        phrase: describes the disk fault: "slow disk (50 ms a sync) of".
+        judge: decides whether it took effect.
+        takes_out: whether the group has to do without the node meanwhile.
+        restarts: whether the victims are killed first, and start under the fault.
+    """
+
+    name: str
+    summary: str
+    needs: frozenset[Capability]
+    draw_spec: Callable[[Random, int], Json]
+    phrase: Callable[[DiskFaultSpec], str]
+    judge: Judge
+    takes_out: bool = True
+    restarts: Callable[[DiskFaultSpec], bool] = lambda _: False
+    variants: tuple[str, ...] = VARIANTS
+    family: str = capabilities.DISK
+
+    def draw(self, rng: Random, index: int) -> Json:
+        """Draw the disk fault."""
+        return {"disk_fault": self.draw_spec(rng, index)}
+
+    def verb(self, plan: Json) -> str:
+        """Describe the disk fault: "full disk of"."""
+        return self.phrase(DiskFaultSpec(**plan["disk_fault"]))
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Inject the fault into each victim's disk; return the ids of the disk faults."""
+        assert isinstance(world, InjectsDiskFaults), "the fault was not available"
+        spec = DiskFaultSpec(**plan["disk_fault"])
+        undo: Json = {"disk_faults": {}}
+        async with undone_if_it_fails(self, undo, world):
+            for node in plan["victims"]:
+                dead = await world.kill(node) if self.restarts(spec) else None
+                undo["disk_faults"][node] = await world.inject_disk_fault(node, spec)
+                if dead is not None and dead["incarnation"] != UNTOUCHED:
+                    await world.restart(node, dead["incarnation"])
+        return undo
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Took effect if the nodes counted effects of these disk faults."""
+        assert isinstance(world, InjectsDiskFaults), "the fault was not available"
+        await trio.lowlevel.checkpoint()
+        did = {node: world.disk_fault_effects(name) for node, name in undo["disk_faults"].items()}
+        took_effect, what = self.judge(DiskFaultSpec(**plan["disk_fault"]), did)
+        ended = [node for node, each in did.items() if each["ended"]]
+        if ended:
+            what += f"; {', '.join(ended)} ended of it"
+        what += f"; {await who_leads(world)}"
+        return Evidence(took_effect, what, {**_sums(did), "ended": len(ended)})
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Heal exactly these disk faults; nodes that ended because of them start again."""
+        assert isinstance(world, InjectsDiskFaults), "the fault was not available"
+        for name in undo["disk_faults"].values():
+            await world.heal_disk(name)
+
+
+def judge_errors(spec: DiskFaultSpec, did: Mapping[str, Json]) -> tuple[bool, str]:
+    """Took effect if a call failed."""
+    errors = int(_sums(did)["errors"])
+    calls = "call" if errors == 1 else "calls"
+    return errors > 0, f"{errors} {calls} ({spec.op}) failed with {spec.error}"
+
+
+def judge_waits(spec: DiskFaultSpec, did: Mapping[str, Json]) -> tuple[bool, str]:
+    """Took effect if a call was delayed."""
+    sums = _sums(did)
+    slowed = int(sums["slowed"])
+    calls = "call" if slowed == 1 else "calls"
+    how = "stalled" if spec.stall else f"waited {sums['waited_ms']:.0f} ms in all"
+    return slowed > 0, f"{slowed} {calls} ({spec.op}) {how}"
+
+
+def _sums(did: Mapping[str, Json]) -> dict[str, int | float]:
+    return {
+        name: sum(each[name] for each in did.values())
+        for name in ("calls", "errors", "slowed", "waited_ms")
+    }
+
+
+# Disk errors: EIO from the N-th write, fsync or read on.
+#
+# What could not be written or synced may be lost, so the node has to stop; it starts again when the
+# disk is healed. Reads happen at a start: the node is killed, and starts under the fault.
+#
+# Source: DESIGN.md decision 2 (an error of fsync is fatal); fsyncgate; charybdefs.
+
+CALLS = ("sync", "write", "read")
+NTH_MAX = 20
+
+
+def _draw_disk_errors(rng: Random, index: int) -> Json:
+    op = CALLS[index % len(CALLS)]
+    nth = rng.randint(1, NTH_MAX) if op != "read" else 1
+    return {"op": op, "error": "EIO", "nth": nth}
+
+
+def _phrase_disk_errors(spec: DiskFaultSpec) -> str:
+    since = f" from call {spec.nth} on" if spec.nth > 1 else ""
+    return f"EIO ({spec.op}{since}) on"
+
+
+DISK_ERRORS = DiskFault(
+    name="disk-errors",
+    summary="Let disk calls of a node fail (EIO): fsync, write, or read at a start.",
+    needs=frozenset({Capability.KILL, Capability.DISK_ERRORS}),
+    draw_spec=_draw_disk_errors,
+    phrase=_phrase_disk_errors,
+    judge=judge_errors,
+    restarts=lambda spec: spec.op == "read",
+)
+
+
+# Disk full: every write that needs space fails with ENOSPC.
+#
+# Source: FoundationDB's simulated drives that fill up; DESIGN.md decision 2.
+
+
+def _draw_disk_full(rng: Random, index: int) -> Json:
+    return {"op": "write", "error": "ENOSPC"}
+
+
+def _phrase_disk_full(spec: DiskFaultSpec) -> str:
+    return "full disk of"
+
+
+DISK_FULL = DiskFault(
+    name="disk-full",
+    summary="Let a node's disk be full (ENOSPC): leader, one or a minority; room comes back.",
+    needs=frozenset({Capability.DISK_FULL}),
+    draw_spec=_draw_disk_full,
+    phrase=_phrase_disk_full,
+    judge=judge_errors,
+)
+
+
+# Slow disk: each fsync, or each call, takes longer.
+#
+# Source: TigerBeetle's slow disks; toxiproxy's latency, for a disk.
+
+DELAYS_MS = (5.0, 20.0, 60.0, 150.0, 400.0)
+"""From a slow drive to one that is about to fail."""
+
+
+def _draw_disk_slow(rng: Random, index: int) -> Json:
+    return {"op": rng.choice(("sync", "sync", "write")), "delay_ms": rng.choice(DELAYS_MS)}
+
+
+def _phrase_disk_slow(spec: DiskFaultSpec) -> str:
+    return f"slow disk ({spec.delay_ms:g} ms a {spec.op}) of"
+
+
+DISK_SLOW = DiskFault(
+    name="disk-slow",
+    summary="Let each fsync or write of a node take longer, by 5 to 400 ms.",
+    needs=frozenset({Capability.DISK_SLOW}),
+    draw_spec=_draw_disk_slow,
+    phrase=_phrase_disk_slow,
+    judge=judge_waits,
+    takes_out=False,
+)
+
+
+# Disk stall: calls block until the fault is healed.
+#
+# Heartbeats continue, so only the node itself can notice: a leader that cannot write must step
+# down.
+#
+# Source: `fsfreeze`; EBS volumes that hang; etcd's robustness tests (sleep in a failpoint).
+
+
+def _draw_disk_stall(rng: Random, index: int) -> Json:
+    return {"op": rng.choice(("sync", "write", "any")), "stall": True}
+
+
+def _phrase_disk_stall(spec: DiskFaultSpec) -> str:
+    return f"stalled disk ({spec.op}) of"
+
+
+DISK_STALL = DiskFault(
+    name="disk-stall",
+    summary="Stall disk calls of a node until the fault is over.",
+    needs=frozenset({Capability.DISK_SLOW}),
+    draw_spec=_draw_disk_stall,
+    phrase=_phrase_disk_stall,
+    judge=judge_waits,
+)
+
+
+# Power loss.
+
+POWER_VARIANTS = ("leader", "all", "one", "minority")
+MOMENTS = ("", "sync:1", "write:2", "sync:3")
+"""When: now, or at that event of the node (`LosesPower.lose_power`)."""
+
+
+class Power(NodeFault):
+    """Cut the power of nodes: unsynced writes are lost, and counted; leader, one, minority, all."""
+
+    name = "power"
+    family = capabilities.DISK
+    needs = frozenset({Capability.KILL, Capability.POWER})
+    variants = POWER_VARIANTS
+
+    def plan(self, rng: Random, nodes: Sequence[str], index: int) -> Json:
+        """Draw the victims and the moment; all nodes together lose power at once."""
+        plan = super().plan(rng, nodes, index)
+        on = rng.choice(MOMENTS)
+        return {**plan, "on": "" if plan["variant"] == "all" else on}
+
+    def describe(self, plan: Json) -> str:
+        """Describe the plan: "power loss of leader n1 at sync 3"."""
+        event, _, nth = plan["on"].partition(":")
+        at = f" at {event} {nth}" if event else ""
+        return super().describe(plan) + at
+
+    def verb(self, plan: Json) -> str:
+        """Return "power loss of"."""
+        return "power loss of"
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Cut the power; return the dead incarnations, and the bytes that each certainly lost."""
+        assert isinstance(world, LosesPower), "the fault was not available"
+        return await world.lose_power(plan["victims"], plan["on"])
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Took effect if a process that ran is gone, and unsynced bytes with it."""
+        await trio.lowlevel.checkpoint()
+        gone = ended(undo, world)
+        lost = {node: int(undo["lost_bytes"].get(node, 0)) for node in gone}
+        measures: dict[str, int | float] = {"killed": len(gone), "lost_bytes": sum(lost.values())}
+        if not gone:
+            return Evidence(False, "no process ended", measures)
+        what = f"unsynced bytes lost: {_of_nodes(lost)}"
+        entries = {node: int(undo.get("lost_entries", {}).get(node, 0)) for node in gone}
+        if "lost_entries" in undo:
+            measures["lost_entries"] = sum(entries.values())
+        if any(entries.values()):
+            what += f"; unsynced directory entries lost: {_of_nodes(entries)}"
+        return Evidence(any((*lost.values(), *entries.values())), what, measures)
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Start the nodes that this fault struck and that are still down."""
+        await restart_struck(undo, world)
+
+
+def _of_nodes(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{node} {count:,}" for node, count in counts.items())
+
+
+POWER = Power()
+
+
+# The data that a node has stored.
 
 # Kill a node and lose its disk; it comes back with an empty one at the end.
 #
@@ -274,4 +567,4 @@ class Rollback(NodeFault):
 ROLLBACK = Rollback()
 
 
-PLUGINS = (WIPE, DAMAGE, ROLLBACK)
+PLUGINS = (DISK_ERRORS, DISK_FULL, DISK_SLOW, DISK_STALL, POWER, WIPE, DAMAGE, ROLLBACK)
