@@ -43,8 +43,7 @@ from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign.columns import TRANSACTION
 from shaketable.harness.history.foreign.jsonl import EventLine
-from shaketable.harness.history.foreign.read import Format, PartitionBy
-from shaketable.harness.history.foreign.source import Source, open_source
+from shaketable.harness.history.foreign.read import Format, PartitionBy, Source, open_source
 from shaketable.harness.judging import against, engines
 from shaketable.harness.run_markers import scratch_prefix
 from shaketable.reports.check_page.checked_history import CheckedHistory, shown_findings

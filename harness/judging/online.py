@@ -22,9 +22,8 @@ from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.verdict import Finding
 from shaketable.harness.guard import die_with_parent
 from shaketable.harness.history.foreign.jsonl import EventLine
-from shaketable.harness.history.growing_segments import GrowingSegments
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
-from shaketable.harness.history.segments import Event
+from shaketable.harness.history.segments import Event, GrowingSegments
 from shaketable.harness.judging.checking import explain, impossible_read
 from shaketable.harness.runtime.online import NAME, TEXT_MAX, OnlinePlan
 from shaketable.reports.check_page.checked_history import CheckedHistory

@@ -104,7 +104,7 @@ def test_a_judge_that_falls_behind_says_so_and_what_it_found_stands(
     events = write(0, 0, 1) + read(10, 0, 7)
     held = {TWO[0]: events, TWO[1]: [e for n in range(20, 500, 10) for e in write(n, 1, n)]}
     folder = folder_of(tmp_path, held)
-    monkeypatch.setattr("shaketable.harness.history.growing_segments.STEP_BYTES", 400)
+    monkeypatch.setattr("shaketable.harness.history.segments.STEP_BYTES", 400)
     said = told_of(folder, [{TWO[0]: None, TWO[1]: -1}])
     assert said[-1][0] == "left"
     assert "behind the recordings" in said[-1][1]
