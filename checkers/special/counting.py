@@ -20,8 +20,8 @@ from __future__ import annotations
 import numpy as np
 
 from shaketable.checkers.models.encoding import ABSENT, NOTHING, StepByKind
+from shaketable.checkers.models.locks import Permits
 from shaketable.checkers.models.queue_models import Bag
-from shaketable.checkers.models.semaphore import Permits
 from shaketable.checkers.search.budget import UNLIMITED, Limits
 from shaketable.checkers.search.problem import NEVER, Ints, Problem
 from shaketable.checkers.special.decision import Accusation, Decision

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from shaketable.checkers.models.encoding import ABSENT, StepByKind, format_values
-from shaketable.checkers.models.set import elements_of
+from shaketable.checkers.models.sets import elements_of
 from shaketable.checkers.search.budget import UNLIMITED, Limits
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import NEVER, Bools, Ints, Problem

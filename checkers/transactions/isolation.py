@@ -41,7 +41,7 @@ from shaketable.checkers.transactions.levels import (
     strongest,
     weakest,
 )
-from shaketable.checkers.transactions.observed import Observed, observe
+from shaketable.checkers.transactions.observed import Anomaly, Observed, observe
 from shaketable.checkers.transactions.polygraph import (
     Choice,
     Decided,
@@ -49,7 +49,6 @@ from shaketable.checkers.transactions.polygraph import (
     decide_orders,
     literals,
 )
-from shaketable.checkers.transactions.unusual_reads import Anomaly
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 
