@@ -353,6 +353,8 @@ def _text(state: Any) -> str:
     return json.dumps(state[0]) if isinstance(state, tuple) else str(state)
 
 
+# The search of one key.
+
 CONFIGURATIONS_MAX: Final = 4_096
 """Configurations of one object; with more it is unknown."""
 UNKNOWN_OUTCOMES_MAX: Final = 256

@@ -267,6 +267,9 @@ def availability(operations: pa.Table, activity: ClientActivity | None) -> Avail
     return Availability(names, start_ns, activity.until_ns, tuple(Gap(*each) for each in found))
 
 
+# Recovery after each fault.
+
+
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """How the group recovered from one fault.

@@ -52,6 +52,8 @@ def leader_changes(lanes: Iterable[RoleSpan]) -> int:
     return sum(before != after for before, after in pairwise(nodes))
 
 
+# Elections that followed a fault that hit the leader.
+
 LEADER = "leader"
 
 

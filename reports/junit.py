@@ -130,6 +130,8 @@ def xml_text(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
 
 
+# A gate's result.
+
 ALL: Final = "all runs together"
 """The suite of the rules on all runs together."""
 NAME: Final = "shaketable gate"

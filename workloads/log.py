@@ -145,6 +145,9 @@ def _draw_aim(rng: Random) -> float:
 PLUGIN = LogWorkload()
 
 
+# The base of objects that are built on a log.
+
+
 class OnLog:
     """A client of a log, to be given further operations."""
 

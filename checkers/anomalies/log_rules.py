@@ -149,6 +149,8 @@ def finding(
     return Finding(kind, f"{log.key}: {message}.", log.key, place, ids, dict(extra))
 
 
+# Which promises an anomaly breaks.
+
 ANOMALIES: Final = kinds_where(lambda kind: kind.excluded_by is not None)
 """All anomalies: `Promises(excludes=ANOMALIES)` judges the history of a system that promises
 everything."""

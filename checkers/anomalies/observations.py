@@ -426,6 +426,9 @@ class Answers:
         return np.asarray(pc.equal(self.table["outcome"], outcome).to_numpy(), dtype=np.bool_)
 
 
+# Each consumer's path through a log.
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Steps of consumers, in the order in which they took them.

@@ -171,6 +171,8 @@ def _task(files: Sequence[_File]) -> Task:
     return Task(paths, sum(file.rows for file in files))
 
 
+# Operations that arrive sorted by key.
+
 TIMES = "times"
 """Kind of the row, of no checker, with the time that a task spent (Spent)."""
 

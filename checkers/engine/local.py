@@ -164,6 +164,8 @@ def _split(table: pa.Table, partition: str) -> dict[object, pa.Table]:
     }
 
 
+# Processes that judge operations, and may die or hang.
+
 GRACE_S = 0.4
 """How long a process may run after the deadline: checkers stop by themselves."""
 

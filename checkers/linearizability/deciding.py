@@ -189,6 +189,8 @@ class Decider:
         return answer.outcome, answer.why
 
 
+# The registers of a whole file.
+
 NOTHING = int(np.iinfo(np.int64).min)
 """Null among whole numbers; a key that contains or starts with this number is not decided here."""
 REFUSED = 0

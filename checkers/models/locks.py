@@ -87,6 +87,9 @@ class Mutex:
         return "it acquired the mutex, which is held"
 
 
+# A semaphore.
+
+
 class Permits(NamedTuple):
     """How many permits are free, and how many there are at most; None: no limit."""
 

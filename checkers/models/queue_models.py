@@ -231,6 +231,9 @@ class Contents:
         return ((Does.DRAIN, DEFERRED, SIZE),)
 
 
+# Priority queues.
+
+
 class PriorityQueue:
     """A priority queue: f is insert (input), poll or peek (output; null: it found it empty).
 
@@ -309,6 +312,9 @@ class PriorityQueue:
 
 
 FRONT, BACK = "front", "back"
+
+
+# A double-ended queue.
 
 
 class Deque:

@@ -133,6 +133,9 @@ def seen_elements(call: Call) -> Sequence[Change]:
     return () if call.output is UNKNOWN else whole(dict.fromkeys(call.output or (), 1))
 
 
+# A set that answers for single elements.
+
+
 class MembershipSet:
     """A set: f is add, remove or contains (input; output 1 or 0), or read (output: all of them).
 
@@ -205,6 +208,8 @@ class Answers(Elements):
             return needs
         return (*needs, (Does.SET, call.input, int(call.f == "add")))
 
+
+# A multiset.
 
 Counts = frozenset[tuple[Any, int]]
 """Each element that is there, with how often."""

@@ -137,6 +137,8 @@ def _end(process: subprocess.Popen[bytes], scratch: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
+# The archive of classes.
+
 NO_CONF: Final = "no-spark-conf"
 """A folder that does not exist. Spark puts its configuration's folder on the class path, which
 must be the same in every run, and must not be a folder with files in it."""

@@ -174,6 +174,9 @@ def _cycles(starts: Ints, found: Ints, edges: Edges) -> Iterator[Cycle]:
             yield Cycle(number, tuple(edges.edge(int(place)) for place in found[start:stop]))
 
 
+# The order in real time.
+
+
 def has_order(txns: Transactions, among: Bools) -> bool:
     """Return whether any of some transactions returned before another of them was called."""
     if not among.any():

@@ -176,6 +176,8 @@ def _itself(anomaly: Anomaly) -> Anomaly:
     return anomaly
 
 
+# Anomalies in words, each edge by its evidence.
+
 EDGES_SHOWN_MAX: Final = 50
 LEMMAS_SHOWN_MAX: Final = 4
 KEYS_SHOWN_MAX: Final = 6

@@ -163,6 +163,8 @@ def strongest(levels: Iterable[str]) -> tuple[str, ...]:
     )
 
 
+# What weak levels force.
+
 Ints = npt.NDArray[np.int64]
 CLOCK_PLACES: Final = 32
 """Sessions of which causal order is looked at in one pass; more take more passes."""

@@ -541,6 +541,9 @@ def _take_all(clauses: Iterable[list[int]], taken: dict[int, bool]) -> int | Non
     return open_choice
 
 
+# Levels that ask for an order of transactions.
+
+
 class _Level(NamedTuple):
     """A level by its name, the order that it asks for, and what a violation is called."""
 

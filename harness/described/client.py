@@ -227,6 +227,8 @@ _METHODS: Final[Mapping[str, tuple[str, Any]]] = {
 """A client's method -> the function that it calls, and the method itself."""
 
 
+# The functions of a client file.
+
 DEFINITE: Final = "DEFINITE"
 """The module's attribute with the exceptions after which an operation did not happen."""
 THREADS_MAX: Final = 64

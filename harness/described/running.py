@@ -180,6 +180,8 @@ def _address(node: str) -> Address:
     return Address(found[1] or found[2], int(found[3]))
 
 
+# Nodes on other machines.
+
 CAPABILITIES: Final = frozenset(
     {Capability.KILL, Capability.STOP, Capability.PAUSE, Capability.CUT}
 )

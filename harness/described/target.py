@@ -455,6 +455,9 @@ async def _output(argv: list[str], folder: Path) -> str | None:
     return done.stdout[:ANSWER_BYTES_MAX].decode(errors="replace") if not done.returncode else None
 
 
+# Options of a target: its table, and its promises.
+
+
 def with_options(table: TargetTable, target: str, given: Mapping[str, str]) -> TargetTable:
     """Return a target's table with these options in place of its own.
 

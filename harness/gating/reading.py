@@ -273,6 +273,8 @@ def _attempts(path: Path) -> dict[str, list[Attempt]]:
     return attempts
 
 
+# The results of one stored run.
+
 NS_PER_S: Final = 1e9
 MEASURED: Final = tuple(key for key in CEILINGS if key != "acknowledged_loss")
 """Ceilings for which the operations are read."""

@@ -360,6 +360,9 @@ def groups_of(clients: int, width: int) -> int:
     return -(-clients // width)
 
 
+# Workloads that are defined by generators.
+
+
 @runtime_checkable
 class GeneratedWorkload(Workload, Protocol):
     """A workload whose operations come from one generator for all clients of a worker.

@@ -393,6 +393,9 @@ def require_checkers(names: Sequence[str]) -> None:
             )
 
 
+# What a check says of a violation that was found while the history grew.
+
+
 def explain(violation: Violation, model: str) -> CheckedHistory | None:
     """Return what `check` says of the events around a violation of `model`.
 

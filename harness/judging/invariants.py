@@ -185,6 +185,8 @@ def _excuses(found: list[_Found]) -> str:
     return "; ".join(dict.fromkeys(each.excuse for each in found if each.excuse is not None))
 
 
+# What clients may rely on in virtual time while nothing disturbs their group.
+
 KNOWN: Final = "outcomes-are-known"
 SUCCEED: Final = "appends-succeed"
 SERVED: Final = "calls-are-served"

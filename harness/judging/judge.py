@@ -467,6 +467,8 @@ def _plan_deviations(facts: dict[str, Any]) -> list[Finding]:
     return [*exits, *notes, *([] if facts["drained"] else drained)]
 
 
+# The log entries around findings: evidence/entries.json.
+
 PER_KIND_MAX: Final = 8
 """Findings of each kind and fault whose entries are saved."""
 MAPS_MAX: Final = 8
@@ -559,6 +561,8 @@ def _acked(folder: RunFolder, keys: list[str]) -> dict[str, AckedAppends]:
     rows = rows.filter(pc.and_(is_acked, has_place))
     return {key: AckedAppends.of(rows.filter(pc.equal(rows["key"], key))) for key in keys}
 
+
+# What was judged online, and what its checkers say at the end.
 
 AGREEMENT: Final = "online"
 """The name of the verdict on a disagreement; there is none if there is no disagreement."""

@@ -220,6 +220,8 @@ def _sample(path: Path, place: int) -> str:
         raise UsageError(f"{path}: {error.strerror}") from error
 
 
+# The lines of a file that grows, or of a pipe.
+
 STEP_BYTES: Final = 1 << 20
 """How much is read at once."""
 LINE_BYTES_MAX: Final = 16 << 20

@@ -165,6 +165,8 @@ def _text(value: Any) -> str:
     return "+".join(value) or "no faults" if isinstance(value, tuple) else str(value)
 
 
+# The outcome of a cell's run.
+
 ERROR_CHARS_MAX: Final = 400
 OUTPUT_TAIL_BYTES: Final = 8 * 1024
 CLOCK_DOUBT_S: Final = 1.0

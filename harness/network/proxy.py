@@ -537,6 +537,8 @@ def _nothing() -> int:
     return 0
 
 
+# Who calls: the node at the other end of a local connection.
+
 PROC = Path("/proc")
 INODE_FIELD = 9
 """The field of a line of /proc/net/tcp."""

@@ -287,6 +287,8 @@ def _ignore() -> None:
     """Ignore the event."""
 
 
+# Requests that are repeated until they succeed.
+
 TRANSFER_TIMEOUT_S = 3.0
 """How long to wait for a leadership transfer."""
 TRANSFER_POLL_S = 0.01

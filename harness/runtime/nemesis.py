@@ -510,6 +510,9 @@ class RunEvents:
         return {**self._seen, **of_nodes}
 
 
+# The budget of faults.
+
+
 class Budget:
     """The budget of one run.
 

@@ -141,6 +141,8 @@ def _why_observed(campaign: Campaign, checker: Linearizable) -> str | None:
     return checker.why_observed(as_if_all)
 
 
+# The judge's process, as the supervisor sees it.
+
 NAME: Final = "online-judge"
 POLL_S: Final = 0.1
 """How often the judge is told how far the recordings are, and asked what it has found."""
@@ -286,6 +288,8 @@ class OnlineJudge:
         if not self.is_over:
             self.why_left = why
 
+
+# A run and its judge: what the user is told, and what run.json keeps.
 
 REPORTED_MAX: Final = 5
 """The first violations are shown in full; then one line says that there are more."""

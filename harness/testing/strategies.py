@@ -168,6 +168,8 @@ def _operation(call: _Call, return_ns: int | None) -> Operation:
     )
 
 
+# Sequential objects that answer calls.
+
 Choose = Callable[[int], int]
 """Draws an integer from 0 up to its argument, exclusive."""
 

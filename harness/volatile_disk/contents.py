@@ -97,6 +97,9 @@ class UnsyncedContents:
         self.saved_bytes = 0
 
 
+# Sets of bytes of a file, as sorted ranges [start, end).
+
+
 class Ranges:
     """A set of byte positions, kept as disjoint ranges that do not touch."""
 

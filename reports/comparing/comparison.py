@@ -190,6 +190,8 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
+# Differences of two measured runs.
+
 WINDOWS_MIN: Final = 6
 BLOCKS_MIN: Final = 3
 """With fewer windows or blocks in either run, nothing is judged."""

@@ -188,6 +188,8 @@ class GateResult:
         return (*of_runs, *(("", ruling) for ruling in self.overall if not ruling.holds))
 
 
+# The gate's decision.
+
 VACUITY: Final = "vacuity"
 """The checker that judges whether a run tested what it was asked to test."""
 FAULTS_BIT: Final = "faults-bit"

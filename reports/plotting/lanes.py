@@ -219,6 +219,8 @@ def _choosable(plot: Figure, faults: Any) -> None:
     source.selected.js_on_change("indices", CustomJS(args={"source": source}, code=_NOTIFY_JS))
 
 
+# Violations: each is a diamond that leads to its page.
+
 VIOLATIONS_ROW: Final = "violations"
 VIOLATION_COLOUR: Final = "#b3202c"
 MESSAGE_CHARACTERS_MAX: Final = 160

@@ -215,6 +215,8 @@ def _s(time_ns: int) -> str:
     return f"{time_ns / NS_PER_S:.3f} s"
 
 
+# What the records imply about the cause.
+
 _ABOUT_READS: Final = frozenset(
     {"stale-read", "stale-end", "read-went-back", "end-went-back", "unseen"}
 )

@@ -434,6 +434,8 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
+# Events of a history, whatever text they were written in.
+
 NEMESIS: Final = "nemesis"
 INVOKE: Final = "invoke"
 NO_EVENT: Final = "no event (it needs :process, :type and :f)"

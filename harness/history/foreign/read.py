@@ -366,6 +366,8 @@ def _is_operation(line: str) -> bool:
     return "call_ns" in given
 
 
+# A history that is one JSON array.
+
 _BLANK: Final = re.compile(r"\s*")
 _NEXT_MEMBER: Final = re.compile(r"(?<=[\n,])\s*(?=\{)")
 

@@ -375,6 +375,8 @@ def _read_from(path: Path, start: int) -> bytes:
         return b""
 
 
+# A process in /proc; None if it is gone.
+
 LISTENING = "0A"
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 DESCRIPTORS_MAX = 1 << 20
